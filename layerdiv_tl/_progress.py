@@ -64,13 +64,15 @@ def _inside(unit: str, advance: Advance) -> Iterator[Advance]:
 
 def _lines(title: str, total: int, unit: str, done: int) -> Advance:
     """Lines of a log, for calls that have taken a while and go on."""
-    said = time.monotonic() - _APART + _DELAY
+    start, before = time.monotonic(), done
+    said = start - _APART + _DELAY
 
     def advance(steps: int) -> None:
         nonlocal said, done
         done += steps
         if time.monotonic() - said >= _APART and done != total:
             said = time.monotonic()
-            print(f"{title}: {unit} {done} of {total}", file=sys.stderr, flush=True)
+            left = (said - start) * (total - done) / max(1, done - before)
+            print(f"{title}: {unit} {done} of {total}, about {left:.0f} s left", file=sys.stderr, flush=True)
 
     return advance

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-FORMAT = "layerdiv_tl.result/4"
+FORMAT = "layerdiv_tl.result/5"
 # Of the text in a file's header: labels, options, prompts.
 MOST_HEADER = 2**25
 # Arrays in a dataclass's annotations, such as Float[np.ndarray, "example component"], and the types they may have.

@@ -5,8 +5,8 @@ each patch's block, and hands the final streams at the rows' positions to a read
 logits are its business alone.
 
 Sums over a vocabulary are in float64: in float32, over tens of thousands of tokens, they are off by up to 1e-3 of a
-small divergence or change. A few rows at a time stay in the processor's cache, where float64 costs less than whole
-float32 tables do.
+small divergence or change. A few rows at a time stay in the processor's cache, where float64 costs less than float32
+of whole tables.
 """
 
 from __future__ import annotations
@@ -183,14 +183,15 @@ def read_logits(rows: Rows, reading: Reading) -> Reader:
 
 def softmax_change(clean: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> Callable[[Tensor], Tensor]:
     """Read ‖softmax − softmax of the clean logits‖₂, and the growth of the targets' cross-entropy in nats."""
-    p, clean_loss = softmax(clean, targets)
+    p, clean_loss = _by_rows(_softmax, clean, targets)
+
+    def change(logits: Tensor, targets: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+        q, loss = _softmax(logits, targets)
+        return q.sub_(p.to(q.device)).norm(dim=-1), loss
 
     def measure(logits: Tensor) -> Tensor:
-        change, loss = torch.empty(2, len(logits), dtype=torch.float64, device=logits.device)
-        for block in _blocks(logits):
-            q, loss[block] = _softmax(logits[block], targets[block])
-            change[block] = q.sub_(p[block].to(q.device)).norm(dim=-1)
-        return torch.stack([change, loss - clean_loss.to(loss.device)])
+        distance, loss = _by_rows(change, logits, targets, p)
+        return torch.stack([distance, loss - clean_loss.to(loss.device)])
 
     return measure
 
@@ -268,31 +269,18 @@ def mean_streams(
     return [torch.stack(sums).sum(0) / count for sums in by_block]
 
 
-def softmax(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple[Tensor, Tensor]:
-    """(softmax, cross-entropy of the targets), float64; NaN where a target is negative.
-
-    >>> p, loss = softmax(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
-    >>> p.tolist(), round(float(loss), 6)
-    ([[0.5, 0.5]], 0.693147)
-    """
-    p = torch.empty(logits.shape, dtype=torch.float64, device=logits.device)
-    loss = p.new_empty(len(p))
-    for block in _blocks(logits):
-        p[block], loss[block] = _softmax(logits[block], targets[block])
-    return p, loss
-
-
 def cross_entropy(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """−log p of the targets in nats, float64, as in `softmax` but without a table of its size."""
-    return torch.cat([_softmax(logits[block], targets[block])[1] for block in _blocks(logits)])
+    """−log p of the targets in nats, float64; NaN where a target is negative.
+
+    >>> round(float(cross_entropy(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))), 6)
+    0.693147
+    """
+    return _by_rows(lambda z, t: _softmax(z, t)[1:], logits, targets)[0]
 
 
 def log_softmax(logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
     """Logarithms of the softmax, float64."""
-    table = torch.empty(logits.shape, dtype=torch.float64, device=logits.device)
-    for block in _blocks(logits):
-        table[block] = logits[block].double().log_softmax(-1)
-    return table
+    return _by_rows(lambda z: (z.double().log_softmax(-1),), logits)[0]
 
 
 def divergence(logits: Float[Tensor, "n v"], other: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
@@ -302,24 +290,28 @@ def divergence(logits: Float[Tensor, "n v"], other: Float[Tensor, "n v"]) -> Flo
     >>> bool(np.isclose(kl, np.log(2), rtol=1e-12))
     True
     """
-    kl = torch.empty(len(logits), dtype=torch.float64, device=logits.device)
-    for block in _blocks(logits):
-        z = logits[block].double() - logits[block].amax(-1, keepdim=True)
+
+    def kl(logits: Tensor, other: Tensor) -> tuple[Tensor]:
+        z = logits.double() - logits.amax(-1, keepdim=True)
         p = z.exp()
         total = p.sum(-1, keepdim=True)
         # Where p underflows to 0 the log ratio may be −∞, and 0 · −∞ is NaN.
-        log_ratio = z.sub_(total.log()).sub_(other[block]).clamp_min_(torch.finfo(torch.float64).min)
-        kl[block] = torch.einsum("nv,nv->n", p, log_ratio) / total[:, 0]
-    return kl.clamp_min_(0)
+        log_ratio = z.sub_(total.log()).sub_(other).clamp_min_(torch.finfo(torch.float64).min)
+        return ((torch.einsum("nv,nv->n", p, log_ratio) / total[:, 0]).clamp_min_(0),)
+
+    return _by_rows(kl, logits, other)[0]
 
 
 def _softmax(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """(softmax, cross-entropy of the targets), float64."""
     logits, targets = logits.double() - logits.amax(-1, keepdim=True), targets.to(logits.device)
     target_logits = logits.gather(1, targets.clamp_min(0)[:, None])[:, 0]
     total = logits.exp_().sum(-1)
     return logits.div_(total[:, None]), (total.log() - target_logits).masked_fill(targets < 0, float("nan"))
 
 
-def _blocks(table: Tensor) -> Iterator[slice]:
-    step = max(1, _BLOCK // table.shape[1])
-    return (slice(start, start + step) for start in range(0, len(table), step))
+def _by_rows(function: Callable[..., tuple[Tensor, ...]], *tables: Tensor) -> tuple[Tensor, ...]:
+    """A function of tables, applied to a few of their rows at a time, which stay in the processor's cache."""
+    step = max(1, _BLOCK // tables[0].shape[1])
+    parts = [function(*(x[i : i + step] for x in tables)) for i in range(0, max(1, len(tables[0])), step)]
+    return tuple(torch.cat(columns) for columns in zip(*parts, strict=True))

@@ -6,6 +6,7 @@ the loads sum to k, and k/n each is an even load.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +23,8 @@ from ..ensemble.intervals import LEVEL, cluster_means, interval_note, jackknife,
 from ..errors import InputError
 from ..model.batches import pad
 from ..model.experts import Mixture
-from ..model.load import Model, as_model
-from ..model.prompts import Ids, token_texts
+from ..model.load import as_model
+from ..model.prompts import token_texts
 from ..model.routing import read_routes
 from ..model.stream_path import number_repeats
 from ..results import Result
@@ -103,21 +104,20 @@ class RouterStatistics(Result):
         every token and uses all experts alike has a low `entropy` and a high `load_entropy`. `largest_load` and
         `smallest_load` are shares of tokens. Intervals are over texts; that of `load_entropy` is the jackknife's.
         """
-        rows: dict[str, list[Any]] = {}
+        rows = []
         for number in range(len(self.layers)):
-            inside = self.layer_of == number
-            routed, load = self.routed[:, inside], self.loads[inside]
-            left_out = _entropy(leave_one_out(routed))
-            ends = jackknife(_entropy(routed.sum(0)), left_out, within=(0.0, float(np.log(inside.sum()))))
-            row: dict[str, Any] = {"experts": int(inside.sum()), "active": int(self.active[number])}
-            row |= dict(zip(("entropy", "entropy_low", "entropy_high"), self._entropy_of(number), strict=True))
-            row |= with_ends("load_entropy", float(_entropy(routed.sum(0))), *map(float, ends))
-            row |= {"highest_entropy": float(np.log(inside.sum()))}
-            row |= {"largest_load": float(load.max()), "smallest_load": float(load.min())}
-            for name, value in row.items():
-                rows.setdefault(name, []).append(value)
+            inside, entropy = self.layer_of == number, self.entropies[:, number]
+            routed, load, highest = self.routed[:, inside], self.loads[inside], float(np.log(inside.sum()))
+            # NaN where the router's gates are no scores of all experts.
+            mean = (np.nan,) * 3 if np.isnan(entropy).any() else cluster_means(entropy, self.lengths)
+            even = _entropy(routed.sum(0))
+            ends = jackknife(even, _entropy(leave_one_out(routed)), within=(0.0, highest))
+            row = with_ends("entropy", *map(float, mean)) | with_ends("load_entropy", *map(float, (even, *ends)))
+            row |= {"highest_entropy": highest, "largest_load": load.max(), "smallest_load": load.min()}
+            rows.append({"experts": int(inside.sum()), "active": int(self.active[number])} | row)
+        columns = pd.DataFrame(rows)
         units = dict.fromkeys(("entropy", "load_entropy", "highest_entropy"), _NATS)
-        return self._labeled(self.layers, rows, units | dict.fromkeys(("largest_load", "smallest_load"), "share"))
+        return self._labeled(self.layers, columns, units | dict.fromkeys(("largest_load", "smallest_load"), "share"))
 
     def by_token(self) -> pd.DataFrame:
         """One row per expert and token that it takes most: how many of them it took, and how much beyond its load.
@@ -141,16 +141,9 @@ class RouterStatistics(Result):
         note = f"{LEVEL:.0%} intervals for {self.compared} tokens at once".replace("%", " %")
         return labeled_frame(columns, {"share": "share of the token's occurrences", "lift": "share / load"}, note)
 
-    def _entropy_of(self, number: int) -> tuple[float, float, float]:
-        """The mean entropy of a router's scores, with its interval."""
-        sums = self.entropies[:, number]
-        if np.isnan(sums).any():
-            return (np.nan,) * 3
-        mean, low, high = cluster_means(sums, self.lengths)
-        return float(mean), float(low), float(high)
-
-    def _labeled(self, components: Any, columns: dict[str, Any], units: dict[str, str]) -> pd.DataFrame:
-        return labeled_frame(component_columns(components) | columns, units, interval_note(len(self.lengths), "texts"))
+    def _labeled(self, components: Any, columns: Any, units: dict[str, str]) -> pd.DataFrame:
+        columns = component_columns(components) | dict(columns)
+        return labeled_frame(columns, units, interval_note(len(self.lengths), "texts"))
 
 
 def router_statistics(
@@ -174,89 +167,65 @@ def router_statistics(
     """
     n_tokens = whole_number("n_tokens", n_tokens, 0, MOST_ITEMS)
     model = as_model(model)
-    ids = read_texts(model, texts)
-    return _Counts(model, ids).result(n_tokens, batch_tokens)
+    ids, architecture = read_texts(model, texts), model.architecture
+    sublayers = [s for s in architecture.sublayers if s.mixture is not None]
+    mixtures = [s.mixture for s in sublayers if isinstance(s.mixture, Mixture)]
+    if not mixtures:
+        reasons = {s.experts_reason for s in architecture.sublayers if s.experts_reason}
+        why = min(reasons) if reasons else "it has no mixture of experts"
+        raise InputError(f"{model.name} has no routers to look at: {why}.")
+    distinct, flat = np.unique(np.concatenate([np.asarray(row) for row in ids]), return_inverse=True)
+    lengths = np.array([len(row) for row in ids])
+    token_of = np.split(flat, np.cumsum(lengths)[:-1])
+    # By (number of the mixture, which of its runs), in the order of the first pass: routed, gates, entropy, hits, k.
+    sums: dict[tuple[int, int], tuple[np.ndarray, ...]] = {}
 
-
-class _Counts:
-    """Sums over the passes of a model."""
-
-    def __init__(self, model: Model, ids: list[Ids]) -> None:
-        self.model, self.ids = model, ids
-        found = [s for s in model.architecture.sublayers if s.mixture is not None]
-        if not found:
-            reasons = {s.experts_reason for s in model.architecture.sublayers if s.experts_reason}
-            why = min(reasons) if reasons else "it has no mixture of experts"
-            raise InputError(f"{model.name} has no routers to look at: {why}.")
-        self.sublayers = found
-        self.distinct, self.places = np.unique(np.concatenate([np.asarray(row) for row in ids]), return_inverse=True)
-        self.starts = np.concatenate([[0], np.cumsum([len(row) for row in ids])])
-        # By (number of the sublayer, which of its runs), in the order of the first pass.
-        self.order: list[tuple[int, int]] = []
-        self.sums: dict[tuple[int, int], dict[str, np.ndarray]] = {}
-
-    def result(self, n_tokens: int, batch_tokens: int | None) -> RouterStatistics:
-        """The statistics of all texts."""
-        map_batches(self.model, self.ids, batch_tokens, self._add)
-        repeats = number_repeats([number for number, _ in self.order])
-        components: list[Component] = []
-        layers: list[Component] = []
-        for (number, _), repeat in zip(self.order, repeats, strict=True):
-            sublayer = self.sublayers[number]
-            assert isinstance(sublayer.mixture, Mixture)
-            layers.append(Component(sublayer.kind, sublayer.layer, repeat=repeat))
-            components += [Component("expert", sublayer.layer, i, repeat) for i in range(sublayer.mixture.count)]
-        joined = {
-            name: np.concatenate([self.sums[key][name] for key in self.order], -1) for name in ("routed", "gates")
-        }
-        lengths = np.array([len(row) for row in self.ids])
-        counts = np.bincount(self.places, minlength=len(self.distinct))
-        hits = np.concatenate([self.sums[key]["hits"] for key in self.order])
-        top = _most_taken(hits, counts, joined["routed"].sum(0) / lengths.sum(), n_tokens)
-        token_ids = np.where(top >= 0, self.distinct[top], -1)
-        routed = np.where(top >= 0, np.take_along_axis(hits, np.maximum(top, 0), 1), 0)
-        texts = [tuple(token_texts(self.model, [int(i) for i in row if i >= 0])) for row in token_ids]
-        return RouterStatistics(
-            tuple(components),
-            tuple(layers),
-            joined["routed"],
-            joined["gates"],
-            np.stack([self.sums[key]["entropy"] for key in self.order], 1),
-            lengths,
-            np.array([int(self.sums[key]["active"]) for key in self.order]),
-            token_ids,
-            routed,
-            np.where(top >= 0, counts[top], 0),
-            tuple(texts),
-            len(self.distinct),
-            self.model.name,
-        )
-
-    def _add(self, rows: list[int], advance: Advance) -> None:
-        """One pass."""
-        ids, mask = (x.to(self.model.architecture.device) for x in pad([self.ids[i] for i in rows]))
-        mixtures = [s.mixture for s in self.sublayers if isinstance(s.mixture, Mixture)]
-        text = np.repeat(rows, [len(self.ids[i]) for i in rows])
-        place = np.concatenate([self.places[self.starts[i] : self.starts[i + 1]] for i in rows])
-        real, runs = mask.flatten().bool(), dict.fromkeys(range(len(mixtures)), 0)
-        for number, routes in read_routes(self.model.architecture, mixtures, ids, mask):
+    def add(rows: list[int], advance: Advance) -> None:
+        tokens, mask = (x.to(architecture.device) for x in pad([ids[i] for i in rows]))
+        text, token = np.repeat(rows, lengths[rows]), np.concatenate([token_of[i] for i in rows])
+        real, runs = mask.flatten().bool(), Counter[int]()
+        for number, routes in read_routes(architecture, mixtures, tokens, mask):
             key, count = (number, runs[number]), mixtures[number].count
             runs[number] += 1
-            index, gates = routes.index[real].cpu().numpy(), routes.gates[real].double().cpu().numpy()
-            entropy = routes.entropy()[real].double().cpu().numpy()
-            if key not in self.sums:
-                self.order.append(key)
-                shape = (len(self.ids), count)
-                self.sums[key] = {"routed": np.zeros(shape), "gates": np.zeros(shape)}
-                self.sums[key] |= {"hits": np.zeros((count, len(self.distinct)), np.int32)}
-                self.sums[key] |= {"entropy": np.zeros(len(self.ids)), "active": np.array(index.shape[1])}
-            sums, taken = self.sums[key], gates != 0  # a router may also skip its experts (ZAYA)
-            of = np.broadcast_to(text[:, None], index.shape)[taken], index[taken]
-            np.add.at(sums["routed"], of, 1.0)
-            np.add.at(sums["gates"], of, gates[taken])
-            np.add.at(sums["hits"], (index[taken], np.broadcast_to(place[:, None], index.shape)[taken]), 1)
-            np.add.at(sums["entropy"], text, entropy)
+            index, gates, entropy = (x[real].cpu().numpy() for x in (routes.index, routes.gates, routes.entropy()))
+            tables = (np.zeros((len(ids), count)), np.zeros((len(ids), count)), np.zeros(len(ids)))
+            hits = np.zeros((count, len(distinct)), np.int32)
+            routed, gate_sums, entropies, hits, _ = sums.setdefault(key, (*tables, hits, np.array(index.shape[1])))
+            taken = gates != 0  # a router may also skip its experts (ZAYA)
+            row, expert = np.broadcast_to(text[:, None], index.shape)[taken], index[taken]
+            np.add.at(routed, (row, expert), 1.0)
+            np.add.at(gate_sums, (row, expert), gates[taken].astype(np.float64))
+            np.add.at(hits, (expert, np.broadcast_to(token[:, None], index.shape)[taken]), 1)
+            np.add.at(entropies, text, entropy.astype(np.float64))
         advance(len(rows))
+
+    map_batches(model, ids, batch_tokens, add)
+    components: list[Component] = []
+    layers: list[Component] = []
+    for (number, _), repeat in zip(sums, number_repeats([number for number, _ in sums]), strict=True):
+        sublayer = sublayers[number]
+        layers.append(Component(sublayer.kind, sublayer.layer, repeat=repeat))
+        components += [Component("expert", sublayer.layer, i, repeat) for i in range(mixtures[number].count)]
+    routed, gates, entropies, hits, active = zip(*sums.values(), strict=True)
+    counts, of_expert, taken = np.bincount(flat), np.concatenate(hits), np.concatenate(routed, 1)
+    top = _most_taken(of_expert, counts, taken.sum(0) / lengths.sum(), n_tokens)
+    known = top >= 0
+    token_ids = np.where(known, distinct[top], -1)
+    return RouterStatistics(
+        components=tuple(components),
+        layers=tuple(layers),
+        routed=taken,
+        gates=np.concatenate(gates, 1),
+        entropies=np.stack(entropies, 1),
+        lengths=lengths,
+        active=np.array(active),
+        token_ids=token_ids,
+        token_routed=np.where(known, np.take_along_axis(of_expert, np.maximum(top, 0), 1), 0),
+        token_counts=np.where(known, counts[top], 0),
+        tokens=tuple(tuple(token_texts(model, [int(i) for i in row if i >= 0])) for row in token_ids),
+        compared=len(distinct),
+        model=model.name,
+    )
 
 
 def _most_taken(

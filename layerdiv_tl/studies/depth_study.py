@@ -29,7 +29,7 @@ from .shards import digest_of, read_json, safe_name, write_json
 
 FOLDER = "depth"
 # Of analyses, their defaults included. 5: results of format 4; 4: results say which analysis they belong to.
-FORMAT = "layerdiv_tl.depth/5"
+FORMAT = "layerdiv_tl.depth/6"
 Kind = TypeVar("Kind", bound=Result)
 # In order, and the class of each: a result can be loaded once its class is imported.
 ANALYSES: Mapping[str, type[Result]] = {

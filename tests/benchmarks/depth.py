@@ -1,55 +1,71 @@
-"""All single-layer skips of the default model against as many full passes, as a ratio in one run.
+"""CPU time of depth analyses of the default model, as ratios to a plain pass over the same rows, in one run.
 
-`nice -n -19 python tests/benchmarks/depth.py`. A full pass is the Hugging Face model's own on the same
-tokens, logits included. The ratio is the median of those of neighboring runs.
+`python -m tests.benchmarks.depth [NAME …] [--repeats N]`. A plain pass is the Hugging Face model's own on the same
+tokens, logits included, on one thread; each ratio is to the mean of the passes before and after it.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import numpy as np
 import torch
 
 import layerdiv_tl as ld
+from layerdiv_tl.model.batches import batches, inference_mode_for, pad
+from layerdiv_tl.model.prompts import encode
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--batch-tokens", type=int, default=None)
-    given = parser.parse_args()
+def cpu(call: Callable[[], Any]) -> float:
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+def plain(model: Any, texts: Sequence[str]) -> Callable[[], None]:
+    ids = encode(model, list(texts))
+
+    def run() -> None:
+        with inference_mode_for(model.architecture):
+            for rows in batches([len(row) for row in ids], model.batch_tokens):
+                tokens, mask = pad([ids[row] for row in rows])
+                model.architecture.root(input_ids=tokens, attention_mask=mask, use_cache=False)
+
+    return run
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, and print a line for each analysis."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--repeats", type=int, default=2)
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
     model = ld.load_model()
-    ids = np.random.default_rng(0).integers(1000, 40_000, (given.rows, given.tokens)).tolist()
-    layers = len(model.architecture.blocks)
-
-    def full() -> float:
-        """Seconds of as many full passes as there are layers, in the same batches."""
-        size = max(1, (given.batch_tokens or model.batch_tokens) // given.tokens)
-        start = time.perf_counter()
-        with torch.inference_mode():
-            for _ in range(layers):
-                for first in range(0, given.rows, size):
-                    batch = torch.tensor(ids[first : first + size])
-                    model.architecture.root(input_ids=batch, attention_mask=torch.ones_like(batch), use_cache=False)
-        return time.perf_counter() - start
-
-    def skips() -> float:
-        start = time.perf_counter()
-        ld.depth.skip(model, ids, batch_tokens=given.batch_tokens)
-        return time.perf_counter() - start
-
-    ratios = []
-    for _ in range(given.repeats):
-        a, b = skips(), full()
-        ratios.append(a / b)
-        print(f"skips {a:.1f} s, {layers} full passes {b:.1f} s, ratio {a / b:.3f}", flush=True)
-    print(f"median ratio {statistics.median(ratios):.3f} (aim ≤ 0.7)")
+    few, more = (ld.task("sample/topic", limit=limit) for limit in (8, 16))
+    texts, asked = few.prompts, [(text, " Paris", 1) for text in few.prompts[:4]]
+    attentions = [f"L{layer}.attn" for layer in range(0, 30, 3)]
+    analyses: dict[str, tuple[Callable[[], Any], Sequence[str]]] = {
+        "logit_lens": (lambda: ld.depth.logit_lens(model, texts), texts),
+        "logit_lens layers": (lambda: ld.depth.logit_lens(model, texts, junctions="layer"), texts),
+        "skip": (lambda: ld.depth.skip(model, texts), texts),
+        "erase 3 layers": (lambda: ld.depth.erase(model, texts[:1], layers=[5, 15, 25]), texts[:1]),
+        "depth_score": (lambda: ld.depth.depth_score(model, asked), texts[:4]),
+        "effects of 10": (lambda: ld.effects(model, few, components=attentions), texts),
+        "drop_plan": (lambda: ld.depth.drop_plan(model, more, 1, random=4), more.prompts),
+    }
+    for name in given.names or analyses:
+        call, rows = analyses[name]
+        one_pass, ratios = plain(model, rows), []
+        one_pass()
+        for _ in range(given.repeats):
+            before, took, after = cpu(one_pass), cpu(call), cpu(one_pass)
+            ratios.append(2 * took / (before + after))
+        print(f"{name}: {took:.1f} CPU s, {min(ratios):.1f} to {max(ratios):.1f} plain passes", flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

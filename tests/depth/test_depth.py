@@ -269,6 +269,17 @@ def test_the_lens_reads_out_every_junction(case):
                     close(found.topk_overlap[here, place], np.array(same) / 3)
 
 
+def test_the_lens_of_layers_reads_the_junctions_after_whole_layers(case):
+    """What the released code reads: the rows of the default after the embedding and after each layer, and no others."""
+    model, plain, ids = case
+    every, layers = (ld.depth.logit_lens(model, ids, k=3, junctions=name) for name in ("sublayer", "layer"))
+    labels = [c.label for c in every.components]
+    kept = [0, *(labels.index(f"L{layer}.mlp") for layer in range(len(plain.blocks)))]
+    assert [c.label for c in layers.components] == [labels[i] for i in kept]
+    close(layers.kl, every.kl[:, kept])
+    np.testing.assert_array_equal(layers.topk_overlap, every.topk_overlap[:, kept])
+
+
 def scale(norm, stream):
     x = stream - stream.mean(-1, keepdim=True) if isinstance(norm, torch.nn.LayerNorm) else stream
     eps = next(getattr(norm, name) for name in ("eps", "variance_epsilon") if hasattr(norm, name))

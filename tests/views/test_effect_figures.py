@@ -57,3 +57,18 @@ def test_a_long_name_makes_a_title_of_two_lines(effects):
     lines = long.layout.title.text.split("<br>")
     assert (len(lines), lines[-1]) == (2, "EleutherAI/pythia-160m-deduped-v0@step143000")
     assert long.layout.margin.t > effects.plot().layout.margin.t
+
+
+def test_options_of_several_tokens_are_drawn_by_their_total_effects():
+    """Bars of the frame's totals, components and groups; what needs direct effects says why it is not there."""
+    prompts = ld.task("synthetic/recall", limit=16).prompts
+    effects = ld.effects(
+        "zoo/d4", prompts, [" red", " blue black"], [0, 1] * 8, groups={HOSTILE: ["L0.attn", "L1.mlp"]}
+    )
+    figure, frame = effects.plot(on="loss"), effects.frame()
+    drawn = sorted((x, y) for trace in figure.data for x, y in zip(trace.x, trace.y, strict=True))
+    np.testing.assert_allclose([y for _, y in drawn], frame["total_loss"])
+    assert HOSTILE not in figure.to_json().replace("\\u003c", "<")
+    for kind in ("compensation", "map"):
+        with pytest.raises(ld.InputError, match="several tokens"):
+            effects.plot(kind=kind)

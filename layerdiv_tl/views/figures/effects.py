@@ -27,9 +27,12 @@ def effect_scatter(
 ) -> go.Figure:
     """Direct (x) against total effect (y) of every component and group, with 95 % intervals, or the range of few rows.
 
-    On the dashed diagonal nothing makes up for what is ablated, and nothing adds to it; on the horizontal line through
-    0 the answer does not need what the component writes.
+    On the dashed diagonal nothing compensates for what is ablated, and nothing adds to it; on the horizontal line
+    through 0 the answer does not need what the component writes. Options of several tokens have total effects alone:
+    these are drawn as bars (`kind="totals"`).
     """
+    if "direct" not in effects.effects:
+        return total_bars(effects, on)
     frame, end = effects.frame(), ENDS[on]
     unit = frame.attrs["units"][f"total{end}"]
     x, y = (frame[f"{name}{end}"].to_numpy() for name in ("direct", "total"))
@@ -71,13 +74,31 @@ def effect_scatter(
     return kit.arrange(
         go.Figure(traces),
         f"Direct and total effects on the {on}, {effects.model}",
-        f"{_about(effects)}. With the component less without it; off the diagonal others make up for what is ablated, "
-        f"or rest on it. {said}",
+        f"{_about(effects)}. With the component minus without it; off the diagonal others compensate for what is "
+        f"ablated, or rest on it. {said}",
         x={"title_text": f"direct effect, {unit}", "range": ends[0], "zeroline": True},
         y={"title_text": f"total effect, {unit}", "range": ends[1], "zeroline": True},
         height=640,
         hovermode="closest",
     )
+
+
+@figure_of("totals", "Effects")
+def total_bars(effects: Effects, on: Literal["logit difference", "loss", "accuracy"] = "logit difference") -> go.Figure:
+    """Draw the total effect of every component along depth, with 95 % intervals, and of groups after them."""
+    frame, name, count = effects.frame(), f"total{ENDS[on]}", len(effects.components)
+    hover = kit.hover_lines(frame, {"total": name})
+    error = kit.whiskers(frame[:count], name)
+    traces = kit.module_traces(effects.components, frame[name][:count], hover[:count], error=error)
+    for number in range(count, len(frame)):
+        own = frame[number : number + 1]
+        look: dict[str, Any] = {"hover": hover[number : number + 1], "name": kit.clipped(effects.names[number])}
+        traces.append(kit.bar([number], own[name], style.SERIES[7], error=kit.whiskers(own, name), **look))
+    what = f"{_about(effects)}. With the component minus without it. {kit.whiskered(frame)}"
+    unit = frame.attrs["units"][name]
+    title = f"Total effects on the {on}, {effects.model}"
+    x = kit.component_axis(effects.components)
+    return kit.arrange(go.Figure(traces), title, what, x=x, y={"title_text": unit}, plot=320)
 
 
 @figure_of("compensation", "Effects")
@@ -153,7 +174,7 @@ def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
         f"Which later components react to which, {effects.model}",
         f"{_about(effects)}. By how much a component's presence changes each later one's contribution to the logit "
         "difference, mean over rows; where the sign is that of the direct effect the later one rests on it, else it "
-        "makes up for it.",
+        "compensates for it.",
         x=kit.component_axis(x, "later component"),
         y=kit.component_axis(y, "ablated component") | {"autorange": "reversed"},
         plot=560,
