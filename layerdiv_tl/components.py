@@ -50,6 +50,27 @@ _LABEL = re.compile(
     r"(?:(?P<letter>[AMS]?[A-Z])(?P<index>\d+)|(?P<kind>[a-z_.]+))(?::(?P<name>.+))?",
     re.DOTALL,
 )
+# TransformerLens' names: of hooks, of stacked residuals (`decompose_resid`) and of heads and neurons.
+_TRANSFORMER_LENS = re.compile(
+    r"L(?P<layer>\d+)(?P<part>[HN]\d+)"
+    r"|(?P<number>\d+)_(?P<out>attn|mlp)_out"
+    r"|blocks\.(?P<block>\d+)\.(?:hook_(?P<hook>attn|mlp)_out|(?P<module>attn|mlp|mixer)(?:\.hook_out)?)"
+    r"|(?:hook_)?(?P<embedding>embed|pos_embed)(?:\.hook_out)?"
+)
+
+
+def own_label(label: str) -> str:
+    """The label of what a name of TransformerLens stands for; any other text as it is.
+
+    >>> [own_label(x) for x in ("L23H3", "23_attn_out", "blocks.5.hook_mlp_out", "hook_embed", "L23.H3")]
+    ['L23.H3', 'L23.attn', 'L5.mlp', 'embed', 'L23.H3']
+    """
+    if (match := _TRANSFORMER_LENS.fullmatch(label)) is None:
+        return label
+    if match["embedding"]:
+        return match["embedding"]
+    layer = match["layer"] or match["number"] or match["block"]
+    return f"L{int(layer)}.{match['part'] or match['out'] or match['hook'] or match['module']}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +127,8 @@ class Component:
 
     @classmethod
     def parse(cls, label: str) -> Component:
-        """The component a label names. Raises InputError for a label that names none."""
-        match = _LABEL.fullmatch(label) if isinstance(label, str) else None
+        """The component that a label, ours or TransformerLens', names. Raises InputError for one that names none."""
+        match = _LABEL.fullmatch(own_label(label)) if isinstance(label, str) else None
         kind = match and (_KIND_OF_LETTER.get(match["letter"] or "") or match["kind"])
         if not match or kind not in get_args(Kind):
             raise InputError(
@@ -145,7 +166,10 @@ def positions(components: Sequence[Component], **conditions: Any) -> list[int]:
             condition = [condition]
         # A set will do: their order does not matter.
         allowed = listed(name, list(condition) if isinstance(condition, Set) else condition, "a value, or a list")
-        allowed = [c.label if isinstance(c, Component) else c for c in allowed] if name == "label" else allowed
+        if name == "label":
+            allowed = [
+                own_label(c) if isinstance(c, str) else c.label if isinstance(c, Component) else c for c in allowed
+            ]
         for value in allowed:
             if name not in known:
                 whole_number(name, value, 0)
@@ -162,28 +186,33 @@ def positions(components: Sequence[Component], **conditions: Any) -> list[int]:
 def component_columns(components: Sequence[Component], rows: Sequence[int] | Any = None) -> dict[str, Any]:
     """The columns that name the component of a row, the same in every frame: `layer`, `index`, `repeat` are Int64.
 
+    `module` is the paper's module (Eq. 9), by which figures are colored.
+
     `rows` has the number of each row's component; None for one row per component.
 
     >>> columns = component_columns([Component("head", 3, 5)])
     >>> list(columns), str(columns["layer"].dtype)
-    (['component', 'kind', 'layer', 'index', 'repeat'], 'Int64')
+    (['component', 'kind', 'module', 'layer', 'index', 'repeat'], 'Int64')
     """
     import pandas as pd
 
     columns: dict[str, Any] = {"component": [c.label for c in components], "kind": [c.kind for c in components]}
+    columns["module"] = [c.module for c in components]
     for name in ("layer", "index", "repeat"):
         columns[name] = pd.array([getattr(c, name) for c in components], dtype="Int64")
     return columns if rows is None else {name: pd.Series(column).take(rows).array for name, column in columns.items()}
 
 
 def labels_of(name: str, given: Any) -> list[str]:
-    """The labels of one or several labels or components. Raises InputError for an empty list, and for what is neither.
+    """The labels of one or several labels or components; TransformerLens' names are taken, too.
 
-    >>> labels_of("heads", ["L0.H1", Component("head", 1, 0)])
+    Raises InputError for an empty list, and for what is neither.
+
+    >>> labels_of("heads", ["L0H1", Component("head", 1, 0)])
     ['L0.H1', 'L1.H0']
     """
     what = "a label such as 'L3.attn', a component, or a list of these that is not empty"
     several = [given] if isinstance(given, str | Component) else listed(name, given, what)
     if not several or not all(isinstance(c, str | Component) for c in several):
         raise InputError(f"{name}={shown(given)} must be {what}.")
-    return [str(c) for c in several]
+    return [own_label(str(c)) for c in several]

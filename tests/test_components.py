@@ -2,6 +2,7 @@
 
 import pytest
 
+import layerdiv_tl as ld
 from layerdiv_tl import Component, InputError
 from layerdiv_tl.components import positions
 
@@ -70,3 +71,50 @@ def test_conditions_are_joined_by_and():
 def test_a_selection_of_nothing_is_refused(condition, message):
     with pytest.raises(InputError, match=message):
         positions(ALL, **condition)
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("L1H1", "L1.H1"),
+        ("L0N5", "L0.N5"),
+        ("1_attn_out", "L1.attn"),
+        ("blocks.1.attn", "L1.attn"),
+        ("blocks.0.hook_mlp_out", "L0.mlp"),
+        ("blocks.0.mlp.hook_out", "L0.mlp"),
+        ("hook_embed", "embed"),
+    ],
+)
+def test_names_of_transformer_lens_are_taken_wherever_labels_are(name, label):
+    """Parsed, selected, grouped, ablated and looked up like our own labels; a group may be called like one."""
+    assert Component.parse(name).label == label
+    unit = "neuron" if ".N" in label else "head" if ".H" in label else "sublayer"
+    c = ld.contributions("zoo/d2", [[1, 2, 3], [4, 5, 6]], [7, 8], unit=unit)
+    assert [x.label for x in c.select(label=name).components] == [label]
+    assert [x.label for x in ld.contributions("zoo/d2", [[1, 2]], [7, 8], unit=unit, components=[name]).components] == [
+        label
+    ]
+    if unit != "neuron":
+        assert "group:L9H9" in [
+            x.label for x in ld.contributions("zoo/d2", [[1, 2]], [7, 8], ld.groups({"L9H9": [name]})).components
+        ]
+    if unit != "neuron" and label != "embed":
+        e = ld.effects("zoo/d2", [[1, 2, 3], [4, 5, 6]], [7, 8], [0, 1], unit=unit, components=[name])
+        assert e.names == (label,)
+        assert e.compensation(name).equals(e.compensation(label))
+
+
+def test_every_frame_with_a_row_for_each_component_says_its_module():
+    """`component kind module layer index repeat`, in this order, whatever made the frame."""
+    prompts = [[1 + i, 1 + (3 * i) % 15, 5, 1 + i // 2] for i in range(8)]
+    c = ld.contributions("zoo/d2", prompts, [7, 8])
+    d = ld.decompose(c, [0, 1] * 4)
+    e = ld.effects("zoo/d2", prompts, [7, 8], [0, 1] * 4)
+    frames = [c.frame(), d.by_component(), d.by_component(full=True), e.frame(), e.compensation("L0.mlp"), e.backups()]
+    frames += [ld.depth.residual_norms("zoo/d2", prompts).frame(), ld.depth.skip("zoo/d2", prompts).frame()]
+    frames += [ld.compare("zoo/d2", "zoo/d2", prompts, [7, 8]).frame(), ld.profile("zoo/d2", prompts[0]).by_component()]
+    for frame in frames:
+        names = [x for x in frame if x in ("component", "kind", "module", "layer", "index", "repeat")]
+        assert names == ["component", "kind", "module", "layer", "index", "repeat"]
+        own = frame[~frame["component"].isin(["norm"])]
+        assert own["module"].tolist() == [Component.parse(x).module for x in own["component"]]

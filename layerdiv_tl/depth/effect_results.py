@@ -11,7 +11,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from .._checks import choice
-from ..components import Component, component_columns
+from ..components import Component, component_columns, own_label
 from ..ensemble.hits import hits
 from ..ensemble.intervals import interval_note, mean_interval, paired_interval
 from ..ensemble.tables import shares
@@ -150,7 +150,7 @@ class Effects(Result):
         later = self._reached(number)
         change = np.concatenate([self._changes[:, number, later], self.effect("norm")[:, [number]]], 1)
         named = component_columns([self.members[i] for i in later])
-        norm = {"component": "norm", "kind": "norm", "layer": pd.NA, "index": pd.NA, "repeat": pd.NA}
+        norm = {"component": "norm", "kind": "norm", "module": "norm", "layer": pd.NA, "index": pd.NA, "repeat": pd.NA}
         frame = pd.concat([pd.DataFrame(named), pd.DataFrame([norm]).astype({k: "Int64" for k in _NUMBERS})])
         frame = frame.reset_index(drop=True).assign(**with_ends("compensation", change.mean(0), *mean_interval(change)))
         frame = labeled_frame(frame, {"compensation": self.measured_in}, interval_note(len(self.labels)))
@@ -198,7 +198,7 @@ class Effects(Result):
         return columns | {"kind": [*kinds, *["group"] * len(self.groups)]}
 
     def _number(self, component: Any) -> int:
-        name = str(component)
+        name = str(component) if str(component) in self.names else own_label(str(component))
         if name not in self.names:
             some = ", ".join(self.names[:6])
             raise InputError(f"{name!r:.60} was not ablated here: choose among {some}{', …' * (len(self.names) > 6)}.")

@@ -41,7 +41,18 @@ if TYPE_CHECKING:
 
 TERMS = ("bias", "diversity", "net")
 # Columns of the short table of components.
-_SHORT = ("component", "kind", "layer", "index", *TERMS, "net_linear", "accuracy", "logit_difference")
+_SHORT = (
+    "component",
+    "kind",
+    "module",
+    "layer",
+    "index",
+    "repeat",
+    *TERMS,
+    "net_linear",
+    "accuracy",
+    "logit_difference",
+)
 
 
 class Decomposition(EnsembleTerms, Result):

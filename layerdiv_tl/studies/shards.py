@@ -38,8 +38,8 @@ from ..tasks.task import Task
 ROWS = 128
 # What lies next to a cell's shards when it is finished: its description and its metrics.
 META, METRICS = "meta.json", "metrics.parquet"
-# Of cells. 8: results of format 4; 7: shards say which cell they belong to, and cells which metrics are theirs.
-FORMAT = "layerdiv_tl.study/8"
+# Of cells. 9: rows of components have their module; 8: results of format 4; 7: shards say which cell they belong to.
+FORMAT = "layerdiv_tl.study/9"
 # Numbers of one ensemble that are decomposed at a time: what thousands of neurons would otherwise need.
 MAX_NUMBERS = 4_000_000
 # With more members than this, and with neurons, a prefix ensemble for every junction costs more than the passes did.

@@ -133,7 +133,18 @@ def test_real_contributions_by_module_and_component():
     assert frame.attrs["units"]["bias"] == "logits²"
     assert by_index.identity_gap == c.identity_gap
     few, labeled = by_index.by_component(), ("accuracy", "logit_difference")
-    assert list(few) == ["component", "kind", "layer", "index", "bias", "diversity", "net", *labeled]
+    assert list(few) == [
+        "component",
+        "kind",
+        "module",
+        "layer",
+        "index",
+        "repeat",
+        "bias",
+        "diversity",
+        "net",
+        *labeled,
+    ]
     pd.testing.assert_frame_equal(few, frame[list(few)])
     assert set(few.attrs["units"]) == {"bias", "diversity", "net", *labeled}
     own = (c.values.argmax(2) == np.array([0, 1, 0])[:, None]).mean(0)
