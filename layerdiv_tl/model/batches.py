@@ -36,7 +36,8 @@ def inference_mode_for(architecture: Architecture) -> Iterator[None]:
     with _ONE_AT_A_TIME:
         training = {module for root in architecture.roots for module in root.modules() if module.training}
         try:
-            architecture.root.eval()
+            if training:  # a bridge's `eval` walks thousands of modules
+                architecture.root.eval()
             # Under a user's autocast, products would lose digits that nothing gives back.
             with torch.inference_mode(), torch.autocast(architecture.device.type, enabled=False):
                 yield

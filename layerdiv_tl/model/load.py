@@ -18,7 +18,7 @@ from .._checks import choice, one_of, shown, whole_number
 from ..components import Component
 from ..errors import InputError
 from .adapters import Adapters, adapter_names, split_adapters, without_peft
-from .architecture import Architecture, Sublayer, UnitLike
+from .architecture import HALF, Architecture, Sublayer, UnitLike
 from .batches import inference_mode_for, pad
 from .forward_pass import run
 from .huggingface import of_huggingface
@@ -70,6 +70,42 @@ class Model:
         if not hasattr(module, "get_output_embeddings"):
             raise InputError(f"{self.name} is a {type(module).__name__}, which holds no Hugging Face module.")
         return module
+
+    @cached_property
+    def bridge(self) -> Any:
+        """A `TransformerBridge` over the same weights, without a second copy; booted when it is first asked for.
+
+        `to_tokens`, `run_with_cache` and hooks are its own. It stands on modules of its own, which share the model's
+        parameters: hooks on one are not hooks on the other. Its `to_tokens` may put a beginning-of-text token in front
+        where the model's tokenizer does not. A bridge and a HookedTransformer are their own. Raises InputError for a
+        model that TransformerLens cannot wrap, or to which its bridge gives other logits.
+
+        >>> import layerdiv_tl as ld
+        >>> model = ld.load_model("zoo/d2")
+        >>> logits, cache = model.bridge.run_with_cache(torch.tensor([[1, 2, 3]]))
+        >>> bool(torch.allclose(logits, model.hf_model(torch.tensor([[1, 2, 3]])).logits, atol=1e-4))
+        True
+        """
+        if is_transformer_lens(self.architecture.root):
+            return self.architecture.root
+        own, tokenizer = self.hf_model, copying.deepcopy(self.tokenizer)  # booting sets the tokenizer's tokens
+        shared = {id(x): x for x in (*own.parameters(), *own.buffers())}
+        try:
+            from transformer_lens.model_bridge.sources import build_bridge_from_module
+
+            twin, about = copying.deepcopy(own, shared), {"tokenizer": tokenizer, "model_name": self.name}
+            bridge = build_bridge_from_module(twin, type(own).__name__, hf_config=own.config, **about)
+            with torch.inference_mode():
+                ids = torch.arange(1, 6, device=self.architecture.device)[None] % self.vocabulary
+                mask = torch.ones_like(ids)
+                logits, theirs = (x.logits(ids, mask).float() for x in (self.architecture, of_transformer_lens(bridge)))
+        except Exception as error:  # adapters refuse a model in many ways
+            reason = str(error).split("\n")[0]
+            raise InputError(f"TransformerLens cannot wrap {self.name} in a bridge ({reason:.200}).") from error
+        off = float((logits - theirs).abs().max() / logits.abs().max())
+        if not off <= (5e-2 if self.architecture.dtype in HALF else 1e-3):
+            raise InputError(f"TransformerLens' bridge gives other logits than {self.name}: off by {off:.1e} of them.")
+        return bridge
 
     def checked_batch_tokens(self, batch_tokens: Any) -> int:
         """The most padded tokens in one pass, the default for None. Raises InputError below 1."""

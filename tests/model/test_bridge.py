@@ -6,6 +6,7 @@ import torch
 
 import layerdiv_tl as ld
 from tests.conftest import TEXTS, gpt2, llama
+from tests.oracles.families import FAMILIES
 from tests.oracles.tokenizers import word_tokenizer
 
 PROMPTS = [[5, 1, 4, 1, 5, 9, 2, 6], [3], [17, 11, 60, 0]]
@@ -203,3 +204,31 @@ def test_compatibility_mode_is_taken_as_it_is():
     centered = [c.values - c.values.mean(2, keepdims=True) for c in (plain, folded)]
     np.testing.assert_allclose(centered[1], centered[0], atol=1e-5)
     assert np.abs(folded.values - plain.values).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", pytest.param("gemma2", marks=pytest.mark.full)])
+def test_a_models_bridge_shares_its_weights_and_leaves_it_alone(name):
+    """The same parameters, no second copy; the same logits and contributions; hooks on one are not on the other."""
+    model = ld.load_model(FAMILIES[name](), tokenizer=word_tokenizer())
+    special = dict(model.tokenizer.special_tokens_map)
+    before, bridge = ld.contributions(model, PROMPTS, [7, 30]), model.bridge
+    own = {x.untyped_storage().data_ptr() for x in model.hf_model.parameters()}
+    assert {x.untyped_storage().data_ptr() for x in bridge.parameters()} <= own
+    assert model.bridge is bridge
+    assert dict(model.tokenizer.special_tokens_map) == special
+    ids = torch.tensor([PROMPTS[0]])
+    with torch.no_grad():
+        assert torch.allclose(bridge(ids), model.hf_model(ids).logits, atol=1e-5)
+    np.testing.assert_array_equal(ld.contributions(model, PROMPTS, [7, 30]).values, before.values)
+    np.testing.assert_allclose(ld.contributions(bridge, PROMPTS, [7, 30]).values, before.values, atol=1e-5)
+    bridge.add_hook("blocks.0.hook_resid_pre", lambda x, hook: 2 * x)
+    np.testing.assert_array_equal(ld.contributions(model, PROMPTS, [7, 30]).values, before.values)
+    assert ld.load_model(bridge).bridge is bridge
+
+
+def test_a_bridge_that_is_not_the_model_is_refused():
+    """TransformerLens leaves Falcon's ALiBi out, and has no bridge for a model that it does not know."""
+    with pytest.raises(ld.InputError, match="other logits"):
+        ld.load_model(FAMILIES["falcon_alibi"]()).bridge  # noqa: B018
+    with pytest.raises(ld.InputError, match="cannot wrap"):
+        ld.load_model(FAMILIES["falcon_new_decoder"]()).bridge  # noqa: B018
