@@ -1,4 +1,4 @@
-"""The README's picture, from the default model, in light and dark.
+"""The README's pictures, from the default model, in light and dark.
 
     python assets/pictures.py
 
@@ -14,26 +14,46 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 import layerdiv_tl as ld
+from layerdiv_tl.views.html import Page
 
 HERE = Path(__file__).parent
 TEXT = "The Eiffel Tower is in Paris, which is the capital of France. Berlin is the capital of Germany."
 
 
-def explorer(model: ld.Model) -> None:
-    """The explorer of a text, as its page shows it at first."""
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        page = ld.explore(model, TEXT).save(Path(folder) / "explorer.html")
+def shoot(page: Path, name: str, width: int, height: int) -> None:
+    """Pictures of a page, light and dark."""
+    with sync_playwright() as playwright:
         chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for scheme in ("light", "dark"):
-            size = {"width": 1440, "height": 1150}
+            size = {"width": width, "height": height}
             context = browser.new_context(viewport=size, color_scheme=scheme, offline=True)
             shown = context.new_page()
             shown.goto(page.resolve().as_uri())
             shown.wait_for_timeout(1000)
-            shown.screenshot(path=HERE / f"explorer{'-dark' * (scheme == 'dark')}.png")
+            shown.screenshot(path=HERE / f"{name}{'-dark' * (scheme == 'dark')}.png")
         browser.close()
 
 
+def explorer(model: ld.Model, folder: Path) -> None:
+    """The explorer of a text, as its page shows it at first."""
+    shoot(ld.explore(model, TEXT).save(folder / "explorer.html"), "explorer", 1440, 1150)
+
+
+def roles(model: ld.Model, folder: Path) -> None:
+    """The figure of the README's first block."""
+    reviews = ld.task("sample/sentiment").resolve(model)
+    chosen, others = reviews.take(range(44)), reviews.take(range(44, 88))
+    d = ld.decompose(ld.contributions(model, chosen.prompts, chosen.option_ids), chosen.labels)
+    labels = ["L29.mlp", "L21.attn"]
+    effects = [ld.effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
+    page = Page("")
+    page.figure(d.plot(kind="roles", effects=effects), "")
+    shoot(page.write(folder / "roles.html"), "roles", 1060, 800)
+
+
 if __name__ == "__main__":
-    explorer(ld.load_model())
+    loaded = ld.load_model()
+    with tempfile.TemporaryDirectory() as own:
+        explorer(loaded, Path(own))
+        roles(loaded, Path(own))

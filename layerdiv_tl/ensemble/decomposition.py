@@ -41,18 +41,9 @@ if TYPE_CHECKING:
 
 TERMS = ("bias", "diversity", "net")
 # Columns of the short table of components.
-_SHORT = (
-    "component",
-    "kind",
-    "module",
-    "layer",
-    "index",
-    "repeat",
-    *TERMS,
-    "net_linear",
-    "accuracy",
-    "logit_difference",
-)
+_NAMES = ("component", "kind", "module", "layer", "index", "repeat")
+_ANSWERS = tuple(name + end for name in ("accuracy", "logit_difference") for end in ENDS)
+_SHORT = (*_NAMES, *TERMS, "net_linear", *_ANSWERS)
 
 
 class Decomposition(EnsembleTerms, Result):
@@ -79,8 +70,8 @@ class Decomposition(EnsembleTerms, Result):
         Args:
             full: Everything there is, some sixty columns: 95 % intervals over examples (`_low`, `_high`, NaN for fewer
                 than 8); the halves (`_centered`, `_shift`), of which a softmax sees the centered; `_share`, a member's
-                part of the ensemble's sum; `repeat`. False: the names, the loss's own terms, the member's own
-                `accuracy`, and its part of the `logit_difference`: to the gold option less the mean of the others.
+                part of the ensemble's sum. False: the names, the loss's own terms, the member's own `accuracy` and its
+                part of the `logit_difference` (to the gold option minus the mean of the others), with intervals.
         """
         frame = self._finish(self._with_shares(self.per_example("components")))
         if flag("full", full):

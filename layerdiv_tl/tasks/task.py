@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from jaxtyping import Int
 
-from .._checks import file_path, flag, shown, text, whole_number
+from .._checks import file_path, flag, listed, shown, text, whole_number
 from ..errors import InputError
 from ..model.prompts import check_ids, refuse_unordered
 from ..results import Result
@@ -145,6 +145,25 @@ class Task(Result):
             text(argument, value)
         spec = custom_spec(name, {"default": template}, options, label, license)
         return _build(spec, frame, limit, None, shots, seed, train)
+
+    def take(self, rows: Sequence[int]) -> Task:
+        """The task with some of its rows, by their numbers: to choose on some and to measure on others.
+
+        Raises InputError for no rows, and for rows that there are not.
+
+        >>> t = task("sample/topic", limit=8)
+        >>> t.take(range(4)).prompts == t.prompts[:4], len(t.take([7, 0]))
+        (True, 2)
+        """
+        numbers = listed("rows", rows, f"row numbers from 0 to {len(self) - 1}, as in range(8)")
+        chosen = [whole_number("rows", row, 0, len(self) - 1) for row in numbers]
+        if not chosen:
+            raise InputError("rows is empty: give at least one row number.")
+        prompts, texts = (tuple(x[row] for row in chosen) for x in (self.prompts, self.texts))
+        options = self.options if self.shared_options is not None else tuple(self.row_options[row] for row in chosen)
+        passages = self.passages[chosen] if len(self.passages) else self.passages
+        some: dict[str, Any] = {"prompts": prompts, "texts": texts, "options": options, "passages": passages}
+        return replace(self, labels=self.labels[chosen], **some)
 
     def resolve(self, tokenizer: Any, multi_token: bool = False) -> Task:
         """The task with the token ids that score its options for one tokenizer, in `option_ids`.

@@ -132,7 +132,8 @@ def test_real_contributions_by_module_and_component():
     assert frame.net.to_numpy() == pytest.approx((frame.bias - frame.diversity).to_numpy())
     assert frame.attrs["units"]["bias"] == "logits²"
     assert by_index.identity_gap == c.identity_gap
-    few, labeled = by_index.by_component(), ("accuracy", "logit_difference")
+    few = by_index.by_component()
+    labeled = [name + end for name in ("accuracy", "logit_difference") for end in ("", "_low", "_high")]
     assert list(few) == [
         "component",
         "kind",

@@ -1,5 +1,6 @@
 """Tasks: balanced rows, rendered by their template, with a baseline."""
 
+import dataclasses
 import tomllib
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -98,3 +99,19 @@ def test_the_wheel_holds_the_rows_and_definitions():
     data = {file for file in (root / "tasks").rglob("*") if file.suffix in (".json", ".jsonl")}
     assert len(data) >= 4
     assert data <= {file for glob in globs for file in root.glob(glob)}
+
+
+def test_some_rows_of_a_task_are_a_task():
+    """Prompts, labels, texts and passages go together; options of each prompt, too; ids of a resolved one stay."""
+    t = ld.task("sample/topic", limit=8)
+    some = t.take([5, 2])
+    assert some.prompts == (t.prompts[5], t.prompts[2])
+    assert some.answers == [t.answers[5], t.answers[2]]
+    assert some.texts == (t.texts[5], t.texts[2])
+    np.testing.assert_array_equal(some.passages, t.passages[[5, 2]])
+    assert (some.options, some.name, some.template) == (t.options, t.name, t.template)
+    own = dataclasses.replace(t, options=tuple((*t.options[:3], f" word{i}") for i in range(8)))
+    assert own.take([7]).options == (own.options[7],)
+    for rows in ([], [8], [-1], "0"):
+        with pytest.raises(ld.InputError, match="rows"):
+            t.take(rows)

@@ -622,3 +622,25 @@ def test_the_largest_of_many_are_those_of_the_part_drawn(kind):
         ]
     )
     assert all(np.isclose(drawn, value, rtol=1e-9).any() for value in largest)
+
+
+def test_roles_are_sizes_beside_what_components_do_alone():
+    """Marks are the frame's logit difference and √(centered diversity), colored by accuracy; costs those of effects."""
+    task = ld.task("synthetic/recall", limit=24)
+    chosen, others = task.take(range(16)), task.take(range(16, 24))
+    d = ld.decompose(ld.contributions("zoo/d4", chosen), chosen.labels)
+    effects = [ld.effects("zoo/d4", others, ablation=how, components=["L1.attn", "L3.mlp"]) for how in ("mean", "zero")]
+    frame = d.centered.by_component(full=True)
+    for figure in (d.plot(kind="roles"), d.plot(kind="roles", effects=effects)):
+        (marks,) = (trace for trace in figure.data if trace.marker.colorbar.title.text)
+        np.testing.assert_allclose(marks.x, frame["logit_difference"])
+        np.testing.assert_allclose(np.square(marks.y), frame["diversity"])
+        np.testing.assert_allclose(marks.marker.color, frame["accuracy"] - 1 / len(task.options))
+        assert d.centered.plot(kind="roles").data[1].x == pytest.approx(marks.x)
+    for e, name in zip(effects, ("mean ablation", "zero ablation"), strict=True):
+        (trace,) = (trace for trace in figure.data if trace.name == name)
+        np.testing.assert_allclose(trace.x, -e.frame()["total_loss"])
+    with pytest.raises(ld.InputError, match="labels"):
+        ld.decompose(d.values, target=d.target).plot(kind="roles")
+    with pytest.raises(ld.InputError, match="effects"):
+        d.plot(kind="roles", effects=[d])
