@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..model.architecture import Architecture, OutputMap
-from ..model.forward_pass import ReconstructionError
+from ..model.reconstruction import ReconstructionError
 from .blocks import Block, Rows
 
 # Parts are compared with their own size, but with no less than this share of the largest.

@@ -18,8 +18,9 @@ from ..errors import InputError
 from ..model.architecture import Architecture, UnitLike
 from ..model.batches import batches, inference_mode_for, pad
 from ..model.capture import Activations
-from ..model.forward_pass import ReconstructionError, run
+from ..model.forward_pass import run
 from ..model.load import Model
+from ..model.reconstruction import ReconstructionError
 from .blocks import ALIKE, Rows, StreamWalk, check_finite
 from .contexts import BatchContributions, Contexts, can_pack
 from .directions import Directions, probe_directions, reconstruct, token_directions

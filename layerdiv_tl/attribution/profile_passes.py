@@ -26,9 +26,10 @@ from ..model.architecture import UnitLike
 from ..model.batches import batches, inference_mode_for, pad
 from ..model.capture import Activations
 from ..model.cuts import is_fine, unit_name, unit_of
-from ..model.forward_pass import ReconstructionError, locate_mismatch
+from ..model.forward_pass import locate_mismatch
 from ..model.load import Model, as_model
 from ..model.prompts import encode
+from ..model.reconstruction import ReconstructionError
 from .blocks import ALIKE, Rows, check_finite
 from .directions import Directions, reconstruct
 from .profile_results import CrossEntropyProfile, Profile, SquaredProfile

@@ -13,9 +13,9 @@ from .._progress import progress
 from ..components import Component, Unit
 from ..errors import InputError
 from ..model.batches import batches
-from ..model.forward_pass import UNNAMED, ReconstructionError
 from ..model.load import Model
 from ..model.options import Ids
+from ..model.reconstruction import UNNAMED, ReconstructionError
 from ..model.remote import check_unit, plan_of
 from .contexts import BatchContributions, Contexts
 from .question import LogitQuestion

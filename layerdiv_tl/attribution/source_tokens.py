@@ -20,9 +20,10 @@ from ..model.architecture import HALF, Sublayer
 from ..model.attention import SourceValues, SourceWatch, value_biases
 from ..model.batches import batches, inference_mode_for, pad, require_local
 from ..model.capture import Activations, answers
-from ..model.forward_pass import TOLERANCE, locate_mismatch, run
+from ..model.forward_pass import locate_mismatch, run
 from ..model.load import Model, as_model
 from ..model.prompts import token_texts
+from ..model.reconstruction import TOLERANCE
 from .blocks import Block, StreamWalk
 from .directions import Directions
 from .passes import OptionReader

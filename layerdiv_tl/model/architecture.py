@@ -306,8 +306,6 @@ class Architecture:
     to_unembed: Callable[[Tensor], Tensor] = field(default_factory=nn.Identity)
     stream_ops: tuple[StreamItem, ...] = ()
     remote: str = ""
-    # Of hooked models, by layer; None is the embedding.
-    interventions: dict[int | None, Sublayer] = field(default_factory=dict, repr=False)
 
     @cached_property
     def logit_multiplier(self) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from ..errors import InputError
 from .architecture import UnitLike
 from .batches import inference_mode_for, upcast
-from .capture import Activations, RawCapture, on
+from .capture import Activations, RawCapture, first_values
 from .forward_pass import assemble
 from .load import Model
 
@@ -38,21 +37,11 @@ def tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[Tensor, "row 
     return ids, mask
 
 
-class _Embedded(Exception):
-    """The embedded tokens are known: the rest of the pass is not needed."""
-
-
 def _check_embedding(model: Model, cached: Tensor, ids: Tensor, mask: Tensor) -> None:
     """Refuse a cache whose stream does not begin with the embedding of these tokens."""
-    architecture, found = model.architecture, []
-
-    def stop(args: Any, kwargs: Any, x: Tensor) -> None:
-        found.append(x)
-        raise _Embedded
-
-    with inference_mode_for(architecture), suppress(_Embedded), on(architecture.stream_in, stop):
-        architecture.logits(ids.to(architecture.device), mask.to(architecture.device))
-    (own,) = (upcast(x).to(cached.device) for x in found)
+    start = model.architecture.stream_in
+    with inference_mode_for(model.architecture):
+        own = upcast(first_values(model.architecture, [start], ids, mask)[start]).to(cached.device)
     off = (upcast(cached) - own).norm(dim=2) > 0.01 * own.norm(dim=2) + 1e-6
     off &= mask.to(off.device).bool()
     if bool(off.any()):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -112,7 +112,7 @@ class RawCapture:
     """What every hook point showed (by its id, once for every repeat), in which order, and the two answers.
 
     `changes` are those of the user's hooks, at the places that were asked for; `hooked` the (hook point, repeat) of
-    outputs that they changed.
+    outputs that they changed; `interventions` what they add to the stream, by the place in `order` that it is before.
     """
 
     seen: dict[HookPoint, list[Tensor]]
@@ -123,6 +123,7 @@ class RawCapture:
     answer_dtype: torch.dtype
     changes: tuple[Change, ...] = ()
     hooked: frozenset[tuple[HookPoint, int]] = frozenset()
+    interventions: dict[int, SublayerOutput] = field(default_factory=dict)
 
     def at(self, point: HookPoint, what: str) -> list[Tensor]:
         """What a hook point showed. Raises InputError for one that was never reached."""
@@ -131,25 +132,22 @@ class RawCapture:
         return self.seen[point]
 
 
-class Shelf:
-    """Room for what a pass shows, taken before it runs.
+class Preallocated:
+    """Memory for what a pass shows, allocated before it runs.
 
     Small arrays that stay, one after every layer, would lie between the large ones that the layers free, and keep the
     memory of these from being used again.
     """
 
     def __init__(self, numbers: int, device: torch.device) -> None:
-        self._room = torch.empty(numbers, device=device)
-        self._used = 0
+        self._free = torch.empty(numbers, device=device)
 
     def put(self, x: Tensor) -> Tensor:
         """A copy of an array, or itself where it does not fit."""
-        end = self._used + x.numel()
-        if x.dtype != self._room.dtype or end > len(self._room):
+        if x.dtype != self._free.dtype or x.numel() > len(self._free):
             return x
-        place = self._room[self._used : end].view(x.shape)
-        self._used = end
-        return place.copy_(x)
+        place, self._free = self._free[: x.numel()], self._free[x.numel() :]
+        return place.view(x.shape).copy_(x)
 
 
 @contextmanager
@@ -229,6 +227,31 @@ def answers(
     return unembedded[-1], logits.to(architecture.device)
 
 
+class _AllSeen(Exception):
+    """Every wanted hook point has been passed: the rest of the pass is not needed."""
+
+
+def first_values(
+    architecture: Architecture, points: Sequence[HookPoint], ids: Tensor, mask: Tensor
+) -> dict[HookPoint, Tensor]:
+    """What hook points show when they are first passed, in a pass that ends with the last of them."""
+    seen: dict[HookPoint, Tensor] = {}
+
+    def keep(point: HookPoint, args: Any, kwargs: Any, x: Tensor) -> None:
+        seen.setdefault(point, x)
+        if len(seen) == len(points):
+            raise _AllSeen
+
+    with ExitStack() as stack:
+        for point in points:
+            stack.enter_context(on(point, partial(keep, point)))
+        with suppress(_AllSeen):
+            architecture.logits(ids.to(architecture.device), mask.to(architecture.device))
+    if len(seen) < len(points):
+        raise unreached("the first block")
+    return seen
+
+
 def capture(
     architecture: Architecture,
     points: Sequence[HookPoint],
@@ -250,7 +273,7 @@ def capture(
     seen: dict[HookPoint, list[Tensor]] = {}
     order: list[HookPoint] = []
     dtypes: dict[HookPoint, torch.dtype] = {}
-    shelf = Shelf(len(points) * len(at) * architecture.norm.gain.numel(), architecture.device)
+    memory = Preallocated(len(points) * len(at) * architecture.norm.gain.numel(), architecture.device)
 
     changes: list[Change] = []
     before: dict[HookPoint, Any] = {}
@@ -261,7 +284,7 @@ def capture(
         dtypes[point] = x.dtype
         order.append(point)
         x = x.movedim(0, 2) if point.streams_first else x
-        seen.setdefault(point, []).append(shelf.put(at_positions(x, ids, rows, at).to(architecture.device)))
+        seen.setdefault(point, []).append(memory.put(at_positions(x, ids, rows, at).to(architecture.device)))
 
     def keep_before(point: HookPoint, args: Any, kwargs: Any, x: Any) -> None:
         before[point] = at_positions(x, ids, rows, at) if _is_at_tokens(x, ids) else None

@@ -1,15 +1,10 @@
-"""One forward pass of a model as `Activations`, and its errors.
-
-A model is refused where its components do not sum to its logits, with the place where the sum breaks.
-"""
+"""One forward pass of a model as `Activations`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
-import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -21,77 +16,8 @@ from .batches import inference_mode_for, pad
 from .capture import Activations, RawCapture, SublayerOutput, capture
 from .foreign_code import users_hooks
 from .interventions import hooked_places, with_interventions
-from .stream_gaps import find_mismatch
+from .reconstruction import UNNAMED, find_mismatch
 from .stream_path import number_repeats, trace
-
-UNNAMED = (
-    "something that is not a component (a hook, a wrapped module, a recurrent or linear-attention sublayer) writes to "
-    "its residual stream"
-)
-# Relative to max Σ|u_i|. float32 models measure 1e-7 to 1e-6, half-precision ones up to 2e-2.
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 5e-2}
-
-
-@dataclass(eq=False)
-class ReconstructionError:
-    """The largest reconstruction errors of some passes: how far the components are from the logits.
-
-    Attributes:
-        dtypes: The precisions of the stream and of the answer.
-        split, stream: Heads or neurons against their sublayer, all components against the stream; relative to Σ|u_i|.
-        absolute, unexplained, size: In logits: Σ u_i against what the unembedding returned, what the model returns
-            against the known transform of that, and max Σ|u_i|, which these two are relative to.
-        moments: Relative: sums over the vocabulary from the moments of the unembedding against those of the model's own
-            logits.
-    """
-
-    dtypes: tuple[torch.dtype, ...] = ()
-    split: float = 0.0
-    stream: float = 0.0
-    absolute: float = 0.0
-    unexplained: float = 0.0
-    size: float = float(torch.finfo(torch.float64).tiny)
-    moments: float = 0.0
-
-    @property
-    def identity_gap(self) -> float:
-        """max |Σ u_i − logits| / max Σ|u_i|."""
-        return self.absolute / self.size
-
-    @property
-    def tolerances(self) -> list[float]:
-        """What rounding explains, for each of the precisions."""
-        return [TOLERANCE.get(dtype, 1e-4) for dtype in self.dtypes]
-
-    def add(self, name: str, values: Any) -> None:
-        """Keep the largest of an error; NaN is the largest of all."""
-        setattr(self, name, float(np.maximum(getattr(self, name), float(values.max()))))
-
-    def check(self, name: str, unit: UnitLike, locate: Callable[[], str]) -> None:
-        """Raise InputError, with the place where the sum breaks, unless the components of a model sum to its logits.
-
-        `locate` finds, when called, why the sublayers do not sum to the stream: see `locate_mismatch`.
-        """
-        stream, answer = self.tolerances[0], max(self.tolerances)
-        heads = (
-            f"its {unit}s do not add up to their sublayers (as with an output projection that is hooked, packed, or "
-        )
-        heads += "rounds what it is given)"
-        early = (
-            "its final norm and unembedding do not give its logits (as where it may exit early, or rounds its input)"
-        )
-        unknown = "it changes what its unembedding returned in a way this package does not know"
-        for gap, tolerance, reason in (
-            (self.split, stream, heads),
-            (self.stream, stream, None),
-            (self.identity_gap, answer, early),
-            (self.unexplained / self.size, answer, unknown),
-        ):
-            if not gap <= tolerance:  # NaN too
-                raise InputError(
-                    f"{name} cannot be decomposed: {reason or locate()} (off by {gap:.1e} of Σ|u|, where rounding "
-                    f"explains {tolerance:.0e})."
-                )
 
 
 def run(
@@ -113,12 +39,11 @@ def run(
     and not a gap, so it must be bounded here.
     """
     half, hooked = architecture.dtype in HALF, hooked_places(architecture) if interventions else []
-    points = architecture.hook_points(unit) + (list(architecture.blocks) if half or hooked else [])
     answer_at = mask.sum(1) - 1 if at is None else None
     rows, at = mask.nonzero(as_tuple=True) if at is None else (torch.arange(len(ids)) if of is None else of, at)
+    points = architecture.hook_points(unit) + (list(architecture.blocks) if half or hooked else [])
     raw = capture(architecture, points, ids, mask, rows, at, answer_at, hooked, **extra)
-    if raw.changes and not architecture.stream_ops:
-        architecture, raw = with_interventions(architecture, raw, hooked, ids, mask, rows, at)
+    raw = with_interventions(architecture, raw, hooked, ids, mask, rows, at)
     if half and (place := find_mismatch(architecture, raw)) is not None:
         raise InputError(f"this model cannot be decomposed: {UNNAMED} {place}.")
     return assemble(architecture, raw, unit)
@@ -139,11 +64,13 @@ def assemble(architecture: Architecture, raw: RawCapture, unit: UnitLike) -> Act
         raw.at(sublayer.hook_point, str(sublayer))
     outputs: list[SublayerOutput] = []
     path: list[AffineStep] = []
-    for _, item, number in trace(architecture, raw):
+    for place, item, number in trace(architecture, raw):
         if isinstance(item, Sublayer):
             outputs.append(_sublayer_output(raw, item, number, unit))
         elif isinstance(item, AffineStep):
             path.append(replace(item, after=len(outputs)))
+        elif place in raw.interventions:
+            outputs.append(raw.interventions[place])
     repeats = number_repeats([(output.sublayer.kind, output.sublayer.layer) for output in outputs])
     return Activations(
         embed=embed,
@@ -198,13 +125,9 @@ def locate_mismatch(architecture: Architecture, ids: Sequence[int]) -> str:
     row, at, (tokens, mask) = torch.tensor([0]), torch.tensor([len(ids) - 1]), pad([ids])
     with inference_mode_for(architecture):
         raw = capture(architecture, points, tokens, mask, row, at, hooked=hooked)
-        if not architecture.stream_ops:
-            architecture, raw = with_interventions(architecture, raw, hooked, tokens, mask, row, at)
-        place = find_mismatch(architecture, raw)
+        place = find_mismatch(architecture, with_interventions(architecture, raw, hooked, tokens, mask, row, at))
     if place is not None:
-        paths = {
-            module: path for root in architecture.roots if root is not None for path, module in root.named_modules()
-        }
+        paths = {module: path for root in architecture.roots for path, module in root.named_modules()}
         names = ", ".join(dict.fromkeys(paths.get(point.module) or "the model" for point in hooked))
         hint = "; a hook may stand on a block, a sublayer's output, the embedding or the final norm's input, and yours"
         return f"{UNNAMED} {place}" + (f"{hint} stand on {names}" if hooked else "")

@@ -24,8 +24,9 @@ from ..errors import InputError
 from .architecture import HALF, Architecture, HookPoint, StreamOp, Sublayer
 from .batches import pad, upcast
 from .capture import answers, first, on, only_at, unreached
-from .forward_pass import UNNAMED, ReconstructionError, locate_mismatch
+from .forward_pass import locate_mismatch
 from .load import Model
+from .reconstruction import UNNAMED, ReconstructionError
 from .stream_path import number_repeats, passes_norm
 
 # Logits that are formed at once: 32 MiB, and 64 MiB of clean probabilities in float64.

@@ -17,8 +17,8 @@ from .._progress import shows_bars
 from ..errors import InputError
 from .checkpoint import load_gguf, load_whole, refuse_layers
 from .converted import DEFAULT_NAME, GGUF_SHA256, REQUIREMENT, converted_gguf, default_model_folder
-from .forward_pass import TOLERANCE
 from .hub import is_local_only, near
+from .reconstruction import TOLERANCE
 
 MOBILELLM = "mobilellm"
 # Settings of a MobileLLM that a Llama's config has too.

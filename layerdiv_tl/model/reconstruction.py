@@ -1,0 +1,147 @@
+"""How far components are from what a model computes: reconstruction errors, and the place where the stream breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..errors import InputError
+from .affine_step import AffineStep
+from .architecture import HALF, Architecture, Sublayer, UnitLike
+from .capture import RawCapture
+from .stream_path import trace
+
+UNNAMED = (
+    "something that is not a component (a hook, a wrapped module, a recurrent or linear-attention sublayer) writes to "
+    "its residual stream"
+)
+# Relative to max Σ|u_i|. float32 models measure 1e-7 to 1e-6, half-precision ones up to 2e-2.
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 5e-2}
+
+
+@dataclass(eq=False)
+class ReconstructionError:
+    """The largest reconstruction errors of some passes: how far the components are from the logits.
+
+    Attributes:
+        dtypes: The precisions of the stream and of the answer.
+        split, stream: Heads or neurons against their sublayer, all components against the stream; relative to Σ|u_i|.
+        absolute, unexplained, size: In logits: Σ u_i against what the unembedding returned, what the model returns
+            against the known transform of that, and max Σ|u_i|, which these two are relative to.
+        moments: Relative: sums over the vocabulary from the moments of the unembedding against those of the model's own
+            logits.
+    """
+
+    dtypes: tuple[torch.dtype, ...] = ()
+    split: float = 0.0
+    stream: float = 0.0
+    absolute: float = 0.0
+    unexplained: float = 0.0
+    size: float = float(torch.finfo(torch.float64).tiny)
+    moments: float = 0.0
+
+    @property
+    def identity_gap(self) -> float:
+        """max |Σ u_i − logits| / max Σ|u_i|."""
+        return self.absolute / self.size
+
+    @property
+    def tolerances(self) -> list[float]:
+        """What rounding explains, for each of the precisions."""
+        return [TOLERANCE.get(dtype, 1e-4) for dtype in self.dtypes]
+
+    def add(self, name: str, values: Any) -> None:
+        """Keep the largest of an error; NaN is the largest of all."""
+        setattr(self, name, float(np.maximum(getattr(self, name), float(values.max()))))
+
+    def check(self, name: str, unit: UnitLike, locate: Callable[[], str]) -> None:
+        """Raise InputError, with the place where the sum breaks, unless the components of a model sum to its logits.
+
+        `locate` finds, when called, why the sublayers do not sum to the stream: see `locate_mismatch`.
+        """
+        stream, answer = self.tolerances[0], max(self.tolerances)
+        heads = (
+            f"its {unit}s do not add up to their sublayers (as with an output projection that is hooked, packed, or "
+        )
+        heads += "rounds what it is given)"
+        early = (
+            "its final norm and unembedding do not give its logits (as where it may exit early, or rounds its input)"
+        )
+        unknown = "it changes what its unembedding returned in a way this package does not know"
+        for gap, tolerance, reason in (
+            (self.split, stream, heads),
+            (self.stream, stream, None),
+            (self.identity_gap, answer, early),
+            (self.unexplained / self.size, answer, unknown),
+        ):
+            if not gap <= tolerance:  # NaN too
+                raise InputError(
+                    f"{name} cannot be decomposed: {reason or locate()} (off by {gap:.1e} of Σ|u|, where rounding "
+                    f"explains {tolerance:.0e})."
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class StreamGap:
+    """What the stream holds beyond what was written since the junction before, at one junction.
+
+    Attributes:
+        start, stop: The two junctions' places in the order of hook points.
+        missing, rounding: `[row, d]`, and what rounding explains of it at most.
+        place: Between what and what, in words.
+    """
+
+    start: int
+    stop: int
+    missing: Float[Tensor, "row d"]
+    rounding: Float[Tensor, "row d"]
+    place: str
+
+
+def stream_gaps(architecture: Architecture, raw: RawCapture) -> Iterator[StreamGap]:
+    """The gap at every input of a block and of the final norm, in the order of the pass."""
+    blocks = {point: number for number, point in enumerate(architecture.blocks)}
+    # Two additions a block round twice by half an eps; single precision also sums in other orders.
+    eps = torch.finfo(raw.dtype).eps * (2 if raw.dtype in HALF else 64)
+    streams, since = raw.seen[architecture.stream_in][0][:, None], "its embedding"  # [row, stream, d]
+    size, write_weights = streams.abs(), None
+    start = 0 if architecture.stream_ops else raw.order.index(architecture.stream_in)
+    for place, item, number in trace(architecture, raw):
+        if isinstance(item, Sublayer):
+            added = item.added(raw.seen[item.hook_point][number])
+            if added.shape[1] > streams.shape[2]:  # a vector for every stream
+                added = added.unflatten(1, streams.shape[1:])
+            else:
+                added = added[:, None] if write_weights is None else added[:, None] * write_weights.to(added)[..., None]
+            streams, size = streams + added, size + added.abs()
+        elif isinstance(item, AffineStep):
+            streams, write_weights = item(streams), item.write_weights
+            size = item.absolute()(size) + 4 * streams.abs()  # products round, too
+        else:
+            value = raw.seen[item][number]
+            floor = torch.finfo(raw.dtype).tiny + 1e-6 * float(value.abs().max())
+            end = f"the input of block {blocks[item]}" if item in blocks else "the final norm"
+            if value.shape[1] == streams[0].numel():
+                there, bound = streams.flatten(1), size.flatten(1)
+                streams = value.unflatten(1, streams.shape[1:])
+                size = streams.abs()
+            else:  # a block reads the one stream that it writes to
+                assert write_weights is not None
+                there, bound = ((x * write_weights.to(x)[..., None]).sum(1) for x in (streams, size))
+            missing = value - there
+            if place in raw.interventions:
+                missing = missing - raw.interventions[place].output
+            yield StreamGap(start, place, missing, eps * bound + floor, f"between {since} and {end}")
+            start, since = place, end if item in blocks else "the final norm between its loops"
+
+
+def find_mismatch(architecture: Architecture, raw: RawCapture) -> str | None:
+    """Where the stream moved by more than the rounding of its additions, element by element; None where nowhere."""
+    gaps = stream_gaps(architecture, raw)
+    return next((gap.place for gap in gaps if bool((gap.missing.abs() > gap.rounding).any())), None)
