@@ -242,3 +242,11 @@ def keywords(function: Callable[..., Any], given: Mapping[str, Any], also: Itera
             whole_number(name, value)
         elif str in kinds:
             text(name, value, empty=True)
+
+
+def check_memory(needed: int, what: str, instead: str) -> None:
+    """Raise InputError for things that need more bytes than are free; `instead` says what to do about it."""
+    import psutil
+
+    if needed > psutil.virtual_memory().available:
+        raise InputError(f"{what} need {needed / 2**30:.1f} GiB, more than is free here: {instead}.")

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from .._checks import ordered
+from .._checks import check_memory, ordered
 from ..ensemble.intervals import RunningMean
 from ..ensemble.validation import LARGEST, numbers
 from ..errors import InputError
@@ -105,18 +105,13 @@ def profile_columns(
     activations: Activations | None = None,
 ) -> dict[str, np.ndarray]:
     """The tables and columns of texts. Raises InputError where they do not fit into memory."""
-    import psutil
-
     lengths = [len(row) for row in ids]
     tables = 0 if run.readers is None else 1 + len(run.readers)
     half = is_fine(run.readout.unit) and run.readout.dtype == torch.float32
     width = run.readout.width
     needed = sum(lengths) * width * (4 + tables) * (4 if half else 8)
-    if needed > psutil.virtual_memory().available:  # before the model runs
-        raise InputError(
-            f"{sum(lengths)} tokens × {width} components need {needed / 2**30:.1f} GiB, more than is free here: take a "
-            "shorter text, another unit, or corpus_profile, which keeps sums only."
-        )
+    instead = "take a shorter text, another unit, or corpus_profile, which keeps sums only"
+    check_memory(needed, f"{sum(lengths)} tokens × {width} components", instead)  # before the model runs
     store = ColumnStore(sum(lengths), torch.float32 if half else torch.float64)
     for _ in profile_blocks(run, ids, store, dense, activations):
         pass

@@ -13,17 +13,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .._checks import check_memory
 from .._progress import progress
 from ..components import Component, labels_of, positions
 from ..errors import InputError
-from ..model.architecture import HALF, Sublayer
-from ..model.attention import SourceValues, SourceWatch, value_biases
+from ..model.architecture import Sublayer
+from ..model.attention import SourceValues, SourceWatch, check_same_answers, value_biases
 from ..model.batches import batches, inference_mode_for, pad, require_local
 from ..model.capture import Activations, answers
 from ..model.forward_pass import locate_mismatch, run
 from ..model.load import Model, as_model
 from ..model.prompts import token_texts
-from ..model.reconstruction import TOLERANCE
+from ..model.reconstruction import STEP_BY_STEP, tolerance
 from .blocks import Block, StreamWalk
 from .directions import Directions
 from .passes import OptionReader
@@ -33,8 +34,7 @@ from .vocabulary import vocabulary_of
 
 # How far parts may be from their head, relative to max Σ|parts|; half precisions round as they do everywhere.
 _EXACT = 1e-6
-# How far answers may be from those of a pass in which attention is computed in the model's own way.
-_SAME = 1e-3
+_INSTEAD = "take fewer prompts, options or heads, or a shorter text"
 
 
 def source_tokens(
@@ -91,7 +91,7 @@ def source_tokens(
     wanted = _parse_heads(model, heads)
     shape = (len(ids), len(wanted or model.components("head")), max(map(len, ids)), option_ids.shape[1])
     needed = f"{shape[0]} prompts × {shape[1]} heads × {shape[2]} tokens × {shape[3]} options"
-    _refuse_more_than_memory(8 * math.prod(shape[:3]) * (2 * shape[3] + 1), needed)
+    check_memory(8 * math.prod(shape[:3]) * (2 * shape[3] + 1), needed, _INSTEAD)
     arrays: dict[str, np.ndarray] = {}
     reader, longest, gap, size = OptionReader(architecture, option_ids, "head"), max(map(len, ids)), 0.0, 0.0
     with inference_mode_for(architecture), progress(model.name, len(ids), "prompt") as advance:
@@ -102,7 +102,7 @@ def source_tokens(
             with watch.watching():
                 done = run(architecture, tokens, mask, "head", places, interventions=True)
             if not arrays:
-                _refuse_other_answers(model, done, tokens, mask, places)
+                check_same_answers(model, done.logits, answers(architecture, tokens, mask, places)[1])
             whole = reader.read(done, np.array(rows))
             attentions = heads_of_pass(model, done, watch, biases)
             kept = [
@@ -130,7 +130,7 @@ def source_tokens(
             advance(len(rows))
     reader.error.check(model.name, "head", lambda: locate_mismatch(architecture, ids[0]))
     gap /= max(size, 1e-300)
-    if not gap <= _tolerance(architecture.dtype, _EXACT):  # NaN too
+    if not gap <= tolerance(architecture.dtype, _EXACT):  # NaN too
         raise InputError(
             f"the heads of {model.name} are not the sum of weight × value over source tokens (off by {gap:.1e} of "
             "Σ|parts|): something between the two is hooked, or rounds what it is given."
@@ -234,7 +234,7 @@ class TextSources:
         """Every head's attention, and its number there."""
         model, architecture = self.model, self.model.architecture
         count = sum(c.kind == "head" for c in model.components("head"))
-        _refuse_more_than_memory(8 * count * len(self.ids) ** 2, f"{count} heads × {len(self.ids)}² tokens")
+        check_memory(8 * count * len(self.ids) ** 2, f"{count} heads × {len(self.ids)}² tokens", _INSTEAD)
         tokens, mask = pad([self.ids])
         with inference_mode_for(architecture):
             biases, watch = value_biases(architecture), SourceWatch(architecture, tokens)
@@ -268,7 +268,7 @@ class TextSources:
         """
         size = (np.abs(values).sum(1) + np.abs(bias)).max(1)
         gap = np.abs(values.sum(1) + bias - own).max(1) / np.maximum(size, 1e-30)
-        if not (gap <= _tolerance(self.model.architecture.dtype, _SAME)).all():  # NaN too
+        if not (gap <= tolerance(self.model.architecture.dtype, STEP_BY_STEP)).all():  # NaN too
             raise InputError(
                 f"{self.model.name} computes other heads when its attention is computed step by step ({head.label} is "
                 f"off by {gap.max():.1e} of Σ|parts|): give one loaded with attn_implementation='eager'."
@@ -284,32 +284,3 @@ def _parse_heads(model: Model, heads: Any) -> set[Component] | None:
     if heads is None:
         return None
     return {every[positions(every, label=label)[0]] for label in labels_of("heads", heads)}
-
-
-def _refuse_more_than_memory(needed: int, what: str) -> None:
-    """Raise InputError for so many bytes of results, or of attention, that do not fit into memory."""
-    import psutil
-
-    if needed > psutil.virtual_memory().available:
-        raise InputError(
-            f"{what} need {needed / 2**30:.1f} GiB, more than is free here: take fewer prompts, options or heads, or "
-            "a shorter text."
-        )
-
-
-def _tolerance(dtype: torch.dtype, exact: float) -> float:
-    """How far numbers may be apart: `exact`, but in half precisions, which round everywhere, as parts and logits."""
-    return TOLERANCE[dtype] if dtype in HALF else exact
-
-
-def _refuse_other_answers(model: Model, done: Activations, ids: Tensor, mask: Tensor, at: Tensor) -> None:
-    """Raise InputError where a model answers differently when its attention is computed step by step."""
-    device = model.architecture.device
-    _, plain = answers(model.architecture, ids.to(device), mask.to(device), at.to(device))
-    # A model's logits may be zero at this token.
-    gap = float((done.logits - plain).abs().max() / plain.abs().max().clamp_min(1e-6))
-    if not gap <= _tolerance(done.dtype, _SAME):
-        raise InputError(
-            f"{model.name} answers differently (by {gap:.1e} of its logits) when its attention is computed step by "
-            "step: give one loaded with attn_implementation='eager'."
-        )

@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from .._checks import check_memory
 from ..components import Component, labels_of, positions
 from ..errors import InputError
 from ..results import Result
@@ -29,6 +30,7 @@ from .batches import inference_mode_for, pad, upcast
 from .capture import answers, on, only_at
 from .load import Model, as_model
 from .prompts import encode_one, token_texts
+from .reconstruction import STEP_BY_STEP, tolerance
 from .transformer_lens import is_transformer_lens
 
 if TYPE_CHECKING:
@@ -103,8 +105,6 @@ def attention_patterns(
     >>> a.patterns.shape, bool(np.allclose(a.patterns.sum(2), 1))
     ((2, 3, 3), True)
     """
-    import psutil
-
     model = as_model(model)
     architecture, row = model.architecture, encode_one(model, text_or_ids)
     architecture.components("head")  # refuses, with the reason, attention that has no heads to name
@@ -120,11 +120,7 @@ def attention_patterns(
     if heads is not None:
         chosen = [chosen[positions(chosen, label=label)[0]] for label in labels_of("heads", heads)]
     needed = 2 * 4 * len(places) * len(row) ** 2
-    if needed > psutil.virtual_memory().available:
-        raise InputError(
-            f"the attention of {len(places)} heads over {len(row)} tokens needs {needed / 2**30:.1f} GiB, more "
-            "than is free here: take a shorter text."
-        )
+    check_memory(needed, f"the patterns of {len(places)} heads over {len(row)} tokens", "take a shorter text")
     ids, mask = (x.to(architecture.device) for x in pad([row]))
     with inference_mode_for(architecture):
         read = _from_hooks if is_transformer_lens(architecture.root) else _from_outputs
@@ -152,13 +148,7 @@ def _from_outputs(model: Model, ids: Tensor, mask: Tensor, blocks: Sequence[tupl
     attentions = getattr(out, "attentions", None)
     if not attentions or len(attentions) != len(blocks) or any(layer is None for layer in attentions):
         return None
-    # A model's logits may be zero at this token.
-    gap = float((out.logits - plain).abs().max() / plain.abs().max().clamp_min(1e-6))
-    if not gap <= (5e-2 if architecture.dtype in HALF else 1e-3):
-        raise InputError(
-            f"{model.name} answers differently (by {gap:.1e} of its logits) when it shows its attention patterns: give "
-            "one loaded with attn_implementation='eager'."
-        )
+    check_same_answers(model, out.logits, plain)
     return [upcast(pattern[0]).to(architecture.device) for pattern in attentions]
 
 
@@ -202,6 +192,17 @@ def eager(root: Any) -> Iterator[None]:
                 del part._forward_hooks[key]
         for part in unmarked:
             part.__dict__.pop(mark, None)
+
+
+def check_same_answers(model: Model, logits: Tensor, plain: Tensor) -> None:
+    """Raise InputError where a model's logits differ from plain ones when its attention is computed step by step."""
+    # A model's logits may be zero at this token.
+    gap = float((logits - plain).abs().max() / plain.abs().max().clamp_min(1e-6))
+    if not gap <= tolerance(model.architecture.dtype, STEP_BY_STEP):
+        raise InputError(
+            f"{model.name} answers differently (by {gap:.1e} of its logits) when its attention is computed step by "
+            "step: give one loaded with attn_implementation='eager'."
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -218,6 +218,7 @@ def answers(
 
     `extra` goes to the model.
     """
+    ids, mask, at = (x.to(architecture.device) for x in (ids, mask, at))
     unembedded: list[Tensor] = []
     answer = HookPoint(architecture.unembed)
     with only_at(architecture.unembed, at, rows), on(answer, lambda a, k, x: unembedded.append(x[:, 0])):
@@ -268,8 +269,8 @@ def capture(
     The answers are there too or, if given, at `answer_at` of each row. `hooked` are the places of the user's
     hooks, whose changes are kept, too; `extra` goes to the model.
     """
-    ids, mask, rows, at = (x.to(architecture.device) for x in (ids, mask, rows, at))
-    places = (at, rows) if answer_at is None else (answer_at.to(architecture.device), None)
+    ids, rows, at = (x.to(architecture.device) for x in (ids, rows, at))
+    places = (at, rows) if answer_at is None else (answer_at, None)
     seen: dict[HookPoint, list[Tensor]] = {}
     order: list[HookPoint] = []
     dtypes: dict[HookPoint, torch.dtype] = {}
