@@ -83,9 +83,9 @@ def refuse_layers(settings: dict[str, Any], shown: str) -> None:
 
 def of_text(model: Any, loading: dict[str, Any]) -> dict[str, Any]:
     """What a report says of a model's text side: of its decoder and its unembedding, or of a model of text alone."""
-    text = {id(p) for side in (model.get_decoder(), model.get_output_embeddings()) if side for p in side.parameters()}
+    text = {p for side in (model.get_decoder(), model.get_output_embeddings()) if side for p in side.parameters()}
     base = getattr(model, model.base_model_prefix, model)
-    held = {name: {id(p) for p in m.parameters()} for each in (model, base) for name, m in each.named_children()}
+    held = {name: set(m.parameters()) for each in (model, base) for name, m in each.named_children()}
     own = {name for name, parameters in held.items() if parameters & text} | {model.base_model_prefix}
 
     def is_text(key: Any) -> bool:

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,13 +81,13 @@ def fingerprint(model: Model) -> str:
     Every number of every parameter and buffer counts, as it is now (hashed by XXH3, 0.06 s of CPU time for 540 MB),
     and where it is used; a name does not. Raises InputError where weights have no values (the meta device).
     """
-    roots, known = model.architecture.roots, dict[int, Any]()
+    roots, known = model.architecture.roots, dict[Tensor, Any]()
     modules = [(path, module) for root in roots for path, module in nn.Module.named_modules(root)]
-    number = {id(module): place for place, (_, module) in enumerate(modules)}
+    number = {module: place for place, (_, module) in enumerate(modules)}
     about = [model.provenance[name] for name in ("architecture", "adapters") if name in model.provenance]
     digest = hashlib.sha256(_json([*about, [_config(root) for root in roots]]))
     for path, module in modules:
-        children = {name: number[id(child)] for name, child in module.named_children() if id(child) in number}
+        children = {name: number[child] for name, child in module.named_children() if child in number}
         digest.update(_json([_code(type(module)), children, _settings(module), _tensors(path, module, known)]))
     return digest.hexdigest()
 
@@ -143,48 +143,39 @@ def _code(cls: type) -> str:
 
 def _settings(module: nn.Module) -> dict[str, Any]:
     """Numbers, words and functions among a module's attributes; of a class that no library brings, private ones too."""
-    own = not is_library(type(module))
-    settings: dict[str, Any] = {name: vars(module).get(name) for name in _ADAPTERS if name in vars(module)}
-    for name, value in vars(module).items():
+    own, held = not is_library(type(module)), vars(module)
+    settings: dict[str, Any] = {name: held[name] for name in _ADAPTERS if name in held}
+    for name, value in held.items():
         if name in _NOT_SETTINGS or name.endswith(_GROWN) or (name.startswith("_") and not own):
             continue
-        if is_code(value):
-            if name != "forward" or not hasattr(module, "_hf_hook"):  # accelerate's, which moves weights
-                settings[name] = _function(value)
-        elif _is_plain(value):
-            settings[name] = value
-        elif own and not isinstance(value, Tensor):
+        if name == "forward" and "_hf_hook" in held:  # accelerate's, which moves weights
+            continue
+        if is_code(value) or _is_plain(value) or (own and not isinstance(value, Tensor)):
             settings[name] = _contents(value)
     return settings
 
 
-def _function(code: Any) -> Any:
-    """A function by its name, with what a partial fills in and what a callable object holds."""
-    if isinstance(code, functools.partial):
-        given = [x for x in code.args if not isinstance(x, nn.Module)]
-        return [_function(code.func), _contents(given), _contents(code.keywords)]
-    if (name := getattr(code, "__qualname__", None)) is not None:
-        return name
-    return [type(code).__qualname__, _contents(vars(code)) if hasattr(code, "__dict__") else 0]
-
-
 def _contents(value: Any, depth: int = 3) -> Any:
-    """Numbers, words, tensors and arrays in lists, mappings and objects, to a depth."""
+    """Numbers, words, names of functions, tensors and arrays in lists, mappings, partials and objects, to a depth."""
     if _is_plain(value):
         return value
     if isinstance(value, Tensor):
         return _numbers(value)
     if isinstance(value, np.ndarray | np.generic):
         return [str(value.dtype), list(value.shape), hashlib.sha256(value.tobytes()).hexdigest()]
-    if is_code(value) and not hasattr(value, "__dict__"):
-        return _function(value)
+    if isinstance(value, torch.dtype):
+        return str(value)
+    if is_code(value) and hasattr(value, "__qualname__"):
+        return value.__qualname__
     if isinstance(value, nn.Module | type) or not depth:
         return None
+    if isinstance(value, functools.partial):
+        return [_contents(x, depth - 1) for x in (value.func, value.args, value.keywords)]
     if isinstance(value, Mapping):
         return [[str(key), _contents(x, depth - 1)] for key, x in value.items()]
     if isinstance(value, list | tuple):
         return [_contents(x, depth - 1) for x in value]
-    return _contents(vars(value), depth - 1) if hasattr(value, "__dict__") else None
+    return [type(value).__qualname__, _contents(vars(value), depth - 1) if hasattr(value, "__dict__") else None]
 
 
 def _is_plain(value: Any) -> bool:
@@ -195,7 +186,7 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def _tensors(path: str, module: nn.Module, known: dict[int, Any]) -> dict[str, Any]:
+def _tensors(path: str, module: nn.Module, known: dict[Tensor, Any]) -> dict[str, Any]:
     """{name: what it is and the hash of its numbers} of a module's own weights, buffers and other tensors."""
     from accelerate.utils import align_module_device
 
@@ -211,49 +202,31 @@ def _tensors(path: str, module: nn.Module, known: dict[int, Any]) -> dict[str, A
                 continue
             if x.is_meta:
                 raise InputError(f"{path}.{name} lies on the meta device and has no values: load it with its weights.")
-            if offloaded:  # what lies in memory for now may have another's address next
+            if offloaded:  # what lies in memory for now need not stay there
                 hashes[name] = _numbers(x)
             else:
-                known[id(x)] = hashes[name] = known.get(id(x)) or _numbers(x)
+                known[x] = hashes[name] = known.get(x) or _numbers(x)
     # What a quantized layer of PyTorch packs away shows in its state alone.
     if type(module).__module__.startswith("torch.ao."):
         state: dict[str, Any] = {}
         module._save_to_state_dict(state, "", True)
-        hashes |= {name: _numbers(x) for name, x in state.items() if name not in hashes}
+        hashes |= {name: _contents(x) for name, x in state.items() if name not in hashes}
     return hashes
 
 
-def _numbers(x: Any) -> Any:
-    """Type, shape and hash of a tensor; of a quantized one also of all that gives its numbers their size."""
-    if isinstance(x, tuple | list):
-        return [_numbers(item) for item in x]
-    if not isinstance(x, Tensor):
-        return repr(x)
+def _numbers(x: Tensor) -> Any:
+    """Type, shape and hash of a tensor, and all else that gives its numbers their size."""
     what = [str(x.dtype), list(x.shape)]
     if x.is_quantized:
         per_channel = x.qscheme() in (torch.per_channel_affine, torch.per_channel_symmetric)
-        scales: Any = [x.q_per_channel_scales(), x.q_per_channel_zero_points()] if per_channel else []
-        scales = [_numbers(s) for s in scales] or [x.q_scale(), x.q_zero_point()]
-        return [*what, _hash(x.int_repr()), scales]
+        scales = ["q_per_channel_scales", "q_per_channel_zero_points"] if per_channel else ["q_scale", "q_zero_point"]
+        return [*what, _hash(x.int_repr()), [_contents(getattr(x, scale)()) for scale in scales]]
     if hasattr(x, "__tensor_flatten__"):  # a subclass around other tensors (torchao)
         names, context = x.__tensor_flatten__()
         return [*what, [[name, _numbers(getattr(x, name))] for name in names], repr(context)]
-    return [*what, _hash(x.detach()), *_attached(x)]
-
-
-def _attached(x: Any, depth: int = 2) -> list[Any]:
-    """Attributes of a tensor (bitsandbytes' scales and code books), by name: tensors, and objects that hold some."""
-    attached = []
-    for name, value in sorted(vars(x).items()) if hasattr(x, "__dict__") else []:
-        if name.startswith("_") or isinstance(value, nn.Module | Callable):
-            continue
-        if isinstance(value, Tensor):
-            attached.append([name, str(value.dtype), list(value.shape), _hash(value.detach())])
-        elif not _is_plain(value) and depth:
-            attached.append([name, _attached(value, depth - 1)])
-        elif _is_plain(value) and not isinstance(x, Tensor):
-            attached.append([name, value])
-    return attached
+    # bitsandbytes hangs scales and code books on its tensors.
+    attached = [(name, value) for name, value in sorted(getattr(x, "__dict__", {}).items()) if name[0] != "_"]
+    return [*what, _hash(x.detach()), [(name, _contents(x, 5)) for name, x in attached if not _is_plain(x)]]
 
 
 def _hash(x: Tensor) -> str:
