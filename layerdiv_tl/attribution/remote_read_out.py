@@ -16,7 +16,7 @@ from ..model.batches import batches
 from ..model.load import Model
 from ..model.options import Ids
 from ..model.reconstruction import UNNAMED, ReconstructionError
-from ..model.remote import check_unit, plan_of
+from ..model.remote import check_unit
 from .contexts import BatchContributions, Contexts
 from .question import LogitQuestion
 
@@ -67,7 +67,7 @@ class RemoteReadOut:
         architecture, error = self.model.architecture, self.reader.error
         targets = torch.as_tensor(self.targets[numbers])
         with torch.no_grad():
-            done = self.engine.run(architecture, plan_of(architecture), self.unit, rows, of, at, targets)
+            done = self.engine.run(architecture, self.unit, rows, of, at, targets)
         if not all(bool(x.isfinite().all()) for x in done.values()):
             raise InputError(f"{self.model.name} gives numbers that are not finite: are its weights broken?")
         if float(done["excess"].max()) > SLACK:

@@ -63,7 +63,7 @@ def identify(model: Model) -> Identity:
     """
     if model.engine is not None:
         engine = model.engine
-        return Identity(engine.skeleton.remote_hash, tokenizer_fingerprint(model.tokenizer), {"engine": engine.name})
+        return Identity(engine.remote_hash, tokenizer_fingerprint(model.tokenizer), {"engine": engine.name})
     config = getattr(model.architecture.roots[-1], "config", None)
     settings = {
         "attention": getattr(config, "_attn_implementation", None),

@@ -23,7 +23,7 @@ from .batches import inference_mode_for, pad
 from .forward_pass import run
 from .huggingface import of_huggingface
 from .pretrained import from_source, read_tokenizer, text_side
-from .remote import Engine, architecture_of, engine_of, is_remote
+from .remote import NNsightEngine, is_remote
 from .transformer_lens import is_transformer_lens, of_transformer_lens
 
 ZOO = "zoo/"
@@ -44,7 +44,7 @@ class Model:
     tokenizer: Any
     provenance: dict[str, Any]
     architecture: Architecture
-    engine: Engine | None = None
+    engine: NNsightEngine | None = None
     # What was computed from the weights and is the same for every text.
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
 
@@ -228,8 +228,8 @@ def as_model(x: Any) -> Model:
 
 
 def _of_remote(x: Any, tokenizer: Any, remote: bool | str) -> Model:
-    engine = engine_of(x, remote)
-    skeleton, architecture = engine.skeleton, architecture_of(engine)
+    engine = NNsightEngine(x, remote)
+    skeleton, architecture = engine.skeleton, engine.architecture()
     path = getattr(x, "repo_id", None) or getattr(getattr(x, "cfg", None), "model_name", None)
     path = path if isinstance(path, str) else getattr(skeleton.config, "_name_or_path", "")
     provenance = _provenance("in memory", engine.name, skeleton, architecture, getattr(x, "revision", None))

@@ -75,7 +75,7 @@ def test_a_study_of_a_remote_model_goes_on_where_it_broke_off(
     nnsight: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trace that fails costs one shard, and the next run ends with the bytes of one that never failed."""
-    from layerdiv_tl.model.remote.nnsight_engine import NNsightEngine
+    from layerdiv_tl.model.remote import NNsightEngine
     from layerdiv_tl.studies import shards
 
     monkeypatch.setattr(shards, "ROWS", 8)
@@ -145,7 +145,7 @@ def test_a_remote_skeleton_has_no_matrices(nnsight: Any) -> None:
     assert model.engine is not None
     assert all(p.is_meta == (p.dim() > 1) for p in model.engine.skeleton.parameters())
     other = FAMILIES["llama"](seed=1)
-    assert ld.load_model(nnsight.NNsight(other)).engine.skeleton.remote_hash != model.engine.skeleton.remote_hash
+    assert ld.load_model(nnsight.NNsight(other)).engine.remote_hash != model.engine.remote_hash
 
 
 @pytest.mark.full
