@@ -8,7 +8,7 @@ written to it, X ← r ⊙ X + g ⊙ write, name its model type and say what a b
             yield fixed(r)
             yield sublayer.scaled(g)
 
-    FAMILIES = {"mine": Family(by_block(_mine)), ...}
+    FAMILIES = {"mine": Family(_mine), ...}
 
 Nothing else in the package knows a family; `FAMILIES["mine"] = ...` in a script of yours does, too. Each is accepted
 because what was written then sums to the stream, which every pass checks.
@@ -31,7 +31,7 @@ from .norm import Norm
 from .structure import Structure
 
 Items = Iterator[StreamItem]
-# All that the stream meets, in order; and in one block: (structure, number of the block, the block, its sublayers).
+# All that the stream meets outside of blocks; and in one: (structure, number of the block, the block, its sublayers).
 Walk = Callable[[Structure], Iterable[StreamItem]]
 Block = Callable[[Structure, int, Any, list[Sublayer]], Iterable[StreamItem]]
 
@@ -41,7 +41,9 @@ class Family:
     """The stream of one family.
 
     Attributes:
-        walk: Yields all that the stream meets, in order.
+        block: Yields what the stream meets in one block, in order; None where they are not all alike.
+        opening, ending: Yield what it meets before and after the blocks.
+        starts_inside: Whether it starts behind the input of the first block.
         start, start_side: The module whose output (or input) starts the stream, as a path from the model; "" is the
             input of the first block.
         final_norm: Its path from the model, or behind a "." from the last block, where its name does not tell.
@@ -50,7 +52,10 @@ class Family:
         streams_first: Whether blocks take their streams before the rows, `[stream, row, token, d]`.
     """
 
-    walk: Walk
+    block: Block | None = None
+    opening: Walk = lambda parts: ()
+    ending: Walk = lambda parts: ()
+    starts_inside: bool = False
     start: str = ""
     start_side: Literal["in", "out"] = "out"
     final_norm: str = ""
@@ -62,24 +67,15 @@ class Family:
         """The parts of a model of this family. Raises InputError where some cannot be found."""
         return Structure(model, self.blocks and self.blocks(model), self.final_norm, self.end, self.streams_first)
 
-
-def by_block(
-    block: Block, opening: Walk = lambda parts: (), ending: Walk = lambda parts: (), starts_inside: bool = False
-) -> Walk:
-    """Walk through the blocks, all alike, between an opening and an ending.
-
-    `starts_inside`: the stream starts behind the input of the first block.
-    """
-
-    def walk(parts: Structure) -> Items:
-        yield from opening(parts)
-        for number, module in enumerate(parts.blocks):
-            if number or not starts_inside:
-                yield parts.block_points[number]
-            yield from block(parts, number, module, list(parts.sublayers(number, number)))
-        yield from ending(parts)
-
-    return walk
+    def walk(self, parts: Structure) -> Items:
+        """All that the stream meets, in order."""
+        yield from self.opening(parts)
+        if self.block is not None:
+            for number, module in enumerate(parts.blocks):
+                if number or not self.starts_inside:
+                    yield parts.block_points[number]
+                yield from self.block(parts, number, module, list(parts.sublayers(number, number)))
+        yield from self.ending(parts)
 
 
 def fixed(factor: Tensor | float | None = None, *, mix: Any = None, bias: Any = None, weights: Any = None) -> StreamOp:
@@ -340,42 +336,42 @@ def _opt(config: Any) -> Family | None:
     return _PLAIN if config.word_embed_proj_dim != config.hidden_size else None
 
 
-_PLAIN = Family(by_block(lambda parts, number, block, sublayers: sublayers))
+_PLAIN = Family(lambda parts, number, block, sublayers: sublayers)
 _POST_NORM = partial(_post_norm, ("self_attn_layer_norm", "final_layer_norm"))
-_OPT = Family(by_block(_POST_NORM), final_norm=".final_layer_norm")
+_OPT = Family(_POST_NORM, final_norm=".final_layer_norm")
 _BART = Family(
-    by_block(_POST_NORM, lambda parts: [normed(parts, parts.model.base_model.decoder.layernorm_embedding)]),
+    _POST_NORM,
+    opening=lambda parts: [normed(parts, parts.model.base_model.decoder.layernorm_embedding)],
     start="model.decoder.layernorm_embedding",
     start_side="in",
     final_norm=".final_layer_norm",
 )
-_HYPER = Family(by_block(_hyper_connections, _copies, _hyper_head), start="model.embed_tokens")
+_HYPER = Family(_hyper_connections, _copies, _hyper_head, start="model.embed_tokens")
 # By the model type of the text's configuration, on which a family may depend.
 FAMILIES: dict[str, Family | Callable[[Any], Family | None]] = {
-    "gemma4_text": Family(by_block(_gemma4)),
-    "gemma4_unified_text": Family(by_block(_gemma4)),
-    "doge": Family(by_block(_doge)),
-    "zaya": Family(by_block(_zaya)),
-    "beam": Family(by_block(_beam)),
-    "rwkv": Family(by_block(_rwkv, starts_inside=True), start="rwkv.blocks.0.pre_ln"),
-    "openai-gpt": Family(by_block(partial(_post_norm, ("ln_1", "ln_2"))), final_norm=".ln_2"),
+    **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), Family(_gemma4)),
+    "doge": Family(_doge),
+    "zaya": Family(_zaya),
+    "beam": Family(_beam),
+    "rwkv": Family(_rwkv, starts_inside=True, start="rwkv.blocks.0.pre_ln"),
+    "openai-gpt": Family(partial(_post_norm, ("ln_1", "ln_2")), final_norm=".ln_2"),
     "opt": _opt,
-    "bloom": lambda config: Family(by_block(_bloom)) if config.apply_residual_connection_post_layernorm else None,
-    "minimax": Family(by_block(_minimax)),
+    "bloom": lambda config: Family(_bloom) if config.apply_residual_connection_post_layernorm else None,
+    "minimax": Family(_minimax),
     "marian": _OPT,
     **dict.fromkeys(("bart", "plbart", "trocr"), _BART),
     **dict.fromkeys(("deepseek_v4", "hy_v4"), _HYPER),
     "hrm_text": Family(
-        _hrm_text,
+        opening=_hrm_text,
         start="model.embed_tokens",
         final_norm="model.H_module.final_norm",
         blocks=lambda model: [*model.base_model.L_module.layers, *model.base_model.H_module.layers],
     ),
-    "inkling2_text": Family(by_block(_inkling2, ending=_inkling2_end, starts_inside=True)),
+    "inkling2_text": Family(_inkling2, ending=_inkling2_end, starts_inside=True),
     "qwen4_exp_text": Family(
-        by_block(_gated_streams, _copies, _gated_end), start="model.embed_tokens", end="model.hyper_connection_mixer"
+        _gated_streams, _copies, _gated_end, start="model.embed_tokens", end="model.hyper_connection_mixer"
     ),
-    "gemma3n_text": Family(by_block(_altup, _altup_start, _altup_end), start="model.embed_tokens", streams_first=True),
+    "gemma3n_text": Family(_altup, _altup_start, _altup_end, start="model.embed_tokens", streams_first=True),
 }
 
 

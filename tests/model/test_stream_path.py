@@ -154,7 +154,7 @@ def test_a_new_family_is_one_entry(unit, monkeypatch):
 
     with pytest.raises(ld.InputError, match="block 0|block 1"):
         ld.contributions(model, PROMPTS, OPTIONS)
-    monkeypatch.setitem(streams.FAMILIES, "llama", streams.Family(streams.by_block(entry)))
+    monkeypatch.setitem(streams.FAMILIES, "llama", streams.Family(entry))
     c = ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
     assert c.identity_gap <= 1e-6
 
