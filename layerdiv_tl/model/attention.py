@@ -27,7 +27,7 @@ from ..errors import InputError
 from ..results import Result
 from .architecture import HALF, Architecture, HookPoint, Sublayer
 from .batches import inference_mode_for, pad, upcast
-from .capture import answers, on, only_at
+from .capture import answers, on, only_at, watching
 from .load import Model, as_model
 from .prompts import encode_one, token_texts
 from .reconstruction import STEP_BY_STEP, tolerance
@@ -156,18 +156,15 @@ def _from_hooks(model: Model, ids: Tensor, mask: Tensor, blocks: Sequence[tuple[
     """Every block's patterns `[head, query, key]` from a TransformerLens model; None for a block without."""
     architecture = model.architecture
     hooks: Any = architecture.root.hook_dict
-    seen: dict[int, list[Tensor]] = {layer: [] for layer, _ in blocks}  # one of every repeat
-
-    def keep(layer: int, args: Any, kwargs: Any, pattern: Tensor) -> None:
-        seen[layer].append(upcast(pattern[0]).to(architecture.device))
-
-    with ExitStack() as stack:
-        for layer in seen:
-            if (name := f"blocks.{layer}.attn.hook_pattern") in hooks:
-                stack.enter_context(on(HookPoint(hooks[name]), partial(keep, layer)))
+    names = {layer: f"blocks.{layer}.attn.hook_pattern" for layer, _ in blocks}
+    points = {layer: HookPoint(hooks[name]) for layer, name in names.items() if name in hooks}
+    with watching(points.values()) as seen:
         answers(architecture, ids, mask, mask.sum(1) - 1)
-    repeats = [(seen[layer], repeat or 1) for layer, repeat in blocks]
-    return [patterns[repeat - 1] if len(patterns) >= repeat else None for patterns, repeat in repeats]
+    found: list[Tensor | None] = []
+    for layer, repeat in blocks:
+        patterns = seen[points[layer]][(repeat or 1) - 1 :] if layer in points else []
+        found.append(upcast(patterns[0][0]).to(architecture.device) if patterns else None)
+    return found
 
 
 @contextmanager

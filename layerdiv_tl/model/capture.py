@@ -7,7 +7,7 @@ at    : long [row], the wanted position     every captured activation: float32 [
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -185,6 +185,16 @@ def on(point: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None], prepen
         handle.remove()
 
 
+@contextmanager
+def watching(points: Iterable[HookPoint]) -> Iterator[dict[HookPoint, list[Any]]]:
+    """Keep what hook points show, as it is, once for every time they are passed."""
+    seen: dict[HookPoint, list[Any]] = {point: [] for point in points}
+    with ExitStack() as stack:
+        for point, values in seen.items():
+            stack.enter_context(on(point, lambda args, kwargs, x, values=values: values.append(x)))  # type: ignore[misc]
+        yield seen
+
+
 def only_at(
     unembed: nn.Module, at: Int[Tensor, " n"], rows: Int[Tensor, " n"] | None = None
 ) -> AbstractContextManager[None]:
@@ -219,13 +229,12 @@ def answers(
     `extra` goes to the model.
     """
     ids, mask, at = (x.to(architecture.device) for x in (ids, mask, at))
-    unembedded: list[Tensor] = []
     answer = HookPoint(architecture.unembed)
-    with only_at(architecture.unembed, at, rows), on(answer, lambda a, k, x: unembedded.append(x[:, 0])):
+    with only_at(architecture.unembed, at, rows), watching([answer]) as seen:
         logits = upcast(architecture.logits(ids, mask, **extra)[:, 0])
-    if not unembedded:
+    if not seen[answer]:
         raise unreached("the unembedding")
-    return unembedded[-1], logits.to(architecture.device)
+    return seen[answer][-1][:, 0], logits.to(architecture.device)
 
 
 class _AllSeen(Exception):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .architecture import HALF, WHY_WHOLE, HookPoint, OutputMap, Sublayer, SublayerKind
-from .capture import first, on
+from .capture import watching
 from .experts import mixture_in
 from .norm import Norm, probe
 from .weights import device_of, inputs_of, is_present, linear_map, linear_rows, matrix_shape
@@ -170,7 +169,7 @@ class Structure(ModuleFinder):
         norms = [child for child in self.blocks[0].children() if "Norm" in type(child).__name__]
         self.parallel = len(norms) == 1 and len(list(self._writes(self.blocks[0]))) > 1
         self.stream_divisor, factor, cap = self._probe()
-        self.transform = partial(_transformed, factor=factor, cap=cap)
+        self.transform = partial(transformed, factor=factor, cap=cap)
 
     def _blocks(self) -> tuple[nn.Module, list[nn.Module]]:
         """The list of blocks and the module that holds it."""
@@ -235,18 +234,11 @@ class Structure(ModuleFinder):
 
         Raises InputError where these numbers do not explain the model's logits.
         """
-        seen: dict[str, Tensor] = {}
-
-        def keep(name: str, args: Any, kwargs: Any, value: Any) -> None:
-            seen[name] = first(value).detach().double()
-
-        norm, unembed = self.end or HookPoint(self.final_norm), HookPoint(self.unembed)
-        into, ids = HookPoint(self.unembed, "in"), torch.arange(2, device=self.device)[None]
-        with torch.no_grad(), ExitStack() as stack:
-            for point, name in ((norm, "normed"), (into, "input"), (unembed, "output")):
-                stack.enter_context(on(point, partial(keep, name)))
+        points = self.end or HookPoint(self.final_norm), HookPoint(self.unembed, "in"), HookPoint(self.unembed)
+        ids = torch.arange(2, device=self.device)[None]
+        with torch.no_grad(), watching(points) as seen:
             logits = self.model(input_ids=ids, use_cache=False, return_dict=True).logits.double()
-        normed, read = seen["normed"], seen["input"]
+        normed, read, output = (seen[point][-1].double() for point in points)
         if self.projection is not None:
             normed = self.projection(normed.to(self.model.dtype)).detach().double()
         divisor = float(normed.norm() / read.norm()) if normed.shape == read.shape else float("nan")
@@ -257,7 +249,7 @@ class Structure(ModuleFinder):
         close = torch.allclose(normed / divisor, read, rtol=rtol, atol=rtol * 1e-2 * float(read.abs().max()))
         for cap in (None, *numbers):
             for factor in (1.0, *numbers, *(1 / x for x in numbers)):
-                answer = _transformed(seen["output"], factor, cap)
+                answer = transformed(output, factor, cap)
                 if close and torch.allclose(answer, logits, rtol=rtol, atol=rtol * 1e-2 * float(logits.abs().max())):
                     return divisor, factor, cap
         raise InputError(
@@ -266,7 +258,7 @@ class Structure(ModuleFinder):
         )
 
 
-def _transformed(logits: Tensor, factor: float, cap: float | None) -> Tensor:
+def transformed(logits: Tensor, factor: float, cap: float | None) -> Tensor:
     """The logits from the unembedding's output."""
     return logits * factor if cap is None else cap * torch.tanh(logits * factor / cap)
 

@@ -19,6 +19,7 @@ from .architecture import KINDS, WHY_WHOLE, Architecture, HookPoint, OutputMap, 
 from .huggingface import forget_lengths, is_hybrid, refuse_unreadable, rope_lengths
 from .norm import Norm, probe
 from .streams import family_of
+from .structure import transformed
 from .weights import linear_map
 
 # HookedTransformer gives the post-norms of these the names of pre-norms.
@@ -40,16 +41,15 @@ def of_transformer_lens(model: Any) -> Architecture:
     """The architecture of a bridge or a HookedTransformer. Raises InputError for what cannot be decomposed."""
     cfg, adapter, original = model.cfg, getattr(model, "adapter", None), getattr(model, "original_model", None)
     # Toy models may have no norm at all, which is a read-out like any other.
-    normless = getattr(cfg, "normalization_type", "") is None
-    ln_final: Any = nn.Identity() if normless else getattr(model, "ln_final", None)
+    is_normless = getattr(cfg, "normalization_type", "") is None
+    ln_final: Any = nn.Identity() if is_normless else getattr(model, "ln_final", None)
     _refuse(model, adapter, original, ln_final)
     parts = _BridgeParts(model, adapter)
     sublayers = [parts.sublayer(kind, layer) for layer in range(cfg.n_layers) for kind in KINDS]
     # A HookedTransformer has the module and the hook even where its positions are rotary or ALiBi.
     standard = adapter is not None or cfg.positional_embedding_type == "standard"
     has_positions = standard and "hook_pos_embed" in model.hook_dict and getattr(model, "pos_embed", None) is not None
-    identity = Norm(torch.ones(cfg.d_model, dtype=torch.float64), None, False, None)
-    norm = identity if normless else parts.norm(ln_final)
+    norm, cap = parts.norm(ln_final), getattr(cfg, "output_logits_soft_cap", -1.0)
     options = {} if adapter is None else {"use_cache": False}
     length_switch, dynamic = rope_lengths(getattr(original, "config", None))
 
@@ -71,7 +71,9 @@ def of_transformer_lens(model: Any) -> Architecture:
         norm_module=ln_final,
         unembed=model.unembed,
         unembed_rows=partial(_rows, model, biased),
-        transform=partial(_capped, cfg) if adapter is None else adapter.apply_output_logits_transform,
+        transform=partial(transformed, factor=1.0, cap=cap if cap > 0 else None)
+        if adapter is None
+        else adapter.apply_output_logits_transform,
         logits=logits,
         device=parts.device,
         dtype=parts.dtype,
@@ -201,8 +203,3 @@ def _rows(model: Any, biased: bool, ids: Tensor | None) -> tuple[Tensor, Tensor 
         return weight, bias
     ids = ids.to(weight.device)
     return weight[ids], None if bias is None else bias[ids]
-
-
-def _capped(cfg: Any, logits: Tensor) -> Tensor:
-    cap = getattr(cfg, "output_logits_soft_cap", -1.0)
-    return cap * torch.tanh(logits / cap) if cap > 0 else logits
