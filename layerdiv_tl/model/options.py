@@ -63,12 +63,21 @@ def read_options(model: Model, given: Any, prompts: Prompts, at_end: bool = True
         )
     if len(sizes := {len(row) for row in lists}) != 1:
         raise InputError(f"every prompt needs the same number of options, but there are {sorted(sizes)}.")
-    asked = [_texts_of(row) for row in lists]
+    options = [[_alternatives(option) for option in row] for row in lists]
+    asked = [[alternative for option in row for alternative in option] for row in options]
+    asked = [row if all(isinstance(alternative, str) for alternative in row) else [] for row in asked]
     found = continuations(model, prompts.texts if at_end else [None] * len(prompts), asked)
     limit = model.architecture.outputs
-    read = [_read(row, tokens, limit, name) for row, tokens, name in zip(lists, found, names, strict=True)]
-    texts = tuple(tuple(_name_of(model, option) for option in row) for row in (lists[:1] if shared else lists))
-    return _padded(read), texts[0] if shared else texts
+    read = [_read(row, tokens, limit, name) for row, tokens, name in zip(options, found, names, strict=True)]
+    alternatives = max(len(option) for row in read for option in row)
+    longest = max(len(tokens) for row in read for option in row for tokens in option)
+    ids = np.full((len(read), len(read[0]), alternatives, longest), NONE, dtype=np.int64)
+    for i, row in enumerate(read):
+        for k, option in enumerate(row):
+            for a, tokens in enumerate(option):
+                ids[i, k, a, : len(tokens)] = tokens
+    texts = tuple(tuple(_name_of(model, option) for option in row) for row in (options[:1] if shared else options))
+    return ids, texts[0] if shared else texts
 
 
 def single_tokens(
@@ -215,26 +224,24 @@ def check_known(tokenizer: Any, ids: Sequence[int], text: str, name: str) -> Non
         )
 
 
-def _read(row: Sequence[Any], found: Sequence[Ids], vocabulary: int, where: str) -> list[Alternatives]:
-    """The ids of one list of options; those of its texts are `found`."""
+def _read(row: Sequence[list[Any]], found: Sequence[Ids], vocabulary: int, where: str) -> list[Alternatives]:
+    """The ids of one list of options, each as its alternatives; those of its texts are `found`."""
     if not row:
         raise InputError(f"{where} is empty: give the answers, for example options=[' Yes', ' No'].")
-    read, tokens = list[Alternatives](), iter(found)
-    for option in row:
-        alternatives = _alternatives(option)
-        if not alternatives:
-            raise InputError(f"{where} holds an empty set: an option needs at least one text or token.")
-        read.append(tuple(next(tokens) if found else _token_ids(a, vocabulary, where) for a in alternatives))
-    _check_distinct(read, row, where)
+    if not all(row):
+        raise InputError(f"{where} holds an empty set: an option needs at least one text or token.")
+    if found:
+        tokens = iter(found)
+        read = [tuple(next(tokens) for _ in option) for option in row]
+    else:
+        as_lists = [[list(a) if isinstance(a, list | tuple | range) else [a] for a in option] for option in row]
+        for ids in (ids for option in as_lists for ids in option):
+            if not ids:
+                raise InputError(f"{where} holds an empty list: an option needs at least one token id.")
+            check_ids(ids, vocabulary, where)
+        read = [tuple(tuple(int(i) for i in ids) for ids in option) for option in as_lists]
+    _check_distinct(read, [option[0] if len(option) == 1 else set(option) for option in row], where)
     return read
-
-
-def _token_ids(given: Any, vocabulary: int, where: str) -> Ids:
-    ids = list(given) if isinstance(given, list | tuple | range) else [given]
-    if not ids:
-        raise InputError(f"{where} holds an empty list: an option needs at least one token id.")
-    check_ids(ids, vocabulary, where)
-    return tuple(int(i) for i in ids)
 
 
 def _check_distinct(read: Sequence[Alternatives], row: Sequence[Any], where: str) -> None:
@@ -253,33 +260,16 @@ def _check_distinct(read: Sequence[Alternatives], row: Sequence[Any], where: str
                 )
 
 
-def _padded(read: Sequence[Sequence[Alternatives]]) -> OptionIds:
-    alternatives = max(len(option) for row in read for option in row)
-    longest = max(len(tokens) for row in read for option in row for tokens in option)
-    ids = np.full((len(read), len(read[0]), alternatives, longest), NONE, dtype=np.int64)
-    for i, row in enumerate(read):
-        for k, option in enumerate(row):
-            for a, tokens in enumerate(option):
-                ids[i, k, a, : len(tokens)] = tokens
-    return ids
-
-
 def _alternatives(option: Any) -> list[Any]:
     """A set's elements in an order that is always the same; one option by itself."""
     return sorted(option, key=repr) if isinstance(option, Set) else [option]
 
 
-def _texts_of(row: Sequence[Any]) -> list[str]:
-    """All alternatives of a list of texts; nothing for one that holds anything else."""
-    every = [alternative for option in row for alternative in _alternatives(option)]
-    return every if all(isinstance(a, str) for a in every) else []
-
-
-def _name_of(model: Model, option: Any) -> str:
+def _name_of(model: Model, alternatives: list[Any]) -> str:
     """An option's text in tables and figures, its alternatives with a | between them."""
     between = " " if model.tokenizer is None else ""  # "token 5 token 6"
     return "|".join(
-        a if isinstance(a, str) else between.join(token_texts(model, np.atleast_1d(a))) for a in _alternatives(option)
+        a if isinstance(a, str) else between.join(token_texts(model, np.atleast_1d(a))) for a in alternatives
     )
 
 
