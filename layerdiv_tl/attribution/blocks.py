@@ -19,10 +19,10 @@ from torch import Tensor
 
 from ..components import Component
 from ..errors import InputError
-from ..model.affine_step import Linear
 from ..model.architecture import ADAPTER_ROWS, HALF, Architecture, OutputMap, Sublayer, UnitLike
 from ..model.capture import Activations, SublayerOutput
 from ..model.groups import Groups, rest_of
+from ..model.norm import Linear
 from ..model.stream_path import to_final_stream
 
 # What to do about passes with different components.

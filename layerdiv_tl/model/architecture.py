@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from ..components import Component, Kind, Unit
 from ..errors import InputError
-from .affine_step import AffineStep, Linear, gain
-from .norm import Norm
+from .norm import AffineStep, Linear, Norm, gain
 
 # Why a sublayer has no heads or neurons.
 WHY_WHOLE = {
@@ -135,7 +134,7 @@ class SublayerCut:
     error: bool = False
 
 
-def linear_cut(output_map: OutputMap, layer: int, kind: Kind, bias: Kind, error: bool = False) -> SublayerCut:
+def linear_cut(output_map: OutputMap, layer: int, kind: Kind, bias: Kind) -> SublayerCut:
     """Heads or neurons: what stands before an output projection, side by side."""
 
     def rows(repeat: int | None) -> list[Component]:
@@ -143,7 +142,7 @@ def linear_cut(output_map: OutputMap, layer: int, kind: Kind, bias: Kind, error:
         return parts + ([Component(bias, layer, repeat=repeat)] if output_map.bias else [])
 
     points = (output_map.hook_point, *filter(None, [output_map.post_hook_point]))
-    return SublayerCut(rows, points, lambda seen, write: seen(output_map.hook_point), output_map, error)
+    return SublayerCut(rows, points, lambda seen, write: seen(output_map.hook_point), output_map)
 
 
 class CustomUnit(ABC):

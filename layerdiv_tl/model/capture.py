@@ -18,9 +18,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .affine_step import AffineStep
 from .architecture import Architecture, HookPoint, Sublayer, SublayerCut, Vectors
 from .batches import upcast
+from .norm import AffineStep
 
 
 @dataclass(frozen=True, eq=False)

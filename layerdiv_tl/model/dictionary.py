@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
 import torch
@@ -41,7 +43,7 @@ class _Latents:
     def __init__(self, given: Any, place: Component, reads: Reads | None) -> None:
         self.place, self.what, self.decode = place, f"the dictionary at {place}", getattr(given, "decode", None)
         if isinstance(given, tuple | list):
-            given = _Plain(self.what, *given)
+            given = _of_tensors(self.what, *given)
         encode, directions, bias = (getattr(given, name, None) for name in ("encode", "W_dec", "b_dec"))
         if not callable(encode) or not isinstance(directions, Tensor) or not isinstance(bias, Tensor | None):
             raise InputError(
@@ -66,9 +68,10 @@ class _Latents:
         if fault:
             raise InputError(f"{self.what} cannot be a unit: {fault}.")
         self.encode: Callable[[Tensor], Tensor] = encode
-        self.dtype, self.device = directions.dtype, directions.device
         self.directions = directions.detach()
         self.bias = None if bias is None or not bool(bias.detach().any()) else bias.detach()
+        nowhere, is_biased = HookPoint(nn.Identity()), self.bias is not None
+        self.output_map = OutputMap(len(directions), nowhere, lambda: (self.directions, self.bias), is_biased)
 
     def _misfit(self, hook: str) -> str:
         """Why a dictionary that was trained at a place of TransformerLens cannot stand here; empty where it can."""
@@ -83,13 +86,9 @@ class _Latents:
             )
         return ""
 
-    def projection(self) -> tuple[Tensor, Tensor | None]:
-        """Directions `[latent, d]` and bias."""
-        return self.directions, self.bias
-
     def values(self, x: Float[Tensor, "row _"]) -> Float[Tensor, "row latent"]:
         """The latents of some inputs. Raises InputError where they do not fit, or do not decode as said."""
-        given = x.to(self.device, self.dtype)
+        given = x.to(self.directions)
         try:
             with torch.no_grad():
                 latents = self.encode(given)
@@ -101,7 +100,7 @@ class _Latents:
         if decoded is not None:
             linear = latents @ self.directions + (0.0 if self.bias is None else self.bias)
             off = float((decoded - linear).norm()) if decoded.shape == linear.shape else float("inf")
-            if not off <= _ROUNDING.get(self.dtype, 5e-2) * float(linear.norm()):
+            if not off <= _ROUNDING.get(given.dtype, 5e-2) * float(linear.norm()):
                 raise InputError(
                     f"what {self.what} decodes is not its latents times W_dec plus b_dec (its activations are "
                     "normalized or reshaped): fold that into its weights first."
@@ -109,22 +108,17 @@ class _Latents:
         return latents.to(x)
 
 
-class _Plain:
-    """Weights without an object: latents = activation(x · W_enc + b_enc)."""
-
-    def __init__(self, what: str, *given: Any) -> None:
-        self.activation = given[4] if len(given) == 5 else torch.relu
-        tensors = [torch.as_tensor(x) if isinstance(x, Tensor) or hasattr(x, "__array__") else None for x in given[:4]]
-        if len(given) not in (4, 5) or any(x is None for x in tensors) or not callable(self.activation):
-            raise InputError(
-                f"{what} must be (W_enc [d, latent], b_enc [latent], W_dec [latent, d], b_dec [d]), four tensors, and "
-                "perhaps an activation function; ReLU is the default."
-            )
-        self.W_enc, self.b_enc, self.W_dec, self.b_dec = (x.detach() for x in tensors if x is not None)
-
-    def encode(self, x: Tensor) -> Tensor:
-        latents: Tensor = self.activation(x @ self.W_enc + self.b_enc)
-        return latents
+def _of_tensors(what: str, *given: Any) -> SimpleNamespace:
+    """A dictionary of weights without an object: latents = activation(x · W_enc + b_enc)."""
+    activation = given[4] if len(given) == 5 else torch.relu
+    tensors = [torch.as_tensor(x).detach() for x in given[:4] if isinstance(x, Tensor) or hasattr(x, "__array__")]
+    if len(given) not in (4, 5) or len(tensors) < 4 or not callable(activation):
+        raise InputError(
+            f"{what} must be (W_enc [d, latent], b_enc [latent], W_dec [latent, d], b_dec [d]), four tensors, and "
+            "perhaps an activation function; ReLU is the default."
+        )
+    W_enc, b_enc, W_dec, b_dec = tensors
+    return SimpleNamespace(encode=lambda x: activation(x @ W_enc + b_enc), W_dec=W_dec, b_dec=b_dec)
 
 
 def _check_array(name: str, x: Any, shape: Sequence[int | str], finite: bool = True) -> None:
@@ -143,23 +137,21 @@ class Dictionary(CustomUnit):
     name, is_fine = "dictionary", True
 
     def __init__(self, latents: Mapping[Component, _Latents]) -> None:
-        self._latents, nowhere = dict(latents), HookPoint(nn.Identity())
-        self._maps = {
-            place: OutputMap(len(x.directions), nowhere, x.projection, x.bias is not None)
-            for place, x in self._latents.items()
-        }
+        self._latents = dict(latents)
 
     def of(self, sublayer: Sublayer) -> SublayerCut | None:
         """Latents, the decoder's bias and the error, of a sublayer that has a dictionary."""
-        place = Component(sublayer.kind, sublayer.layer)
-        if (latents := self._latents.get(place)) is None:
+        if (latents := self._latents.get(Component(sublayer.kind, sublayer.layer))) is None:
             return None
-        cut = linear_cut(self._maps[place], sublayer.layer, *_LATENTS[sublayer.kind], error=True)
-        if latents.reads == "write":
-            return SublayerCut(cut.rows, (), lambda seen, write: latents.values(write), cut.output_map, error=True)
-        if (point := sublayer.inputs) is None:
+        point = sublayer.inputs if latents.reads == "input" else None
+        if point is None and latents.reads == "input":
             raise InputError(f"the input of {sublayer} is out of sight, so a transcoder cannot read it.")
-        return SublayerCut(cut.rows, (point,), lambda seen, write: latents.values(seen(point)), cut.output_map, True)
+
+        def read(seen: Callable[[HookPoint], Tensor], write: Tensor) -> Tensor:
+            return latents.values(write if point is None else seen(point))
+
+        cut = linear_cut(latents.output_map, sublayer.layer, *_LATENTS[sublayer.kind])
+        return replace(cut, points=() if point is None else (point,), read=read, error=True)
 
     def rows_of(self, architecture: Architecture, rows: list[Component]) -> list[Component]:
         """The rows as they are.

@@ -10,12 +10,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..errors import InputError
-from .affine_step import AffineStep, gain
 from .architecture import HALF, Architecture, HookPoint, Sublayer, UnitLike, Vectors
 from .batches import inference_mode_for, pad
 from .capture import Activations, RawCapture, SublayerOutput, capture
 from .foreign_code import users_hooks
 from .interventions import hooked_places, with_interventions
+from .norm import AffineStep, gain
 from .reconstruction import UNNAMED, find_mismatch
 from .stream_path import number_repeats, trace
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from .._checks import shown
@@ -126,22 +126,13 @@ def key_value_groups(model: Any) -> dict[str, list[str]]:
         for layer, module in modules.items()
         if hasattr(module, "num_key_value_groups") or hasattr(module, "num_kv_heads")
     }
-    found = _key_value_groups(model.components("head"), count, shares)
-    made = {name: labels for name, labels in found if len(labels) > 1}
+    heads = [row for row in model.components("head") if row.kind == "head"]
+    made: dict[str, list[str]] = {}
+    for sublayer in dict.fromkeys(head.sublayer for head in heads):
+        own = [head.label for head in heads if head.sublayer == sublayer]
+        share = shares.get(sublayer.layer, len(own) // count if count and len(own) % count == 0 else 1)
+        for start in range(0, len(own) if share > 1 else 0, share):
+            made[f"{sublayer.label.removesuffix('attn')}KV{start // share}"] = own[start : start + share]
     if not made:
         raise InputError(f"every head of {model.name} has keys and values of its own, so it has no such groups.")
     return made
-
-
-def _key_value_groups(
-    rows: Iterable[Component], count: int | None, shares: Mapping[int | None, int]
-) -> Iterator[tuple[str, list[str]]]:
-    layers: dict[Component, list[Component]] = {}
-    for row in rows:
-        if row.kind == "head":
-            layers.setdefault(row.sublayer, []).append(row)
-    for sublayer, heads in layers.items():
-        share = shares.get(sublayer.layer, len(heads) // count if count and len(heads) % count == 0 else 1)
-        for start in range(0, len(heads), share):
-            group = [head.label for head in heads[start : start + share]]
-            yield f"{sublayer.label.removesuffix('attn')}KV{start // share}", group

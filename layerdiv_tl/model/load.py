@@ -17,7 +17,6 @@ from .. import _registry
 from .._checks import choice, one_of, shown, whole_number
 from ..components import Component
 from ..errors import InputError
-from .adapters import Adapters, adapter_names, split_adapters, without_peft
 from .architecture import HALF, Architecture, Sublayer, UnitLike
 from .batches import inference_mode_for, pad
 from .forward_pass import run
@@ -25,6 +24,7 @@ from .huggingface import of_huggingface
 from .pretrained import from_source, read_tokenizer, text_side
 from .remote import NNsightEngine, is_remote
 from .transformer_lens import is_transformer_lens, of_transformer_lens
+from .weights import Adapters, adapter_names, split_adapters, without_peft
 
 ZOO = "zoo/"
 

@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import InputError
-from .affine_step import AffineStep
 from .architecture import HALF, Architecture, Sublayer, UnitLike
 from .capture import RawCapture
+from .norm import AffineStep
 from .stream_path import trace
 
 UNNAMED = (

@@ -22,10 +22,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import InputError
-from .affine_step import AffineStep, Linear
 from .architecture import Architecture, HookPoint, StreamOp, Sublayer, Vectors
 from .capture import Activations, RawCapture, SublayerOutput
-from .norm import Norm
+from .norm import AffineStep, Linear, Norm
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,9 +25,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .affine_step import AffineStep, Dense, gain, token_gain
 from .architecture import WHY_WHOLE, HookPoint, StreamItem, StreamOp, Sublayer, SublayerKind
-from .norm import Norm
+from .norm import AffineStep, Dense, Norm, gain, token_gain
 from .structure import Structure
 
 Items = Iterator[StreamItem]
