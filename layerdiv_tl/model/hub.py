@@ -84,21 +84,14 @@ def near(name: str) -> str:
     cached = [
         path.name.removeprefix("models--").replace("--", "/") for path in Path(constants.HF_HUB_CACHE).glob("models--*")
     ]
-    candidates = [*_registry.lookup("zoo_names"), *cached, *_folders_near(name)]
-    for candidate in candidates:
+    folders: list[str] = []  # models that lie where the name points to, or here
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        place = Path(name).expanduser().parent
+        here = sorted(os.listdir(place))[:1000]
+        folders = [str(place / n) for n in here if n.endswith(".gguf") or (place / n / "config.json").is_file()]
+    for candidate in (*_registry.lookup("zoo_names"), *cached, *folders):
         meant |= {candidate.casefold(): candidate, candidate.rpartition("/")[2].casefold(): candidate}
     asked = sorted({name.casefold(), name.rpartition("/")[2].casefold()})
     close = [key for word in asked for key in difflib.get_close_matches(word, meant, n=3, cutoff=0.7)]
     likely = list(dict.fromkeys(meant[key] for key in close))[:3]
     return f". Is {' or '.join(map(repr, likely))} meant?" if likely else "."
-
-
-def _folders_near(name: str) -> list[str]:
-    """Models that lie where the name points to, or here."""
-    try:
-        place = Path(name).expanduser().parent
-        names = sorted(os.listdir(place))[:1000]
-    except (OSError, ValueError, RuntimeError):
-        return []
-    is_model = (n for n in names if n.endswith(".gguf") or (place / n / "config.json").is_file())
-    return [str(place / n) for n in is_model]

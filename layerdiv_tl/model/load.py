@@ -192,12 +192,12 @@ def load_model(
     >>> [component.label for component in ld.load_model(tiny).components(unit="head")]
     ['embed', 'pos_embed', 'L0.H0', 'L0.H1', 'L0.mlp']
     """
-    _check_arguments(tokenizer, device, device_map, copy, trust_remote_code)
+    _check_arguments(tokenizer, device, device_map, copy=copy, trust_remote_code=trust_remote_code)
     choice("adapters", adapters, get_args(Adapters))
     precision, is_zoo = _dtype(dtype), isinstance(x, str) and x.startswith(ZOO)
-    placed = {"device": device is not None, "dtype": dtype is not None, "device_map": device_map is not None}
-    given = {"tokenizer": tokenizer is not None, "copy": copy, "adapters": adapters != "merged", **placed}
-    _check_taken(x, remote, {name for name, is_given in given.items() if is_given})
+    settings = {"tokenizer": tokenizer, "device": device, "dtype": dtype, "device_map": device_map}
+    given = {name for name, value in settings.items() if value is not None}
+    _check_taken(x, remote, given | ({"copy"} if copy else set()) | ({"adapters"} if adapters != "merged" else set()))
     if isinstance(x, Model):
         return x
     if is_remote(x):
@@ -230,11 +230,10 @@ def as_model(x: Any) -> Model:
 def _of_remote(x: Any, tokenizer: Any, remote: bool | str) -> Model:
     engine = NNsightEngine(x, remote)
     skeleton, architecture = engine.skeleton, engine.architecture()
-    path = getattr(x, "repo_id", None) or getattr(getattr(x, "cfg", None), "model_name", None)
-    path = path if isinstance(path, str) else getattr(skeleton.config, "_name_or_path", "")
+    path = getattr(x, "repo_id", None)
+    name = Path(path).name if isinstance(path, str) else _name_of(skeleton)
     provenance = _provenance("in memory", engine.name, skeleton, architecture, getattr(x, "revision", None))
-    provenance["device"] = "remote"
-    return Model(Path(path).name or type(skeleton).__name__, tokenizer, provenance, architecture, engine)
+    return Model(name, tokenizer, provenance | {"device": "remote"}, architecture, engine)
 
 
 def _wrap(model: Any, tokenizer: Any, source: str, name: str, adapters: Adapters) -> Model:
@@ -274,8 +273,7 @@ def _provenance(
 def _name_of(model: Any) -> str:
     if is_transformer_lens(model):
         return str(model.cfg.model_name)
-    path = str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
-    return Path(path).name or type(model).__name__
+    return Path(str(getattr(model.config, "_name_or_path", "") or "")).name or type(model).__name__
 
 
 def _check_taken(x: Any, remote: Any, given: Set[str]) -> None:
@@ -296,8 +294,8 @@ def _check_taken(x: Any, remote: Any, given: Set[str]) -> None:
         raise InputError(f"this model takes no {one_of(refused)}, because {why}.")
 
 
-def _check_arguments(tokenizer: Any, device: Any, device_map: Any, copy: Any, trust_remote_code: Any) -> None:
-    for name, value in (("copy", copy), ("trust_remote_code", trust_remote_code)):
+def _check_arguments(tokenizer: Any, device: Any, device_map: Any, **flags: Any) -> None:
+    for name, value in flags.items():
         if not isinstance(value, bool):  # nor numpy's True: running a checkpoint's code takes the word itself
             raise InputError(f"{name}={shown(value)} must be True or False, not a {type(value).__name__}.")
     devices: Any = (str, int, torch.device, type(None))
