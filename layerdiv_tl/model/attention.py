@@ -248,13 +248,8 @@ class SourceWatch:
         read = read.reshape(self.rows, self.tokens, sublayer.output_map.count, -1).transpose(1, 2)
         near = (1e-2 if read.dtype in HALF else 1e-5) * float(read.abs().max())
         factors = products.factors(read, shape, near)
-        if factors is None:
-            self.seen[sublayer].append(None)
-        else:
-            weights, values, gate = factors
-            device = self.architecture.device
-            own = None if gate is None else upcast(gate).to(device)
-            self.seen[sublayer].append(SourceValues(upcast(weights).to(device), upcast(values).to(device), own))
+        own = None if factors is None else [x if x is None else upcast(x).to(self.architecture.device) for x in factors]
+        self.seen[sublayer].append(None if own is None else SourceValues(*own))  # type: ignore[arg-type]
         products.clear()
 
 
@@ -340,10 +335,11 @@ def value_biases(architecture: Architecture) -> dict[Sublayer, Float[Tensor, "he
         stack.enter_context(watch.watching())
         answers(architecture, ids, torch.ones_like(ids), torch.ones_like(ids[:, 0]))
     found: dict[Sublayer, Tensor | None] = {}
-    for key, runs in watch.seen.items():
-        values = runs[0].values[0] if runs and runs[0] is not None else None
-        is_bias = values is not None and bool(values.any()) and torch.equal(values[:, 0], values[:, 1])
-        found[key] = values[:, 0] if is_bias and values is not None else None
+    for sublayer, runs in watch.seen.items():
+        found[sublayer] = None
+        if runs and runs[0] is not None:
+            first, second = runs[0].values[0].unbind(1)  # of two equal tokens
+            found[sublayer] = first if bool(first.any()) and torch.equal(first, second) else None
     return found
 
 

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -94,13 +95,21 @@ def trace(architecture: Architecture, raw: RawCapture) -> Iterator[tuple[int, Su
     points, or among the architecture's `stream_ops`. Without these, sublayers stand in stream order, or as they ran if
     layers repeat; and a step is the final norm, if the stream went on from it, as between the rounds of a looped model.
     """
+    count = Counter[Sublayer | StreamOp | HookPoint]()
+    for place, item in enumerate(architecture.stream_ops):
+        number = count[item] if item is not architecture.stream_out else -1  # which may be read on the way
+        count[item] += 1
+        if isinstance(item, StreamOp):
+            points = [raw.at(point, "a gate, norm or mixing of the stream") for point in item.points]
+            yield place, item.step_of([seen[number] for seen in points]), number
+        else:
+            yield place, item, number
     if architecture.stream_ops:
-        yield from _trace_ops(architecture, raw)
         return
     sublayers = {sublayer.hook_point: sublayer for sublayer in architecture.sublayers}
     final, start, norm = architecture.stream_out, architecture.stream_in, architecture.norm
     repeated = any(len(raw.seen[point]) > 1 for point in (*sublayers, final))
-    listed, count = iter(architecture.sublayers), Counter[HookPoint]()
+    listed = iter(architecture.sublayers)
     first = raw.order.index(start) if start in raw.order else 0
     for place, point in enumerate(raw.order):
         number = count[point]
@@ -117,22 +126,7 @@ def trace(architecture: Architecture, raw: RawCapture) -> Iterator[tuple[int, Su
                 yield place, AffineStep((norm,), divisor=norm.statistic(raw.seen[final][number])), number
 
 
-def _trace_ops(
-    architecture: Architecture, raw: RawCapture
-) -> Iterator[tuple[int, Sublayer | HookPoint | AffineStep, int]]:
-    """Yield as `trace` does for an architecture that lists all that the stream meets."""
-    count = Counter[Sublayer | StreamOp | HookPoint]()
-    for place, item in enumerate(architecture.stream_ops):
-        number = count[item] if item is not architecture.stream_out else -1  # which may be read on the way
-        count[item] += 1
-        if isinstance(item, StreamOp):
-            points = [raw.at(point, "a gate, norm or mixing of the stream") for point in item.points]
-            yield place, item.step_of([seen[number] for seen in points]), number
-        else:
-            yield place, item, number
-
-
-def _goes_on(architecture: Architecture, raw: RawCapture, place: int, count: Counter[HookPoint]) -> bool:
+def _goes_on(architecture: Architecture, raw: RawCapture, place: int, count: Counter[Any]) -> bool:
     """True if the stream goes on from the final norm at a place: it is next seen there plus what was added since."""
     here, ahead = raw.seen[raw.order[place]][count[raw.order[place]] - 1], Counter(count)
     scales = {sublayer.hook_point: sublayer.scale for sublayer in architecture.sublayers}
