@@ -216,7 +216,7 @@ class Mixture(CustomUnit):
             bias = bias if added is None else added.double()
         if self.norm is not None:
             norm, point = self.norm
-            vectors = norm.linear(vectors) / norm.divisor(seen(point))[:, None, None]
+            vectors = norm.term(vectors, norm.divisor(seen(point)))
         written = [vectors * self.factor]
         for own in self.shared:
             x = seen(own.point).double() * self.shared_factor
@@ -225,9 +225,9 @@ class Mixture(CustomUnit):
         # The norm on the way to the stream is linear at its own statistic.
         if self.post is not None:
             norm, point = self.post
-            divisor = norm.divisor(seen(point))[:, None]
-            vectors = norm.linear(vectors) / divisor[..., None]
-            bias = None if bias is None else norm.linear(bias.to(vectors.device)) / divisor
+            divisor = norm.divisor(seen(point))
+            vectors = norm.term(vectors, divisor)
+            bias = None if bias is None else norm.term(bias.to(vectors.device).expand(len(divisor), -1), divisor)
             if norm.bias is not None:
                 bias = norm.bias.to(vectors.device) + (0.0 if bias is None else bias)
         return routed.index, vectors, bias

@@ -17,15 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .architecture import (
-    KINDS,
-    WHY_WHOLE,
-    Architecture,
-    HookPoint,
-    StreamItem,
-    Sublayer,
-    SublayerKind,
-)
+from .architecture import KINDS, WHY_WHOLE, Architecture, HookPoint, StreamItem, Sublayer, SublayerKind
 from .streams import family_of
 from .structure import ModuleFinder, Structure
 from .weights import is_present
@@ -138,10 +130,7 @@ class ComponentMapping(ModuleFinder):
     def _sublayer(self, kind: SublayerKind, position: int, layer: int) -> Sublayer | None:
         block, inner, hook = f"blocks.{position}", "o" if kind == "attn" else "out", f"hook_{kind}_out"
         projection = self.find(f"{block}.{kind}.{inner}")
-        # TransformerLens names a sublayer's output after its post-norm; where blocks differ, there are several names.
-        alias = self.aliases.get(hook, "")
-        names = [name.split(".")[0] for name in ([alias] if isinstance(alias, str) else alias)]
-        post_name = next((name for name in names if name.startswith("ln")), f"ln{1 if kind == 'attn' else 2}_post")
+        post_name = post_norm_name(self.aliases, kind)
         post = self.find(f"{block}.{post_name}")
         whole = self.find(f"{block}.{kind}") if kind == "attn" or self.has_mlp else None
         module = next((m for m in (post, projection, whole) if m is not None), None)
@@ -154,6 +143,16 @@ class ComponentMapping(ModuleFinder):
         sublayer = self.with_parts(sublayer, self.blocks[position], whole, made, post, statistic)
         is_wrapped = made is None and projection is not None
         return replace(sublayer, uncut_reason=WHY_WHOLE["wrapped"]) if is_wrapped else sublayer
+
+
+def post_norm_name(aliases: Mapping[str, str | list[str]], kind: str) -> str:
+    """TransformerLens' name of the norm after a sublayer, if there is one.
+
+    It names a sublayer's output after that norm; where blocks differ, there are several names.
+    """
+    alias = aliases.get(f"hook_{kind}_out", "")
+    names = [name.split(".")[0] for name in ([alias] if isinstance(alias, str) else alias)]
+    return next((name for name in names if name.startswith("ln")), "ln1_post" if kind == "attn" else "ln2_post")
 
 
 def refuse_unreadable(name: str, find: Callable[[str], object | None]) -> None:

@@ -48,9 +48,9 @@ class Norm:
         """Apply the gain and the centering alone."""
         return (x - x.mean(-1, keepdim=True) if self.centered else x) * self.gain.to(x.device)
 
-    def term(self, x: Float[Tensor, "row d"], divisor: Float[Tensor, " row"]) -> Float[Tensor, "row d"]:
-        """Apply the norm, without its bias, to one term of an input whose statistic is `divisor`."""
-        return self.linear(x) / divisor[:, None]
+    def term(self, x: Float[Tensor, "row *part d"], divisor: Float[Tensor, " row"]) -> Float[Tensor, "row *part d"]:
+        """Apply the norm, without its bias, to terms of an input whose statistic is `divisor`."""
+        return self.linear(x) / divisor.reshape(-1, *[1] * (x.dim() - 1))
 
     def fold(self, directions: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Directions w' such that `w' @ x / statistic(x) == w @ norm(x)` without the bias."""

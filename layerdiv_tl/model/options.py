@@ -14,17 +14,7 @@ from jaxtyping import Int
 
 from .._checks import listed, shown
 from ..errors import InputError
-from .prompts import (
-    Ids,
-    Prompts,
-    check_ids,
-    is_id,
-    items,
-    to_python,
-    token_texts,
-    tokenize,
-    tokenizer_for,
-)
+from .prompts import Ids, Prompts, check_ids, is_id, items, to_python, token_texts, tokenize, tokenizer_for
 
 if TYPE_CHECKING:
     from .load import Model

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .architecture import KINDS, WHY_WHOLE, Architecture, HookPoint, OutputMap, Sublayer, SublayerKind
-from .huggingface import forget_lengths, is_hybrid, refuse_unreadable, rope_lengths
+from .huggingface import forget_lengths, is_hybrid, post_norm_name, refuse_unreadable, rope_lengths
 from .norm import Norm, probe
 from .streams import family_of
 from .structure import transformed
@@ -140,7 +140,9 @@ class _BridgeParts:
         self.dtype, self.device = next(model.parameters()).dtype, torch.device(model.cfg.device or "cpu")
         blocks = None if adapter is None else adapter.component_mapping["blocks"]
         self.scale = float(getattr(blocks, "residual_contribution_scale", 1.0))
-        self.aliases = None if adapter is None else getattr(blocks, "hook_aliases", None) or {}
+        self.aliases = getattr(blocks, "hook_aliases", None) or {}
+        if getattr(self.cfg, "original_architecture", None) in _POST_NORM_NAMED_PRE and adapter is None:
+            self.aliases = {"hook_attn_out": "ln1", "hook_mlp_out": "ln2"}
 
     def point(self, name: str) -> HookPoint:
         """The hook point of a name."""
@@ -166,19 +168,10 @@ class _BridgeParts:
             return Sublayer(kind, layer, point, self.scale, None, reason, None, inputs, experts_reason=experts_reason)
         count, biased = self.cfg.n_heads if kind == "attn" else len(projection[0]), projection[1] is not None
         output_map = OutputMap(count, self.point(values), lambda: projection, biased, self.scale)
-        if (post := self._post_norm(block, kind)) is not None:
-            output_map = output_map.with_post(self.norm(getattr(block, post)), self.point(f"{name}.{post}.hook_scale"))
+        post_name = post_norm_name(self.aliases, kind)
+        if (post := getattr(block, post_name, None)) is not None:
+            output_map = output_map.with_post(self.norm(post), self.point(f"{name}.{post_name}.hook_scale"))
         return Sublayer(kind, layer, self.point(output), self.scale, output_map, inputs=inputs)
-
-    def _post_norm(self, block: Any, kind: str) -> str | None:
-        """The name of the norm after a sublayer, None where there is none."""
-        name = "ln1" if kind == "attn" else "ln2"
-        if self.aliases is not None:
-            name = self.aliases.get(f"hook_{kind}_out", "").split(".")[0]
-            return name if name.startswith("ln") else None
-        if getattr(self.cfg, "original_architecture", None) in _POST_NORM_NAMED_PRE:
-            return name
-        return f"{name}_post" if getattr(block, f"{name}_post", None) is not None else None
 
 
 def _projection(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None] | None:

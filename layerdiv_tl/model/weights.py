@@ -78,20 +78,18 @@ def linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
 
     Raises InputError for adapters that cannot be merged into the weight.
     """
-    module = merged(module)
-    weight, bias = _own_weights(module, None)
+    weight, bias = linear_rows(module, None)
     return weight if is_conv1d(module) else weight.T, bias
 
 
-def linear_rows(module: Any, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Rows `[id, d]` of an unembedding and their biases; all of them, not copied, for None."""
-    return _own_weights(merged(module), ids)
+def linear_rows(module: Any, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Some rows of a matrix and a bias, such as those of ids in an unembedding; all for None.
 
-
-def _own_weights(module: Any, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Some rows of a module's weight and bias as it keeps them; all for None, copied only if they are offloaded."""
+    They are as the module keeps them, and copied only if they are offloaded. Raises InputError as `linear_map`.
+    """
     from accelerate.utils import align_module_device
 
+    module = merged(module)
     offloaded = any(parameter.is_meta for parameter in module.parameters())
     with align_module_device(module):
         weight = module.weight.dequantize() if is_quantized(module.weight) else module.weight.detach()
