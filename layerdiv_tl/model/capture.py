@@ -132,6 +132,35 @@ class RawCapture:
         return self.seen[point]
 
 
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """Where a pass is read: the positions `at` of `rows` of padded tokens, all on the model's device."""
+
+    ids: Int[Tensor, "row token"]
+    mask: Int[Tensor, "row token"]
+    rows: Int[Tensor, " n"]
+    at: Int[Tensor, " n"]
+
+    def of(self, x: Tensor) -> Float[Tensor, "n _"]:
+        """What a hook point shows at these positions, up-cast and on their device."""
+        if x.dim() == 2 and len(x) == self.ids.numel():  # OPT's MLP works on [row·token, d]
+            x = x.view(*self.ids.shape, -1)
+        elif x.dim() == 2 and len(x) == self.ids.shape[1]:  # Marian's positions, [token, d]
+            x = x[None]
+        # Indexing copies, so that a model which adds in place later cannot change what was read.
+        # Learned positions may come as one row for all.
+        rows, at = self.rows.to(x.device), self.at.to(x.device)
+        x = x[rows, at] if len(x) == len(self.ids) else x[0, at]
+        return upcast(x.flatten(1)).to(self.ids.device)
+
+    def are_in(self, x: Any) -> bool:
+        """True for a vector at every token of the pass."""
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            return False
+        shape = self.ids.shape
+        return x.shape[:2] in (shape, (1, shape[1])) if x.dim() > 2 else x.dim() == 2 and len(x) == shape.numel()
+
+
 class Preallocated:
     """Memory for what a pass shows, allocated before it runs.
 
@@ -265,26 +294,22 @@ def first_values(
 def capture(
     architecture: Architecture,
     points: Sequence[HookPoint],
-    ids: Tensor,
-    mask: Tensor,
-    rows: Tensor,
-    at: Tensor,
+    where: Positions,
     answer_at: Tensor | None = None,
     hooked: Sequence[HookPoint] = (),
     **extra: Tensor,
 ) -> RawCapture:
-    """Run the model and keep what the hook points show at the positions `at` of `rows`.
+    """Run the model and keep what the hook points show at some positions.
 
     The answers are there too or, if given, at `answer_at` of each row. `hooked` are the places of the user's
     hooks, whose changes are kept, too; `extra` goes to the model.
     """
-    ids, rows, at = (x.to(architecture.device) for x in (ids, rows, at))
-    places = (at, rows) if answer_at is None else (answer_at, None)
+    places = (where.at, where.rows) if answer_at is None else (answer_at, None)
     seen: dict[HookPoint, list[Tensor]] = {}
     order: list[HookPoint] = []
     dtypes: dict[HookPoint, torch.dtype] = {}
-    memory = Preallocated(len(points) * len(at) * architecture.norm.gain.numel(), architecture.device)
-
+    numbers = len(points) * len(where.at) * architecture.norm.gain.numel()
+    memory = Preallocated(numbers, architecture.device)
     changes: list[Change] = []
     before: dict[HookPoint, Any] = {}
 
@@ -294,15 +319,14 @@ def capture(
         dtypes[point] = x.dtype
         order.append(point)
         x = x.movedim(0, 2) if point.streams_first else x
-        seen.setdefault(point, []).append(memory.put(at_positions(x, ids, rows, at).to(architecture.device)))
+        seen.setdefault(point, []).append(memory.put(where.of(x)))
 
     def keep_before(point: HookPoint, args: Any, kwargs: Any, x: Any) -> None:
-        before[point] = at_positions(x, ids, rows, at) if _is_at_tokens(x, ids) else None
+        before[point] = where.of(x) if where.are_in(x) else None
 
     def keep_change(point: HookPoint, args: Any, kwargs: Any, x: Any) -> None:
-        was, by = before.pop(point, None), None
-        if was is not None and _is_at_tokens(x, ids):
-            by = (at_positions(x, ids, rows, at) - was).to(architecture.device)
+        was = before.pop(point, None)
+        by = where.of(x) - was if was is not None and where.are_in(x) else None
         if by is None or bool((by != 0).any()):
             changes.append(Change(point, len(order), by))
 
@@ -312,27 +336,8 @@ def capture(
             stack.enter_context(on(point, partial(keep_change, point)))
         for point in points:
             stack.enter_context(on(point, partial(keep, point)))
-        unembedded, logits = answers(architecture, ids, mask, *places, **extra)
+        unembedded, logits = answers(architecture, where.ids, where.mask, *places, **extra)
     if architecture.stream_out not in seen:
         raise unreached("the input of the final norm")
     answer, dtype = upcast(unembedded).to(architecture.device), dtypes[architecture.stream_out]
     return RawCapture(seen, order, answer, logits, dtype, unembedded.dtype, tuple(changes))
-
-
-def at_positions(x: Tensor, ids: Tensor, rows: Tensor, at: Tensor) -> Float[Tensor, "row _"]:
-    """The positions `at` of `rows` of what a hook point shows in a pass of `ids`, up-cast."""
-    if x.dim() == 2 and len(x) == ids.numel():  # OPT's MLP works on [row·token, d]
-        x = x.view(*ids.shape, -1)
-    elif x.dim() == 2 and len(x) == ids.shape[1]:  # Marian's positions, [token, d]
-        x = x[None]
-    # Indexing copies, so that a model which adds in place later cannot change what was read.
-    # Learned positions may come as one row for all.
-    x = x[rows.to(x.device), at.to(x.device)] if len(x) == len(ids) else x[0, at.to(x.device)]
-    return upcast(x.flatten(1))
-
-
-def _is_at_tokens(x: Any, ids: Tensor) -> bool:
-    """Whether a value is a vector at every token of a pass."""
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        return False
-    return x.shape[:2] in (ids.shape, (1, ids.shape[1])) if x.dim() > 2 else x.dim() == 2 and len(x) == ids.numel()

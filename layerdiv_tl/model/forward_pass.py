@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import InputError
 from .architecture import HALF, Architecture, HookPoint, Sublayer, UnitLike, Vectors
 from .batches import inference_mode_for, pad
-from .capture import Activations, RawCapture, SublayerOutput, capture
+from .capture import Activations, Positions, RawCapture, SublayerOutput, capture
 from .foreign_code import users_hooks
 from .interventions import hooked_places, with_interventions
 from .norm import AffineStep, gain
@@ -41,9 +41,11 @@ def run(
     half, hooked = architecture.dtype in HALF, hooked_places(architecture) if interventions else []
     answer_at = mask.sum(1) - 1 if at is None else None
     rows, at = mask.nonzero(as_tuple=True) if at is None else (torch.arange(len(ids)) if of is None else of, at)
+    where = Positions(*(x.to(architecture.device) for x in (ids, mask, rows, at)))
     points = architecture.hook_points(unit) + (list(architecture.blocks) if half or hooked else [])
-    raw = capture(architecture, points, ids, mask, rows, at, answer_at, hooked, **extra)
-    raw = with_interventions(architecture, raw, hooked, ids, mask, rows, at)
+    raw = with_interventions(
+        architecture, capture(architecture, points, where, answer_at, hooked, **extra), hooked, where
+    )
     if half and (place := find_mismatch(architecture, raw)) is not None:
         raise InputError(f"this model cannot be decomposed: {UNNAMED} {place}.")
     return assemble(architecture, raw, unit)
@@ -122,10 +124,11 @@ def _adapter_write(sublayer: Sublayer, raw: RawCapture, repeat: int) -> Tensor:
 def locate_mismatch(architecture: Architecture, ids: Sequence[int]) -> str:
     """Why the sublayers do not sum to the stream at the last token of a prompt, found by running it once more."""
     points, hooked = [*architecture.hook_points(), *architecture.blocks], hooked_places(architecture)
-    row, at, (tokens, mask) = torch.tensor([0]), torch.tensor([len(ids) - 1]), pad([ids])
+    tensors = *pad([ids]), torch.tensor([0]), torch.tensor([len(ids) - 1])
+    where = Positions(*(x.to(architecture.device) for x in tensors))
     with inference_mode_for(architecture):
-        raw = capture(architecture, points, tokens, mask, row, at, hooked=hooked)
-        place = find_mismatch(architecture, with_interventions(architecture, raw, hooked, tokens, mask, row, at))
+        raw = capture(architecture, points, where, hooked=hooked)
+        place = find_mismatch(architecture, with_interventions(architecture, raw, hooked, where))
     if place is not None:
         paths = {module: path for root in architecture.roots for path, module in root.named_modules()}
         names = ", ".join(dict.fromkeys(paths.get(point.module) or "the model" for point in hooked))

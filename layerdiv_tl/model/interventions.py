@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .architecture import Architecture, HookPoint, Sublayer
-from .capture import RawCapture, SublayerOutput, at_positions, first_values
+from .capture import Positions, RawCapture, SublayerOutput, first_values
 from .foreign_code import users_hooks
 from .reconstruction import stream_gaps
 
@@ -42,13 +42,7 @@ def hooked_places(architecture: Architecture) -> list[HookPoint]:
 
 
 def with_interventions(
-    architecture: Architecture,
-    raw: RawCapture,
-    hooked: Sequence[HookPoint],
-    ids: Tensor,
-    mask: Tensor,
-    rows: Tensor,
-    at: Tensor,
+    architecture: Architecture, raw: RawCapture, hooked: Sequence[HookPoint], where: Positions
 ) -> RawCapture:
     """The pass with the sublayers' outputs as hooks changed them, and with what hooks add to the stream by themselves.
 
@@ -64,10 +58,9 @@ def with_interventions(
         with ExitStack() as stack:
             for place in hooked:
                 stack.enter_context(_without_users_hooks(place))
-            plain = first_values(architecture, points, ids, mask)
-        ids, rows, at = (x.to(architecture.device) for x in (ids, rows, at))
+            plain = first_values(architecture, points, where.ids, where.mask)
         for point, x in plain.items():
-            seen[point][0] = at_positions(x, ids, rows, at).to(architecture.device)
+            seen[point][0] = where.of(x)
         added[raw.order.index(architecture.blocks[0])] = None, raw.seen[points[0]][0] - seen[points[0]][0]
     layers = {sublayer.hook_point: sublayer.layer for sublayer in architecture.sublayers}
     targets = _targets(architecture, hooked)
