@@ -26,17 +26,10 @@ from .reconstruction import stream_gaps
 def hooked_places(architecture: Architecture) -> list[HookPoint]:
     """The inputs and outputs of modules on which the user has hooks."""
     found: list[HookPoint] = []
-    waiting, known = list(architecture.roots), set[nn.Module | None]()
-    while waiting:
-        module = waiting.pop()
-        if module is None or module in known:
-            continue
-        known.add(module)
-        own = module.__dict__
-        waiting.extend(own["_modules"].values())
-        if own["_forward_pre_hooks"] and users_hooks(module, "in"):
+    for module in dict.fromkeys(module for root in architecture.roots for module in root.modules()):
+        if module._forward_pre_hooks and users_hooks(module, "in"):
             found.append(HookPoint(module, "in"))
-        if own["_forward_hooks"] and users_hooks(module, "out"):
+        if module._forward_hooks and users_hooks(module, "out"):
             found.append(HookPoint(module, "out"))
     return found
 

@@ -73,16 +73,13 @@ class ReconstructionError:
         `locate` finds, when called, why the sublayers do not sum to the stream: see `locate_mismatch`.
         """
         stream, answer = self.tolerances[0], max(self.tolerances)
-        heads = (
-            f"its {unit}s do not add up to their sublayers (as with an output projection that is hooked, packed, or "
-        )
-        heads += "rounds what it is given)"
+        heads = f"its {unit}s do not add up to their sublayers (as with an output projection that is hooked, packed, or"
         early = (
             "its final norm and unembedding do not give its logits (as where it may exit early, or rounds its input)"
         )
         unknown = "it changes what its unembedding returned in a way this package does not know"
         for gap, tolerance, reason in (
-            (self.split, stream, heads),
+            (self.split, stream, f"{heads} rounds what it is given)"),
             (self.stream, stream, None),
             (self.identity_gap, answer, early),
             (self.unexplained / self.size, answer, unknown),

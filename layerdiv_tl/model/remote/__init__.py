@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..._checks import shown
 from ...components import Unit
 from ...errors import InputError
-from ..architecture import HALF, Architecture, HookPoint
+from ..architecture import HALF, Architecture
 from ..batches import pad
 from ..cuts import unit_name
 from ..huggingface import of_huggingface
@@ -71,7 +71,8 @@ class NNsightEngine:
     def _fetch(self, names: Sequence[str]) -> dict[str, Tensor]:
         """Parameters by name, and under "" some rows of the unembedding, which stand for all of them in the hash."""
         model, head = self.model, self.model._module.get_output_embeddings()
-        total, path = int(head.weight.shape[0]), _path_of(model._module, head)
+        total = int(head.weight.shape[0])
+        path = next(path for path, module in model._module.named_modules() if module is head)
         rows = sorted({place * total // 16 for place in range(16)})
         # NDIF runs a trace only if it has an input.
         with model.trace(**self._inputs(torch.zeros(1, 1, dtype=torch.long)), remote=self.remote):
@@ -105,27 +106,23 @@ class NNsightEngine:
         targets: Tensor,
     ) -> dict[str, Tensor]:
         """One pass of some rows of tokens, read at `at` of rows `of`: what `projection.project` returns."""
-        model, root, plan = self.model, self.skeleton, _plan_of(architecture)
-        ids, mask = pad(rows)
+        model, plan, (ids, mask) = self.model, _plan_of(architecture), pad(rows)
         inputs = self._inputs(ids) | {"attention_mask": mask}
-        places = [_place(root, architecture.stream_in)]
-        if architecture.pos_embed is not None:
-            places.insert(0, _place(root, architecture.pos_embed))
+        paths = {module: path for path, module in self.skeleton.named_modules()}
+        starts = [*filter(None, [architecture.pos_embed]), architecture.stream_in]
+        points = [*starts, *(sublayer.hook_point for sublayer in architecture.sublayers), architecture.stream_out]
+        places = [(paths[point.module], point.side, point.item) for point in points]
         cut: dict[int, tuple[str, bool, int, bool]] = {}
-        first = len(places)
-        for number, sublayer in enumerate(architecture.sublayers, first):
-            if sublayer.output_map is not None and sublayer.cut(unit) is not None:
-                module = sublayer.output_map.hook_point.module
-                about = is_conv1d(module), sublayer.output_map.count, sublayer.output_map.bias
-                cut[number] = (_path_of(root, module), *about)
-            places.append(_place(root, sublayer.hook_point))
-        end, head = _place(root, architecture.stream_out), _path_of(root, architecture.unembed)
+        for number, sublayer in enumerate(architecture.sublayers, len(starts)):
+            if (output_map := sublayer.output_map) is not None and sublayer.cut(unit) is not None:
+                module = output_map.hook_point.module
+                cut[number] = (paths[module], is_conv1d(module), output_map.count, output_map.bias)
+        head = paths[architecture.unembed]
         project: Any = projection.project  # nnsight gives all that is computed in a trace a `save`
-        has_positions = architecture.pos_embed is not None
-        count, remote = len(ids), self.remote
+        has_positions, count, remote = architecture.pos_embed is not None, len(ids), self.remote
         with model.trace(**inputs, remote=remote):
             seen, before = [], {}
-            for number, (path, side, item) in enumerate([*places, end]):
+            for number, (path, side, item) in enumerate(places):
                 if number in cut:
                     x = model.get(cut[number][0]).input
                     before[number] = x.reshape(count, -1, x.shape[-1])[of, at]
@@ -164,8 +161,6 @@ def _plan_of(architecture: Architecture) -> dict[str, Any]:
         "centered": norm.centered,
         "eps": norm.eps,
         "multiplier": architecture.logit_multiplier,
-        "cap": architecture.soft_cap,
-        "outputs": architecture.outputs,
         "scales": [1.0] * embeddings + [s.scale for s in architecture.sublayers],
         "constant": architecture.constant,
         "roundoff": torch.finfo(architecture.dtype).eps / 2 if half else None,
@@ -201,14 +196,3 @@ def _check_place(model: Any, remote: Any) -> None:
             model.to_model_key()
         except Exception as error:  # of whatever nnsight and the hub's client raise
             raise InputError(f"servers find a model by its id on the hub, which could not be read: {error}") from error
-
-
-def _place(root: Any, point: HookPoint) -> tuple[str, str, int]:
-    if point.streams_first:
-        raise InputError("a remote model whose blocks work on several residual streams cannot be read.")
-    return _path_of(root, point.module), point.side, point.item
-
-
-def _path_of(root: nn.Module, module: nn.Module) -> str:
-    """The name of a module in a model."""
-    return next(name for name, other in root.named_modules() if other is module)
