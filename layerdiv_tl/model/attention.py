@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from .._checks import check_memory
@@ -325,13 +325,12 @@ def value_biases(architecture: Architecture) -> dict[Sublayer, Float[Tensor, "he
 
     None where that is nothing, or where it is not the same at every token, so that no constant can be told apart.
     """
-    ids, root = torch.zeros(1, 2, dtype=torch.long, device=architecture.device), architecture.root
+    ids = torch.zeros(1, 2, dtype=torch.long, device=architecture.device)
     watch = SourceWatch(architecture, ids)
-    owners = {child: parent for parent in root.modules() for child in parent.children()}
     with ExitStack() as stack:
-        for sublayer in watch.sublayers:
-            attention = _attention_of(architecture, sublayer, owners)
-            stack.enter_context(on(HookPoint(attention, "in"), lambda a, k, x: None if x is None else x * 0.0))
+        for point in (sublayer.inputs for sublayer in watch.sublayers):
+            assert point is not None  # heads are found in a module
+            stack.enter_context(on(point, lambda a, k, x: None if x is None else x * 0.0))
         stack.enter_context(watch.watching())
         answers(architecture, ids, torch.ones_like(ids), torch.ones_like(ids[:, 0]))
     found: dict[Sublayer, Tensor | None] = {}
@@ -341,16 +340,3 @@ def value_biases(architecture: Architecture) -> dict[Sublayer, Float[Tensor, "he
             first, second = runs[0].values[0].unbind(1)  # of two equal tokens
             found[sublayer] = first if bool(first.any()) and torch.equal(first, second) else None
     return found
-
-
-def _attention_of(architecture: Architecture, sublayer: Sublayer, owners: dict[nn.Module, nn.Module]) -> nn.Module:
-    """The module that reads the stream and holds an attention's output projection."""
-    assert sublayer.output_map is not None
-    if is_transformer_lens(architecture.root):
-        blocks: Any = architecture.root.blocks
-        attention: nn.Module = blocks[sublayer.layer].attn
-        return attention
-    module = owners[sublayer.output_map.hook_point.module]
-    while hasattr(module, "base_layer"):  # an adapted projection holds the projection
-        module = owners[module]
-    return module

@@ -21,9 +21,9 @@ class Norm:
     """
 
     gain: Float[Tensor, "*row d"]
-    bias: Float[Tensor, " d"] | None
-    centered: bool
-    eps: float | None
+    bias: Float[Tensor, " d"] | None = None
+    centered: bool = False
+    eps: float | None = None
 
     def statistic(self, x: Float[Tensor, "... d"]) -> Float[Tensor, ...]:
         """The number the norm divides by: root mean square, or standard deviation where it centers."""
@@ -60,12 +60,7 @@ class Norm:
 
 def gain(factor: Tensor | float) -> Norm:
     """Multiplication by a number or by a vector `[d]`."""
-    return token_gain(torch.as_tensor(factor).detach().double().flatten())
-
-
-def token_gain(factors: Float[Tensor, "*row d"]) -> Norm:
-    """Multiplication by a vector, which may be each token's own."""
-    return Norm(factors, None, False, None)
+    return Norm(torch.as_tensor(factor).detach().double().flatten())
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +121,7 @@ class AffineStep:
     def absolute(self) -> AffineStep:
         """The step that bounds this one's effect on errors: every coefficient is positive, and there is no bias."""
         maps = [
-            Dense(own.matrix.abs()) if isinstance(own, Dense) else token_gain(own.gain.abs() * (1 + own.centered))
+            Dense(own.matrix.abs()) if isinstance(own, Dense) else Norm(own.gain.abs() * (1 + own.centered))
             for own in self.maps
         ]
         mix, divisor = (None if x is None else x.abs() for x in (self.mix, self.divisor))
@@ -134,9 +129,7 @@ class AffineStep:
 
     def rows(self, some: slice | Tensor) -> AffineStep:
         """The step at some tokens: coefficients that differ between tokens have these rows taken."""
-        maps = [
-            token_gain(own.gain[some]) if isinstance(own, Norm) and own.gain.dim() == 2 else own for own in self.maps
-        ]
+        maps = [Norm(own.gain[some]) if isinstance(own, Norm) and own.gain.dim() == 2 else own for own in self.maps]
         mix, weights = self.mix, self.write_weights
         return replace(
             self,

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from .architecture import WHY_WHOLE, HookPoint, StreamItem, StreamOp, Sublayer, SublayerKind
-from .norm import AffineStep, Dense, Norm, gain, token_gain
+from .norm import AffineStep, Dense, Norm, gain
 from .structure import Structure
 
 Items = Iterator[StreamItem]
@@ -90,7 +90,7 @@ def normed(parts: Structure, module: nn.Module, factor: float = 1.0) -> StreamOp
     """X ← factor · norm(X)."""
     norm = parts.norm(module)
     bias = None if norm.bias is None else norm.bias * factor
-    step = AffineStep((Norm(norm.gain * factor, None, norm.centered, None),), bias=bias)
+    step = AffineStep((Norm(norm.gain * factor, centered=norm.centered),), bias=bias)
     return StreamOp((HookPoint(module, "in"),), lambda x: {"divisor": norm.statistic(x.double())}, step)
 
 
@@ -268,7 +268,7 @@ def _gated_end(parts: Structure) -> Items:
         gates = mixer.input_mix_weight_up(torch.nn.functional.silu(mixer.input_mix_weight_down(normed) / count))
         gains = gates.double().sigmoid() * (1 + mixer.hc_norm.weight.detach().double().to(x.device))
         sigma = (x.double().unflatten(1, (count, -1)).square().mean(-1) + mixer.hc_norm.eps).sqrt()
-        maps = tuple(token_gain(own) for own in gains.unflatten(1, (count, -1)).unbind(1))
+        maps = tuple(Norm(own) for own in gains.unflatten(1, (count, -1)).unbind(1))
         return {"maps": maps, "mix": (1 / (count * sigma))[:, None]}
 
     yield StreamOp((HookPoint(mixer, "in"),), measure)
