@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import InputError
 from .architecture import UnitLike
 from .batches import inference_mode_for, upcast
-from .capture import Activations, RawCapture, first_values
+from .capture import Activations, Positions, RawCapture, first_values
 from .forward_pass import assemble
 from .load import Model
 
@@ -71,19 +71,18 @@ def read_cache(
             f"the cache lacks {missing[0]} ({len(missing)} of {len(points)} names): take it with "
             f"names_filter=list(model.hook_names({unit!r})), where model = layerdiv_tl.load_model(...)."
         )
-    row = torch.arange(len(ids))
+    where = Positions(*(x.to(architecture.device) for x in (ids, mask, torch.arange(len(ids)), column)))
     seen = {}
     for point in points:
         x = cache[point.name]
         x = x[None] if x.shape[0] == ids.shape[1] and len(ids) == 1 and x.shape[:2] != ids.shape else x
-        if point is architecture.pos_embed and len(x) == 1:  # learned positions may be one row for all
-            x = x.expand(len(ids), *x.shape[1:])
-        if x.shape[:2] != ids.shape:
+        rows = 1 if point is architecture.pos_embed and len(x) == 1 else len(ids)  # learned ones may be alike for all
+        if x.shape[:2] != (rows, ids.shape[1]):
             shapes = f"{tuple(x.shape)}, but tokens have {tuple(ids.shape)}"
             raise InputError(f"the cache's {point.name} has the shape {shapes}: give the tokens it was taken with.")
         if point is architecture.stream_in:
             _check_embedding(model, x, ids, mask)
-        seen[point] = [upcast(x[row.to(x.device), column.to(x.device)].flatten(1)).to(architecture.device)]
+        seen[point] = [where.of(x)]
     with torch.no_grad():
         final = seen[architecture.stream_out][0].to(architecture.dtype)[:, None]
         unembedded = architecture.unembed(architecture.to_unembed(architecture.norm_module(final)))[:, 0]
