@@ -27,7 +27,7 @@ from ..errors import InputError
 from ..results import Result
 from .architecture import HALF, Architecture, HookPoint, Sublayer
 from .batches import inference_mode_for, pad, upcast
-from .capture import answers, on, only_at, watching
+from .capture import answers, hook, only_at, watching
 from .load import Model, as_model
 from .prompts import encode_one, token_texts
 from .reconstruction import STEP_BY_STEP, tolerance
@@ -238,7 +238,7 @@ class SourceWatch:
             for sublayer in self.sublayers:
                 assert sublayer.output_map is not None
                 keep = partial(self._keep, products, sublayer)
-                stack.enter_context(on(sublayer.output_map.hook_point, keep))
+                stack.enter_context(hook(sublayer.output_map.hook_point, keep))
             stack.enter_context(products)
             yield
 
@@ -330,7 +330,7 @@ def value_biases(architecture: Architecture) -> dict[Sublayer, Float[Tensor, "he
     with ExitStack() as stack:
         for point in (sublayer.inputs for sublayer in watch.sublayers):
             assert point is not None  # heads are found in a module
-            stack.enter_context(on(point, lambda a, k, x: None if x is None else x * 0.0))
+            stack.enter_context(hook(point, lambda a, k, x: None if x is None else x * 0.0))
         stack.enter_context(watch.watching())
         answers(architecture, ids, torch.ones_like(ids), torch.ones_like(ids[:, 0]))
     found: dict[Sublayer, Tensor | None] = {}

@@ -180,7 +180,7 @@ class Preallocated:
 
 
 @contextmanager
-def on(point: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None], prepend: bool = False) -> Iterator[None]:
+def hook(point: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None], prepend: bool = False) -> Iterator[None]:
     """Call `do(args, kwargs, value)` when a hook point is passed; what it returns, if anything, goes on instead.
 
     It comes after all hooks that are there, or, with `prepend`, before them.
@@ -192,7 +192,7 @@ def on(point: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None], prepen
     thread = threading.get_ident()  # another thread's pass through the same model is left alone
 
     def on_output(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        changed = do(args, kwargs, first(output, point.item)) if threading.get_ident() == thread else None
+        changed = do(args, kwargs, output_tensor(output, point.item)) if threading.get_ident() == thread else None
         if changed is None:
             return output
         return (changed, *output[1:]) if isinstance(output, tuple) else changed
@@ -220,7 +220,7 @@ def watching(points: Iterable[HookPoint]) -> Iterator[dict[HookPoint, list[Any]]
     seen: dict[HookPoint, list[Any]] = {point: [] for point in points}
     with ExitStack() as stack:
         for point, values in seen.items():
-            stack.enter_context(on(point, lambda args, kwargs, x, values=values: values.append(x)))  # type: ignore[misc]
+            stack.enter_context(hook(point, lambda args, kwargs, x, values=values: values.append(x)))  # type: ignore[misc]
         yield seen
 
 
@@ -229,10 +229,10 @@ def only_at(
 ) -> AbstractContextManager[None]:
     """Show the unembedding some tokens, one of each row unless `rows` says which, each as a row by itself."""
     rows = torch.arange(len(at), device=at.device) if rows is None else rows
-    return on(HookPoint(unembed, "in"), lambda a, k, x: x[rows.to(x.device), at.to(x.device)][:, None])
+    return hook(HookPoint(unembed, "in"), lambda a, k, x: x[rows.to(x.device), at.to(x.device)][:, None])
 
 
-def first(value: Any, item: int = 0) -> Tensor:
+def output_tensor(value: Any, item: int = 0) -> Tensor:
     """What a module returns, or one of several things."""
     return value[item] if isinstance(value, tuple | list) and value else value
 
@@ -283,7 +283,7 @@ def first_values(
 
     with ExitStack() as stack:
         for point in points:
-            stack.enter_context(on(point, partial(keep, point)))
+            stack.enter_context(hook(point, partial(keep, point)))
         with suppress(_AllSeen):
             architecture.logits(ids.to(architecture.device), mask.to(architecture.device))
     if len(seen) < len(points):
@@ -332,10 +332,10 @@ def capture(
 
     with ExitStack() as stack:
         for point in hooked:
-            stack.enter_context(on(point, partial(keep_before, point), prepend=True))
-            stack.enter_context(on(point, partial(keep_change, point)))
+            stack.enter_context(hook(point, partial(keep_before, point), prepend=True))
+            stack.enter_context(hook(point, partial(keep_change, point)))
         for point in points:
-            stack.enter_context(on(point, partial(keep, point)))
+            stack.enter_context(hook(point, partial(keep, point)))
         unembedded, logits = answers(architecture, where.ids, where.mask, *places, **extra)
     if architecture.stream_out not in seen:
         raise unreached("the input of the final norm")

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from ..components import Component
 from .architecture import CustomUnit, HookPoint, Sublayer, SublayerCut, Vectors
 from .batches import upcast
-from .capture import on
+from .capture import hook
 from .norm import Norm
 from .weights import linear_map
 
@@ -105,7 +105,7 @@ class ExpertPoint(HookPoint):
         else:
             handle = self.router.register_forward_hook(choose)
         try:
-            with on(HookPoint(self.experts), after, prepend=True):
+            with hook(HookPoint(self.experts), after, prepend=True):
                 yield
         finally:
             handle.remove()

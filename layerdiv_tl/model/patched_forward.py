@@ -23,7 +23,7 @@ from ..components import Component, Kind
 from ..errors import InputError
 from .architecture import HALF, Architecture, HookPoint, StreamOp, Sublayer
 from .batches import pad, upcast
-from .capture import answers, first, on, only_at, unreached
+from .capture import answers, hook, only_at, output_tensor, unreached
 from .forward_pass import locate_mismatch
 from .load import Model
 from .reconstruction import UNNAMED, ReconstructionError
@@ -181,13 +181,13 @@ class PatchedForward:
 
         with ExitStack() as stack:
             for point in points.values():
-                stack.enter_context(on(point, partial(enter, point)))
+                stack.enter_context(hook(point, partial(enter, point)))
                 if point.side == "in":
-                    stack.enter_context(on(HookPoint(point.module), lambda a, k, x: outputs.append(x)))
+                    stack.enter_context(hook(HookPoint(point.module), lambda a, k, x: outputs.append(x)))
             for sublayer in self.architecture.sublayers:
-                stack.enter_context(on(sublayer.hook_point, partial(add, sublayer)))
+                stack.enter_context(hook(sublayer.hook_point, partial(add, sublayer)))
             final = self.architecture.stream_out
-            stack.enter_context(on(final, lambda a, k, x: finals.append((len(order) - 1, x.to(device, copy=True)))))
+            stack.enter_context(hook(final, lambda a, k, x: finals.append((len(order) - 1, x.to(device, copy=True)))))
             unembedded, logits = answers(self.architecture, self.ids, self.mask, self.mask.sum(1) - 1)
         if not order or not finals:
             raise unreached("the final norm" if order else "the list of blocks")
@@ -261,8 +261,8 @@ class PatchedForward:
         patched = any((block, kind) in instead for kind in (*kinds, "heads", "post"))
         with self._patched(lambda: block, instead if patched else {}):
             if args is None:
-                return first(module(hidden_states=stream, **kwargs)).to(stream.device)
-            return first(module(stream, *args, **kwargs)).to(stream.device)
+                return output_tensor(module(hidden_states=stream, **kwargs)).to(stream.device)
+            return output_tensor(module(stream, *args, **kwargs)).to(stream.device)
 
     def _run_whole(self, start: int, stream: Tensor, instead: Instead, edit: Edit, see: See) -> Tensor:
         """The same changes inside a pass through the whole model."""
@@ -293,8 +293,8 @@ class PatchedForward:
         rows = torch.zeros(len(self.ids), dtype=torch.long, device=self.ids.device)
         with ExitStack() as stack:
             for point in {point.module: point for point in self.architecture.blocks}.values():
-                stack.enter_context(on(point, lambda a, k, x: enter(x, False)))
-            stack.enter_context(on(self.architecture.stream_out, lambda a, k, x: enter(x, True)))
+                stack.enter_context(hook(point, lambda a, k, x: enter(x, False)))
+            stack.enter_context(hook(self.architecture.stream_out, lambda a, k, x: enter(x, True)))
             stack.enter_context(only_at(self.architecture.unembed, rows))
             stack.enter_context(self._patched(lambda: block, instead))
             self.architecture.logits(self.ids, self.mask)
@@ -322,7 +322,7 @@ class PatchedForward:
                     places |= {"heads": sublayer.output_map.hook_point, "post": sublayer.output_map.post_hook_point}
                 for place, point in places.items():
                     if point is not None and (sublayer.layer, place) in wanted:
-                        stack.enter_context(on(point, partial(replace, place)))
+                        stack.enter_context(hook(point, partial(replace, place)))
             yield
 
 

@@ -10,7 +10,7 @@ import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.model import streams
-from layerdiv_tl.model.capture import first
+from layerdiv_tl.model.capture import output_tensor
 from tests.oracles.families import BY_STRUCTURE, FAMILIES, OFFSET_NORMS
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5], [17, 11, 60, 4, 7]]
@@ -67,7 +67,7 @@ def logits_with_all_held(architecture, ids, norms, removed=None):
         with ExitStack() as stack:
             for sublayer in architecture.sublayers:
                 module = sublayer.hook_point.module
-                hook = module.register_forward_hook(lambda m, a, out: seen.update({m: first(out).clone()}))
+                hook = module.register_forward_hook(lambda m, a, out: seen.update({m: output_tensor(out).clone()}))
                 stack.callback(hook.remove)
             for norm in norms:
                 hook = norm.register_forward_pre_hook(lambda m, a: read.update({m: a[0].clone()}))
