@@ -30,7 +30,7 @@ from .errors import InputError as InputError
 from .model.attention import AttentionPatterns as AttentionPatterns
 from .model.attention import attention_patterns as attention_patterns
 from .model.cuts import Cut as Cut
-from .model.dictionary import dictionary as dictionary
+from .model.cuts import dictionary as dictionary
 from .model.groups import groups as groups
 from .model.groups import key_value_groups as key_value_groups
 from .model.load import Model as Model

@@ -220,13 +220,13 @@ class SourceValues:
 class SourceWatch:
     """Sees the factors of all attentions in a pass of `ids` that runs inside its `watching()`.
 
-    `seen` has, for each sublayer that is cut into heads (by its id), one entry for every time it ran; None where what
-    its output projection reads is no multiple of such a product.
+    `seen` has, for each sublayer that is cut into heads, one entry for every time it ran; None where what its output
+    projection reads is no multiple of such a product.
     """
 
     def __init__(self, architecture: Architecture, ids: Int[Tensor, "row token"]) -> None:
         self.architecture, (self.rows, self.tokens) = architecture, ids.shape
-        self.sublayers = [s for s in architecture.sublayers if s.kind == "attn" and s.output_map is not None]
+        self.sublayers = {s: s.output_map for s in architecture.sublayers if s.kind == "attn" and s.output_map}
         self.seen: dict[Sublayer, list[SourceValues | None]] = {s: [] for s in self.sublayers}
 
     @contextmanager
@@ -235,17 +235,15 @@ class SourceWatch:
         root, products = self.architecture.root, _Products(self.tokens)
         with ExitStack() as stack:
             stack.enter_context(nullcontext() if is_transformer_lens(root) else eager(root))
-            for sublayer in self.sublayers:
-                assert sublayer.output_map is not None
-                keep = partial(self._keep, products, sublayer)
-                stack.enter_context(hook(sublayer.output_map.hook_point, keep))
+            for sublayer, output_map in self.sublayers.items():
+                stack.enter_context(hook(output_map.hook_point, partial(self._keep, products, sublayer)))
             stack.enter_context(products)
             yield
 
     def _keep(self, products: _Products, sublayer: Sublayer, args: Any, kwargs: Any, read: Tensor) -> None:
-        assert sublayer.output_map is not None
-        shape = (self.rows, sublayer.output_map.count, self.tokens)
-        read = read.reshape(self.rows, self.tokens, sublayer.output_map.count, -1).transpose(1, 2)
+        count = self.sublayers[sublayer].count
+        shape = (self.rows, count, self.tokens)
+        read = read.reshape(self.rows, self.tokens, count, -1).transpose(1, 2)
         near = (1e-2 if read.dtype in HALF else 1e-5) * float(read.abs().max())
         factors = products.factors(read, shape, near)
         own = None if factors is None else [x if x is None else upcast(x).to(self.architecture.device) for x in factors]

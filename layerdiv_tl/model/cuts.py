@@ -1,18 +1,56 @@
-"""Units as users give them: a name, or a `Cut` of their own, which takes sublayers' writes apart into named parts."""
+"""Units as users give them: names, a `Cut` of their own, and dictionaries.
+
+A cut takes sublayers' writes apart into named parts; a dictionary, into the latents of a sparse autoencoder or
+transcoder.
+"""
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast, get_args
+from types import SimpleNamespace
+from typing import Any, Literal, cast, get_args
 
-from torch import Tensor
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 
-from .._checks import listed, shown
-from ..components import Component, Unit
+from .._checks import choice, listed, shown
+from ..components import Component, Kind, Unit
 from ..errors import InputError
-from .architecture import CustomUnit, HookPoint, Sublayer, SublayerCut, UnitLike, Values, Vectors
+from .architecture import (
+    Architecture,
+    CustomUnit,
+    HookPoint,
+    OutputMap,
+    Sublayer,
+    SublayerCut,
+    UnitLike,
+    Values,
+    Vectors,
+    linear_cut,
+)
+
+Reads = Literal["write", "input"]
+_LATENTS: dict[str, tuple[Kind, Kind]] = {
+    "attn": ("attn_latent", "attn_bias"),
+    "mixer": ("mixer_latent", "mixer_bias"),
+    "mlp": ("mlp_latent", "mlp_bias"),
+    "moe": ("mlp_latent", "mlp_bias"),
+}
+# How SAELens folds what a dictionary's own pass leaves to others.
+_FOLDS = {
+    "expected_average_only_in": "fold_activation_norm_scaling_factor",
+    "covariance_whitening": "fold_activation_whitening",
+}
+# TransformerLens' places: what sublayers write, and what a unit cannot read, of the stream and within a sublayer.
+_WRITES = re.compile(r"hook_(?P<kind>attn|mlp)_out$")
+_BEFORE = re.compile(r"hook_resid_|hook_z$|hook_mlp_in$|hook_attn_in$")
+_WITHIN = re.compile(_BEFORE.pattern + r"|mlp\.hook_(pre|post)$|ln[12]\.hook_normalized$")
+# How far a reconstruction may be from latents times directions, relative to its size, by the dictionary's precision.
+_ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 
 class Cut(CustomUnit):
@@ -97,3 +135,184 @@ def is_fine(unit: UnitLike) -> bool:
 def unit_name(unit: UnitLike) -> str:
     """What results call a unit."""
     return unit if isinstance(unit, str) else unit.name
+
+
+class _Latents:
+    """One dictionary at one sublayer; reconstruction = latents · directions + bias."""
+
+    def __init__(self, given: Any, place: Component, reads: Reads | None) -> None:
+        self.place, self.what, self.decode = place, f"the dictionary at {place}", getattr(given, "decode", None)
+        if isinstance(given, tuple | list):
+            given = _of_tensors(self.what, *given)
+        encode, directions, bias = (getattr(given, name, None) for name in ("encode", "W_dec", "b_dec"))
+        if not callable(encode) or not isinstance(directions, Tensor) or not isinstance(bias, Tensor | None):
+            raise InputError(
+                f"{self.what} must be a SAELens object, anything with encode, W_dec [latent, d] and b_dec [d], or "
+                f"(W_enc, b_enc, W_dec, b_dec[, activation]), not {shown(given)}."
+            )
+        _check_array(f"W_dec of {self.what}", directions, ("latent", "d"))
+        if bias is not None:
+            _check_array(f"b_dec of {self.what}", bias, (directions.shape[1],))
+        cfg = getattr(given, "cfg", None)
+        is_transcoder = getattr(cfg, "d_out", None) is not None
+        self.reads: Reads = reads or ("input" if is_transcoder else "write")
+        hook = getattr(getattr(cfg, "metadata", None), "hook_name", None) or getattr(cfg, "hook_name", None)
+        fold = _FOLDS.get(getattr(cfg, "normalize_activations", "none"))
+        fault = self._misfit(hook) if isinstance(hook, str) else ""
+        if getattr(given, "W_skip", None) is not None:
+            fault = "it has a skip connection, which is no latent"
+        elif fold is not None:
+            fault = (
+                f"its inputs are scaled outside its pass: fold that into its weights first (SAELens: sae.{fold}(...))"
+            )
+        if fault:
+            raise InputError(f"{self.what} cannot be a unit: {fault}.")
+        self.encode: Callable[[Tensor], Tensor] = encode
+        self.directions = directions.detach()
+        self.bias = None if bias is None or not bool(bias.detach().any()) else bias.detach()
+        nowhere, is_biased = HookPoint(nn.Identity()), self.bias is not None
+        self.output_map = OutputMap(len(directions), nowhere, lambda: (self.directions, self.bias), is_biased)
+
+    def _misfit(self, hook: str) -> str:
+        """Why a dictionary that was trained at a place of TransformerLens cannot stand here; empty where it can."""
+        kind = "mlp" if self.place.kind == "moe" else self.place.kind
+        layer, wrote = re.search(r"blocks\.(\d+)\.", hook), _WRITES.search(hook)
+        if (layer and int(layer[1]) != self.place.layer) or (wrote and wrote["kind"] != kind):
+            return f"it was trained at {hook}, which is elsewhere"
+        if (_WITHIN if self.reads == "write" else _BEFORE).search(hook):
+            return (
+                f"it was trained at {hook}, but it must read what a sublayer writes (hook_mlp_out, hook_attn_out), or "
+                "what that is given after its norm (a transcoder)"
+            )
+        return ""
+
+    def values(self, x: Float[Tensor, "row _"]) -> Float[Tensor, "row latent"]:
+        """The latents of some inputs. Raises InputError where they do not fit, or do not decode as said."""
+        given = x.to(self.directions)
+        try:
+            with torch.no_grad():
+                latents = self.encode(given)
+                decoded = None if self.decode is None else self.decode(latents)
+        except RuntimeError as error:
+            raise InputError(f"{self.what} cannot read vectors of {x.shape[1]} numbers.") from error
+        name, shape = f"what {self.what} makes of its inputs", (len(x), len(self.directions))
+        _check_array(name, latents, shape, finite=bool(x.isfinite().all()))
+        if decoded is not None:
+            linear = latents @ self.directions + (0.0 if self.bias is None else self.bias)
+            off = float((decoded - linear).norm()) if decoded.shape == linear.shape else float("inf")
+            if not off <= _ROUNDING.get(given.dtype, 5e-2) * float(linear.norm()):
+                raise InputError(
+                    f"what {self.what} decodes is not its latents times W_dec plus b_dec (its activations are "
+                    "normalized or reshaped): fold that into its weights first."
+                )
+        return latents.to(x)
+
+
+def _of_tensors(what: str, *given: Any) -> SimpleNamespace:
+    """A dictionary of weights without an object: latents = activation(x · W_enc + b_enc)."""
+    activation = given[4] if len(given) == 5 else torch.relu
+    tensors = [torch.as_tensor(x).detach() for x in given[:4] if isinstance(x, Tensor) or hasattr(x, "__array__")]
+    if len(given) not in (4, 5) or len(tensors) < 4 or not callable(activation):
+        raise InputError(
+            f"{what} must be (W_enc [d, latent], b_enc [latent], W_dec [latent, d], b_dec [d]), four tensors, and "
+            "perhaps an activation function; ReLU is the default."
+        )
+    W_enc, b_enc, W_dec, b_dec = tensors
+    return SimpleNamespace(encode=lambda x: activation(x @ W_enc + b_enc), W_dec=W_dec, b_dec=b_dec)
+
+
+def _check_array(name: str, x: Any, shape: Sequence[int | str], finite: bool = True) -> None:
+    """Raise InputError for what is no tensor of finite numbers in a shape, whose named axes have any length."""
+    fits = isinstance(x, Tensor) and x.is_floating_point() and x.dim() == len(shape)
+    fits = fits and all(isinstance(n, str) or n == length for n, length in zip(shape, x.shape, strict=True))
+    if not fits or (finite and not bool(x.isfinite().all())):
+        got = f"a tensor of the shape {tuple(x.shape)} and type {x.dtype}" if isinstance(x, Tensor) else shown(x)
+        axes = ", ".join(map(str, shape))
+        raise InputError(f"{name} must hold finite floating-point numbers [{axes}], but is {got}.")
+
+
+class Dictionary(CustomUnit):
+    """The unit that `dictionary` makes."""
+
+    name, is_fine = "dictionary", True
+
+    def __init__(self, latents: Mapping[Component, _Latents]) -> None:
+        self._latents = dict(latents)
+
+    def of(self, sublayer: Sublayer) -> SublayerCut | None:
+        """Latents, the decoder's bias and the error, of a sublayer that has a dictionary."""
+        if (latents := self._latents.get(Component(sublayer.kind, sublayer.layer))) is None:
+            return None
+        point = sublayer.inputs if latents.reads == "input" else None
+        if point is None and latents.reads == "input":
+            raise InputError(f"the input of {sublayer} is out of sight, so a transcoder cannot read it.")
+
+        def read(seen: Callable[[HookPoint], Tensor], write: Tensor) -> Tensor:
+            return latents.values(write if point is None else seen(point))
+
+        cut = linear_cut(latents.output_map, sublayer.layer, *_LATENTS[sublayer.kind])
+        return replace(cut, points=() if point is None else (point,), read=read, error=True)
+
+    def rows_of(self, architecture: Architecture, rows: list[Component]) -> list[Component]:
+        """The rows as they are.
+
+        Raises InputError for a sublayer that the model does not have, and for directions of another width.
+        """
+        places = [Component(sublayer.kind, sublayer.layer) for sublayer in architecture.sublayers]
+        width = architecture.norm.gain.numel()
+        for place, latents in self._latents.items():
+            if place not in places:
+                raise InputError(f"there is a dictionary for {place}, but this model has no such sublayer.")
+            if latents.directions.shape[1] != width:
+                wide = latents.directions.shape[1]
+                raise InputError(f"{latents.what} writes {wide} numbers, but the residual stream has {width}.")
+        return rows
+
+    def __repr__(self) -> str:
+        return f"dictionary({', '.join(f'{at}: {len(x.directions)} latents' for at, x in self._latents.items())})"
+
+
+def dictionary(given: Any, sublayer: Any = None, reads: Reads | None = None) -> Dictionary:
+    """A unit whose rows are the latents of sparse autoencoders or transcoders: `unit=ld.dictionary(sae, "L12.mlp")`.
+
+    A sublayer's write z is taken apart into latent × direction for every latent (`L12.F7`; of an attention `L12.AF7`),
+    the decoder's bias (`L12.mlp_bias`) and what the dictionary does not reconstruct, `L12.mlp.error`: an exact sum
+    whatever the dictionary is worth, and results say how large the error is.
+
+    Args:
+        given: A SAELens SAE or transcoder; anything with `encode`, `W_dec` `[latent, d]` and `b_dec` `[d]`; or a tuple
+            `(W_enc [d, latent], b_enc, W_dec, b_dec[, activation])` with ReLU by default. Or a dict of these by the
+            labels of their sublayers.
+        sublayer: The label of the sublayer whose write is taken apart.
+        reads: "write": what the sublayer adds to the stream, as SAEs do; "input": what it is given after its norm, as
+            transcoders do. None: as the object says; "write" for a tuple.
+
+    Raises InputError for what is no dictionary, for one that was trained elsewhere or expects inputs on another scale,
+    and where its reconstruction is not latents · W_dec + b_dec (found in the first pass).
+
+    >>> import layerdiv_tl as ld, torch
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
+    ...     num_hidden_layers=1, num_attention_heads=2))
+    >>> sae = torch.randn(16, 3), torch.zeros(3), torch.randn(3, 16), torch.zeros(16)
+    >>> c = ld.contributions(tiny, [[1, 2, 3]], [7, 9], unit=ld.dictionary(sae, "L0.mlp"))
+    >>> [component.label for component in c.components], bool(c.identity_gap < 1e-6)
+    (['embed', 'L0.attn', 'L0.F0', 'L0.F1', 'L0.F2', 'L0.mlp.error'], True)
+    """
+    if reads is not None:
+        choice("reads", reads, get_args(Reads))
+    several = given if isinstance(given, Mapping) else {sublayer: given}
+    if isinstance(given, Mapping) and sublayer is not None:
+        raise InputError("a dict of dictionaries names their sublayers itself: leave sublayer out.")
+    latents: dict[Component, _Latents] = {}
+    for place, one in several.items():
+        component = Component.parse(str(place) if isinstance(place, Component) else place)
+        if component.kind not in _LATENTS or component.repeat is not None or component.name is not None:
+            raise InputError(f"{shown(place)} is not the label of a sublayer, such as 'L12.mlp' or 'L12.attn'.")
+        latents[component] = _Latents(one, component, reads)
+    if not latents:
+        raise InputError("there is no dictionary: give one, or a dict of them by the labels of their sublayers.")
+    kinds = [(place.layer, _LATENTS[place.kind]) for place in latents]
+    if len(set(kinds)) < len(kinds):
+        raise InputError("two dictionaries would give latents of one layer the same labels: give one at a time.")
+    return Dictionary(latents)
