@@ -155,10 +155,11 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
             if hasattr(norm, "cfg"):  # a HookedTransformer's norms answer in the precision of their settings
                 norm.cfg = copy.copy(norm.cfg)
                 norm.cfg.dtype = dtype
-    sign = torch.ones(width, dtype=torch.float64)
-    sign[1::2] = -1.0
+    # An input of mean zero, and zero nowhere.
+    pattern = torch.ones(width, dtype=torch.float64)
+    pattern[1::2] = -1.0
     if width % 2:
-        sign[-1] = 0.0
+        pattern[-3:] = torch.tensor([1.0, 1.0, -2.0])[-width:]
 
     def answer(x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -167,14 +168,12 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
     bias = answer(torch.zeros(width))
     # At ±64 the epsilon is lost in rounding, so the answer is the gain itself.
     large = 64.0
-    gain = (answer(large * sign) - bias) * sign * (sign.square().mean()).sqrt()
+    root = float(pattern.square().mean().sqrt())
+    gain = (answer(large * pattern) - bias) / pattern * root
     centered = bool((answer(torch.full((width,), large)) - bias).norm() < 1e-2 * gain.norm())
-    if width % 2:
-        gain[-1] = (answer(large * sign.roll(1)) - bias)[-1] * sign.roll(1)[-1] * (sign.square().mean()).sqrt()
-    small, root = 1e-3, float(sign.square().mean().sqrt())
-    response = answer(small * sign) - bias
-    # The last of an odd number of coordinates is not in this input.
-    ratio = float((response * sign) @ gain / (gain * sign.abs() @ gain).clamp_min(1e-300))
+    small = 1e-3
+    response, along = answer(small * pattern) - bias, gain * pattern
+    ratio = float(response @ along / (along @ along).clamp_min(1e-300))
     eps: float | None = max(0.0, small**2 / ratio**2 - (small * root) ** 2) if ratio > 0 else float("nan")
     # An Identity, or gains alone, answers in proportion to its input, as a norm with an epsilon never does.
     if abs(ratio * large * root / small - 1) < 1e-3:
