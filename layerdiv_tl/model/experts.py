@@ -144,21 +144,13 @@ def _read_sorted(mixture: Any, chosen: Any, output: Tensor) -> tuple[RoutedOutpu
 
 
 @dataclass(frozen=True, eq=False)
-class Shared:
-    """An expert that every token goes to: where its output, and its gate before the sigmoid, are read."""
-
-    point: HookPoint
-    gate: HookPoint | None = None
-
-
-@dataclass(frozen=True, eq=False)
 class Mixture(CustomUnit):
     """How the output of a mixture of experts is the sum of its parts: what unit="expert" takes it apart into.
 
     Attributes:
         count, slots: How many routed experts there are, and where the active ones are read.
         router: The module that sends tokens to experts; None where it is not known.
-        shared: The experts that every token goes to.
+        shared: Where the outputs of experts that every token goes to, and their gates before the sigmoid, are read.
         factor, shared_factor: What the model multiplies the sum of the routed, and of the shared experts by.
         after: Gives the matrix `[in, d]`, and its bias, between the routed experts and the output.
         norm, post: The norms there, and between the mixture and the stream, each with the place of its input.
@@ -168,7 +160,7 @@ class Mixture(CustomUnit):
     count: int
     slots: ExpertPoint
     router: nn.Module | None = None
-    shared: tuple[Shared, ...] = ()
+    shared: tuple[tuple[HookPoint, HookPoint | None], ...] = ()
     factor: float = 1.0
     shared_factor: float = 1.0
     after: Callable[[], tuple[Tensor, Tensor | None]] | None = None
@@ -183,7 +175,7 @@ class Mixture(CustomUnit):
             sublayer.layer,
         )
         biased = biased or (self.post is not None and self.post[0].bias is not None)
-        points = [self.slots, *(point for own in self.shared for point in (own.point, own.gate) if point is not None)]
+        points = [self.slots, *(point for pair in self.shared for point in pair if point is not None)]
         points += [point for _, point in filter(None, (self.norm, self.post))]
 
         def rows(repeat: int | None) -> list[Component]:
@@ -218,9 +210,9 @@ class Mixture(CustomUnit):
             norm, point = self.norm
             vectors = norm.term(vectors, norm.divisor(seen(point)))
         written = [vectors * self.factor]
-        for own in self.shared:
-            x = seen(own.point).double() * self.shared_factor
-            written.append((x if own.gate is None else x * seen(own.gate).double().sigmoid())[:, None])
+        for output, gate in self.shared:
+            x = seen(output).double() * self.shared_factor
+            written.append((x if gate is None else x * seen(gate).double().sigmoid())[:, None])
         vectors = torch.cat(written, 1)
         # The norm on the way to the stream is linear at its own statistic.
         if self.post is not None:
@@ -252,29 +244,23 @@ def mixture_in(
     router = next((x for name in _ROUTERS if isinstance(x := getattr(module, name, None), nn.Module)), None)
     made = Mixture(count, slots, router, post=None if post is None else (norm(post), HookPoint(post, "in")))
     if inside:
-        shared, last = Shared(HookPoint(block.post_feedforward_layernorm_1)), block.post_feedforward_layernorm_2
-        return replace(made, shared=(shared,), norm=(norm(last), HookPoint(last, "in"))), ""
-    shared_experts = tuple(_shared_of(module))
-    is_mean = bool(shared_experts) and getattr(module, "shared_expert_combination_strategy", "sum") == "average"
+        shared, last = HookPoint(block.post_feedforward_layernorm_1), block.post_feedforward_layernorm_2
+        return replace(made, shared=((shared, None),), norm=(norm(last), HookPoint(last, "in"))), ""
+    gate = getattr(module, "shared_expert_gate", None)
+    gate_point = HookPoint(gate) if isinstance(gate, nn.Module) else None
+    found = [own for name in _SHARED if isinstance(own := getattr(module, name, None), nn.Module)]
+    is_mean = bool(found) and getattr(module, "shared_expert_combination_strategy", "sum") == "average"
     half = 0.5 if is_mean else 1.0
     after, bias = getattr(module, "fc2_latent_proj", None), getattr(module, "bias", None)
     made = replace(
         made,
-        shared=shared_experts,
+        shared=tuple((HookPoint(own), gate_point) for own in found),
         factor=half * _factor(module),
         shared_factor=half,
         after=partial(linear_map, after) if isinstance(after, nn.Linear) else None,
         bias=bias.detach if isinstance(bias, Tensor) else None,
     )
     return made, ""
-
-
-def _shared_of(module: Any) -> Iterator[Shared]:
-    """The experts that every token goes to."""
-    gate = getattr(module, "shared_expert_gate", None)
-    for name in _SHARED:
-        if isinstance(own := getattr(module, name, None), nn.Module):
-            yield Shared(HookPoint(own), HookPoint(gate) if isinstance(gate, nn.Module) else None)
 
 
 def _factor(module: Any) -> float:

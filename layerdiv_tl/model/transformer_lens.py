@@ -191,8 +191,5 @@ def _projection(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None] | None
 
 
 def _rows(model: Any, biased: bool, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    weight, bias = model.W_U.detach().T, model.b_U.detach() if biased else None
-    if ids is None:
-        return weight, bias
-    ids = ids.to(weight.device)
-    return weight[ids], None if bias is None else bias[ids]
+    some = slice(None) if ids is None else ids.to(model.W_U.device)
+    return model.W_U.detach().T[some], model.b_U.detach()[some] if biased else None
