@@ -1,7 +1,7 @@
 """What a model is: hashes of all that its numbers follow from, and a refusal of what no hash can account for.
 
 Hooks and functions that somebody put into a loaded model are refused where results are kept under its name: see
-`foreign_code`.
+`interventions`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .batches import inference_mode_for
-from .foreign_code import is_code, is_library, refuse_foreign_code
+from .interventions import is_code, is_library, refuse_foreign_code
 from .load import Model
 
 # Where a configuration lies, who read it, generation and training: no logit depends on it.

@@ -13,8 +13,7 @@ from ..errors import InputError
 from .architecture import HALF, Architecture, HookPoint, Sublayer, UnitLike, Vectors
 from .batches import inference_mode_for, pad
 from .capture import Activations, Positions, RawCapture, SublayerOutput, capture
-from .foreign_code import users_hooks
-from .interventions import hooked_places, with_interventions
+from .interventions import hooked_places, users_hooks, with_interventions
 from .norm import AffineStep, gain
 from .reconstruction import UNNAMED, find_mismatch
 from .stream_path import number_repeats, trace
