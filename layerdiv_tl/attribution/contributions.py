@@ -13,9 +13,8 @@ from .._checks import whole_number
 from ..components import Component, Unit, labels_of
 from ..errors import InputError
 from ..model.architecture import UnitLike
-from ..model.cached_pass import read_cache, tokens_and_mask
 from ..model.cuts import unit_name, unit_of
-from ..model.forward_pass import locate_mismatch
+from ..model.forward_pass import locate_mismatch, read_cache, tokens_and_mask
 from ..model.groups import Groups
 from ..model.load import as_model
 from ..model.prompts import encode, to_python, with_mask
@@ -130,7 +129,7 @@ def contributions(
     cached = None
     if cache is not None:
         column = attention_mask.argmax(1).cpu() + torch.as_tensor(question.at)
-        cached = read_cache(model, cache, tokens, attention_mask, column, unit)
+        cached = read_cache(model.architecture, cache, tokens, attention_mask, column, unit)
     if model.engine is not None:
         run: ContributionPasses | RemoteReadOut = RemoteReadOut(model, question, unit, batch_tokens)
     else:
