@@ -124,9 +124,8 @@ class ModuleFinder:
         inputs = None if module is None else HookPoint(module, "in")
         mixture, why = mixture_in(sublayer.kind, module, block, post, self.norm)
         if mixture or why or output_map is None or (post is not None and "Norm" not in type(post).__name__):
-            reason = "mixture" if mixture or why or hasattr(module, "experts") else "hidden"
-            whole = replace(sublayer, inputs=inputs, uncut_reason=WHY_WHOLE[reason])
-            return replace(whole, mixture=mixture, experts_reason=why)
+            reason = WHY_WHOLE["mixture" if mixture or why or hasattr(module, "experts") else "hidden"]
+            return replace(sublayer, inputs=inputs, uncut_reason=reason, mixture=mixture, experts_reason=why)
         if post is not None:
             output_map = output_map.with_post(self.norm(post), HookPoint(post, "in", post_name))
         return replace(sublayer, inputs=inputs, output_map=output_map)
