@@ -24,7 +24,7 @@ from ..model.capture import Activations, answers
 from ..model.forward_pass import locate_mismatch, run
 from ..model.load import Model, as_model
 from ..model.prompts import token_texts
-from ..model.reconstruction import STEP_BY_STEP, tolerance
+from ..model.reconstruction import SAME_ANSWERS, tolerance
 from .blocks import Block, StreamWalk
 from .directions import Directions
 from .passes import OptionReader
@@ -268,7 +268,7 @@ class TextSources:
         """
         size = (np.abs(values).sum(1) + np.abs(bias)).max(1)
         gap = np.abs(values.sum(1) + bias - own).max(1) / np.maximum(size, 1e-30)
-        if not (gap <= tolerance(self.model.architecture.dtype, STEP_BY_STEP)).all():  # NaN too
+        if not (gap <= tolerance(self.model.architecture.dtype, SAME_ANSWERS)).all():  # NaN too
             raise InputError(
                 f"{self.model.name} computes other heads when its attention is computed step by step ({head.label} is "
                 f"off by {gap.max():.1e} of Σ|parts|): give one loaded with attn_implementation='eager'."

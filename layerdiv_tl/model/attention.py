@@ -30,7 +30,7 @@ from .batches import inference_mode_for, pad, upcast
 from .capture import answers, hook, only_at, watching
 from .load import Model, as_model
 from .prompts import encode_one, token_texts
-from .reconstruction import STEP_BY_STEP, tolerance
+from .reconstruction import SAME_ANSWERS, answer_gap, tolerance
 from .transformer_lens import is_transformer_lens
 
 if TYPE_CHECKING:
@@ -193,9 +193,8 @@ def eager(root: Any) -> Iterator[None]:
 
 def check_same_answers(model: Model, logits: Tensor, plain: Tensor) -> None:
     """Raise InputError where a model's logits differ from plain ones when its attention is computed step by step."""
-    # A model's logits may be zero at this token.
-    gap = float((logits - plain).abs().max() / plain.abs().max().clamp_min(1e-6))
-    if not gap <= tolerance(model.architecture.dtype, STEP_BY_STEP):
+    gap = answer_gap(logits, plain)
+    if not gap <= tolerance(model.architecture.dtype, SAME_ANSWERS):
         raise InputError(
             f"{model.name} answers differently (by {gap:.1e} of its logits) when its attention is computed step by "
             "step: give one loaded with attn_implementation='eager'."

@@ -17,11 +17,12 @@ from .. import _registry
 from .._checks import choice, one_of, shown, whole_number
 from ..components import Component
 from ..errors import InputError
-from .architecture import HALF, Architecture, Sublayer, UnitLike
+from .architecture import Architecture, Sublayer, UnitLike
 from .batches import inference_mode_for, pad
 from .forward_pass import run
 from .huggingface import of_huggingface
 from .pretrained import from_source, read_tokenizer, text_side
+from .reconstruction import SAME_ANSWERS, answer_gap, tolerance
 from .remote import NNsightEngine, is_remote
 from .transformer_lens import is_transformer_lens, of_transformer_lens
 from .weights import Adapters, adapter_names, split_adapters, without_peft
@@ -102,8 +103,8 @@ class Model:
         except Exception as error:  # adapters refuse a model in many ways
             reason = str(error).split("\n")[0]
             raise InputError(f"TransformerLens cannot wrap {self.name} in a bridge ({reason:.200}).") from error
-        off = float((logits - theirs).abs().max() / logits.abs().max())
-        if not off <= (5e-2 if self.architecture.dtype in HALF else 1e-3):
+        off = answer_gap(theirs, logits)
+        if not off <= tolerance(self.architecture.dtype, SAME_ANSWERS):
             raise InputError(f"TransformerLens' bridge gives other logits than {self.name}: off by {off:.1e} of them.")
         return bridge
 

@@ -22,7 +22,7 @@ from .._progress import shows_bars
 from ..errors import InputError
 from .converted import DEFAULT_NAME, GGUF_SHA256, REQUIREMENT, converted_gguf, default_model_folder
 from .hub import is_local_only, near
-from .reconstruction import TOLERANCE
+from .reconstruction import TOLERANCE, answer_gap
 
 # Ten times as many as any published model has.
 MOST_LAYERS = 4096
@@ -321,7 +321,7 @@ def text_side(model: Any) -> Any:
         except Exception as error:  # a model of another shape fails in its own way
             reason = " ".join(str(error).split())[:200]
             continue
-        if (one - two).abs().max() <= TOLERANCE[model.dtype] * one.abs().max():
+        if answer_gap(two, one) <= TOLERANCE[model.dtype]:
             return shell
     raise InputError(f"the text side of {type(model).__name__} cannot be taken by itself ({reason}).")
 

@@ -23,13 +23,18 @@ UNNAMED = (
 )
 # Relative to max Σ|u_i|. float32 models measure 1e-7 to 1e-6, half-precision ones up to 2e-2.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 5e-2}
-# How far answers may be from plain ones where attention is computed step by step.
-STEP_BY_STEP = 1e-3
+# How far logits may be apart that a model gives in two ways.
+SAME_ANSWERS = 1e-3
 
 
 def tolerance(dtype: torch.dtype, exact: float) -> float:
     """How far numbers may be apart: `exact`, or what half precisions lose, which round everywhere."""
     return TOLERANCE[dtype] if dtype in HALF else exact
+
+
+def answer_gap(logits: Tensor, plain: Tensor) -> float:
+    """The largest difference from plain logits, relative to the largest of these, which may be zero at a token."""
+    return float((logits - plain).abs().max() / plain.abs().max().clamp_min(1e-6))
 
 
 @dataclass(eq=False)
