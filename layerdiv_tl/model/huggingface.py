@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .architecture import KINDS, WHY_WHOLE, Architecture, HookPoint, StreamItem, Sublayer, SublayerKind
+from .architecture import KINDS, WHY_WHOLE, Architecture, HookPoint, StreamItem, Sublayer
 from .streams import family_of
 from .structure import ModuleFinder, Structure
 from .weights import is_present
@@ -122,27 +122,25 @@ class ComponentMapping(ModuleFinder):
             return None
         return module if isinstance(module, nn.Module) else None
 
-    def sublayers(self, position: int, layer: int) -> list[Sublayer]:
+    def sublayers(self, position: int, layer: int) -> Iterator[Sublayer]:
         """The sublayers of the block at a position, which is the layer of a number."""
-        found = [self._sublayer(kind, position, layer) for kind in KINDS]
-        return [sublayer for sublayer in found if sublayer is not None]
-
-    def _sublayer(self, kind: SublayerKind, position: int, layer: int) -> Sublayer | None:
-        block, inner, hook = f"blocks.{position}", "o" if kind == "attn" else "out", f"hook_{kind}_out"
-        projection = self.find(f"{block}.{kind}.{inner}")
-        post_name = post_norm_name(self.aliases, kind)
-        post = self.find(f"{block}.{post_name}")
-        whole = self.find(f"{block}.{kind}") if kind == "attn" or self.has_mlp else None
-        module = next((m for m in (post, projection, whole) if m is not None), None)
-        if module is None:
-            return None
-        output = HookPoint(module, name=f"{block}.{hook}" if self.scale == 1.0 else f"{block}.{kind}.hook_out")
-        values, count = ("attn.hook_z", self.adapter.cfg.n_heads) if kind == "attn" else ("mlp.hook_post", None)
-        made = self.output_map(projection, count, self.scale, f"{block}.{values}")
-        sublayer, statistic = Sublayer(kind, layer, output, self.scale), f"{block}.{post_name}.hook_scale"
-        sublayer = self.with_parts(sublayer, self.blocks[position], whole, made, post, statistic)
-        is_wrapped = made is None and projection is not None
-        return replace(sublayer, uncut_reason=WHY_WHOLE["wrapped"]) if is_wrapped else sublayer
+        block = f"blocks.{position}"
+        for kind in KINDS:
+            projection = self.find(f"{block}.{kind}.{'o' if kind == 'attn' else 'out'}")
+            post_name = post_norm_name(self.aliases, kind)
+            post = self.find(f"{block}.{post_name}")
+            whole = self.find(f"{block}.{kind}") if kind == "attn" or self.has_mlp else None
+            module = next((m for m in (post, projection, whole) if m is not None), None)
+            if module is None:
+                continue
+            output = f"{block}.hook_{kind}_out" if self.scale == 1.0 else f"{block}.{kind}.hook_out"
+            values, count = ("attn.hook_z", self.adapter.cfg.n_heads) if kind == "attn" else ("mlp.hook_post", None)
+            made = self.output_map(projection, count, self.scale, f"{block}.{values}")
+            sublayer = Sublayer(kind, layer, HookPoint(module, name=output), self.scale)
+            statistic = f"{block}.{post_name}.hook_scale"
+            sublayer = self.with_parts(sublayer, self.blocks[position], whole, made, post, statistic)
+            is_wrapped = made is None and projection is not None
+            yield replace(sublayer, uncut_reason=WHY_WHOLE["wrapped"]) if is_wrapped else sublayer
 
 
 def post_norm_name(aliases: Mapping[str, str | list[str]], kind: str) -> str:

@@ -94,16 +94,13 @@ def with_interventions(
         added[gap.stop] = ran[-1], torch.where(moved.any(-1, keepdim=True), gap.missing, 0.0)
     changed = {layer for layer, x in added.values() if bool(x.any())}
     # Every repeat of a layer has the row if one has it.
+    place = HookPoint(architecture.norm_module)
     interventions = {
-        place: _output_after(architecture, layer, x) for place, (layer, x) in added.items() if layer in changed
+        junction: SublayerOutput(Sublayer("intervention", cast(int, layer), place), x)
+        for junction, (layer, x) in added.items()
+        if layer in changed
     }
     return replace(raw, seen=seen, changes=(), hooked=frozenset(hooked_outputs), interventions=interventions)
-
-
-def _output_after(architecture: Architecture, layer: int | None, added: Tensor) -> SublayerOutput:
-    """What hooks add after a layer, or to the embedding, as the output of a sublayer."""
-    place = HookPoint(architecture.norm_module)
-    return SublayerOutput(Sublayer("intervention", cast(int, layer), place), added)
 
 
 def _targets(architecture: Architecture, hooked: Sequence[HookPoint]) -> dict[HookPoint, Sublayer | None]:

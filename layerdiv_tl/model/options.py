@@ -53,7 +53,8 @@ def read_options(model: Model, given: Any, prompts: Prompts, at_end: bool = True
         )
     if len(sizes := {len(row) for row in lists}) != 1:
         raise InputError(f"every prompt needs the same number of options, but there are {sorted(sizes)}.")
-    options = [[_alternatives(option) for option in row] for row in lists]
+    # Every option as its alternatives, those of a set in an order that is always the same.
+    options = [[sorted(x, key=repr) if isinstance(x, Set) else [x] for x in row] for row in lists]
     asked = [[alternative for option in row for alternative in option] for row in options]
     asked = [row if all(isinstance(alternative, str) for alternative in row) else [] for row in asked]
     found = continuations(model, prompts.texts if at_end else [None] * len(prompts), asked)
@@ -248,11 +249,6 @@ def _check_distinct(read: Sequence[Alternatives], row: Sequence[Any], where: str
                     f"{where}: in {shown(row[number])} one alternative begins another, whose probability would count "
                     "twice: leave out the longer."
                 )
-
-
-def _alternatives(option: Any) -> list[Any]:
-    """A set's elements in an order that is always the same; one option by itself."""
-    return sorted(option, key=repr) if isinstance(option, Set) else [option]
 
 
 def _name_of(model: Model, alternatives: list[Any]) -> str:

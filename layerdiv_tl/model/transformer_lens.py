@@ -8,6 +8,7 @@ It may be a `TransformerBridge` (3.9 and 4), also in compatibility mode, or a `H
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -159,19 +160,19 @@ class _BridgeParts:
         module = getattr(block, kind, None)
         if output not in self.hooks or module is None:
             return None
+        sublayer = Sublayer(kind, layer, self.point(output), self.scale, inputs=HookPoint(module, "in"))
         values = f"{name}.attn.hook_z" if kind == "attn" else f"{name}.mlp.hook_post"
-        projection, inputs = _projection(module, kind), HookPoint(module, "in")
+        projection = _projection(module, kind)
         if projection is None or values not in self.hooks:
             real = kind != "attn" and (hasattr(module, "experts") or getattr(self.cfg, "num_experts", None))
-            reason, experts_reason = WHY_WHOLE["mixture" if real else "hidden"], _NO_EXPERTS if real else ""
-            point = self.point(output)
-            return Sublayer(kind, layer, point, self.scale, None, reason, None, inputs, experts_reason=experts_reason)
+            reason = WHY_WHOLE["mixture" if real else "hidden"]
+            return replace(sublayer, uncut_reason=reason, experts_reason=_NO_EXPERTS if real else "")
         count, biased = self.cfg.n_heads if kind == "attn" else len(projection[0]), projection[1] is not None
         output_map = OutputMap(count, self.point(values), lambda: projection, biased, self.scale)
         post_name = post_norm_name(self.aliases, kind)
         if (post := getattr(block, post_name, None)) is not None:
             output_map = output_map.with_post(self.norm(post), self.point(f"{name}.{post_name}.hook_scale"))
-        return Sublayer(kind, layer, self.point(output), self.scale, output_map, inputs=inputs)
+        return replace(sublayer, output_map=output_map)
 
 
 def _projection(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None] | None:
