@@ -210,10 +210,10 @@ def vocabulary_of(model: Model) -> Vocabulary:
     """A model's vocabulary, which it keeps for as long as its weights are the same."""
     parameters = [parameter for root in model.architecture.roots for parameter in root.parameters()]
     weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
-    if model.cache.get("weights") != weights:
+    if model.cache.get("weights", weights) != weights:
         model.cache.clear()
-        model.cache["weights"] = weights
-        model.cache["vocabulary"] = Vocabulary(model.architecture)
+    if "vocabulary" not in model.cache:
+        model.cache.update(weights=weights, vocabulary=Vocabulary(model.architecture))
     vocabulary: Vocabulary = model.cache["vocabulary"]
     return vocabulary
 
