@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -106,7 +106,7 @@ class Profile(ProfileSource):
     @property
     def target_logit(self) -> ComponentByPosition:
         """Each component's contribution to the next token's logit."""
-        return self._target_logits().T
+        return (self.centered_targets.astype(np.float64) + self.means).T
 
     @property
     def bias(self) -> ComponentByPosition:
@@ -179,31 +179,33 @@ class Profile(ProfileSource):
 
         columns = component_positions(self.components, **conditions) if conditions else range(len(self.components))
         rows = row_columns(self, [self.components[i] for i in columns])
-        terms = self._terms(slice(None), list(columns))
+        terms = self._at(slice(None), list(columns))._terms()
         rows |= {name: table.reshape(-1) for name, table in terms.items()}
         frame = pd.DataFrame(rows | {"loss": np.repeat(self.losses, len(columns))})
         frame.attrs["units"] = _units(terms, self.measured_in) | {"loss": "nats"}
         frame.attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
         return frame
 
-    def _terms(self, rows: slice | np.ndarray, columns: Any = slice(None)) -> dict[str, PerComponent]:
-        """The tables of some positions and components."""
-        tables = {name: self._term(name, rows, columns) for name in self._term_names}
-        return tables | {"target_logit": self._target_logits(rows, columns)}
+    def _at(self, rows: slice | np.ndarray, columns: Sequence[int] | slice = slice(None)) -> Self:
+        """Only some positions and columns of all tables; `components` stay, for terms are divided by their number."""
+        arrays = {name: x for name, x in vars(self).items() if isinstance(x, np.ndarray)}
+        kept: dict[str, Any] = {n: x[rows] if x.ndim == 1 else x[rows][:, columns] for n, x in arrays.items()}
+        return replace(self, **kept)
+
+    def _terms(self) -> dict[str, PerComponent]:
+        """The tables of frames, `[position, component]`."""
+        return {name: self._term(name) for name in self._term_names} | {"target_logit": self.target_logit.T}
 
     def _sums(self, positions: np.ndarray) -> dict[str, Any]:
         """The sums over some positions of every term, and of the model's loss."""
         sums: dict[str, Any] = {"loss": self.losses[positions].sum()}
         step = max(1, AT_ONCE // len(self.components))
         for start in range(0, max(1, len(positions)), step):
-            for name, table in self._terms(positions[start : start + step]).items():
+            for name, table in self._at(positions[start : start + step])._terms().items():
                 sums[name] = sums.get(name, 0.0) + table.sum(0)
         return sums
 
-    def _target_logits(self, rows: Any = slice(None), columns: Any = slice(None)) -> PerComponent:
-        return self.centered_targets[rows][:, columns].astype(np.float64) + self.means[rows][:, columns]
-
-    def _term(self, name: str, rows: Any = slice(None), columns: Any = slice(None)) -> PerComponent:
+    def _term(self, name: str) -> PerComponent:
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -262,8 +264,7 @@ class SquaredProfile(Profile):
     @property
     def mse(self) -> PerPosition:
         """mean_v (t − ū)², `[position]`: the mean over components of bias − diversity."""
-        product = self._agreements().mean(1)
-        centered = (self.target_powers - 2 * product + self.powers) / self.vocabulary
+        centered = (self.target_powers - 2 * self._products.mean(1) + self.powers) / self.vocabulary
         shift = (self.ensemble_means - self.target_means) ** 2
         return {"raw": centered + shift, "centered": centered, "shift": shift}[self.part]
 
@@ -277,36 +278,32 @@ class SquaredProfile(Profile):
         """The half that is common to all ids; None in the halves themselves."""
         return replace(self, part="shift") if self.part == "raw" else None
 
-    def _agreements(self, rows: Any = slice(None), columns: Any = slice(None)) -> PerComponent:
-        table = self.centered_targets if self.agreements is None else self.agreements
-        return table[rows][:, columns].astype(np.float64)
+    @property
+    def _products(self) -> PerComponent:
+        """Σ_v of the centered target times each component's logit."""
+        return (self.centered_targets if self.agreements is None else self.agreements).astype(np.float64)
 
     @property
     def _term_names(self) -> tuple[str, ...]:
         suffixes = ("", "_centered", "_shift") if self.part == "raw" else ("",)
         return tuple(term + suffix for suffix in suffixes for term in ("bias", "diversity", "net"))
 
-    def _term(self, name: str, rows: Any = slice(None), columns: Any = slice(None)) -> PerComponent:
+    def _term(self, name: str) -> PerComponent:
         term, _, part = name.partition("_")
         part = part or self.part
         if part == "raw":  # the parts first, then their sum: raw − shift would cancel
-            return self._term(f"{term}_centered", rows, columns) + self._term(f"{term}_shift", rows, columns)
+            return self._term(f"{term}_centered") + self._term(f"{term}_shift")
         if part == "shift":
-            mean = self.means[rows][:, columns].astype(np.float64)
-            target, ensemble = self.target_means[rows, None], self.ensemble_means[rows, None]
+            mean, target, ensemble = self.means.astype(np.float64), self.target_means, self.ensemble_means
             if term == "net":
-                return target**2 - ensemble**2 + 2 * mean * (ensemble - target)
-            return (mean - (target if term == "bias" else ensemble)) ** 2
+                return (target**2 - ensemble**2)[:, None] + 2 * mean * (ensemble - target)[:, None]
+            return (mean - (target if term == "bias" else ensemble)[:, None]) ** 2
         # |x − u_i|² = |x|² − 2 x · u_i + |u_i|², for x the target or the mean of all components.
-        sizes, crosses = self.sizes[rows][:, columns], self.crosses[rows][:, columns]
-        target, power = self.target_powers[rows, None], self.powers[rows, None]
+        target, power = self.target_powers[:, None], self.powers[:, None]
         if term == "net":
-            return (target - power + 2.0 * (crosses - self._agreements(rows, columns))) / self.vocabulary
-        if term == "diversity":
-            square = sizes - 2.0 * crosses + power
-        else:
-            square = target - 2.0 * self._agreements(rows, columns) + sizes
-        return np.maximum(square, 0) / self.vocabulary  # below 0 by rounding only
+            return (target - power + 2.0 * (self.crosses - self._products)) / self.vocabulary
+        square = power - 2.0 * self.crosses if term == "diversity" else target - 2.0 * self._products
+        return np.maximum(square + self.sizes, 0) / self.vocabulary  # below 0 by rounding only
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -346,16 +343,15 @@ class CrossEntropyProfile(Profile):
         """CE(t, p) `[position]`: H(p) + Σ net_linear. It is `loss` where τ = |L| and nothing caps the logits."""
         return self.entropies + self.net_linear.sum(0)
 
-    def _term(self, name: str, rows: Any = slice(None), columns: Any = slice(None)) -> PerComponent:
-        log_partitions, expectations = self.log_partitions[rows][:, columns], self.expectations[rows][:, columns]
-        targets, entropies = self.centered_targets[rows][:, columns], self.entropies[rows, None]
+    def _term(self, name: str) -> PerComponent:
+        entropies, targets = self.entropies[:, None], self.centered_targets
         if name == "bias":
-            return np.maximum(log_partitions - self.tau * targets, 0)  # below 0 by rounding only
+            return np.maximum(self.log_partitions - self.tau * targets, 0)  # below 0 by rounding only
         if name == "diversity":
-            return np.maximum(log_partitions - self.tau * expectations - entropies, 0)
+            return np.maximum(self.log_partitions - self.tau * self.expectations - entropies, 0)
         if name == "net":
-            return entropies + self.tau * (expectations - targets)
-        return self.tau / len(self.components) * (expectations - targets)
+            return entropies + self.tau * (self.expectations - targets)
+        return self.tau / len(self.components) * (self.expectations - targets)
 
 
 def token_columns(profile: Profile) -> dict[str, Any]:
