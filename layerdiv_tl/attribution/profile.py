@@ -20,7 +20,7 @@ from ..model.architecture import UnitLike
 from ..model.batches import inference_mode_for, pad
 from ..model.cuts import is_fine
 from ..model.prompts import Prompts, refuse_tables, token_texts, with_mask
-from .profile_passes import ColumnStore, Loss, ProfileRun, Texts, profile_blocks, profile_run
+from .profile_passes import Loss, ProfileRun, Texts, profile_blocks, profile_run
 from .profile_results import Profile, ProfileSource
 from .vocabulary import extremes
 
@@ -112,10 +112,15 @@ def profile_columns(
     needed = sum(lengths) * width * (4 + tables) * (4 if half else 8)
     instead = "take a shorter text, another unit, or corpus_profile, which keeps sums only"
     check_memory(needed, f"{sum(lengths)} tokens × {width} components", instead)  # before the model runs
-    store = ColumnStore(sum(lengths), torch.float32 if half else torch.float64)
-    for _ in profile_blocks(run, ids, store, dense, activations):
-        pass
-    return store.arrays()
+    dtype, columns = torch.float32 if half else torch.float64, dict[str, torch.Tensor]()
+    for _, places, found in profile_blocks(run, ids, dense, activations, dtype, sum(lengths)):
+        for name, x in found.items():
+            if (
+                name not in columns
+            ):  # by torch: numpy asks for huge pages, whose first touch costs up to ten times as much
+                columns[name] = torch.empty(sum(lengths), *x.shape[1:], dtype=x.dtype)
+            columns[name][torch.as_tensor(places)] = x.cpu()
+    return {name: x.numpy() for name, x in columns.items()}
 
 
 def profile_of(run: ProfileRun, ids: Texts, columns: dict[str, np.ndarray]) -> Profile:
@@ -208,10 +213,10 @@ def corpus_profile(
         count += len(ids)
         sums: dict[int, dict[str, Any]] = {}
         waiting = {document: len(row) for document, row in enumerate(ids)}
-        for documents, store in profile_blocks(run, ids):
-            unknown = np.zeros(len(documents), dtype=np.int64)
-            fields = {"token_ids": unknown, "contexts": unknown, "tokens": ("",) * len(documents)}
-            part = run.result(**fields, documents=documents, **store.arrays())
+        for documents, places, found in profile_blocks(run, ids):
+            fields: dict[str, Any] = {name: x.cpu().numpy() for name, x in found.items()}
+            fields |= {"token_ids": places, "contexts": places, "tokens": ()}  # not known, and not asked for
+            part = run.result(documents=documents, **fields)
             for document in map(int, np.unique(documents)):
                 inside = documents == document
                 text = sums.setdefault(document, {})

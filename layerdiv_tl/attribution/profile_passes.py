@@ -1,15 +1,14 @@
 """The passes of a whole-vocabulary profile: windows of texts in batches, their terms, and the checks of both.
 
 The terms of all components at some positions are means, norms and inner products of logit vectors over the vocabulary.
-The columns that a profile keeps are filled here; `profile_results` makes bias and diversity of them.
+They are computed here; `profile_results` makes bias and diversity of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -131,56 +130,21 @@ def profile_run(
     return ProfileRun(model, loss, factor(tau), window, stride, model.checked_batch_tokens(batch_tokens), readout)
 
 
-class ColumnStore:
-    """Tables `[position, component]` and columns `[position]` of a result, filled some positions at a time.
-
-    Neighboring positions are written to directly: for neurons, copies cost as much as the arithmetic.
-    """
-
-    def __init__(self, count: int, dtype: torch.dtype = torch.float64) -> None:
-        self.count, self.dtype = count, dtype
-        self._tables: dict[str, Tensor] = {}
-        self._waiting: list[tuple[str, Tensor, Tensor]] = []
-
-    def view(self, name: str, width: int | None, positions: Tensor, device: torch.device) -> Tensor:
-        """Where to write some positions of a table, or with width None of a column."""
-        if name not in self._tables:
-            shape, dtype = ((self.count,), torch.float64) if width is None else ((self.count, width), self.dtype)
-            # By torch, not numpy: numpy asks for huge pages, whose first touch costs up to ten times as much.
-            self._tables[name] = torch.empty(shape, dtype=dtype)
-        table = self._tables[name]
-        if device.type == "cpu" and bool((positions.diff() == 1).all()):
-            return table[int(positions[0]) : int(positions[-1]) + 1]
-        apart = torch.empty(len(positions), *table.shape[1:], dtype=table.dtype, device=device)
-        self._waiting.append((name, positions, apart))
-        return apart
-
-    def flush(self) -> None:
-        """Copy what was written apart to its positions."""
-        for name, positions, apart in self._waiting:
-            self._tables[name][positions] = apart.cpu()
-        self._waiting.clear()
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """All tables and columns by name."""
-        return {name: table.numpy() for name, table in self._tables.items()}
-
-
 def profile_blocks(
     run: ProfileRun,
     ids: Texts,
-    store: ColumnStore | None = None,
     dense: Float[np.ndarray, "position vocabulary"] | None = None,
     known: Activations | None = None,
-) -> Iterator[tuple[Int[np.ndarray, " position"], ColumnStore]]:
-    """The terms of all positions of some texts, some at a time: the texts they are of, and their columns.
+    dtype: torch.dtype = torch.float64,
+    total: int | None = None,
+) -> Iterator[tuple[Int[np.ndarray, " position"], Int[np.ndarray, " position"], dict[str, Tensor]]]:
+    """The terms of all positions of some texts, some at a time: their texts, their places, and their columns.
 
-    Without a store every block has its own; `known` is the pass of a single window, where it was run before. Raises
-    InputError where the components do not sum to the logits.
+    `known` is the pass of a single window, where it was run before; `dtype` that of tables; `total` the number of
+    positions, for the progress bar. Raises InputError where the components do not sum to the logits.
     """
     architecture, readout = run.model.architecture, run.readout
     windows, starts = list(run.windows(ids)), np.cumsum([0] + [len(row) for row in ids])
-    total = None if store is None else store.count
     with inference_mode_for(architecture), progress(run.model.name, total, "token") as advance:
         for rows in batches([w.stop - w.start for w in windows], run.batch_tokens, architecture.length_switch):
             batch = [windows[row] for row in rows]
@@ -198,22 +162,18 @@ def profile_blocks(
                 some = measured[start : start + readout.step]
                 texts, places = documents[some], starts[documents[some]] + positions[some]
                 following = [(*ids[d][p + 1 : p + 2], -1)[0] for d, p in zip(texts, positions[some], strict=True)]
-                block_store = ColumnStore(len(some)) if store is None else store
-                at = torch.arange(len(some)) if store is None else torch.as_tensor(places)
                 # Neighbors as a slice, which copies nothing.
                 neighbors = slice(int(some[0]), int(some[-1]) + 1) if some[-1] - some[0] + 1 == len(some) else None
                 part = activations.at_positions(neighbors or torch.as_tensor(some))
-                column = partial(block_store.view, positions=at, device=part.final.device)
                 target = None if dense is None else dense[places]
-                components = _fill_terms(run, part, np.array(following), target, column)
-                block_store.flush()
+                components, columns = _terms(run, part, np.array(following), target, dtype)
                 if run.components and components != run.components:
                     raise InputError(f"{run.model.name} ran its layers differently often for different texts: {ALIKE}.")
                 run.components = components
-                yield texts, block_store
+                yield texts, places, columns
                 advance(len(some))
             _check(run, ids[batch[0].document][batch[0].start : batch[0].stop])
-            del activations, part  # or they would be held during the next pass
+            del activations, part, columns  # or they would be held during the next pass
 
 
 def _check(run: ProfileRun, ids: Sequence[int]) -> None:
@@ -228,78 +188,63 @@ def _check(run: ProfileRun, ids: Sequence[int]) -> None:
         )
 
 
-def _fill_terms(
+def _terms(
     run: ProfileRun,
     activations: Activations,
     next_ids: Int[np.ndarray, " position"],
     dense: Float[np.ndarray, "position vocabulary"] | None,
-    column: Callable[[str, int | None], Tensor],
-) -> tuple[Component, ...]:
-    """Fill the columns of some positions; NaN where there is no next token (an id below 0). The components' names.
+    dtype: torch.dtype,
+) -> tuple[tuple[Component, ...], dict[str, Tensor]]:
+    """The components of some positions, their tables `[position, component]` and columns `[position]` by name.
 
-    `dense` logits are compared with instead of the next token. `column` gives the table `[position, width]`, or with
-    None the column `[position]`, of a name.
+    NaN where there is no next token (an id below 0). `dense` logits are compared with instead of the next token.
     """
-    readout, vocabulary = run.readout, run.readout.vocabulary
-    multiplier, device = readout.architecture.logit_multiplier, activations.final.device
+    readout, vocabulary, device = run.readout, run.readout.vocabulary, activations.final.device
     unembedded, logits = model_logits(readout.architecture, activations.final)
     partition = log_sum_exp(logits)
     if not (activations.final.isfinite().all() and partition.isfinite().all()):
         check_finite(readout.walk.writes(activations), activations.final, logits)
+    unembedded = unembedded * readout.architecture.logit_multiplier
     rows = readout.rows_of(activations)
-    members = len(rows.components)
     last = torch.as_tensor(next_ids < 0, device=device)
     # At the end of a text the sum is checked at the model's own prediction.
     token = torch.as_tensor(next_ids, device=device)
     token[last] = logits[last].argmax(1)
-    target = vocabulary.rows(token)
-    ensemble = _ensemble(run, rows, unembedded * multiplier)
+    losses = partition - logits.gather(1, token[:, None])[:, 0].double()
+    whole = _whole_stream(run, rows, unembedded)
 
-    # What all rows are read along, by the name of the table, and what is known of positions, by that of the column.
-    along, known = {"centered_targets": target}, {"losses": partition - logits.gather(1, token[:, None])[:, 0].double()}
-    known["losses"][last] = torch.nan
-    if run.loss == "squared":
-        along["crosses"] = ensemble.direction / members
-        known |= {"powers": ensemble.power / members**2, "ensemble_means": ensemble.mean / members}
-        if dense is not None:
-            answer = torch.as_tensor(dense, device=device)
-            centered = answer - answer.mean(1, keepdim=True)
-            along["agreements"] = vocabulary.average(centered, readout.dtype)
-            known |= {"target_powers": centered.square().sum(1), "target_means": answer.mean(1)}
-        else:  # a one-hot target
-            ones = torch.ones(len(token), dtype=torch.float64, device=device).masked_fill_(last, torch.nan)
-            known |= {"target_powers": ones * (1 - 1 / vocabulary.size), "target_means": ones / vocabulary.size}
-    else:
-        # p = softmax(τū) of what the components sum to, not of what the model rounded, so that the identity is exact.
-        tau, wide = run.tau_of(members), ensemble.streams.to(readout.dtype)
-        chunks = [(wide @ directions.T).double() for _, directions in vocabulary.chunks(readout.dtype)]
-        log_p = (torch.cat(chunks, 1) * (tau / members)).log_softmax(1)
-        along["expectations"] = vocabulary.average(log_p.exp(), readout.dtype) - vocabulary.mean
-        known["entropies"] = -(log_p.exp() * log_p).sum(1)
-        readout.log_partitions(rows, tau, column("log_partitions", members))
+    # What all rows are read along, by the name of the table; and what is known of positions.
+    target = vocabulary.rows(token)
+    along, columns = {"centered_targets": target}, {"losses": losses.masked_fill(last, torch.nan)}
+    loss = _squared if run.loss == "squared" else _cross_entropy
+    more, known = loss(run, whole, len(rows.components), last, dense)
+    along, columns = along | more, columns | known
     if run.readers is not None:
-        p, known["entropies"] = probabilities(unembedded.double() * multiplier)
-        known["statistics"] = rows.sigma
+        p, columns["entropies"] = probabilities(unembedded.double())
+        columns["statistics"] = rows.sigma
         along["expectations"] = vocabulary.average(p, readout.dtype) - vocabulary.mean
         along |= {f"reading {number}": reader.rows(token) for number, reader in enumerate(run.readers, 1)}
-    tables = {name: column(name, members) for name in along}
+
+    def table() -> Tensor:
+        return torch.empty(len(token), len(rows.components), dtype=dtype, device=device)
+
+    tables = {name: table() for name in along}
     stacked = torch.stack([x.to(device) for x in along.values()], 1).to(readout.dtype)
     Directions(stacked, precision=readout.dtype).fill(rows, list(tables.values()))
-    targets, means = tables["centered_targets"], column("means", members)
+    targets, means = tables["centered_targets"], tables.setdefault("means", table())
     readout.means(rows, means)
     if run.loss == "squared":
-        readout.sizes(rows, column("sizes", members))
-    for name, values in known.items():
-        column(name, None).copy_(values)
-    own_logit = unembedded.gather(1, token[:, None]).double() * multiplier
+        readout.sizes(rows, tables.setdefault("sizes", table()))
+    else:
+        readout.log_partitions(rows, run.tau_of(len(rows.components)), tables.setdefault("log_partitions", table()))
+    own_logit = unembedded.gather(1, token[:, None]).double()
     of_token = Directions((target + vocabulary.mean)[:, None])
     reconstruct(run.error, rows, of_token, lambda some: (targets[:, some] + means[:, some])[:, :, None], own_logit)
     targets[last] = torch.nan
-    return tuple(rows.components)
+    return tuple(rows.components), tables | columns
 
 
-@dataclass(frozen=True, eq=False)
-class _Ensemble:
+class _WholeStream(NamedTuple):
     """The sum of all components over the vocabulary: `streams` and `direction` `[position, d+1]`, `mean`, `power`."""
 
     streams: Tensor
@@ -308,7 +253,7 @@ class _Ensemble:
     power: Tensor
 
 
-def _ensemble(run: ProfileRun, rows: Rows, logits: Float[Tensor, "position v"]) -> _Ensemble:
+def _whole_stream(run: ProfileRun, rows: Rows, logits: Float[Tensor, "position v"]) -> _WholeStream:
     """What the final stream gives the whole vocabulary, from the Gram matrix; the error of the model's own logits.
 
     ū·|L| = W · (final/σ, 1), so its size is that of the Gram matrix, and so are products of other rows with it.
@@ -323,4 +268,34 @@ def _ensemble(run: ProfileRun, rows: Rows, logits: Float[Tensor, "position v"]) 
     spread = (torch.maximum(power, least) / vocabulary.size).sqrt() + mean.abs()
     run.error.add("moments", (power - own_power).abs() / torch.maximum(power, least))
     run.error.add("moments", (mean - own_mean).abs() / spread)
-    return _Ensemble(streams, direction, mean, power)
+    return _WholeStream(streams, direction, mean, power)
+
+
+def _squared(
+    run: ProfileRun, whole: _WholeStream, members: int, last: Tensor, dense: np.ndarray | None
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Directions and columns of the squared error; a target that is not `dense` is one-hot."""
+    vocabulary = run.readout.vocabulary
+    along = {"crosses": whole.direction / members}
+    known = {"powers": whole.power / members**2, "ensemble_means": whole.mean / members}
+    if dense is not None:
+        answer = torch.as_tensor(dense, device=last.device)
+        centered = answer - answer.mean(1, keepdim=True)
+        along["agreements"] = vocabulary.average(centered, run.readout.dtype)
+        return along, known | {"target_powers": centered.square().sum(1), "target_means": answer.mean(1)}
+    ones = torch.ones(len(last), dtype=torch.float64, device=last.device).masked_fill_(last, torch.nan)
+    return along, known | {"target_powers": ones * (1 - 1 / vocabulary.size), "target_means": ones / vocabulary.size}
+
+
+def _cross_entropy(
+    run: ProfileRun, whole: _WholeStream, members: int, last: Tensor, dense: np.ndarray | None
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The mean direction under p = softmax(τū), and its entropy.
+
+    p is that of what the components sum to, not of what the model rounded, so that the identity is exact.
+    """
+    vocabulary, dtype = run.readout.vocabulary, run.readout.dtype
+    chunks = [(whole.streams.to(dtype) @ directions.T).double() for _, directions in vocabulary.chunks(dtype)]
+    log_p = (torch.cat(chunks, 1) * (run.tau_of(members) / members)).log_softmax(1)
+    expected = vocabulary.average(log_p.exp(), dtype) - vocabulary.mean
+    return {"expectations": expected}, {"entropies": -(log_p.exp() * log_p).sum(1)}
