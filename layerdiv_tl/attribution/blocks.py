@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -339,6 +340,27 @@ class Rows:
             elif wanted:  # all rows of a block together: one by one, hundreds of heads take seconds
                 out[:, list(wanted), :-1] = block.vectors(list(wanted.values())).to(out)
         return out
+
+
+def merge(several: Sequence[Sequence[Component]]) -> tuple[Component, ...]:
+    """All components of some lists, in stream order."""
+    merged = list(several[0])
+    for names in several[1:]:
+        known = set(merged)
+        for place, name in enumerate(names):
+            if name not in known:
+                merged.insert(merged.index(names[place - 1]) + 1 if place else 0, name)
+    return tuple(merged)
+
+
+def in_rows(rows: Sequence[Component], components: Sequence[Component], values: np.ndarray) -> np.ndarray:
+    """Values of some components `[example, component, …]` in the rows of more components: zero where there is none."""
+    if rows == components:
+        return values
+    place_of = {name: place for place, name in enumerate(rows)}
+    out = np.zeros((len(values), len(rows), *values.shape[2:]))
+    out[:, [place_of[c] for c in components]] = values
+    return out
 
 
 def check_finite(writes: Sequence[Write], *outputs: Tensor) -> None:

@@ -20,6 +20,7 @@ from ..model.fingerprint import fingerprint
 from ..model.load import Model, as_model
 from ..model.options import is_task
 from ..model.prompts import with_mask
+from .blocks import in_rows
 from .comparison import Comparison, TextComparison, Values
 from .contribution_results import Contributions
 from .contributions import collect
@@ -29,7 +30,7 @@ from .profile import profile_columns, profile_of
 from .profile_passes import profile_run
 from .profile_results import SquaredProfile
 from .question import read_question
-from .two_models import PerComponent, in_rows
+from .two_models import PerComponent
 from .vocabulary import Vocabulary, vocabulary_of
 
 

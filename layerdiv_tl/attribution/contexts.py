@@ -168,14 +168,9 @@ class Contexts:
         self, architecture: Architecture, examples: Sequence[int], unit: UnitLike, packed: bool
     ) -> Iterator[tuple[Int[np.ndarray, " context"], Activations]]:
         """The passes that read all contexts of some examples, in their order: one, or one for each side."""
-        numbers, sides = self.numbers(examples), self.sides(examples)
-        if len(sides) == 1:
-            yield numbers, self.run(architecture, examples, unit, packed)
-            return
-        (example,) = examples
-        for side in sides:
-            own = np.array(self.trees[example].sides) == side
-            yield numbers[own], self.run(architecture, examples, unit, packed, side)
+        numbers, sides = self.numbers(examples), np.concatenate([self.trees[e].sides for e in examples])
+        for side in np.unique(sides):
+            yield numbers[sides == side], self.run(architecture, examples, unit, packed, int(side))
 
     def sides(self, examples: Sequence[int]) -> list[int]:
         """The lengths that examples are read at, where positions depend on them."""

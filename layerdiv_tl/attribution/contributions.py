@@ -130,20 +130,19 @@ def contributions(
     if cache is not None:
         column = attention_mask.argmax(1).cpu() + torch.as_tensor(question.at)
         cached = read_cache(model.architecture, cache, tokens, attention_mask, column, unit)
-    if model.engine is not None:
-        run: ContributionPasses | RemoteReadOut = RemoteReadOut(model, question, unit, batch_tokens)
-    else:
-        run = ContributionPasses(model, question, unit, batch_tokens, cached)
+    passes = ContributionPasses if model.engine is None else RemoteReadOut
+    run = passes(model, question, unit, batch_tokens, cached)
     return collect(run, keep if top is None else _largest(top, run.batches(None)))
 
 
-def collect(run: ContributionPasses | RemoteReadOut, keep: Set[Component] | None = None) -> Contributions:
+def collect(run: ContributionPasses, keep: Set[Component] | None = None) -> Contributions:
     """The contributions of some passes, checked; `keep` None keeps all components."""
     model, unit, ids, at, option_ids = run.model, run.unit, run.question.ids, run.question.at, run.question.option_ids
     gathered = ContributionBuffer(len(ids))
     for part in run.batches(keep):
         gathered.add(part)
-    done = gathered.all()
+    done = gathered.whole
+    assert done is not None
     names, junctions = done.components, done.junctions
     if unknown := [c for c in keep or () if c not in names]:
         reused = "a layer that is used once is L3.attn, the second use of a reused one L3@2.attn"

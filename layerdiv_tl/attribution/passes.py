@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, fields, replace
-from itertools import chain, pairwise
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from ..model.batches import batches, inference_mode_for, pad
 from ..model.capture import Activations
 from ..model.forward_pass import run
 from ..model.load import Model
+from ..model.prompts import Ids
 from ..model.reconstruction import ReconstructionError
-from .blocks import ALIKE, Rows, StreamWalk, check_finite
+from .blocks import ALIKE, Rows, StreamWalk, check_finite, in_rows, merge
 from .contexts import BatchContributions, Contexts, can_pack
 from .directions import Directions, probe_directions, reconstruct, token_directions
 from .question import LogitQuestion
@@ -112,13 +114,9 @@ class OptionReader:
         names = rows.components
         chosen = [i for i, name in enumerate(names) if keep is None or name in keep]
         if expected is not None:
-            likelihood["log_likelihood"] = logits - expected.log_partition[:, None]
+            moments = expected.log_partition, expected.mean_logit
             parts = u[:, :, :k].sum(1) - likelihood["expectations"].sum(1, keepdim=True)
-            normalizer = likelihood["normalizer"] = likelihood["log_likelihood"] - parts
-            # −H(p) and, as a soft-cap is no sum over components, what that changes; the rest is rounding.
-            capped = 0.0 if architecture.soft_cap is None else logits - unembedded
-            minus_entropy = (expected.mean_logit - expected.log_partition)[:, None]
-            likelihood["likelihood_gap"] = normalizer - minus_entropy - capped
+            likelihood |= likelihoods(architecture, parts, logits, unembedded, *moments)
         for name in means:
             likelihood[name] = likelihood[name][:, chosen]
         stream = torch.stack([write.vector for write in rows.writes if write.junction], 1).double().cpu()
@@ -153,6 +151,26 @@ class OptionReader:
                 self.unexplained[write.junction] = (so_far[0] + float(squares[0]), so_far[1] + float(squares[1]))
 
 
+def likelihoods(
+    architecture: Architecture,
+    parts: Float[Tensor, "row option"],
+    logits: Float[Tensor, "row option"],
+    unembedded: Float[Tensor, "row option"],
+    log_partition: Float[Tensor, " row"],
+    mean_logit: Float[Tensor, " row"],
+) -> dict[str, Float[Tensor, "row option"]]:
+    """log p of each option, what of it the components' `parts` do not hold, and the error of that.
+
+    `unembedded` are the logits before any soft-cap, whose mean under p is `mean_logit`.
+    """
+    log_likelihood = logits - log_partition[:, None]
+    normalizer = log_likelihood - parts
+    # −H(p) and, as a soft-cap is no sum over components, what that changes; the rest is rounding.
+    capped = 0.0 if architecture.soft_cap is None else logits - unembedded
+    gap = normalizer - (mean_logit - log_partition)[:, None] - capped
+    return {"log_likelihood": log_likelihood, "normalizer": normalizer, "likelihood_gap": gap}
+
+
 @dataclass(frozen=True)
 class PassShape:
     """A forward pass: its rows, tokens in each (with padding), and how many positions are read in all."""
@@ -179,69 +197,78 @@ class ContributionPasses:
         self.model, self.question, self.unit = model, question, unit
         self.batch_tokens, self.cached = batch_tokens, cached
         self.contexts: Contexts | None = None
-        targets = question.option_ids[:, :, 0, 0]
+        self.targets = question.option_ids[:, :, 0, 0]
         if not question.is_single:
             self.contexts = Contexts(question.beginnings, question.option_ids, model.architecture.length_switch)
-            targets = self.contexts.target_ids
+            self.targets = self.contexts.target_ids
             if cached is not None:
                 raise InputError("a cache does not hold what follows options of several tokens: give the prompts.")
-            self.contexts.check(model, sides=True)
-        self.reader = OptionReader(model.architecture, targets, unit, question.directions)
-        self._members = len(model.architecture.components(unit))
+            self.contexts.check(model, sides=model.engine is None)
+        self.reader = self._reader()
+
+    def _reader(self) -> Any:
+        return OptionReader(self.model.architecture, self.targets, self.unit, self.question.directions)
 
     def batches(self, keep: Set[Component] | None) -> Iterator[BatchContributions]:
         """The contributions of some examples at a time; `keep` None keeps all components."""
-        bar = progress(self.model.name, len(self.question.ids), "prompt")
-        with inference_mode_for(self.model.architecture), bar as advance:
-            for examples, passes in self._passes():
-                steps = chain.from_iterable(self._steps(numbers, done, keep) for numbers, done in passes)
-                yield from steps if self.contexts is None else [self.contexts.by_option(examples, steps)]
-                del passes, steps  # or they would be held during the next pass
+        every = list(range(len(self.question.ids)))
+        with progress(self.model.name, len(every), "prompt") as advance:
+            for examples in self.cuts() if self.cached is None else [every]:
+                parts = self._parts(examples, keep)
+                yield from parts if self.contexts is None else [self.contexts.by_option(examples, parts)]
                 advance(len(examples))
+
+    @cached_property
+    def is_packed(self) -> bool:
+        """Whether all beginnings of a prompt's options are run in one row."""
+        return self.contexts is not None and can_pack(self.model, self.contexts)
 
     def cuts(self) -> list[list[int]]:
         """The examples of each pass."""
-        switch = self.model.architecture.length_switch
-        if self.contexts is None:
+        contexts, switch = self.contexts, self.model.architecture.length_switch
+        if contexts is None:
             return batches([len(row) for row in self.question.ids], self.batch_tokens, switch)
-        packed = can_pack(self.model, self.contexts)
-        lengths = [self.contexts.length(example, packed) for example in range(len(self.question.ids))]
+        lengths = [contexts.length(example, self.is_packed) for example in range(len(self.question.ids))]
         # Where positions change with the length of a pass, no other row may share it.
         return batches(lengths, self.batch_tokens if switch is None else 1)
 
     def shape(self, examples: Sequence[int]) -> PassShape:
         """The shape of a pass of some examples."""
-        if self.contexts is None:
-            return PassShape(len(examples), max(len(self.question.ids[example]) for example in examples), len(examples))
-        packed, positions = can_pack(self.model, self.contexts), len(self.contexts.numbers(examples))
-        if packed:
+        positions = len(examples if self.contexts is None else self.contexts.numbers(examples))
+        if self.contexts is not None and self.is_packed:
             return PassShape(len(examples), max(self.contexts.length(e, True) for e in examples), positions)
-        rows, *_ = self.contexts.plain_rows(examples)
+        rows, *_ = self._rows(examples)
         return PassShape(len(rows), max(map(len, rows)), positions)
 
-    def _passes(self) -> Iterator[tuple[list[int], Iterable[tuple[Int[np.ndarray, " row"], Activations]]]]:
-        """Examples, and their passes with the numbers of the rows that these show, batch after batch."""
-        architecture, contexts = self.model.architecture, self.contexts
-        if self.cached is not None:
-            yield list(range(len(self.question.ids))), [(np.arange(len(self.question.ids)), self.cached)]
-        elif contexts is None:
-            for rows in self.cuts():
-                (tokens, mask), at = (
-                    pad([self.question.ids[row] for row in rows]),
-                    torch.as_tensor(self.question.at[rows]),
-                )
-                yield rows, [(np.array(rows), run(architecture, tokens, mask, self.unit, at, interventions=True))]
-        else:
-            packed = can_pack(self.model, contexts)
-            for rows in self.cuts():
-                yield rows, contexts.passes(architecture, rows, self.unit, packed)
+    def _rows(self, examples: Sequence[int]) -> tuple[list[Ids], Int[Tensor, " context"], Int[Tensor, " context"]]:
+        """(rows of tokens, in which of them and at which token something is read) of a pass that is not packed."""
+        if self.contexts is not None:
+            return self.contexts.plain_rows(examples)
+        at = torch.as_tensor(self.question.at[examples])
+        return [self.question.ids[example] for example in examples], torch.arange(len(at)), at
+
+    def _parts(self, examples: list[int], keep: Set[Component] | None) -> Iterator[BatchContributions]:
+        """The contributions of some examples, or of their contexts, pass by pass and some rows at a time."""
+        architecture = self.model.architecture
+        with inference_mode_for(architecture):
+            if self.contexts is not None:
+                passes = self.contexts.passes(architecture, examples, self.unit, self.is_packed)
+            else:
+                passes = iter([(np.array(examples), self.cached or self._run(examples))])
+            for numbers, activations in passes:
+                yield from self._steps(numbers, activations, keep)
+                del activations  # or they would be held during the next pass
+
+    def _run(self, examples: list[int]) -> Activations:
+        rows, of, at = self._rows(examples)
+        return run(self.model.architecture, *pad(rows), self.unit, at, of, interventions=True)
 
     def _steps(
         self, numbers: Int[np.ndarray, " row"], activations: Activations, keep: Set[Component] | None
     ) -> Iterator[BatchContributions]:
         """The rows of one pass, some at a time."""
         architecture = self.model.architecture
-        per_row = self.reader.directions.columns * self._members
+        per_row = self.reader.directions.columns * len(architecture.components(self.unit))
         step = max(1, NUMBERS // (per_row + len(architecture.sublayers) * architecture.norm.gain.numel()))
         expected = uniform = None
         if self.reader.probes is None:
@@ -258,44 +285,30 @@ class ContributionBuffer:
     """The contributions of many passes in the prompts' order, each array made once, at the first of them.
 
     Small arrays that each pass would leave behind lie between the large ones of the next passes, and keep the memory of
-    these from being used again.
+    these from being used again. Where only some rows are steered, an intervention is zero in the others.
     """
 
     def __init__(self, rows: int) -> None:
         self.rows, self.complete = rows, True
-        # One for all passes; where hooks steer only some rows, one for each list of components.
-        self._groups: list[tuple[BatchContributions, np.ndarray]] = []
+        self.whole: BatchContributions | None = None
 
     def add(self, part: BatchContributions) -> None:
-        """Keep the rows of a part."""
-        # Compared and not hashed: a unit's components are the same objects in every pass, and may be many.
-        alike = [g for g in self._groups if (g[0].components, g[0].junctions) == (part.components, part.junctions)]
-        if not alike:
-            whole: dict[str, Any] = {n: np.empty((self.rows, *x.shape[1:]), x.dtype) for n, x in _arrays(part)}
-            alike = [(replace(part, **whole), np.zeros(self.rows, dtype=bool))]
-            self._groups += alike
-        group, known = alike[0]
-        for name, x in _arrays(part):
-            getattr(group, name)[part.rows] = x
-        known[part.rows] = True
+        """Keep the rows of a part. Raises InputError where it has other components, but for interventions."""
         self.complete &= len(part.components) == part.count
-
-    def all(self) -> BatchContributions:
-        """All rows, with every intervention in all of them: where only some are steered, it is zero in the others.
-
-        Raises InputError where passes differ in other components.
-        """
-        if len(self._groups) == 1:
-            return self._groups[0][0]
-        parts = []
-        for group, known in self._groups:
-            own: dict[str, Any] = {name: x[known] for name, x in _arrays(group)}
-            parts.append(replace(group, **own))
-        order = np.argsort(np.concatenate([part.rows for part in parts]))
-        parts = _aligned(parts)
-        columns = [dict(_arrays(part)) for part in parts]
-        together: dict[str, Any] = {name: np.concatenate([x[name] for x in columns])[order] for name in columns[0]}
-        return replace(parts[0], **together)
+        if self.whole is None:
+            empty: dict[str, Any] = {n: np.empty((self.rows, *x.shape[1:]), x.dtype) for n, x in _arrays(part)}
+            self.whole = replace(part, **empty)
+        # Compared and not hashed: a unit's components are the same objects in every pass, and may be many.
+        elif (self.whole.components, self.whole.junctions) != (part.components, part.junctions):
+            both = (self.whole, part)
+            names, junctions = merge([x.components for x in both]), merge([x.junctions for x in both])
+            if any(name.kind != "intervention" for x in both for name in set(names) - set(x.components)):
+                raise InputError(
+                    f"this model ran its layers a different number of times for different prompts: {ALIKE}."
+                )
+            self.whole, part = (_aligned(x, names, junctions) for x in both)
+        for name, x in _arrays(part):
+            getattr(self.whole, name)[part.rows] = x
 
 
 def _arrays(part: BatchContributions) -> list[tuple[str, np.ndarray]]:
@@ -303,31 +316,13 @@ def _arrays(part: BatchContributions) -> list[tuple[str, np.ndarray]]:
     return [(field.name, x) for field in fields(part) if isinstance(x := getattr(part, field.name), np.ndarray)]
 
 
-def _aligned(parts: Sequence[BatchContributions]) -> list[BatchContributions]:
-    """Parts of the same components: what some lack is zero there."""
-    names, junctions = (_merged([getattr(part, name) for part in parts]) for name in ("components", "junctions"))
-    aligned = []
-    for part in parts:
-        place_of = {name: place for place, name in enumerate(names)}
-        own: dict[str, Any] = {}
-        for field in ("values", "expectations", "vocabulary_means"):
-            if (known := getattr(part, field)) is not None:
-                own[field] = np.zeros((len(known), len(names), *known.shape[2:]))
-                own[field][:, [place_of[name] for name in part.components]] = known
-        # A stream to which nothing is added is what it was at the junction before.
-        last = np.array([name in part.junctions for name in junctions]).cumsum() - 1
-        own |= {"components": names, "junctions": junctions, "junction_scale": part.junction_scale[:, last]}
-        aligned.append(replace(part, **own))
-    return aligned
-
-
-def _merged(several: Sequence[Sequence[Component]]) -> tuple[Component, ...]:
-    """All components in stream order; what some lack must be interventions."""
-    merged = list(several[0])
-    for names in several[1:]:
-        for place, name in enumerate(names):
-            if name not in merged:
-                merged.insert(merged.index(names[place - 1]) + 1 if place else 0, name)
-    if any(name.kind != "intervention" for names in several for name in set(merged) - set(names)):
-        raise InputError(f"this model ran its layers a different number of times for different prompts: {ALIKE}.")
-    return tuple(merged)
+def _aligned(
+    part: BatchContributions, names: tuple[Component, ...], junctions: tuple[Component, ...]
+) -> BatchContributions:
+    """A part with more components: what it lacks is zero."""
+    tables = {name: getattr(part, name) for name in ("values", "expectations", "vocabulary_means")}
+    own: dict[str, Any] = {name: in_rows(names, part.components, x) for name, x in tables.items() if x is not None}
+    # A stream to which nothing is added is what it was at the junction before.
+    last = np.array([name in part.junctions for name in junctions]).cumsum() - 1
+    scale = part.junction_scale[:, last]
+    return replace(part, **own, components=names, junctions=junctions, junction_scale=scale)

@@ -19,6 +19,7 @@ from ..ensemble.tables import with_ends
 from ..errors import InputError
 from ..model.architecture import ADAPTER_ROWS
 from ..results import Result
+from .blocks import in_rows, merge
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,32 +34,6 @@ _LACKING = ("constant", "rounding", "intervention", *ADAPTER_ROWS.values())
 # Columns of frames that have no unit.
 _LABELS = ["layer", "index", "repeat", "members_a", "members_b", "position", "document", "example", "label"]
 _LABELS += ["answer_a", "answer_b"]
-
-
-def common_rows(a: Names, b: Names, models: tuple[str, str]) -> Names:
-    """The components of two models of one shape, in stream order. Raises InputError for models of different shape."""
-    if a == b:
-        return a
-    if any(c.kind not in _LACKING for c in set(a) ^ set(b)):
-        raise InputError(
-            f"{models[0]} and {models[1]} differ in shape ({len(a)} and {len(b)} components), so no component is in "
-            "both: compare them by_module(), or by relative depth, by_depth()."
-        )
-    names = list(a)
-    for place, name in enumerate(b):
-        if name not in names:
-            names.insert(names.index(b[place - 1]) + 1 if place else 0, name)
-    return tuple(names)
-
-
-def in_rows(rows: Names, components: Names, values: Float[np.ndarray, "example component ..."]) -> np.ndarray:
-    """Values of some components `[example, component, …]` in the rows of both models: zero where this one lacks it."""
-    if rows == components:
-        return values
-    place_of = {name: place for place, name in enumerate(rows)}
-    out = np.zeros((len(values), len(rows), *values.shape[2:]))
-    out[:, [place_of[c] for c in components]] = values
-    return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +61,13 @@ class TwoModels(Result):
     @cached_property
     def components(self) -> Names:
         """Those of both, in stream order. Raises InputError for models of different shape."""
-        return common_rows(self.a.components, self.b.components, (self.a.model, self.b.model))
+        names = (self.a.components, self.b.components)
+        if not self.one_shape:
+            raise InputError(
+                f"{self.a.model} and {self.b.model} differ in shape ({len(names[0])} and {len(names[1])} components), "
+                "so no component is in both: compare them by_module(), or by relative depth, by_depth()."
+            )
+        return names[0] if names[0] == names[1] else merge(names)
 
     def _in_common(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """A table of either model in the rows of both."""
