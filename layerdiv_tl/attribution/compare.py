@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, overload
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -21,17 +22,18 @@ from ..model.load import Model, as_model
 from ..model.options import is_task
 from ..model.prompts import with_mask
 from .blocks import in_rows
-from .comparison import Comparison, TextComparison, Values
-from .contribution_results import Contributions
+from .comparison import Comparison, TextComparison
 from .contributions import collect
 from .directions import token_directions
 from .passes import ContributionPasses
 from .profile import profile_columns, profile_of
 from .profile_passes import profile_run
 from .profile_results import SquaredProfile
-from .question import read_question
-from .two_models import PerComponent
+from .question import LogitQuestion, read_question
 from .vocabulary import Vocabulary, vocabulary_of
+
+# The parts of a change, in the order in which a's stream and read-out become b's.
+PARTS = ("own", "statistic", "gain", "unembedding")
 
 
 @overload
@@ -142,18 +144,7 @@ def compare(
             f"{names[0]} and {names[1]} read these prompts or options as different tokens, so their logits answer "
             "different questions: compare models of one tokenizer, or give token ids."
         )
-    runs = [
-        ContributionPasses(model, question, unit, model.checked_batch_tokens(batch_tokens))
-        for model, question in zip(models, questions, strict=True)
-    ]
-    readings = _read_by_both(*runs)
-    wide = _collect_both(*runs)
-    k = wide[0].model_logits.shape[1]
-    a, b = (replace(c, values=np.ascontiguousarray(c.values[:, :, :k])).comparable for c in wide)
-    found = Comparison(a=a, b=b, parts=None, **_same_weights(models))
-    if labels is not None:
-        found = replace(found, labels=gold_options(labels, a.values.shape, first.options))
-    return replace(found, parts=_parts(found, wide, readings)) if readings is not None and found.one_shape else found
+    return _compare_options(models, questions, unit, batch_tokens, labels)
 
 
 def _same_weights(models: Sequence[Model]) -> dict[str, Any]:
@@ -162,120 +153,114 @@ def _same_weights(models: Sequence[Model]) -> dict[str, Any]:
     return {"same_weights": fingerprint(models[0]) == fingerprint(models[1]), "roundoff": coarsest}
 
 
-@dataclass(frozen=True, eq=False)
-class _Readings:
-    """Read-outs of some tokens that both models' streams are read by.
+class _ReadOuts(NamedTuple):
+    """Three read-outs of some tokens that both models' streams are read by: b's, a's, a's unembedding behind b's norm.
 
     Attributes:
-        read_outs: Those that differ on these tokens, of these three: b's, a's, and a's unembedding behind b's norm.
-        vectors: Their directions `[token, d+1]`.
+        vocabularies, directions: Those of them that differ on these tokens, and their directions `[token, d+1]`.
         added: `[token]`, what a's unembedding behind b's norm adds by itself.
-        by_b, by_a, by_both: Which of them each of the three is.
+        by_b, by_a, by_both: The number of each among these.
     """
 
-    read_outs: list[Vocabulary]
-    vectors: list[Float[torch.Tensor, "token d+1"]]
+    vocabularies: list[Vocabulary]
+    directions: list[Float[torch.Tensor, "token d+1"]]
     added: Float[np.ndarray, " token"]
     by_b: int
     by_a: int
     by_both: int
 
 
-def _readings(models: Sequence[Model], tokens: Int[torch.Tensor, " token"], centered: bool, full: bool) -> _Readings:
-    """Read-outs of two models; `centered` are minus their means over the vocabulary, and `full` with their constants.
+def _read_outs(
+    models: Sequence[Model], tokens: Int[torch.Tensor, " token"], centered: bool, constant: bool
+) -> _ReadOuts | None:
+    """Read-outs of two models; None where a cannot read what b writes.
 
-    Without their means, two unembeddings may differ in ids only that no text holds.
+    `centered` ones are minus their means over the vocabulary. `constant`: those that differ only in what they add by
+    themselves are told apart.
     """
     a, b = models
+    if a.architecture.norm.gain.numel() != b.architecture.norm.gain.numel():
+        return None
     every = [vocabulary_of(b), vocabulary_of(a), Vocabulary(replace(a.architecture, norm=b.architecture.norm))]
-    vectors = [token_directions(v.architecture, tokens) - (v.mean if centered else 0.0) for v in every]
-    added = vectors[2][:, -1].cpu().numpy()
-    vectors = [x.cpu() if full else x[:, :-1].cpu() for x in vectors]
-    alike = [next(i for i, other in enumerate(vectors) if torch.equal(own, other)) for own in vectors]
+    found = [(token_directions(v.architecture, tokens) - (v.mean if centered else 0.0)).cpu() for v in every]
+    compared = [x if constant else x[:, :-1] for x in found]
+    # Without their means, two unembeddings may differ in ids only that no text holds.
+    alike = [next(i for i, other in enumerate(compared) if torch.equal(own, other)) for own in compared]
     distinct = sorted(set(alike))
     numbers = [distinct.index(i) for i in alike]
-    return _Readings([every[i] for i in distinct], [vectors[i] for i in distinct], added, *numbers)
+    added = found[2][:, -1].numpy()
+    return _ReadOuts([every[i] for i in distinct], [found[i] for i in distinct], added, *numbers)
 
 
-def _read_by_both(a: ContributionPasses, b: ContributionPasses) -> _Readings | None:
-    """Let both passes be read along the directions of both; None where a cannot read what b writes.
+def _compare_options(
+    models: Sequence[Model], questions: Sequence[LogitQuestion], unit: UnitLike, batch_tokens: int | None, labels: Any
+) -> Comparison:
+    """What `compare` gives for options.
 
     Single tokens are read as they are, where b's own reading is its reading of itself. Those of longer options are read
     minus the mean over the vocabulary, after b's own, and once more by a with a's statistic, last. Both passes get the
     same columns: products of one shape are the same to the last bit where models are the same.
     """
-    if a.model.architecture.norm.gain.numel() != b.model.architecture.norm.gain.numel():
-        return None
-    long = not a.question.is_single
-    found = _readings([a.model, b.model], b.reader.tokens, centered=long, full=True)
-    own = [b.reader.vectors] if long else []
-    found = replace(found, **{name: getattr(found, name) + long for name in ("by_b", "by_a", "by_both")})
-    groups = [*own, *found.vectors]
-    if len(groups) > 1:
-        for run in (a, b):
-            run.reader.read_along(groups[1:], [*range(len(groups)), *[found.by_a] * long], constant=long)
-    return found
-
-
-def _collect_both(a: ContributionPasses, b: ContributionPasses) -> list[Contributions]:
-    """Both models' contributions; to options of several tokens, b is also read with what a's passes have shown."""
-    first = collect(a)
-    if a.contexts is not None and b.contexts is not None:
-        b.reader.statistics, b.contexts.others = torch.as_tensor(a.contexts.statistics), a.contexts
-    return [first, collect(b)]
-
-
-def _parts(found: Comparison, wide: Sequence[Contributions], readings: _Readings) -> dict[str, Values]:
-    """The four parts of every change, in the rows of both models; of options of several tokens five."""
-    names, k, long = found.components, found.a.model_logits.shape[1], wide[0].option_ids.ndim > 2
-    # [example, component, option] by which read-out, then by a with its own statistic
-    mine, theirs = (
-        np.split(in_rows(names, c.components, c.values), range(k, c.values.shape[2], k), axis=2) for c in wide
+    first, second = (
+        ContributionPasses(model, question, unit, model.checked_batch_tokens(batch_tokens))
+        for model, question in zip(models, questions, strict=True)
     )
-    before, by_a, by_both, by_b = (
-        mine[readings.by_a],
-        *(theirs[i] for i in (readings.by_a, readings.by_both, readings.by_b)),
-    )
+    long = not questions[0].is_single
+    outs = _read_outs(models, second.reader.tokens, centered=long, constant=True)
+    columns, others = [0], list[torch.Tensor]()
+    if outs is not None:
+        others = outs.directions if long else outs.directions[1:]
+        columns = [*range(len(others) + 1), *[outs.by_a + 1] * long]
+    for run in (first, second) if others else ():
+        run.reader.read_along(others, columns, constant=long)
+    wide = [collect(first)]
+    if others and first.contexts is not None and second.contexts is not None:
+        # b's stream is then also read with what a's passes have shown.
+        second.reader.statistics, second.contexts.others = torch.as_tensor(first.contexts.statistics), first.contexts
+    wide.append(collect(second))
+    k = wide[0].model_logits.shape[1]
+    a, b = (replace(c, values=np.ascontiguousarray(c.values[:, :, :k])).comparable for c in wide)
+    labels = None if labels is None else gold_options(labels, a.values.shape, questions[0].options)
+    found = Comparison(a=a, b=b, parts=None, labels=labels, **_same_weights(models))
+    if outs is None or not found.one_shape:
+        return found
+    # [example, component, option] by each read-out in turn
+    every = [np.split(in_rows(found.components, c.components, c.values), len(columns), axis=2) for c in wide]
     if long:
-        after, constants = theirs[-1], None
-    else:
-        assert found.a.statistic is not None
-        assert found.b.statistic is not None
-        after = by_a * (found.b.statistic / found.a.statistic)[:, None, None]
-        place = np.unique(found.a.option_ids, return_inverse=True)[1].reshape(found.a.option_ids.shape)
-        constants = readings.added[place]
-    parts = _steps(names, (before, after, by_a, by_both, by_b), mine[0], constants)
-    if long:
-        a, b = (in_rows(names, side.components, side.values) for side in (found.a, found.b))
-        parts["expectation"] = _difference(b - by_b, a - before)
-    return parts
+        parts = _parts(found.components, (every[0][1:], every[1][1:]), outs)
+        own, theirs = (in_rows(found.components, side.components, side.values) for side in (a, b))
+        parts["expectation"] = _difference(theirs - every[1][1 + outs.by_b], own - every[0][1 + outs.by_a])
+        return replace(found, parts=parts)
+    assert a.statistic is not None
+    assert b.statistic is not None
+    added = outs.added[np.unique(a.option_ids, return_inverse=True)[1].reshape(a.option_ids.shape)]
+    return replace(found, parts=_parts(found.components, every, outs, b.statistic / a.statistic, added))
 
 
-def _steps(
+def _parts(
     names: Sequence[Component],
-    readings: Sequence[np.ndarray],
-    own: np.ndarray,
-    added: np.ndarray | None,
+    readings: Sequence[Sequence[np.ndarray]],
+    outs: _ReadOuts,
+    ratio: Float[np.ndarray, " example"] | None = None,
+    added: np.ndarray | None = None,
     dtype: type = np.float64,
 ) -> dict[str, np.ndarray]:
-    """The parts of a change, `[example, component, …]`, from what is read step by step on the way from a to b.
+    """The parts of every change, `[example, component, …]`, from readings of a's stream and of b's by each read-out.
 
-    `readings`: a's stream by a; b's by a with a's statistic, with b's, by a's unembedding behind b's norm, and by b.
-    What the read-outs add by themselves is no component's own change: `own` is a's reading of itself and `added` what
-    a's unembedding adds behind b's norm; None where the readings hold both.
+    With `ratio`, b's statistic over a's, a's first reading holds its own `constant`, and `added` is what a's
+    unembedding adds behind b's norm. Without, all readings hold theirs, and the last one is by a with a's statistic.
     """
-    parts = {
-        name: _difference(x, y, dtype)
-        for name, y, x in zip(("own", "statistic", "gain", "unembedding"), readings, readings[1:], strict=False)
-    }
-    if (constant := Component("constant")) in names:
+    mine, theirs = readings
+    before, by_a, by_both, by_b = mine[outs.by_a], theirs[outs.by_a], theirs[outs.by_both], theirs[outs.by_b]
+    after = theirs[-1] if ratio is None else by_a * ratio.reshape(-1, *[1] * (by_a.ndim - 1))
+    steps = pairwise((before, after, by_a, by_both, by_b))
+    parts = {name: _difference(y, x, dtype) for name, (x, y) in zip(PARTS, steps, strict=True)}
+    if (constant := Component("constant")) in names:  # what the read-outs add is no component's own change
         at = names.index(constant)
-        before = readings[0][:, at] if added is None else own[:, at]
-        between = readings[3][:, at] if added is None else added
-        for part in ("own", "statistic"):
-            parts[part][:, at] = np.where(np.isnan(before), np.nan, 0.0)
-        parts["gain"][:, at] = _difference(between, before, dtype)
-        parts["unembedding"][:, at] = _difference(readings[4][:, at], between, dtype)
+        start, between = (before[:, at], by_both[:, at]) if added is None else (mine[0][:, at], added)
+        parts["own"][:, at] = parts["statistic"][:, at] = np.where(np.isnan(start), np.nan, 0.0)
+        parts["gain"][:, at] = _difference(between, start, dtype)
+        parts["unembedding"][:, at] = _difference(by_b[:, at], between, dtype)
     return parts
 
 
@@ -300,53 +285,33 @@ def _compare_texts(models: list[Model], texts: Any, unit: UnitLike, batch_tokens
         )
     if all(len(row) < 2 for row in ids[0]):
         raise InputError("a text of one token has no next one to predict: give a longer text.")
-    readings = None
-    if models[0].architecture.norm.gain.numel() == models[1].architecture.norm.gain.numel():
-        tokens = torch.tensor(sorted({token for row in ids[0] for token in row[1:]}))
-        readings = _readings(models, tokens, centered=True, full=False)
-    profiles, columns = [], []
+    tokens = torch.tensor(sorted({token for row in ids[0] for token in row[1:]}))
+    outs = _read_outs(models, tokens, centered=True, constant=False)
+    profiles, readings, nets, entropies, statistics = [], [], [], [], []
     for run in runs:
-        run = replace(run, readers=[] if readings is None else readings.read_outs[1:])
-        found = profile_columns(run, ids[0])
-        names = [name for name in found if name in ("expectations", "entropies", "statistics") or "reading" in name]
-        columns.append({name: found.pop(name) for name in names})
-        profile = profile_of(run, ids[0], found)
+        run = replace(run, readers=[] if outs is None else outs.vocabularies[1:])
+        columns = profile_columns(run, ids[0])
+        nets.append(columns.pop("expectations") - columns["centered_targets"])
+        entropies.append(columns.pop("entropies"))
+        statistics.append(columns.pop("statistics"))
+        others = [columns.pop(name) for name in list(columns) if name.startswith("reading")]
+        # Where a text ends there is nothing to predict.
+        own = columns["centered_targets"]
+        readings.append([own, *(np.where(np.isnan(own), np.nan, x) for x in others)])
+        profile = profile_of(run, ids[0], columns)
         assert isinstance(profile, SquaredProfile)
         profiles.append(profile)
-    nets = [c["expectations"] - p.centered_targets for c, p in zip(columns, profiles, strict=True)]
-    entropies = (columns[0]["entropies"], columns[1]["entropies"])
-    made = TextComparison(
-        a=profiles[0],
-        b=profiles[1],
-        parts=None,
-        nets=(nets[0], nets[1]),
-        entropies=entropies,
-        **_same_weights(models),
-    )
-    return (
-        replace(made, parts=_text_parts(made, columns, readings)) if readings is not None and made.one_shape else made
-    )
-
-
-def _text_parts(
-    found: TextComparison, columns: Sequence[dict[str, np.ndarray]], readings: _Readings
-) -> dict[str, PerComponent]:
-    """The four parts of every change of the centered logit, in the rows of both models."""
-    names, profiles = found.components, (found.a, found.b)
-
-    def reading(side: int, number: int) -> PerComponent:
-        own = profiles[side].centered_targets
-        values = columns[side][f"reading {number}"] if number else own
-        # Where a text ends there is nothing to predict.
-        return in_rows(names, profiles[side].components, np.where(np.isnan(own), np.nan, values).astype(np.float64))
-
-    before, by_a, by_both, by_b = (
-        reading(0, readings.by_a),
-        *(reading(1, n) for n in (readings.by_a, readings.by_both, readings.by_b)),
-    )
-    after = by_a * (columns[1]["statistics"] / columns[0]["statistics"])[:, None]
+    a, b = profiles
+    both: dict[str, Any] = {"nets": tuple(nets), "entropies": tuple(entropies)}
+    found = TextComparison(a=a, b=b, parts=None, **both, **_same_weights(models))
+    if outs is None or not found.one_shape:
+        return found
     # What the read-out adds to the next token by itself; NaN at the end of a text.
-    following = np.append(found.a.token_ids[1:], 0)
-    added, has_next = np.full(len(following), np.nan), found.a.has_target
-    added[has_next] = readings.added[np.unique(following[has_next], return_inverse=True)[1]]
-    return _steps(names, (before, after, by_a, by_both, by_b), reading(0, 0), added, np.float32)
+    following, added = np.append(a.token_ids[1:], 0), np.full(len(a.token_ids), np.nan)
+    added[a.has_target] = outs.added[np.searchsorted(tokens.numpy(), following[a.has_target])]
+    every = [
+        [in_rows(found.components, side.components, x.astype(np.float64)) for x in own]
+        for side, own in zip(profiles, readings, strict=True)
+    ]
+    ratio = statistics[1] / statistics[0]
+    return replace(found, parts=_parts(found.components, every, outs, ratio, added, np.float32))

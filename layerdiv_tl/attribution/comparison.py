@@ -16,7 +16,7 @@ from ..ensemble.intervals import mean_interval, paired_interval
 from ..ensemble.tables import with_ends
 from .contribution_results import Contributions
 from .profile_results import ComponentByPosition, PerPosition, SquaredProfile, row_columns, token_columns
-from .two_models import PerComponent, PerExample, TwoModels
+from .two_models import PerComponent, TwoModels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,14 +59,9 @@ class Comparison(TwoModels):
     labels: Int[np.ndarray, " example"] | None = None
 
     @cached_property
-    def _values(self) -> tuple[Values, Values]:
-        return self._in_common(self.a.values, self.b.values)
-
-    @cached_property
     def change(self) -> Values:
         """`[example, component, option]`, b minus a. Raises InputError for models of different shape."""
-        a, b = self._values
-        return b - a
+        return self._change(*self._logits)
 
     @property
     def own_change(self) -> Values:
@@ -91,7 +86,7 @@ class Comparison(TwoModels):
         `_centered` as softmax sees it), and of `net_linear` (in nats), whose sum is the change of the cross-entropy
         minus that of the entropy: see `totals`. Raises InputError for models of different shape.
         """
-        a, b = self._values
+        a, b = self._in_common(*self._logits)
         changes = {"change": self.change} | {f"{name}_change": part for name, part in (self.parts or {}).items()}
         sizes = {"size": self.change} | ({} if self.parts is None else {"own_size": self.parts["own"]})
         frame = self._by_component(
@@ -115,8 +110,8 @@ class Comparison(TwoModels):
         """
         import pandas as pd
 
-        pair = [score.sum(1, keepdims=True) for score in self._group_scores()]
-        rows: dict[str, tuple[Any, Any]] = {"score": (pair[0], pair[1]), **self._terms("totals")}
+        scores: Any = [score.sum(1, keepdims=True) for score in self._scores]
+        rows: dict[str, tuple[Any, Any]] = {"score": scores, **self._terms("totals")}
         records = []
         for name, (before, after) in rows.items():
             change = (after - before)[:, 0]
@@ -133,7 +128,7 @@ class Comparison(TwoModels):
         """
         import pandas as pd
 
-        a, b = (score.sum(1) for score in self._group_scores())
+        a, b = (score.sum(1) for score in self._scores)
         columns: dict[str, Any] = {"example": np.arange(len(a)), "a": a, "b": b, "change": b - a}
         columns |= {f"answer_{name}": side.logits.argmax(1) for name, side in (("a", self.a), ("b", self.b))}
         return self._finish(pd.DataFrame(columns | ({} if self.labels is None else {"label": self.labels})))
@@ -150,7 +145,7 @@ class Comparison(TwoModels):
         """Both models' by loss, among the same members; none without labels, and of a single option."""
         if self.labels is None or self.a.values.shape[2] < 2:
             return {}
-        sides: Sequence[Any] = self._values if self.one_shape else (self.a, self.b)
+        sides: Sequence[Any] = self._in_common(*self._logits) if self.one_shape else (self.a, self.b)
         pairs = {loss: [decompose(u, self.labels, loss=loss) for u in sides] for loss in ("squared", "cross_entropy")}
         return {loss: (pair[0], pair[1]) for loss, pair in pairs.items()}
 
@@ -168,11 +163,13 @@ class Comparison(TwoModels):
     def _clusters(self) -> Int[np.ndarray, " example"]:
         return np.arange(len(self.a.values))
 
-    def _group_scores(self) -> tuple[PerComponent, PerComponent]:
-        return self._score(self.a.values), self._score(self.b.values)
+    @property
+    def _logits(self) -> tuple[Values, Values]:
+        return self.a.values, self.b.values
 
-    def _sizes(self) -> tuple[PerExample, PerExample]:
-        return np.abs(self.a.values).sum(1).max(1), np.abs(self.b.values).sum(1).max(1)
+    @property
+    def _scores(self) -> tuple[PerComponent, PerComponent]:
+        return self._score(self.a.values), self._score(self.b.values)
 
     def _unit_of(self, name: str) -> str:
         if name.startswith(("net_linear", "cross_entropy", "entropy")):
@@ -184,7 +181,7 @@ class Comparison(TwoModels):
 
     def __repr__(self) -> str:
         n, _, k = self.a.values.shape
-        a, b = (score.sum(1) for score in self._group_scores())
+        a, b = (score.sum(1) for score in self._scores)
         return self._summary(f"{n} examples × {k} options", f"mean change of the score {(b - a).mean():+.4g}")
 
 
@@ -210,25 +207,20 @@ class TextComparison(TwoModels):
     nets: tuple[PerComponent, PerComponent]
     entropies: tuple[PerPosition, PerPosition]
 
-    def _changed(self, a: PerComponent, b: PerComponent) -> PerComponent:
-        before, after = self._in_common(a, b)
-        return np.where(self.a.has_target[:, None], after - before, np.nan)
-
     @property
     def change(self) -> ComponentByPosition:
         """Of the next token's logit: sums over components to the change of that logit."""
-        return self._changed(self.a.target_logit.T, self.b.target_logit.T).T
+        return self._change(*self._logits).T
 
     @property
     def centered_change(self) -> ComponentByPosition:
         """The same minus each component's mean over the vocabulary, which softmax cannot see."""
-        a, b = (side.centered_targets.astype(np.float64) for side in (self.a, self.b))
-        return self._changed(a, b).T
+        return self._change(self.a.centered_targets, self.b.centered_targets).T
 
     @property
     def loss_change(self) -> ComponentByPosition:
         """Of what is added to the cross-entropy, in nats: their sum and the entropy's change are the loss's change."""
-        return self._changed(*self.nets).T
+        return self._change(*self.nets).T
 
     @property
     def own_change(self) -> ComponentByPosition:
@@ -310,11 +302,13 @@ class TextComparison(TwoModels):
     def _clusters(self) -> Int[np.ndarray, " example"]:
         return self.a.documents[self.a.has_target]
 
-    def _group_scores(self) -> tuple[PerComponent, PerComponent]:
-        return self.nets[0][self.a.has_target], self.nets[1][self.a.has_target]
+    @property
+    def _logits(self) -> tuple[PerComponent, PerComponent]:
+        return self.a.target_logit.T, self.b.target_logit.T
 
-    def _sizes(self) -> tuple[PerExample, PerExample]:
-        return np.abs(self.a.target_logit).sum(0), np.abs(self.b.target_logit).sum(0)
+    @property
+    def _scores(self) -> tuple[PerComponent, PerComponent]:
+        return self.nets[0][self.a.has_target], self.nets[1][self.a.has_target]
 
     def _unit_of(self, name: str) -> str:
         return "nats" if name.startswith(("loss", "entropy", "net_", "score")) else "logits"

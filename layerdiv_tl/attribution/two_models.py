@@ -74,6 +74,10 @@ class TwoModels(Result):
         rows = self.components
         return in_rows(rows, self.a.components, a), in_rows(rows, self.b.components, b)
 
+    def _change(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        before, after = self._in_common(a, b)
+        return after - before
+
     def _own(self) -> np.ndarray:
         if self.parts is None:
             raise InputError(
@@ -100,7 +104,8 @@ class TwoModels(Result):
         all components a little, not its row `rounding` alone. A yardstick, not a bound: bfloat16 copies of trained and
         of random models changed at most 4 unit roundoffs × Σ_i|u_i| in any component, row and option.
         """
-        return ROUNDOFFS * self.roundoff * np.maximum(*self._sizes())
+        sizes = [np.abs(u).reshape(*u.shape[:2], -1).sum(1).max(1) for u in self._logits]
+        return ROUNDOFFS * self.roundoff * np.maximum(*sizes)
 
     @property
     def first_changed(self) -> Component | None:
@@ -139,21 +144,20 @@ class TwoModels(Result):
         import pandas as pd
 
         names, number = group_numbers([*groups[0], *groups[1]])
-        columns: dict[str, Any] = {by: names}
-        scores, shares, sums = self._group_scores(), dict[str, Any](), []
-        for side, score, group in zip("ab", scores, np.split(number, [len(groups[0])]), strict=True):
+        counts, sums, shares = dict[str, Any](), dict[str, np.ndarray](), dict[str, Any]()
+        for side, score, group in zip("ab", self._scores, np.split(number, [len(groups[0])]), strict=True):
             # A group of zeros at the end, so that both sides have all groups.
             padded = np.pad(score, ((0, 0), (0, len(names))))
-            sums.append(sum_by_group(padded, np.append(group, np.arange(len(names)))))
-            columns |= {f"members_{side}": np.bincount(group, minlength=len(names))}
-            totals = np.bincount(self._clusters, score.sum(1))
-            whole = sums[-1].mean(0)
-            shares |= {side: whole, f"share_{side}": whole / (whole.sum() if clear_of_zero(totals) else np.nan)}
-        columns |= {name: shares[name] for name in ("a", "b", "share_a", "share_b")}
-        change = sums[1] - sums[0]
-        columns["change"] = change.mean(0)
+            sums[side] = sum_by_group(padded, np.append(group, np.arange(len(names))))
+            counts[f"members_{side}"] = np.bincount(group, minlength=len(names))
+            is_clear = clear_of_zero(np.bincount(self._clusters, score.sum(1)))
+            whole = sums[side].mean(0)
+            shares[f"share_{side}"] = whole / (whole.sum() if is_clear else np.nan)
+        change = sums["b"] - sums["a"]
+        means = {name: x.mean(0) for name, x in (sums | {"change": change}).items()}
+        columns = {by: names} | counts | {name: means[name] for name in "ab"} | shares | {"change": means["change"]}
         if self._is_independent:
-            columns |= with_ends("change", change.mean(0), *mean_interval(change))
+            columns |= with_ends("change", means["change"], *mean_interval(change))
         frame = pd.DataFrame(columns)
         if by == "depth":
             place = {"embedding": 0.0, "after": 2.0}
@@ -192,13 +196,15 @@ class TwoModels(Result):
     def _is_independent(self) -> bool:
         return len(np.unique(self._clusters)) == len(self._clusters)
 
+    @property
     @abstractmethod
-    def _group_scores(self) -> tuple[PerComponent, PerComponent]:
-        """What each component of either model adds to what groups are compared by."""
+    def _logits(self) -> tuple[np.ndarray, np.ndarray]:
+        """Contributions to logits of either model, `[example, component, …]`."""
 
+    @property
     @abstractmethod
-    def _sizes(self) -> tuple[PerExample, PerExample]:
-        """Σ_i|u_i| of either model."""
+    def _scores(self) -> tuple[PerComponent, PerComponent]:
+        """What each component of either model adds to what groups are compared by."""
 
     @abstractmethod
     def _unit_of(self, name: str) -> str:

@@ -261,6 +261,19 @@ def test_models_of_different_shape_are_compared_by_module_and_relative_depth():
     np.testing.assert_allclose(same.by_depth(3)["change"][1:], by_layer)
 
 
+@pytest.mark.parametrize("options", [OPTIONS, LONG])
+def test_models_of_different_width_read_their_own_streams(options):
+    """a cannot read what b writes, so the sums of both are those of their own contributions, without parts."""
+    a, b = llama(), llama(seed=1, hidden_size=64)
+    c = ld.compare(a, b, PROMPTS, options)
+    for side, model in ((c.a, a), (c.b, b)):
+        own = ld.contributions(model, PROMPTS, options).comparable
+        np.testing.assert_allclose(side.values, own.values, atol=1e-12)
+    assert c.parts is None
+    with pytest.raises(ld.InputError, match="no parts"):
+        c.own_change.sum()
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("make", [llama, gpt2])
 def test_a_half_precision_copy_stays_within_rounding(make, seed):
