@@ -172,24 +172,21 @@ class Contexts:
         for side in np.unique(sides):
             yield numbers[sides == side], self.run(architecture, examples, unit, packed, int(side))
 
-    def sides(self, examples: Sequence[int]) -> list[int]:
-        """The lengths that examples are read at, where positions depend on them."""
-        return sorted({side for example in examples for side in self.trees[example].sides})
-
     def run(
         self, architecture: Architecture, examples: Sequence[int], unit: UnitLike, packed: bool, side: int | None = None
     ) -> Activations:
         """One pass that reads the contexts of some examples, of one side or of all, in their order."""
-        inputs = self._packed(examples, architecture) if packed else self._plain(examples, side)
-        ids, mask, at, of = (inputs.pop(name) for name in ("ids", "mask", "at", "of"))
-        return run(architecture, ids, mask, unit, at, of, interventions=True, **inputs)
+        if packed:
+            return run(architecture, unit=unit, interventions=True, **self._packed(examples, architecture))
+        rows, of, at = self.plain_rows(examples, side)
+        return run(architecture, *pad(rows), unit, at, of, interventions=True)
 
     def check(self, model: Model, sides: bool = False) -> None:
         """Raise InputError where a prompt and its option are longer than the model reads.
 
         And, unless `sides` are read one by one, where options of one prompt are read at different positions.
         """
-        if not sides and (split := [n for n in range(len(self.trees)) if len(self.sides([n])) > 1]):
+        if not sides and (split := [n for n, tree in enumerate(self.trees) if len(set(tree.sides)) > 1]):
             raise InputError(
                 f"options of prompt {split[0]} lie on both sides of {model.architecture.length_switch} tokens, where "
                 f"{model.name} changes its positions: give options of one length, or a shorter prompt."
@@ -213,11 +210,6 @@ class Contexts:
             rows += [prompt + leaf for leaf in leaves]
         of, at = torch.tensor(places).T
         return rows, of, at
-
-    def _plain(self, examples: Sequence[int], side: int | None) -> dict[str, Tensor]:
-        rows, of, at = self.plain_rows(examples, side)
-        ids, mask = pad(rows)
-        return {"ids": ids, "mask": mask, "of": of, "at": at}
 
     def _packed(self, examples: Sequence[int], architecture: Architecture) -> dict[str, Tensor]:
         """A row for every example: its prompt and, side by side, the last tokens of all beginnings."""
@@ -247,10 +239,13 @@ class Contexts:
 
     def places(self, examples: Sequence[int]) -> tuple[Int[np.ndarray, "e s t"], Int[np.ndarray, "e s t"]]:
         """`[example, sequence, token]`: which of these examples' contexts scores each token, and as which target."""
-        shift = np.cumsum([0] + [len(self.trees[e].beginnings) for e in examples])[:-1]
         place = np.stack([self.trees[e].place for e in examples])
-        place = np.where(place == NONE, NONE, place + shift[:, None, None])
+        place = np.where(place == NONE, NONE, place + self._starts(examples)[:, None, None])
         return place, np.stack([self.trees[e].column for e in examples])
+
+    def _starts(self, examples: Sequence[int]) -> Int[np.ndarray, " example"]:
+        """The first context of each of these examples, among theirs."""
+        return np.cumsum([0] + [len(self.trees[e].beginnings) for e in examples])[:-1]
 
     def by_option(self, examples: Sequence[int], steps: Iterable[BatchContributions]) -> BatchContributions:
         """The numbers of some examples' contexts, summed over each option's positions.
@@ -258,54 +253,43 @@ class Contexts:
         An option of several alternatives has the log-sum-exp of their log-likelihoods: the mean over them, weighted by
         how likely each is, and the entropy of these weights.
         """
-        shift = np.cumsum([0] + [len(self.trees[e].beginnings) for e in examples])[:-1]
-        place, column = self.places(examples)
-        summed: dict[str, np.ndarray] = {}
-        done, roots, statistics, gap = 0, [], [], np.zeros(len(examples))
-        for step in steps:
-            count = len(step.rows)
-            assert step.expectations is not None
-            width = self.target_ids.shape[1]
-            own = {f"values {i}": step.values[:, :, i : i + width] for i in range(0, step.values.shape[2], width)}
-            readings = list(own)
-            own["expectations"] = step.expectations[:, :, None]
-            own |= {name: getattr(step, name)[:, None] for name in SUMMED}
-            for token in range(place.shape[2]):
-                here = place[:, :, token]
-                e, s = np.nonzero((here >= done) & (here < done + count))
-                context, target = here[e, s] - done, column[e, s, token]
-                for name, x in own.items():
-                    if name not in summed:
-                        summed[name] = np.zeros((len(examples), x.shape[1], place.shape[1]))
-                    summed[name][e, :, s] += x[context, :, target if x.shape[2] > 1 else 0]
-            self.statistics[step.rows] = step.statistic
-            np.maximum.at(gap, np.searchsorted(shift, np.arange(done, done + count), "right") - 1, step.stream_gap)
-            roots.append(step.junction_scale)
-            statistics.append(step.statistic)
-            done += count
-        options, alternatives = self.option_ids.shape[1:3]
-        split = {name: x.reshape(*x.shape[:2], options, alternatives) for name, x in summed.items()}
-        present = self.option_ids[list(examples), :, :, 0] != NONE
-        score = np.where(present, split["log_likelihood"][:, 0], -np.inf)
-        total = np.logaddexp.reduce(score, axis=2)
-        self.weights[list(examples)] = np.exp(score - total[:, :, None])
-        weights = dict.fromkeys(split, self.weights[list(examples)])
-        if self.others is not None:
-            weights |= dict.fromkeys(readings[1:], self.others.weights[list(examples)])
-        mixed = {name: np.einsum("emka,eka->emk", x, weights[name]) for name, x in split.items()}
-        likelihood = mixed["log_likelihood"][:, 0]
+        step, *others = steps
+        columns = {name: x for name, x in vars(step).items() if isinstance(x, np.ndarray)}
+        for name, x in columns.items():
+            columns[name] = np.concatenate([x, *(getattr(other, name) for other in others)])
+        starts, (place, column) = self._starts(examples), self.places(examples)
+        self.statistics[columns["rows"]] = columns["statistic"]
+
+        def summed(x: Float[np.ndarray, "context *rest target"]) -> Float[np.ndarray, "e option alternative *rest"]:
+            """Sums over the tokens of each alternative."""
+            scored = (place != NONE).reshape(*place.shape, *[1] * (x.ndim - 2))
+            tokens = range(place.shape[2])
+            taken = (np.moveaxis(x, -1, 1)[place[:, :, t], column[:, :, t]] * scored[:, :, t] for t in tokens)
+            return sum(taken).reshape(*self.option_ids[list(examples)].shape[:3], *x.shape[1:-1])
+
+        likely = np.where(self.option_ids[list(examples), :, :, 0] != NONE, summed(columns["log_likelihood"]), -np.inf)
+        total = np.logaddexp.reduce(likely, axis=2)
+        own = self.weights[list(examples)] = np.exp(likely - total[:, :, None])
+        mixed = {name: (summed(columns[name]) * own).sum(2) for name in SUMMED}
+        # [context, component, reading, target], as many targets for each read-out
+        targets = self.target_ids.shape[1]
+        values = summed(columns["values"].reshape(*columns["values"].shape[:2], -1, targets))
+        theirs = own if self.others is None else self.others.weights[list(examples)]
+        weights = np.stack([own, *[theirs] * (values.shape[4] - 1)], 3)
+        mixed_values = np.einsum("eoamr,eoar->emro", values, weights)
+        expected = np.repeat(columns["expectations"][:, :, None], targets, 2)
         return replace(
             step,
             rows=np.array(examples),
-            values=np.concatenate([mixed[name] for name in readings], 2),
-            expectations=mixed["expectations"],
-            logits=mixed["logits"][:, 0],
+            values=mixed_values.reshape(*mixed_values.shape[:2], -1),
+            expectations=np.einsum("eoam,eoa->emo", summed(expected), own),
+            logits=mixed["logits"],
             log_likelihood=total,
-            normalizer=mixed["normalizer"][:, 0] + (total - likelihood),
-            likelihood_gap=mixed["likelihood_gap"][:, 0],
-            junction_scale=np.concatenate(roots)[shift],
-            statistic=np.concatenate(statistics)[shift],
-            stream_gap=gap,
+            normalizer=mixed["normalizer"] + (total - mixed["log_likelihood"]),
+            likelihood_gap=mixed["likelihood_gap"],
+            junction_scale=columns["junction_scale"][starts],
+            statistic=columns["statistic"][starts],
+            stream_gap=np.maximum.reduceat(columns["stream_gap"], starts),
         )
 
 
