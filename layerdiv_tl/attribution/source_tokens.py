@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .._checks import check_memory
 from .._progress import progress
-from ..components import Component, labels_of, positions
+from ..components import Component, component_columns, labels_of, positions
 from ..errors import InputError
 from ..model.architecture import Sublayer
 from ..model.attention import SourceValues, SourceWatch, check_same_answers, value_biases
@@ -25,16 +25,106 @@ from ..model.forward_pass import locate_mismatch, run
 from ..model.load import Model, as_model
 from ..model.prompts import token_texts
 from ..model.reconstruction import SAME_ANSWERS, tolerance
+from ..results import Result
 from .blocks import Block, StreamWalk
 from .directions import Directions
 from .passes import OptionReader
 from .question import read_question
-from .source_results import SourceTokens
 from .vocabulary import vocabulary_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # How far parts may be from their head, relative to max Σ|parts|; half precisions round as they do everywhere.
 _EXACT = 1e-6
 _INSTEAD = "take fewer prompts, options or heads, or a shorter text"
+
+
+@dataclass(frozen=True, eq=False)
+class SourceTokens(Result):
+    """Direct logit contributions of heads, split by source token: Σ over sources + value bias = the head's own.
+
+    Attributes:
+        values: float64 `[example, head, source, option]`, in logits: attention weight × value (without its bias), on
+            its way to the logits. Sources are the prompt's tokens; those after the position read have 0.
+        value_bias: float64 `[example, head, option]`: Σ weights × the value that the attention has of an input of
+            zeros. Weights that sum to less than 1 (sinks) leave as much less of it.
+        output_bias, biases: float64 `[example, bias, option]`: what the attentions' output projections and the norms
+            after them add by themselves, which is no head's, and these components.
+        weights: float64 `[example, head, source]`, the attention pattern's row at the position read.
+        heads: The heads, in stream order.
+        option_ids, options: Token ids `[example, option]` and the texts: K of them, or K for every example.
+        tokens: The tokens of each prompt, as texts.
+        token_ids, lengths, positions: The prompts' ids one after another, their lengths, and the position read in each.
+        identity_gap: max |Σ sources + value bias − head| / max (Σ|sources| + |value bias|) over examples, heads and
+            options; the heads are those of the same pass, read before the output projection.
+        logit_gap: max |Σ components − logits| / max Σ|components| of that pass, as `Contributions.identity_gap`.
+    """
+
+    values: Float[np.ndarray, "example head source option"]
+    value_bias: Float[np.ndarray, "example head option"]
+    output_bias: Float[np.ndarray, "example bias option"]
+    weights: Float[np.ndarray, "example head source"]
+    heads: tuple[Component, ...]
+    biases: tuple[Component, ...]
+    option_ids: Int[np.ndarray, "example option"]
+    options: tuple
+    tokens: tuple[tuple[str, ...], ...]
+    token_ids: Int[np.ndarray, " token"]
+    lengths: Int[np.ndarray, " example"]
+    positions: Int[np.ndarray, " example"]
+    identity_gap: float
+    logit_gap: float
+    model: str
+
+    @property
+    def contributions(self) -> Float[np.ndarray, "example head option"]:
+        """The heads' own direct contributions: the sum of their parts, in logits."""
+        return self.values.sum(2) + self.value_bias
+
+    def option_texts(self, example: int) -> tuple[str, ...]:
+        """The options of an example."""
+        return self.options if isinstance(self.options[0], str) else self.options[example]
+
+    def frame(self) -> pd.DataFrame:
+        """One row per example, head, part and option: attention weight and contribution in logits.
+
+        Parts of a head are its source tokens up to the position read (`part` "token", with `source` and
+        `source_token`) and, where there is one, its "value bias"; an attention's "output bias" has a row of its own
+        component. `contribution_centered` is less the part's mean over the options, where there are several.
+        """
+        import pandas as pd
+
+        tables, k = [], self.values.shape[3]
+        for example, end in enumerate(self.positions + 1):
+            none, texts = np.array([None]), np.array(self.tokens[example][:end], dtype=object)
+            shown, bias = self.weights[example, :, :end], self.value_bias[example, :, None]
+            parts = [("token", self.heads, np.arange(end), texts, self.values[example, :, :end], shown)]
+            if self.value_bias.any():
+                parts.append(("value bias", self.heads, none, none, bias, shown.sum(1, keepdims=True)))
+            if self.biases:
+                unweighted = np.full((len(self.biases), 1), np.nan)
+                parts.append(("output bias", self.biases, none, none, self.output_bias[example, :, None], unweighted))
+            options = np.array(self.option_texts(example), dtype=object)
+            for part, components, source, token, values, weights in parts:
+                rows, n = len(components), len(source)
+                columns = {"example": example} | component_columns(components, np.repeat(np.arange(rows), n * k))
+                columns |= {"part": part, "source": pd.array(np.tile(np.repeat(source, k), rows), dtype="Int64")}
+                columns |= {"source_token": np.tile(np.repeat(token, k), rows), "weight": np.repeat(weights, k)}
+                columns |= {"option_index": np.tile(np.arange(k), rows * n), "option": np.tile(options, rows * n)}
+                columns |= {"contribution": values.reshape(-1)}
+                if k > 1:
+                    columns |= {"contribution_centered": (values - values.mean(2, keepdims=True)).reshape(-1)}
+                tables.append(pd.DataFrame(columns))
+        frame = pd.concat(tables, ignore_index=True)
+        frame.attrs["units"] = {name: "logits" for name in frame.columns if name.startswith("contribution")}
+        frame.attrs |= {"identity_gap": self.identity_gap, "logit_gap": self.logit_gap}
+        return frame
+
+    def __repr__(self) -> str:
+        n, heads, sources, k = self.values.shape
+        shape = f"{n} examples × {heads} heads × {sources} source tokens × {k} options"
+        return f"SourceTokens({self.model}: {shape}; identity gap {self.identity_gap:.1e})"
 
 
 def source_tokens(
@@ -104,29 +194,25 @@ def source_tokens(
             if not arrays:
                 check_same_answers(model, done.logits, answers(architecture, tokens, mask, places)[1])
             whole = reader.read(done, np.array(rows))
-            attentions = heads_of_pass(model, done, watch, biases)
-            kept = [
-                (attention, some)
-                for attention in attentions
-                if (some := [i for i, head in enumerate(attention.heads) if wanted is None or head in wanted])
-            ]
-            names = [attention.heads[i] for attention, some in kept for i in some]
-            along = reader.directions.at(torch.as_tensor(rows))
-            parts = [attention.read(along, places, some) for attention, some in kept]
-            values, value_bias = (torch.cat(x, 1) for x in zip(*parts, strict=True))
+            along, names, parts = reader.directions.at(torch.as_tensor(rows)), list[Component](), []
+            for attention in heads_of_pass(model, done, watch, biases):
+                some = [i for i, head in enumerate(attention.heads) if wanted is None or head in wanted]
+                names += [attention.heads[i] for i in some]
+                if some:
+                    parts.append((*attention.read(along, places, some), attention.weights(places)[:, some]))
+            values, value_bias, weights = (torch.cat(x, 1) for x in zip(*parts, strict=True))
             # Compared with the heads that `contributions` would give of the pass.
             split = torch.as_tensor(whole.values[:, [whole.components.index(head) for head in names]])
             gap = max(gap, float((values.sum(2) + value_bias - split).abs().max()))
             size = max(size, float((values.abs().sum(2) + value_bias.abs()).max()))
             biased = [i for i, c in enumerate(whole.components) if c.kind == "attn_bias"]
             found = {"values": values.numpy(), "value_bias": value_bias.numpy(), "output_bias": whole.values[:, biased]}
-            found["weights"] = torch.cat([a.weights(places)[:, some] for a, some in kept], 1).numpy()
-            for name, x in found.items():
+            for name, x in (found | {"weights": weights.numpy()}).items():
                 if name not in arrays:  # sources come third, up to the longest prompt's
                     third = longest if name in ("values", "weights") else x.shape[2]
                     arrays[name] = np.zeros((len(ids), x.shape[1], third, *x.shape[3:]))
                 arrays[name][rows, :, : x.shape[2]] = x
-            del done, watch, attentions, kept, parts  # or they would be held during the next pass
+            del done, watch, attention, parts  # or they would be held during the next pass
             advance(len(rows))
     reader.error.check(model.name, "head", lambda: locate_mismatch(architecture, ids[0]))
     gap /= max(size, 1e-300)
@@ -167,8 +253,7 @@ class HeadSources:
 
     def weights(self, at: Int[Tensor, " n"]) -> Float[Tensor, "n head source"]:
         """The pattern's rows at one position of each row, or at several positions of the only row."""
-        w = self.factors.weights
-        return (w[torch.arange(len(at)), :, at] if len(w) > 1 else w[0, :, at].transpose(0, 1)).double().cpu()
+        return _shown(self.factors.weights, at)
 
     def read(
         self, along: Directions, at: Int[Tensor, " n"], some: Sequence[int]
@@ -176,20 +261,21 @@ class HeadSources:
         """What the values of each source, and their bias, add along each position's directions, for some heads."""
         before = along.before(self.block)
         before = (before if along.index is None else before[along.index])[:, :, some].double().cpu()
-        if (gate := self.factors.gate) is not None:
-            rows = torch.arange(len(at)) if len(gate) > 1 else torch.zeros_like(at)
-            before = before * gate[:, some][rows, :, at].double().cpu()[:, None]
+        if self.factors.gate is not None:
+            before = before * _shown(self.factors.gate, at)[:, None, some]
         # The divisor of the position read in each row, or of all positions of the only row.
         divisor = self.divisor if len(self.divisor) == len(at) else self.divisor[at]
         before = before / divisor[:, None, None, None]
-        weights, bias = self.weights(at)[:, some], self.bias[some]
-        values = self.factors.values[:, some].double().cpu() - bias[:, None]
-        if len(values) > 1:
-            u = torch.einsum("nhsw,nohw->nhso", values, before)
-        else:
-            u = torch.einsum("hsw,nohw->nhso", values[0], before)
-        of_bias = torch.einsum("hw,nohw->nho", bias, before) * weights.sum(2, keepdim=True)
-        return u * weights[..., None], of_bias
+        weights, bias = self.weights(at)[:, some, :, None], self.bias[some]
+        values = self.factors.values[:, some].double().cpu() - bias[:, None]  # one row's are those of all positions
+        of_bias = torch.einsum("hw,nohw->nho", bias, before)
+        return torch.einsum("nhsw,nohw->nhso", values, before) * weights, of_bias * weights.sum(2)
+
+
+def _shown(x: Float[Tensor, "row head token *rest"], at: Int[Tensor, " n"]) -> Float[Tensor, "n head *rest"]:
+    """Numbers at one position of each row, or at several positions of the only row."""
+    rows = torch.arange(len(at)) if len(x) > 1 else torch.zeros_like(at)
+    return x[rows, :, at].double().cpu()
 
 
 def heads_of_pass(

@@ -15,7 +15,7 @@ from .. import style
 from ..html import quoted
 
 if TYPE_CHECKING:
-    from ...attribution.source_results import SourceTokens
+    from ...attribution.source_tokens import SourceTokens
 
 _BIAS = "value bias"
 
