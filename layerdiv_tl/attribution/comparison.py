@@ -22,18 +22,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Values = Float[np.ndarray, "example component option"]
-# What is compared of two decompositions, by table: {name: (loss, term)}.
-_GAUGES = ("", "_centered")
-_NET = {"net_linear": ("cross_entropy", "net_linear")}
+# Terms of two decompositions that are compared, by table; those of the cross-entropy, all others of the squared error.
 _TERMS = {
-    "components": {t + gauge: ("squared", t + gauge) for t in ("bias", "diversity", "net") for gauge in _GAUGES} | _NET,
-    "totals": {"accuracy": ("squared", "accuracy"), "cross_entropy": ("cross_entropy", "loss")}
-    | {"entropy": ("cross_entropy", "entropy")}
-    | _NET
-    | {
-        t + gauge: ("squared", t + gauge) for gauge in _GAUGES for t in ("loss", "bias", "diversity", "diversity_logit")
-    },
+    "components": "bias bias_centered diversity diversity_centered net net_centered net_linear",
+    "totals": "accuracy cross_entropy entropy net_linear loss bias diversity diversity_logit "
+    "loss_centered bias_centered diversity_centered diversity_logit_centered",
 }
+_NATS = ("cross_entropy", "entropy", "net_linear")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,9 +106,8 @@ class Comparison(TwoModels):
         import pandas as pd
 
         scores: Any = [score.sum(1, keepdims=True) for score in self._scores]
-        rows: dict[str, tuple[Any, Any]] = {"score": scores, **self._terms("totals")}
         records = []
-        for name, (before, after) in rows.items():
+        for name, (before, after) in {"score": scores, **self._terms("totals")}.items():
             change = (after - before)[:, 0]
             ends = (paired_interval if name == "accuracy" else mean_interval)(change)
             numbers = {"a": before.mean(), "b": after.mean()} | with_ends("change", change.mean(), *ends)
@@ -153,11 +147,13 @@ class Comparison(TwoModels):
         """Terms of both models' tables, `[example, row]`, in the names of frames here."""
         if not self._decompositions:
             return {}
-        names = _TERMS[table]
-        terms = {
-            loss: [d.per_example(table).terms for d in self._decompositions[loss]] for loss in dict(names.values())
-        }
-        return {name: (terms[loss][0][term], terms[loss][1][term]) for name, (loss, term) in names.items()}
+        tables = {loss: [d.per_example(table).terms for d in pair] for loss, pair in self._decompositions.items()}
+        found = {}
+        for name in _TERMS[table].split():
+            a, b = tables["cross_entropy" if name in _NATS else "squared"]
+            term = "loss" if name == "cross_entropy" else name
+            found[name] = (a[term], b[term])
+        return found
 
     @cached_property
     def _clusters(self) -> Int[np.ndarray, " example"]:
@@ -172,7 +168,7 @@ class Comparison(TwoModels):
         return self._score(self.a.values), self._score(self.b.values)
 
     def _unit_of(self, name: str) -> str:
-        if name.startswith(("net_linear", "cross_entropy", "entropy")):
+        if name.startswith(_NATS):
             return "nats"
         if name == "accuracy":
             return "share"

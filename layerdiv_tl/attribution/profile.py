@@ -22,7 +22,7 @@ from ..model.cuts import is_fine
 from ..model.prompts import Prompts, refuse_tables, token_texts, with_mask
 from .profile_passes import Loss, ProfileRun, Texts, profile_blocks, profile_run
 from .profile_results import Profile, ProfileSource
-from .vocabulary import extremes
+from .promoted_tokens import promotions_of_pairs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -278,14 +278,11 @@ def _top_tokens(
     stop = position + 1 if model.architecture.length_switch is None else window.stop
     at = position - window.start
     with inference_mode_for(model.architecture):
-        activations = forward_pass.run(
-            model.architecture, *pad([row[window.start : stop]]), readout.unit, interventions=True
-        )
-        vectors = readout.rows_of(activations.at_positions(slice(at, at + 1))).vectors(columns)[0]
-        means = (vectors @ readout.vocabulary.mean).cpu()
-        token_ids, logits = (x.cpu() for x in extremes(readout, vectors, k))
+        tokens = pad([row[window.start : stop]])
+        activations = forward_pass.run(model.architecture, *tokens, readout.unit, interventions=True)
+        token_ids, logits, means = promotions_of_pairs(readout, activations, [(at, column) for column in columns], k)
     # [component, promotes or suppresses, rank] as rows, all promoted first.
-    token_id, centered = (x.view(-1, 2, k).transpose(0, 1).flatten().numpy() for x in (token_ids, logits.double()))
+    token_id, centered = (x.reshape(-1, 2, k).swapaxes(0, 1).ravel() for x in (token_ids, logits.astype(np.float64)))
     frame = pd.DataFrame(
         {
             "component": np.tile(np.repeat([run.components[column].label for column in columns], k), 2),
@@ -293,7 +290,7 @@ def _top_tokens(
             "rank": np.tile(np.arange(1, k + 1), 2 * len(columns)),
             "token": token_texts(model, token_id),
             "token_id": token_id,
-            "contribution": centered + np.tile(np.repeat(means.numpy(), k), 2),
+            "contribution": centered + np.tile(np.repeat(means, k), 2),
             "contribution_centered": centered,
         }
     )

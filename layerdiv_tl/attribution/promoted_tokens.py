@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,7 @@ from .vocabulary import VocabularyReadout, extremes, model_logits
 NUMBERS = 32_000_000
 
 
-@dataclass(frozen=True, eq=False)
-class TokenLogits:
+class TokenLogits(NamedTuple):
     """Contributions to chosen tokens at every position, all minus the component's mean over the vocabulary.
 
     Attributes:
@@ -34,8 +33,7 @@ class TokenLogits:
     expectations: Float[np.ndarray, "position component"]
 
 
-@dataclass(frozen=True, eq=False)
-class NextTokens:
+class NextTokens(NamedTuple):
     """The model's own distribution over the next token at every position.
 
     Attributes:
@@ -91,25 +89,23 @@ def token_logits(
 
 def promotions_of_pairs(
     readout: VocabularyReadout, activations: Activations, pairs: Sequence[tuple[int, int]], k: int
-) -> tuple[Int[np.ndarray, "pair rank"], Float[np.ndarray, "pair rank"]]:
+) -> tuple[Int[np.ndarray, "pair rank"], Float[np.ndarray, "pair rank"], Float[np.ndarray, " pair"]]:
     """What components promote and suppress, for pairs (position, number of a component) of a pass.
 
     Returns ids and logits beyond a component's mean over the vocabulary, both `[pair, 2k]`: k that it promotes, most
-    first, then k that it suppresses, most first. All pairs go through the vocabulary together: that is what costs.
+    first, then k that it suppresses, most first; and that mean. All pairs go through the vocabulary together: that is
+    what costs.
     """
-    wanted: dict[int, list[int]] = {}
-    for number, (position, _) in enumerate(pairs):
-        wanted.setdefault(position, []).append(number)
-    at, order, vectors = sorted(wanted), list[int](), list[Tensor]()
-    step = max(1, NUMBERS // (readout.width * readout.architecture.norm.gain.numel()))
-    for start in range(0, len(at), step):
-        here = at[start : start + step]
-        places = torch.as_tensor(here, device=activations.final.device)
-        rows = readout.rows_of(activations.at_positions(places))
-        of_all = rows.vectors(range(len(rows.components))).to(readout.dtype)
-        for row, position in enumerate(here):
-            vectors.append(of_all[row, [pairs[number][1] for number in wanted[position]]])
-            order += wanted[position]
-    ids, logits = extremes(readout, torch.cat(vectors), k)
-    back = np.argsort(np.array(order))
-    return ids.cpu().numpy()[back], logits.cpu().numpy()[back]
+    positions, columns = np.array(pairs).T
+    vectors = torch.empty(len(pairs), readout.architecture.norm.gain.numel() + 1, dtype=torch.float64)
+    step = max(1, NUMBERS // (readout.width * vectors.shape[1]))
+    at = np.unique(positions)
+    for some in (at[start : start + step] for start in range(0, len(at), step)):
+        rows = readout.rows_of(activations.at_positions(torch.as_tensor(some, device=activations.final.device)))
+        here = np.flatnonzero(np.isin(positions, some))
+        wanted, number = np.unique(columns[here], return_inverse=True)
+        vectors[here] = rows.vectors(wanted.tolist())[np.searchsorted(some, positions[here]), number].cpu()
+    vectors = vectors.to(activations.final.device)
+    ids, logits = extremes(readout, vectors, k)
+    means = vectors @ readout.vocabulary.mean
+    return ids.cpu().numpy(), logits.cpu().numpy(), means.cpu().numpy()

@@ -102,7 +102,7 @@ def pack_promotions(model: Model, text: TextNumbers, at: Sequence[int], size: in
                 continue
             column = {c: i for i, c in enumerate(numbers.components)}
             of_unit = [(pairs[n][0], column[text.shown[pairs[n][1]]]) for n in own]
-            ids[own], logits[own] = promotions_of_pairs(
+            ids[own], logits[own], _ = promotions_of_pairs(
                 vocabulary_readout(model, unit, "float32"), text.pass_at(unit), of_unit, k
             )
     blobs = []
