@@ -24,7 +24,7 @@ from ..model.prompts import with_mask
 from .blocks import in_rows
 from .comparison import Comparison, TextComparison
 from .contributions import collect
-from .directions import token_directions
+from .directions import Directions, token_directions
 from .passes import ContributionPasses
 from .profile import profile_columns, profile_of
 from .profile_passes import profile_run
@@ -198,8 +198,7 @@ def _compare_options(
     """What `compare` gives for options.
 
     Single tokens are read as they are, where b's own reading is its reading of itself. Those of longer options are read
-    minus the mean over the vocabulary, after b's own, and once more by a with a's statistic, last. Both passes get the
-    same columns: products of one shape are the same to the last bit where models are the same.
+    minus the mean over the vocabulary, after b's own, and b's stream once more by a with a's statistic, last.
     """
     first, second = (
         ContributionPasses(model, question, unit, model.checked_batch_tokens(batch_tokens))
@@ -207,16 +206,17 @@ def _compare_options(
     )
     long = not questions[0].is_single
     outs = _read_outs(models, second.reader.tokens, centered=long, constant=True)
-    columns, others = [0], list[torch.Tensor]()
-    if outs is not None:
-        others = outs.directions if long else outs.directions[1:]
-        columns = [*range(len(others) + 1), *[outs.by_a + 1] * long]
-    for run in (first, second) if others else ():
-        run.reader.read_along(others, columns, constant=long)
+    readers = [first.reader, second.reader]
+    others = [] if outs is None else outs.directions if long else outs.directions[1:]
+    for reader in readers:
+        reader.along += [(Directions(x, reader.directions.index), None) for x in others]
+        reader.walk.has_constant |= long and any(bool(x[:, -1].any()) for x in others)
     wide = [collect(first)]
-    if others and first.contexts is not None and second.contexts is not None:
-        # b's stream is then also read with what a's passes have shown.
-        second.reader.statistics, second.contexts.others = torch.as_tensor(first.contexts.statistics), first.contexts
+    if outs is not None and first.contexts is not None and second.contexts is not None:
+        # Divided by what a's passes have shown.
+        statistics, last = torch.as_tensor(first.contexts.statistics), second.reader.along[1 + outs.by_a][0]
+        second.reader.along.append((last, statistics))
+        second.contexts.others = first.contexts
     wide.append(collect(second))
     k = wide[0].model_logits.shape[1]
     a, b = (replace(c, values=np.ascontiguousarray(c.values[:, :, :k])).comparable for c in wide)
@@ -225,7 +225,10 @@ def _compare_options(
     if outs is None or not found.one_shape:
         return found
     # [example, component, option] by each read-out in turn
-    every = [np.split(in_rows(found.components, c.components, c.values), len(columns), axis=2) for c in wide]
+    every = [
+        np.split(in_rows(found.components, c.components, c.values), len(reader.along), axis=2)
+        for c, reader in zip(wide, readers, strict=True)
+    ]
     if long:
         parts = _parts(found.components, (every[0][1:], every[1][1:]), outs)
         own, theirs = (in_rows(found.components, side.components, side.values) for side in (a, b))

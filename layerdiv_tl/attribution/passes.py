@@ -40,9 +40,9 @@ class OptionReader:
     Attributes:
         option_ids, tokens: `[example, option]`, and the distinct ones. With `probes`, vectors that are read after the
             final norm, option ids are numbers of these.
-        vectors, index: The options' directions, and which each example has.
-        directions: The same, and after them others that passes are read along, too.
-        statistics: `[example]`, what the last columns are divided by instead of the stream's own statistic.
+        directions: The options' directions, and which each example has.
+        along: Everything that passes are read along: the options' directions, then others of the same tokens, as many
+            columns for each; and the statistic `[example]` that each is divided by, None for the stream's own.
         unexplained: Squared norms, summed over rows: of what a unit's parts leave of each write, and of that write.
     """
 
@@ -60,20 +60,9 @@ class OptionReader:
             vectors = token_directions(architecture, self.tokens).cpu()
         else:
             vectors = probe_directions(architecture, probes)
-        self.vectors, self.index = vectors, torch.as_tensor(index.reshape(option_ids.shape))
-        self.directions = Directions(self.vectors, self.index)
-        self.statistics: Float[Tensor, " example"] | None = None
+        self.directions = Directions(vectors, torch.as_tensor(index.reshape(option_ids.shape)))
+        self.along: list[tuple[Directions, Float[Tensor, " example"] | None]] = [(self.directions, None)]
         self.unexplained: dict[Component, tuple[float, float]] = {}
-
-    def read_along(self, others: Sequence[Float[Tensor, "token d+1"]], columns: Sequence[int], constant: bool) -> None:
-        """Also read passes along other directions of the same tokens.
-
-        `columns` says which stand where, as many columns for each: 0 are the model's own, then come the others in their
-        order. `constant`: what these add by themselves is a row, even where the model's own read-out adds nothing.
-        """
-        stacked, shifts = torch.cat([self.vectors, *others]), len(self.tokens) * torch.tensor(columns)
-        self.directions = Directions(stacked, (self.index[:, None] + shifts[:, None]).flatten(1))
-        self.walk.has_constant |= constant and bool(stacked[:, -1].any())
 
     def read(
         self,
@@ -94,11 +83,12 @@ class OptionReader:
         check_finite(rows.writes, rows.final, logits)
 
         # u_i of every row along the options, and along the means over the next token and over the vocabulary.
-        options = self.directions.at(own)
-        sigma = rows.sigma[:, None, None].expand(-1, -1, options.columns)
-        if self.statistics is not None:
-            sigma = torch.cat([sigma[:, :, k:], self.statistics[own][:, None, None].expand(-1, -1, k)], 2)
-        u = options.inner(rows).div_(sigma)  # after the product: what two models write alike cancels to the last bit
+        readings = []
+        for along, statistic in self.along:
+            sigma = rows.sigma if statistic is None else statistic[own]
+            # Divided after the product: what two models write alike cancels to the last bit.
+            readings.append(along.at(own).inner(rows).div_(sigma[:, None, None]))
+        u = readings[0] if len(readings) == 1 else torch.cat(readings, 2)
         means = {} if expected is None else {"expectations": expected.directions}
         means |= {} if uniform is None else {"vocabulary_means": uniform}
         likelihood = {name: along.inner(rows)[:, :, 0] / rows.sigma[:, None] for name, along in means.items()}
@@ -107,8 +97,8 @@ class OptionReader:
         if self.probes is None:
             self.error.add("unexplained", (architecture.transform(unembedded) - logits).abs())
             unembedded = unembedded * architecture.logit_multiplier
-        of_model = Directions(self.vectors, self.index[own])
-        stream_gap = reconstruct(self.error, rows, of_model, lambda some: u[:, some, :k], unembedded)
+        options = self.directions.at(own)
+        stream_gap = reconstruct(self.error, rows, options, lambda some: u[:, some, :k], unembedded)
         self._keep_unexplained(rows)
 
         names = rows.components
@@ -268,7 +258,7 @@ class ContributionPasses:
     ) -> Iterator[BatchContributions]:
         """The rows of one pass, some at a time."""
         architecture = self.model.architecture
-        per_row = self.reader.directions.columns * len(architecture.components(self.unit))
+        per_row = len(self.reader.along) * self.targets.shape[1] * len(architecture.components(self.unit))
         step = max(1, NUMBERS // (per_row + len(architecture.sublayers) * architecture.norm.gain.numel()))
         expected = uniform = None
         if self.reader.probes is None:
