@@ -26,7 +26,7 @@ from .comparison import Comparison, TextComparison
 from .contributions import collect
 from .directions import Directions, token_directions
 from .passes import ContributionPasses
-from .profile import profile_columns, profile_of
+from .profile import run_profile
 from .profile_passes import profile_run
 from .profile_results import SquaredProfile
 from .question import LogitQuestion, read_question
@@ -293,17 +293,15 @@ def _compare_texts(models: list[Model], texts: Any, unit: UnitLike, batch_tokens
     profiles, readings, nets, entropies, statistics = [], [], [], [], []
     for run in runs:
         run = replace(run, readers=[] if outs is None else outs.vocabularies[1:])
-        columns = profile_columns(run, ids[0])
-        nets.append(columns.pop("expectations") - columns["centered_targets"])
+        profile, columns = run_profile(run, ids[0])
+        assert isinstance(profile, SquaredProfile)
+        own = profile.centered_targets
+        profiles.append(profile)
+        nets.append(columns.pop("expectations") - own)
         entropies.append(columns.pop("entropies"))
         statistics.append(columns.pop("statistics"))
-        others = [columns.pop(name) for name in list(columns) if name.startswith("reading")]
         # Where a text ends there is nothing to predict.
-        own = columns["centered_targets"]
-        readings.append([own, *(np.where(np.isnan(own), np.nan, x) for x in others)])
-        profile = profile_of(run, ids[0], columns)
-        assert isinstance(profile, SquaredProfile)
-        profiles.append(profile)
+        readings.append([own, *(np.where(np.isnan(own), np.nan, x) for x in columns.values())])
     a, b = profiles
     both: dict[str, Any] = {"nets": tuple(nets), "entropies": tuple(entropies)}
     found = TextComparison(a=a, b=b, parts=None, **both, **_same_weights(models))

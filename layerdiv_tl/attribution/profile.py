@@ -79,13 +79,13 @@ def profile(
     run = profile_run(model, unit, loss, tau, window, stride, precision, batch_tokens)
     ids = run.encode(with_mask(text_or_ids, attention_mask))
     dense = None if target is None else _dense_target(run, target, sum(map(len, ids)))
-    return run_profile(run, ids, dense)
+    return run_profile(run, ids, dense)[0]
 
 
 def profile_of_pass(model: Model, ids: Sequence[int], unit: UnitLike, activations: Activations) -> Profile:
     """The squared `profile` of one text, at most as long as the model's context, from a pass that was run before."""
     run = profile_run(model, unit, "squared", None, None, None, "float32", None)
-    return run_profile(run, run.encode(Prompts([ids])), None, activations)
+    return run_profile(run, run.encode(Prompts([ids])), None, activations)[0]
 
 
 def run_profile(
@@ -93,47 +93,33 @@ def run_profile(
     ids: Texts,
     dense: Float[np.ndarray, "position vocabulary"] | None = None,
     activations: Activations | None = None,
-) -> Profile:
-    """The profile of texts, once all its arguments are known to be good."""
-    return profile_of(run, ids, profile_columns(run, ids, dense, activations))
+) -> tuple[Profile, dict[str, np.ndarray]]:
+    """The profile of texts, once all its arguments are known to be good, and the columns that `run.readers` add.
 
-
-def profile_columns(
-    run: ProfileRun,
-    ids: Texts,
-    dense: Float[np.ndarray, "position vocabulary"] | None = None,
-    activations: Activations | None = None,
-) -> dict[str, np.ndarray]:
-    """The tables and columns of texts. Raises InputError where they do not fit into memory."""
-    lengths = [len(row) for row in ids]
-    tables = 0 if run.readers is None else 1 + len(run.readers)
+    Raises InputError where the tables do not fit into memory.
+    """
+    lengths, width = [len(row) for row in ids], run.readout.width
+    tables, count = 0 if run.readers is None else 1 + len(run.readers), sum(lengths)
     half = is_fine(run.readout.unit) and run.readout.dtype == torch.float32
-    width = run.readout.width
-    needed = sum(lengths) * width * (4 + tables) * (4 if half else 8)
+    needed = count * width * (4 + tables) * (4 if half else 8)
     instead = "take a shorter text, another unit, or corpus_profile, which keeps sums only"
-    check_memory(needed, f"{sum(lengths)} tokens × {width} components", instead)  # before the model runs
-    dtype, columns = torch.float32 if half else torch.float64, dict[str, torch.Tensor]()
-    for _, places, found in profile_blocks(run, ids, dense, activations, dtype, sum(lengths)):
+    check_memory(needed, f"{count} tokens × {width} components", instead)  # before the model runs
+    columns = dict[str, torch.Tensor]()
+    for places, found in profile_blocks(run, ids, dense, activations, torch.float32 if half else torch.float64, count):
         for name, x in found.items():
             if (
                 name not in columns
             ):  # by torch: numpy asks for huge pages, whose first touch costs up to ten times as much
-                columns[name] = torch.empty(sum(lengths), *x.shape[1:], dtype=x.dtype)
+                columns[name] = torch.empty(count, *x.shape[1:], dtype=x.dtype)
             columns[name][torch.as_tensor(places)] = x.cpu()
-    return {name: x.numpy() for name, x in columns.items()}
-
-
-def profile_of(run: ProfileRun, ids: Texts, columns: dict[str, np.ndarray]) -> Profile:
-    """The profile of texts, from its columns."""
-    lengths = [len(row) for row in ids]
     token_ids = np.concatenate([np.array(row, dtype=np.int64) for row in ids])
     return run.result(
+        {name: x.numpy() for name, x in columns.items()},
         token_ids=token_ids,
         tokens=token_texts(run.model, token_ids),
         documents=np.repeat(np.arange(len(ids)), lengths),
         contexts=np.concatenate([np.arange(w.first, w.stop) - w.start + 1 for w in run.windows(ids)]),
         token_lookup=partial(_top_tokens, run, ids),
-        **columns,
     )
 
 
@@ -212,13 +198,14 @@ def corpus_profile(
     for ids in _groups(run, texts):
         count += len(ids)
         sums: dict[int, dict[str, Any]] = {}
-        waiting = {document: len(row) for document, row in enumerate(ids)}
-        for documents, places, found in profile_blocks(run, ids):
-            fields: dict[str, Any] = {name: x.cpu().numpy() for name, x in found.items()}
-            fields |= {"token_ids": places, "contexts": places, "tokens": ()}  # not known, and not asked for
-            part = run.result(documents=documents, **fields)
-            for document in map(int, np.unique(documents)):
-                inside = documents == document
+        waiting = [len(row) for row in ids]
+        document_of = np.repeat(np.arange(len(ids)), waiting)
+        for places, found in profile_blocks(run, ids):
+            # Token ids and contexts are not asked for.
+            fields = {"token_ids": places, "contexts": places, "documents": document_of[places], "tokens": ()}
+            part, _ = run.result({name: x.cpu().numpy() for name, x in found.items()}, **fields)
+            for document in map(int, np.unique(part.documents)):
+                inside = part.documents == document
                 text = sums.setdefault(document, {})
                 for name, total in part._sums(np.flatnonzero(inside & part.has_target)).items():
                     text[name] = text.get(name, 0.0) + total

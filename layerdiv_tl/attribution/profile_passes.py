@@ -7,7 +7,7 @@ They are computed here; `profile_results` makes bias and diversity of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -79,17 +79,19 @@ class ProfileRun:
 
     def source(self) -> dict[str, Any]:
         """The fields of `ProfileSource`."""
-        fields = {"components": self.components, "window": self.window, "stride": self.stride}
-        fields |= {"identity_gap": self.error.identity_gap, "absolute_gap": self.error.absolute}
-        fields |= {"vocabulary": self.readout.vocabulary.size, "unit": unit_name(self.readout.unit)}
-        return fields | {"model": self.model.name, "soft_cap": self.model.architecture.soft_cap}
+        about = {"components": self.components, "window": self.window, "stride": self.stride}
+        about |= {"identity_gap": self.error.identity_gap, "absolute_gap": self.error.absolute}
+        about |= {"vocabulary": self.readout.vocabulary.size, "unit": unit_name(self.readout.unit)}
+        return about | {"model": self.model.name, "soft_cap": self.model.architecture.soft_cap}
 
-    def result(self, **fields: Any) -> Profile:
-        """A profile of these fields."""
-        fields |= self.source()
-        if self.loss == "cross_entropy":
-            return CrossEntropyProfile(tau=self.tau_of(len(self.components)), **fields)
-        return SquaredProfile(**{"agreements": None} | fields)
+    def result(self, columns: dict[str, np.ndarray], **about: Any) -> tuple[Profile, dict[str, np.ndarray]]:
+        """A profile of some columns, and those that are not its own."""
+        squared = self.loss == "squared"
+        kind: type[Profile] = SquaredProfile if squared else CrossEntropyProfile
+        about |= {"agreements": None} if squared else {"tau": self.tau_of(len(self.components))}
+        own = {field.name for field in fields(kind)} & columns.keys()
+        others = {name: x for name, x in columns.items() if name not in own}
+        return kind(**about | self.source() | {name: columns[name] for name in own}), others
 
     def encode(self, texts: Any) -> list[tuple[int, ...]]:
         """Token ids of each text. Raises InputError for ids that have no logit, as next tokens."""
@@ -137,42 +139,41 @@ def profile_blocks(
     known: Activations | None = None,
     dtype: torch.dtype = torch.float64,
     total: int | None = None,
-) -> Iterator[tuple[Int[np.ndarray, " position"], Int[np.ndarray, " position"], dict[str, Tensor]]]:
-    """The terms of all positions of some texts, some at a time: their texts, their places, and their columns.
+) -> Iterator[tuple[Int[np.ndarray, " position"], dict[str, Tensor]]]:
+    """The terms of all positions of some texts, some at a time: their places in all texts, and their columns.
 
     `known` is the pass of a single window, where it was run before; `dtype` that of tables; `total` the number of
     positions, for the progress bar. Raises InputError where the components do not sum to the logits.
     """
     architecture, readout = run.model.architecture, run.readout
     windows, starts = list(run.windows(ids)), np.cumsum([0] + [len(row) for row in ids])
+    next_ids = np.concatenate([[*row[1:], -1] for row in ids])
     with inference_mode_for(architecture), progress(run.model.name, total, "token") as advance:
         for rows in batches([w.stop - w.start for w in windows], run.batch_tokens, architecture.length_switch):
             batch = [windows[row] for row in rows]
-            tokens, mask = pad([ids[w.document][w.start : w.stop] for w in batch])
+            texts = [ids[w.document][w.start : w.stop] for w in batch]
+            tokens, mask = pad(texts)
             activations = known or forward_pass.run(architecture, tokens, mask, readout.unit, interventions=True)
             run.error.dtypes = (activations.dtype, activations.answer_dtype)
             # The model's own logits at the last tokens against those that its norm and unembedding give.
             ends = (mask.sum(1).cumsum(0) - 1).to(activations.final.device)
             ours = model_logits(architecture, activations.final[ends])[1]
             run.error.add("unexplained", (ours - activations.logits).abs())
-            documents = np.concatenate([np.full(w.stop - w.start, w.document) for w in batch])
-            positions = np.concatenate([np.arange(w.start, w.stop) for w in batch])
+            places = np.concatenate([starts[w.document] + np.arange(w.start, w.stop) for w in batch])
             measured = np.flatnonzero(np.concatenate([np.arange(w.start, w.stop) >= w.first for w in batch]))
             for start in range(0, len(measured), readout.step):
                 some = measured[start : start + readout.step]
-                texts, places = documents[some], starts[documents[some]] + positions[some]
-                following = [(*ids[d][p + 1 : p + 2], -1)[0] for d, p in zip(texts, positions[some], strict=True)]
+                at = places[some]
                 # Neighbors as a slice, which copies nothing.
                 neighbors = slice(int(some[0]), int(some[-1]) + 1) if some[-1] - some[0] + 1 == len(some) else None
                 part = activations.at_positions(neighbors or torch.as_tensor(some))
-                target = None if dense is None else dense[places]
-                components, columns = _terms(run, part, np.array(following), target, dtype)
+                components, columns = _terms(run, part, next_ids[at], None if dense is None else dense[at], dtype)
                 if run.components and components != run.components:
                     raise InputError(f"{run.model.name} ran its layers differently often for different texts: {ALIKE}.")
                 run.components = components
-                yield texts, places, columns
+                yield at, columns
                 advance(len(some))
-            _check(run, ids[batch[0].document][batch[0].start : batch[0].stop])
+            _check(run, texts[0])
             del activations, part, columns  # or they would be held during the next pass
 
 
