@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -12,16 +13,112 @@ from jaxtyping import Bool, Float, Int
 from .._checks import choice, shown
 from ..components import Component, component_columns, labels_of
 from ..components import positions as component_positions
+from ..ensemble.hits import hits
+from ..ensemble.intervals import interval_note, mean_interval
+from ..ensemble.tables import with_ends
 from ..ensemble.validation import gold_options
 from ..errors import InputError
 from ..model.options import NONE
 from ..results import Result
-from .logit_difference import LogitDifference, Score
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Per = Literal["option", "token", "byte"]
+Score = Literal["logits", "log_likelihood"]
+
+
+@dataclass(frozen=True, eq=False)
+class LogitDifference(Result):
+    """How much every component raises one answer's logit above another's: Σ over components = the logit difference.
+
+    Attributes:
+        values: float64 `[example, component]`: the contribution to the first answer less that to the second, in logits;
+            of answers of several tokens the difference of their log-likelihoods, in nats.
+        model_difference: float64 `[example]`, the model's own, after any `soft_cap`.
+        pairs: The two answers, or the two of every example.
+        sides: float64 `[example, component, 2]`: contributions to either answer, whose difference `values` is. Logits
+            are relative to the component's mean over the vocabulary, the one zero that no constant can move:
+            log-likelihoods need no zero. None where neither is known (`Contributions.vocabulary_means`).
+        identity_gap, absolute_gap, complete, soft_cap, score, model, unit: As in `Contributions`.
+    """
+
+    values: Float[np.ndarray, "example component"]
+    sides: Float[np.ndarray, "example component 2"] | None
+    components: tuple[Component, ...]
+    model_difference: Float[np.ndarray, " example"]
+    pairs: tuple
+    identity_gap: float
+    absolute_gap: float
+    complete: bool
+    soft_cap: float | None
+    score: Score
+    model: str
+    unit: str
+
+    @property
+    def total(self) -> Float[np.ndarray, " example"]:
+        """The sum over the components here."""
+        return self.values.sum(1)
+
+    @property
+    def positive(self) -> Float[np.ndarray, " example"]:
+        """The sum over the components that raise the first answer over the second. `positive + negative` is `total`."""
+        return np.maximum(self.values, 0.0).sum(1)
+
+    @property
+    def negative(self) -> Float[np.ndarray, " example"]:
+        """The sum over the components that lower it."""
+        return np.minimum(self.values, 0.0).sum(1)
+
+    @property
+    def mean(self) -> Float[np.ndarray, " component"]:
+        """Each component's difference, the mean over examples."""
+        return self.values.mean(0)
+
+    @cached_property
+    def interval(self) -> tuple[Float[np.ndarray, " component"], Float[np.ndarray, " component"]]:
+        """The ends of the 95 % interval of `mean` over examples; NaN for fewer than 8."""
+        low, high = mean_interval(self.values)
+        return low, high
+
+    @property
+    def accuracy(self) -> float:
+        """How often the model prefers the first answer; of equal ones in half of the cases."""
+        return float(hits(np.stack([self.model_difference, 0 * self.model_difference], 1), np.zeros(1, int)).mean())
+
+    def frame(self) -> pd.DataFrame:
+        """One row per component: its mean difference, the means of its positive and negative values, and its `sides`.
+
+        `attrs` holds the same three of all components together (not shares: signed parts of a sum may be larger than
+        it), and the model's accuracy.
+        """
+        import pandas as pd
+
+        parts = {
+            "difference": self.values,
+            "positive": np.maximum(self.values, 0),
+            "negative": np.minimum(self.values, 0),
+        }
+        columns = with_ends("difference", self.mean, *self.interval)
+        columns |= {name: parts[name].mean(0) for name in ("positive", "negative")}
+        if self.sides is not None:
+            columns |= dict(zip(("first", "second"), self.sides.mean(0).T, strict=True))
+        frame = pd.DataFrame(component_columns(self.components) | columns)
+        frame.attrs["units"] = dict.fromkeys(columns, "logits" if self.score == "logits" else "nats")
+        totals = {name: x.sum(1).mean() for name, x in parts.items()}
+        totals |= with_ends("difference", totals["difference"], *mean_interval(self.total))
+        frame.attrs |= {name: float(x) for name, x in totals.items()}
+        frame.attrs |= {"accuracy": self.accuracy, "identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
+        frame.attrs["intervals"] = interval_note(len(self.values))
+        return frame
+
+    def __repr__(self) -> str:
+        n, members = self.values.shape
+        sums = f"{self.total.mean():.3f} = {self.positive.mean():.3f} − {-self.negative.mean():.3f}"
+        return (
+            f"LogitDifference({self.model}: {n} examples × {members} components; {sums}; accuracy {self.accuracy:.3f})"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,10 +265,9 @@ class Contributions(Result):
             values = np.concatenate([values, self.normalizer[:, None]], 1)
             components = (*components, constant)
         divisor = np.ones(self.log_likelihood.shape)
-        if per == "token":
-            divisor = self.option_lengths.astype(np.float64)
-        elif per == "byte":
-            self.option_lengths  # noqa: B018 (refuses alternatives)
+        if per != "option":
+            divisor = self.option_lengths.astype(np.float64)  # refuses alternatives
+        if per == "byte":
             texts = np.broadcast_to(np.array(self.options, dtype=object), divisor.shape)
             divisor = np.array([[len(text.encode()) for text in row] for row in texts], dtype=np.float64)
         several = self.option_ids.ndim > 2
@@ -228,20 +324,13 @@ class Contributions(Result):
         rows = np.arange(count)
         texts = [c.shared_options or c.options[row] for row in rows]
         pairs = tuple((text[a], text[b]) for text, a, b in zip(texts, first, second, strict=True))
-        sides = None if c.sides is None else np.stack([c.sides[rows, :, at] for at in numbers], 2)
+        about = ("components", "identity_gap", "absolute_gap", "complete", "soft_cap", "score", "model", "unit")
         return LogitDifference(
             values=c.values[rows, :, first] - c.values[rows, :, second],
-            sides=sides,
-            components=c.components,
+            sides=None if c.sides is None else np.stack([c.sides[rows, :, at] for at in numbers], 2),
             model_difference=c.model_logits[rows, first] - c.model_logits[rows, second],
             pairs=pairs[0] if len(set(pairs)) == 1 else pairs,
-            identity_gap=c.identity_gap,
-            absolute_gap=c.absolute_gap,
-            complete=c.complete,
-            soft_cap=c.soft_cap,
-            score=c.score,
-            model=c.model,
-            unit=c.unit,
+            **{name: getattr(c, name) for name in about},
         )
 
     def __getitem__(self, label: str | Component | Sequence[str | Component]) -> Float[np.ndarray, "..."]:

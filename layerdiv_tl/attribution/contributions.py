@@ -20,11 +20,9 @@ from ..model.load import as_model
 from ..model.prompts import encode, to_python, with_mask
 from .blocks import are_partial
 from .contexts import BatchContributions
-from .contribution_results import Contributions
-from .logit_difference import LogitDifference
-from .passes import ContributionBuffer, ContributionPasses
+from .contribution_results import Contributions, LogitDifference
+from .passes import ContributionBuffer, ContributionPasses, RemoteReadOut
 from .question import read_question
-from .remote_read_out import RemoteReadOut
 
 
 def contributions(

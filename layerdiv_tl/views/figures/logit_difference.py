@@ -15,7 +15,7 @@ from .. import style
 from ..html import quoted
 
 if TYPE_CHECKING:
-    from ...attribution.logit_difference import LogitDifference
+    from ...attribution.contribution_results import LogitDifference
 
 
 # The marks of the two sides.
