@@ -56,12 +56,6 @@ class Block:
         """Whether its slots are vectors of the stream."""
         return self.output_map is None and not self.is_constant
 
-    @property
-    def cut_by(self) -> OutputMap:
-        """The output map of a block of values."""
-        assert self.output_map is not None
-        return self.output_map
-
     def at(self, some: slice) -> Block:
         """The same at some positions."""
         divisor, index = (None if x is None else x[some] for x in (self.divisor, self.index))
@@ -79,18 +73,20 @@ class Block:
         """The stream vectors of some rows, in float64."""
         if self.output_map is None:
             return self.scattered(self.x.double())[:, which]
-        weight, _ = self.cut_by.projection()
-        values = self.x[:, which].double().transpose(0, 1)
-        maps = weight.to(values.device).unflatten(0, (self.cut_by.count, -1))[which].double()
-        return _to_stream(self.cut_by.maps, torch.bmm(values, maps), self.divisor).transpose(0, 1)
+        maps = self._weight.unflatten(0, (self.output_map.count, -1))[which].double()
+        vectors = torch.bmm(self.x[:, which].double().transpose(0, 1), maps)
+        return _to_stream(self.output_map.maps, vectors, self.divisor).transpose(0, 1)
 
     def total(self) -> Float[Tensor, "position d"]:
         """The sum of all rows' stream vectors, in float64."""
         if self.output_map is None:
             return self.x.double().sum(1)
-        weight, _ = self.cut_by.projection()
-        values = self.x.flatten(1).double()
-        return _to_stream(self.cut_by.maps, values @ weight.to(values.device).double(), self.divisor)
+        return _to_stream(self.output_map.maps, self.x.flatten(1).double() @ self._weight.double(), self.divisor)
+
+    @property
+    def _weight(self) -> Float[Tensor, "value d"]:
+        assert self.output_map is not None
+        return self.output_map.projection()[0].to(self.x.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,19 +245,15 @@ def _cut(output: SublayerOutput, names: Sequence[Component]) -> tuple[Block, ...
     parts = Block(names[: output_map.count], output.values.unflatten(1, (output_map.count, -1)), output_map, divisor)
     if not output_map.bias:
         return (parts,)
-    return parts, Block(names[output_map.count :], _bias(parts, output.path_divisor)[:, None])
-
-
-def _bias(parts: Block, path_divisor: Float[Tensor, " position"] | None) -> Float[Tensor, "position d"]:
-    """The stream vector that no part wrote: the bias of the output map and that of the norm after it."""
-    output_map = parts.cut_by
-    (weight, bias), post, device = output_map.projection(), output_map.post, parts.x.device
+    # What no part wrote: the bias of the output map and that of the norm after it.
+    (weight, bias), device = output_map.projection(), parts.x.device
     total = torch.zeros(len(parts.x), weight.shape[1], dtype=torch.float64, device=device)
     if bias is not None:
-        total = total + _to_stream(output_map.maps, bias.to(device).double().expand_as(total), parts.divisor)
+        total = total + _to_stream(output_map.maps, bias.to(device).double().expand_as(total), divisor)
     if post is not None and post.bias is not None:
-        total = total + _to_stream(output_map.maps[1:], post.bias.to(device).expand_as(total), path_divisor)
-    return total
+        own = post.bias.to(device).expand_as(total)
+        total = total + _to_stream(output_map.maps[1:], own, output.path_divisor)
+    return parts, Block(names[output_map.count :], total[:, None])
 
 
 def _to_stream(maps: Sequence[Linear], x: Tensor, divisor: Tensor | None) -> Float[Tensor, "... position d"]:
@@ -306,7 +298,7 @@ class Rows:
         device: torch.device | None = None,
         divide: bool = True,
     ) -> None:
-        device = activations.final.device if device is None else device
+        device = device or activations.final.device
         self.writes = walk.writes(activations)
         self.final = activations.final.to(device).double()
         self.sigma: Float[Tensor, " position"] = walk.architecture.norm.statistic(self.final)

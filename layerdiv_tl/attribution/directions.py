@@ -24,12 +24,15 @@ NOTICED = 0.01
 
 def fold(architecture: Architecture, rows: Float[Tensor, "n d"], bias: Tensor | None) -> Float[Tensor, "n d+1"]:
     """Rows of an unembedding, and what it adds to their logits, as directions."""
+    multiplier = architecture.logit_multiplier
+    return _behind_norm(architecture, rows * multiplier, None if bias is None else bias.to(rows) * multiplier)
+
+
+def _behind_norm(architecture: Architecture, rows: Tensor, constant: Tensor | None) -> Tensor:
     norm = architecture.norm
-    rows = rows * architecture.logit_multiplier
-    constant = torch.zeros(len(rows), 1).to(rows) if norm.bias is None else rows @ norm.bias.to(rows)[:, None]
-    if bias is not None:
-        constant = constant + bias.to(rows)[:, None] * architecture.logit_multiplier
-    return torch.cat([norm.fold(rows), constant], 1)
+    constant = torch.zeros(len(rows)).to(rows) if constant is None else constant
+    constant = constant if norm.bias is None else rows @ norm.bias.to(rows) + constant
+    return torch.cat([norm.fold(rows), constant[:, None]], 1)
 
 
 def token_directions(
@@ -42,9 +45,7 @@ def token_directions(
 
 def probe_directions(architecture: Architecture, probes: Float[Tensor, "probe d"]) -> Float[Tensor, "probe d+1"]:
     """The directions of vectors that are read after the final norm."""
-    norm = architecture.norm
-    constant = torch.zeros(len(probes)) if norm.bias is None else probes @ norm.bias.to(probes)
-    return torch.cat([norm.fold(probes), constant.to(probes)[:, None]], 1)
+    return _behind_norm(architecture, probes, None)
 
 
 class Directions:
@@ -120,7 +121,8 @@ class Directions:
 
     def before(self, block: Block) -> Float[Tensor, "*position direction part width"]:
         """The directions taken back to the values before a block's output map."""
-        output_map = block.cut_by
+        output_map = block.output_map
+        assert output_map is not None
         if output_map not in self._before:
             flat = self.vectors[..., :-1].flatten(0, -2)
             back = pull_back(output_map, flat, self.precision).to(flat)

@@ -11,7 +11,7 @@ E_p[u_i] is the inner product of component i with one direction, the mean under 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -298,32 +298,34 @@ def squared_norms(root: Float[Tensor, "d d"], z: Float[Tensor, "n d"]) -> Float[
     return total
 
 
+def _by_rows(logits: Tensor, of_rows: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Tensor]:
+    """Numbers of every row, computed in float64 for a few rows at a time, which stay in the processor's cache."""
+    return [torch.cat(parts) for parts in zip(*(of_rows(rows.double()) for rows in logits.split(16)), strict=True)]
+
+
 def log_sum_exp(logits: Float[Tensor, "position v"]) -> Float[Tensor, " position"]:
     """In float64; NaN or infinite where a logit is."""
-    return torch.cat([rows.double().logsumexp(1) for rows in logits.split(16)])  # which stay in the processor's cache
+    return _by_rows(logits, lambda rows: (rows.logsumexp(1),))[0]
 
 
-def probabilities(
-    logits: Float[Tensor, "position v"],
-) -> tuple[Float[Tensor, "position v"], Float[Tensor, " position"]]:
+def probabilities(logits: Float[Tensor, "position v"]) -> list[Tensor]:
     """The softmax, kept in the precision of the logits, and its entropy in nats, float64."""
-    p, entropies = torch.empty_like(logits), []
-    for rows, out in zip(logits.split(16), p.split(16), strict=True):
-        log_p = rows.double().log_softmax(1)
-        out.copy_(log_p.exp())
-        entropies.append(-(log_p.exp() * log_p.clamp_min(-1e30)).sum(1))
-    return p, torch.cat(entropies)
+
+    def of_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+        log_p = rows.log_softmax(1)
+        return log_p.exp().to(logits.dtype), -(log_p.exp() * log_p.clamp_min(-1e30)).sum(1)
+
+    return _by_rows(logits, of_rows)
 
 
-def mean_and_power(logits: Float[Tensor, "position v"]) -> tuple[Tensor, Tensor]:
+def mean_and_power(logits: Float[Tensor, "position v"]) -> list[Tensor]:
     """The mean of every row and Σ_v of its squared distance from that, float64."""
-    moments = []
-    for rows in logits.split(16):
-        wide = rows.double()
-        mean = wide.mean(1)
-        moments.append(torch.stack([mean, (wide - mean[:, None]).square_().sum(1)]))
-    mean, power = torch.cat(moments, 1)
-    return mean, power
+
+    def of_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+        mean = rows.mean(1)
+        return mean, (rows - mean[:, None]).square_().sum(1)
+
+    return _by_rows(logits, of_rows)
 
 
 def model_logits(architecture: Architecture, final: Float[Tensor, "position d"]) -> tuple[Tensor, Tensor]:
