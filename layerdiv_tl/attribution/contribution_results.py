@@ -300,10 +300,7 @@ class Contributions(Result):
         Raises InputError for what is no option, and for an option less itself.
 
         >>> import layerdiv_tl as ld
-        >>> from transformers import LlamaConfig, LlamaForCausalLM
-        >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
-        ...     num_hidden_layers=1, num_attention_heads=2))
-        >>> c = ld.contributions(tiny, [[1, 2, 3], [4, 5]], contrast=[7, 9])
+        >>> c = ld.contributions("zoo/d4", [[1, 2, 3], [4, 5]], contrast=[7, 9])
         >>> d = c.difference()
         >>> bool(abs(d.total - (c.logits[:, 0] - c.logits[:, 1])).max() < 1e-9)
         True

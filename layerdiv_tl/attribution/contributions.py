@@ -201,12 +201,9 @@ def logit_difference(
     `contributions`.
 
     >>> import layerdiv_tl as ld
-    >>> from transformers import LlamaConfig, LlamaForCausalLM
-    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
-    ...     num_hidden_layers=2, num_attention_heads=2))
-    >>> d = ld.logit_difference(tiny, [[1, 2, 3], [4, 5]], correct=[7, 9], wrong=11)
+    >>> d = ld.logit_difference("zoo/d4", [[1, 2, 3], [4, 5]], correct=[7, 9], wrong=11)
     >>> d.values.shape, bool(abs(d.total - d.model_difference).max() < 1e-5)
-    ((2, 7), True)
+    ((2, 13), True)
     """
     model = as_model(model)
     prompts = encode(model, with_mask(prompts, attention_mask))

@@ -35,10 +35,7 @@ def head_scores(model: Any, length: int = 40, n_texts: int = 2, seed: int = 0) -
     shows no patterns.
 
     >>> import layerdiv_tl as ld
-    >>> from transformers import LlamaConfig, LlamaForCausalLM
-    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
-    ...     num_hidden_layers=1, num_attention_heads=2))
-    >>> list(ld.head_scores(tiny, length=8).columns[5:])
+    >>> list(ld.head_scores("zoo/d4", length=8).columns[5:])
     ['induction', 'duplicate token', 'previous token', 'first token']
     """
     model = as_model(model)
@@ -69,11 +66,8 @@ def head_classes(model: Any, least: float = 0.4, length: int = 40, seed: int = 0
     Classes without heads are left out. Raises InputError where there is none at all.
 
     >>> import layerdiv_tl as ld
-    >>> from transformers import LlamaConfig, LlamaForCausalLM
-    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
-    ...     num_hidden_layers=1, num_attention_heads=2))
-    >>> sorted(label for labels in ld.head_classes(tiny, least=0.0).values() for label in labels)
-    ['L0.H0', 'L0.H1']
+    >>> len([label for labels in ld.head_classes("zoo/d4", least=0.0, length=30).values() for label in labels])
+    8
     """
     least = number("least", least, least=0, most=1)
     scores = head_scores(model, length, seed=seed).set_index("component")[list(CLASSES)]

@@ -161,13 +161,10 @@ def source_tokens(
     values that turn with the reader), and where parts do not sum to their head.
 
     >>> import layerdiv_tl as ld
-    >>> from transformers import LlamaConfig, LlamaForCausalLM
-    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
-    ...     num_hidden_layers=2, num_attention_heads=2))
-    >>> s = ld.source_tokens(tiny, [1, 2, 3], options=[7, 9])
+    >>> s = ld.source_tokens("zoo/d4", [1, 2, 3], options=[7, 9])
     >>> s.values.shape, bool(s.identity_gap < 1e-6)
-    ((1, 4, 3, 2), True)
-    >>> heads = ld.contributions(tiny, [1, 2, 3], [7, 9], unit="head").select(kind="head")
+    ((1, 8, 3, 2), True)
+    >>> heads = ld.contributions("zoo/d4", [1, 2, 3], [7, 9], unit="head").select(kind="head")
     >>> bool(abs(s.contributions - heads.values).max() < 1e-6)
     True
     """
