@@ -129,22 +129,13 @@ class Contexts:
     """
 
     def __init__(self, prompts: Sequence[Ids], option_ids: OptionIds, switch: int | None = None) -> None:
-        known: dict[tuple[bytes, int], Tree] = {}
         sequences = option_ids.reshape(len(option_ids), -1, option_ids.shape[3])
-        lengths = [0 if switch is None else len(prompt) for prompt in prompts]
-        keys = list(zip((row.tobytes() for row in sequences), lengths, strict=True))
-        for key, row in zip(keys, sequences, strict=True):
-            if key not in known:
-                known[key] = tree_of(row, key[1], switch)
-        self.prompts, self.trees = prompts, [known[key] for key in keys]
+        self.prompts, self.option_ids = prompts, option_ids
+        self.trees = [tree_of(row, len(prompt), switch) for prompt, row in zip(prompts, sequences, strict=True)]
         self.first = np.cumsum([0] + [len(tree.beginnings) for tree in self.trees])
-        self.option_ids = option_ids
-        width = max(len(targets) for tree in known.values() for targets in tree.targets)
-        padded = {
-            key: np.array([[*targets, *targets[:1] * (width - len(targets))] for targets in tree.targets])
-            for key, tree in known.items()
-        }
-        self.target_ids = np.concatenate([padded[key] for key in keys])
+        targets = [targets for tree in self.trees for targets in tree.targets]
+        width = max(map(len, targets))
+        self.target_ids = np.array([[*own, *own[:1] * (width - len(own))] for own in targets])
         self.statistics = np.full(self.first[-1], np.nan)
         self.weights = np.full(option_ids.shape[:3], np.nan)
         self.others: Contexts | None = None
