@@ -16,7 +16,7 @@ from ..ensemble.intervals import mean_interval, paired_interval
 from ..ensemble.tables import with_ends
 from .contribution_results import Contributions
 from .profile_results import ComponentByPosition, PerPosition, SquaredProfile, row_columns, token_columns
-from .two_models import PerComponent, TwoModels
+from .two_models import Compared, PerComponent, TwoModels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +56,7 @@ class Comparison(TwoModels):
     @cached_property
     def change(self) -> Values:
         """`[example, component, option]`, b minus a. Raises InputError for models of different shape."""
-        return self._change(*self._logits)
+        return self._change(*self._compared.logits)
 
     @property
     def own_change(self) -> Values:
@@ -81,7 +81,7 @@ class Comparison(TwoModels):
         `_centered` as softmax sees it), and of `net_linear` (in nats), whose sum is the change of the cross-entropy
         minus that of the entropy: see `totals`. Raises InputError for models of different shape.
         """
-        a, b = self._in_common(*self._logits)
+        a, b = self._in_common(*self._compared.logits)
         changes = {"change": self.change} | {f"{name}_change": part for name, part in (self.parts or {}).items()}
         sizes = {"size": self.change} | ({} if self.parts is None else {"own_size": self.parts["own"]})
         frame = self._by_component(
@@ -105,7 +105,7 @@ class Comparison(TwoModels):
         """
         import pandas as pd
 
-        scores: Any = [score.sum(1, keepdims=True) for score in self._scores]
+        scores: Any = [score.sum(1, keepdims=True) for score in self._compared.scores]
         records = []
         for name, (before, after) in {"score": scores, **self._terms("totals")}.items():
             change = (after - before)[:, 0]
@@ -122,7 +122,7 @@ class Comparison(TwoModels):
         """
         import pandas as pd
 
-        a, b = (score.sum(1) for score in self._scores)
+        a, b = (score.sum(1) for score in self._compared.scores)
         columns: dict[str, Any] = {"example": np.arange(len(a)), "a": a, "b": b, "change": b - a}
         columns |= {f"answer_{name}": side.logits.argmax(1) for name, side in (("a", self.a), ("b", self.b))}
         return self._finish(pd.DataFrame(columns | ({} if self.labels is None else {"label": self.labels})))
@@ -139,7 +139,7 @@ class Comparison(TwoModels):
         """Both models' by loss, among the same members; none without labels, and of a single option."""
         if self.labels is None or self.a.values.shape[2] < 2:
             return {}
-        sides: Sequence[Any] = self._in_common(*self._logits) if self.one_shape else (self.a, self.b)
+        sides: Sequence[Any] = self._in_common(*self._compared.logits) if self.one_shape else (self.a, self.b)
         pairs = {loss: [decompose(u, self.labels, loss=loss) for u in sides] for loss in ("squared", "cross_entropy")}
         return {loss: (pair[0], pair[1]) for loss, pair in pairs.items()}
 
@@ -156,16 +156,9 @@ class Comparison(TwoModels):
         return found
 
     @cached_property
-    def _clusters(self) -> Int[np.ndarray, " example"]:
-        return np.arange(len(self.a.values))
-
-    @property
-    def _logits(self) -> tuple[Values, Values]:
-        return self.a.values, self.b.values
-
-    @property
-    def _scores(self) -> tuple[PerComponent, PerComponent]:
-        return self._score(self.a.values), self._score(self.b.values)
+    def _compared(self) -> Compared:
+        scores = (self._score(self.a.values), self._score(self.b.values))
+        return Compared((self.a.values, self.b.values), scores, np.arange(len(self.a.values)))
 
     def _unit_of(self, name: str) -> str:
         if name.startswith(_NATS):
@@ -177,7 +170,7 @@ class Comparison(TwoModels):
 
     def __repr__(self) -> str:
         n, _, k = self.a.values.shape
-        a, b = (score.sum(1) for score in self._scores)
+        a, b = (score.sum(1) for score in self._compared.scores)
         return self._summary(f"{n} examples × {k} options", f"mean change of the score {(b - a).mean():+.4g}")
 
 
@@ -206,7 +199,7 @@ class TextComparison(TwoModels):
     @property
     def change(self) -> ComponentByPosition:
         """Of the next token's logit: sums over components to the change of that logit."""
-        return self._change(*self._logits).T
+        return self._change(*self._compared.logits).T
 
     @property
     def centered_change(self) -> ComponentByPosition:
@@ -295,16 +288,9 @@ class TextComparison(TwoModels):
         return self._finish(frame)
 
     @cached_property
-    def _clusters(self) -> Int[np.ndarray, " example"]:
-        return self.a.documents[self.a.has_target]
-
-    @property
-    def _logits(self) -> tuple[PerComponent, PerComponent]:
-        return self.a.target_logit.T, self.b.target_logit.T
-
-    @property
-    def _scores(self) -> tuple[PerComponent, PerComponent]:
-        return self.nets[0][self.a.has_target], self.nets[1][self.a.has_target]
+    def _compared(self) -> Compared:
+        known, logits = self.a.has_target, (self.a.target_logit.T, self.b.target_logit.T)
+        return Compared(logits, (self.nets[0][known], self.nets[1][known]), self.a.documents[known])
 
     def _unit_of(self, name: str) -> str:
         return "nats" if name.startswith(("loss", "entropy", "net_", "score")) else "logits"

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -34,6 +34,20 @@ _LACKING = ("constant", "rounding", "intervention", *ADAPTER_ROWS.values())
 # Columns of frames that have no unit.
 _LABELS = ["layer", "index", "repeat", "members_a", "members_b", "position", "document", "example", "label"]
 _LABELS += ["answer_a", "answer_b"]
+
+
+class Compared(NamedTuple):
+    """What is compared of two models: pairs of tables, and which examples belong together, as tokens of a text do.
+
+    Attributes:
+        logits: Contributions to logits, `[example, component, …]`.
+        scores: What components add to what groups are compared by, `[example, component]`.
+        clusters: `[example]`, the cluster of each example of `scores`; clusters are what is independent.
+    """
+
+    logits: tuple[np.ndarray, np.ndarray]
+    scores: tuple[PerComponent, PerComponent]
+    clusters: Int[np.ndarray, " example"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +118,7 @@ class TwoModels(Result):
         all components a little, not its row `rounding` alone. A yardstick, not a bound: bfloat16 copies of trained and
         of random models changed at most 4 unit roundoffs × Σ_i|u_i| in any component, row and option.
         """
-        sizes = [np.abs(u).reshape(*u.shape[:2], -1).sum(1).max(1) for u in self._logits]
+        sizes = [np.abs(u).reshape(*u.shape[:2], -1).sum(1).max(1) for u in self._compared.logits]
         return ROUNDOFFS * self.roundoff * np.maximum(*sizes)
 
     @property
@@ -143,14 +157,14 @@ class TwoModels(Result):
         """
         import pandas as pd
 
-        names, number = group_numbers([*groups[0], *groups[1]])
+        compared, (names, number) = self._compared, group_numbers([*groups[0], *groups[1]])
         counts, sums, shares = dict[str, Any](), dict[str, np.ndarray](), dict[str, Any]()
-        for side, score, group in zip("ab", self._scores, np.split(number, [len(groups[0])]), strict=True):
+        for side, score, group in zip("ab", compared.scores, np.split(number, [len(groups[0])]), strict=True):
             # A group of zeros at the end, so that both sides have all groups.
             padded = np.pad(score, ((0, 0), (0, len(names))))
             sums[side] = sum_by_group(padded, np.append(group, np.arange(len(names))))
             counts[f"members_{side}"] = np.bincount(group, minlength=len(names))
-            is_clear = clear_of_zero(np.bincount(self._clusters, score.sum(1)))
+            is_clear = clear_of_zero(np.bincount(compared.clusters, score.sum(1)))
             whole = sums[side].mean(0)
             shares[f"share_{side}"] = whole / (whole.sum() if is_clear else np.nan)
         change = sums["b"] - sums["a"]
@@ -170,13 +184,14 @@ class TwoModels(Result):
         """Means over examples of some tables, those of changes with 95 % intervals, and the sizes of changes."""
         import pandas as pd
 
+        clusters = self._compared.clusters
         columns: dict[str, Any] = component_columns(self.components) | {n: x.mean(0) for n, x in plain.items()}
         for name, values in changes.items():
             mean = RunningMean()
             if self._is_independent:
                 mean.add_examples(values)
-            for cluster in [] if self._is_independent else np.unique(self._clusters):
-                inside = values[self._clusters == cluster]
+            for cluster in [] if self._is_independent else np.unique(clusters):
+                inside = values[clusters == cluster]
                 mean.add(inside.sum(0), len(inside))
             columns |= with_ends(name, mean.mean, *mean.interval())
         # What changes in both directions is not lost in the root mean square.
@@ -187,24 +202,14 @@ class TwoModels(Result):
             frame.attrs["first_changed"] = None if first is None else first.label
         return frame
 
-    @cached_property
+    @property
     @abstractmethod
-    def _clusters(self) -> Int[np.ndarray, " example"]:
-        """Which examples belong together, as the tokens of one text do: clusters are what is independent."""
+    def _compared(self) -> Compared:
+        """The tables that are compared."""
 
     @cached_property
     def _is_independent(self) -> bool:
-        return len(np.unique(self._clusters)) == len(self._clusters)
-
-    @property
-    @abstractmethod
-    def _logits(self) -> tuple[np.ndarray, np.ndarray]:
-        """Contributions to logits of either model, `[example, component, …]`."""
-
-    @property
-    @abstractmethod
-    def _scores(self) -> tuple[PerComponent, PerComponent]:
-        """What each component of either model adds to what groups are compared by."""
+        return len(np.unique(self._compared.clusters)) == len(self._compared.clusters)
 
     @abstractmethod
     def _unit_of(self, name: str) -> str:
@@ -217,8 +222,8 @@ class TwoModels(Result):
         units = {name: "share" if name.startswith("share") else unit or self._unit_of(name) for name in names}
         frame.attrs |= {"units": units, "a": self.a.model, "b": self.b.model, "same_weights": self.same_weights}
         frame.attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.b.soft_cap, "roundoff": self.roundoff}
-        count = len(np.unique(self._clusters))
-        frame.attrs["intervals"] = interval_note(count, "rows" if count == len(self._clusters) else "texts")
+        count = len(np.unique(self._compared.clusters))
+        frame.attrs["intervals"] = interval_note(count, "rows" if self._is_independent else "texts")
         return frame
 
     def _summary(self, *findings: str) -> str:
