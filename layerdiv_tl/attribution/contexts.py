@@ -25,6 +25,8 @@ from ..model.interventions import hooked_places
 from ..model.load import Model
 from ..model.options import NONE, Ids, OptionIds
 
+# The fields that have a row for every component.
+TABLES = ("values", "expectations", "vocabulary_means")
 # What is summed over positions, beside the components.
 SUMMED = ("logits", "log_likelihood", "normalizer", "likelihood_gap")
 # Packed and plain passes differ by their rounding: relative to the largest logit.
@@ -36,8 +38,8 @@ class BatchContributions:
     """Contributions of some rows of a pass, float64.
 
     Attributes:
-        components, values, count: The components that were asked for, of `count` in all, and theirs `[row, component,
-            option]`; after the options, what they add along other directions.
+        components, values: The components, and what they add `[row, component, option]`; after the options, along other
+            directions.
         logits: The model's own, `[row, option]`, after any soft-cap.
         expectations, vocabulary_means: E_p of the components' logits, with p the model's next-token distribution, and
             their means over the vocabulary, `[row, component]`.
@@ -48,7 +50,6 @@ class BatchContributions:
     """
 
     rows: Int[np.ndarray, " row"]
-    count: int
     components: tuple[Component, ...]
     values: Float[np.ndarray, "row component option"]
     logits: Float[np.ndarray, "row option"]

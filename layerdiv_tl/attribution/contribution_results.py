@@ -20,6 +20,7 @@ from ..ensemble.validation import gold_options
 from ..errors import InputError
 from ..model.options import NONE
 from ..results import Result
+from .contexts import TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -359,8 +360,7 @@ class Contributions(Result):
         if rows == list(range(len(self.components))):
             return self
         kept = tuple(self.components[i] for i in rows)
-        names = ("values", "expectations", "vocabulary_means")
-        own: dict[str, Any] = {name: x[:, rows] for name in names if (x := getattr(self, name)) is not None}
+        own: dict[str, Any] = {name: x[:, rows] for name in TABLES if (x := getattr(self, name)) is not None}
         return replace(self, **own, components=kept, complete=False)
 
     def frame(self) -> pd.DataFrame:

@@ -130,14 +130,14 @@ def contributions(
         cached = read_cache(model.architecture, cache, tokens, attention_mask, column, unit)
     passes = ContributionPasses if model.engine is None else RemoteReadOut
     run = passes(model, question, unit, batch_tokens, cached)
-    return collect(run, keep if top is None else _largest(top, run.batches(None)))
+    return collect(run, keep if top is None else _largest(top, run.batches()))
 
 
 def collect(run: ContributionPasses, keep: Set[Component] | None = None) -> Contributions:
     """The contributions of some passes, checked; `keep` None keeps all components."""
     model, unit, ids, at, option_ids = run.model, run.unit, run.question.ids, run.question.at, run.question.option_ids
-    gathered = ContributionBuffer(len(ids))
-    for part in run.batches(keep):
+    gathered = ContributionBuffer(len(ids), keep)
+    for part in run.batches():
         gathered.add(part)
     done = gathered.whole
     assert done is not None

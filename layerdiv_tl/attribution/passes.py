@@ -26,7 +26,7 @@ from ..model.prompts import Ids
 from ..model.reconstruction import UNNAMED, ReconstructionError
 from ..model.remote import check_unit
 from .blocks import ALIKE, Rows, StreamWalk, check_finite, in_rows, merge
-from .contexts import BatchContributions, Contexts, can_pack
+from .contexts import TABLES, BatchContributions, Contexts, can_pack
 from .directions import Directions, probe_directions, reconstruct, token_directions
 from .question import LogitQuestion
 from .vocabulary import NextTokenDistribution, vocabulary_of
@@ -72,11 +72,10 @@ class OptionReader:
         self,
         activations: Activations,
         examples: Int[np.ndarray, " row"],
-        keep: Set[Component] | None = None,
         expected: NextTokenDistribution | None = None,
         uniform: Directions | None = None,
     ) -> BatchContributions:
-        """Contributions of some rows of a pass, on the CPU; `keep` None keeps all components.
+        """Contributions of some rows of a pass, on the CPU.
 
         `expected` and `uniform` are the model's next-token distribution and the mean over the vocabulary.
         """
@@ -105,21 +104,16 @@ class OptionReader:
         stream_gap = reconstruct(self.error, rows, options, lambda some: u[:, some, :k], unembedded)
         self._keep_unexplained(rows)
 
-        names = rows.components
-        chosen = [i for i, name in enumerate(names) if keep is None or name in keep]
         if expected is not None:
             moments = expected.log_partition, expected.mean_logit
             parts = u[:, :, :k].sum(1) - likelihood["expectations"].sum(1, keepdim=True)
             likelihood |= likelihoods(architecture, parts, logits, unembedded, *moments)
-        for name in means:
-            likelihood[name] = likelihood[name][:, chosen]
         stream = torch.stack([write.vector for write in rows.writes if write.junction], 1).double().cpu()
         statistics = architecture.norm.statistic(stream.cumsum(1))
         return BatchContributions(
             rows=examples,
-            count=len(names),
-            components=tuple(names[i] for i in chosen),
-            values=(u if len(chosen) == len(names) else u[:, chosen]).numpy(),
+            components=tuple(rows.components),
+            values=u.numpy(),
             logits=logits.numpy(),
             junction_scale=(statistics / statistics[:, -1:]).numpy(),
             statistic=rows.sigma.numpy(),
@@ -203,12 +197,12 @@ class ContributionPasses:
     def _reader(self) -> Any:
         return OptionReader(self.model.architecture, self.targets, self.unit, self.question.directions)
 
-    def batches(self, keep: Set[Component] | None) -> Iterator[BatchContributions]:
-        """The contributions of some examples at a time; `keep` None keeps all components."""
+    def batches(self) -> Iterator[BatchContributions]:
+        """The contributions of some examples at a time."""
         every = list(range(len(self.question.ids)))
         with progress(self.model.name, len(every), "prompt") as advance:
             for examples in self.cuts() if self.cached is None else [every]:
-                parts = self._parts(examples, keep)
+                parts = self._parts(examples)
                 yield from parts if self.contexts is None else [self.contexts.by_option(examples, parts)]
                 advance(len(examples))
 
@@ -241,7 +235,7 @@ class ContributionPasses:
         at = torch.as_tensor(self.question.at[examples])
         return [self.question.ids[example] for example in examples], torch.arange(len(at)), at
 
-    def _parts(self, examples: list[int], keep: Set[Component] | None) -> Iterator[BatchContributions]:
+    def _parts(self, examples: list[int]) -> Iterator[BatchContributions]:
         """The contributions of some examples, or of their contexts, pass by pass and some rows at a time."""
         architecture = self.model.architecture
         with inference_mode_for(architecture):
@@ -250,16 +244,14 @@ class ContributionPasses:
             else:
                 passes = iter([(np.array(examples), self.cached or self._run(examples))])
             for numbers, activations in passes:
-                yield from self._steps(numbers, activations, keep)
+                yield from self._steps(numbers, activations)
                 del activations  # or they would be held during the next pass
 
     def _run(self, examples: list[int]) -> Activations:
         rows, of, at = self._rows(examples)
         return run(self.model.architecture, *pad(rows), self.unit, at, of, interventions=True)
 
-    def _steps(
-        self, numbers: Int[np.ndarray, " row"], activations: Activations, keep: Set[Component] | None
-    ) -> Iterator[BatchContributions]:
+    def _steps(self, numbers: Int[np.ndarray, " row"], activations: Activations) -> Iterator[BatchContributions]:
         """The rows of one pass, some at a time."""
         architecture = self.model.architecture
         per_row = len(self.reader.along) * self.targets.shape[1] * len(architecture.components(self.unit))
@@ -272,7 +264,7 @@ class ContributionPasses:
         for start in range(0, len(numbers), step):
             some = slice(start, start + step)
             own = None if expected is None else expected.at(some)
-            yield self.reader.read(activations.rows(some), numbers[some], keep, own, uniform)
+            yield self.reader.read(activations.rows(some), numbers[some], own, uniform)
 
 
 class RemoteReadOut(ContributionPasses):
@@ -285,7 +277,7 @@ class RemoteReadOut(ContributionPasses):
         self._named = check_unit(self.model.engine, self.model.architecture, self.unit, self.model.name)
         return SimpleNamespace(error=ReconstructionError(), unexplained={})
 
-    def _parts(self, examples: list[int], keep: Set[Component] | None) -> Iterator[BatchContributions]:
+    def _parts(self, examples: list[int]) -> Iterator[BatchContributions]:
         """The contributions of some examples, or of their contexts, checked as `OptionReader.read` checks them."""
         architecture, error, engine = self.model.architecture, self.reader.error, self.model.engine
         numbers = np.array(examples) if self.contexts is None else self.contexts.numbers(examples)
@@ -310,37 +302,39 @@ class RemoteReadOut(ContributionPasses):
         parts = total - means.sum(1)[:, None]
         moments = done["log_partition"], done["mean_logit"]
         likelihood = likelihoods(architecture, parts, done["logits"], unembedded, *moments)
-        chosen = [i for i, name in enumerate(names) if keep is None or name in keep]
         junctions = [Component("embed")] + [Component("pos_embed")] * (architecture.pos_embed is not None)
         yield BatchContributions(
             rows=numbers,
-            count=len(names),
-            components=tuple(names[i] for i in chosen),
-            values=values[:, chosen].numpy(),
+            components=names,
+            values=values.numpy(),
             logits=done["logits"].numpy(),
             junction_scale=(done["statistics"] / done["statistics"][:, -1:]).numpy(),
             statistic=done["statistic"].numpy(),
             junctions=tuple(junctions + [Component(s.kind, s.layer) for s in architecture.sublayers]),
             stream_gap=stream_gap.numpy(),
-            expectations=means[:, chosen].numpy(),
+            expectations=means.numpy(),
             **{name: x.numpy() for name, x in likelihood.items()},
         )
 
 
 class ContributionBuffer:
-    """The contributions of many passes in the prompts' order, each array made once, at the first of them.
+    """The contributions of many passes in the prompts' order, each array made once; `keep` None keeps all components.
 
     Small arrays that each pass would leave behind lie between the large ones of the next passes, and keep the memory of
     these from being used again. Where only some rows are steered, an intervention is zero in the others.
     """
 
-    def __init__(self, rows: int) -> None:
-        self.rows, self.complete = rows, True
+    def __init__(self, rows: int, keep: Set[Component] | None = None) -> None:
+        self.rows, self.keep, self.complete = rows, keep, True
         self.whole: BatchContributions | None = None
 
     def add(self, part: BatchContributions) -> None:
         """Keep the rows of a part. Raises InputError where it has other components, but for interventions."""
-        self.complete &= len(part.components) == part.count
+        if self.keep is not None:
+            chosen = [i for i, name in enumerate(part.components) if name in self.keep]
+            self.complete &= len(chosen) == len(part.components)
+            kept: dict[str, Any] = {name: x[:, chosen] for name in TABLES if (x := getattr(part, name)) is not None}
+            part = replace(part, components=tuple(part.components[i] for i in chosen), **kept)
         if self.whole is None:
             empty: dict[str, Any] = {n: np.empty((self.rows, *x.shape[1:]), x.dtype) for n, x in _arrays(part)}
             self.whole = replace(part, **empty)
@@ -366,8 +360,8 @@ def _aligned(
     part: BatchContributions, names: tuple[Component, ...], junctions: tuple[Component, ...]
 ) -> BatchContributions:
     """A part with more components: what it lacks is zero."""
-    tables = {name: getattr(part, name) for name in ("values", "expectations", "vocabulary_means")}
-    own: dict[str, Any] = {name: in_rows(names, part.components, x) for name, x in tables.items() if x is not None}
+    tables = [(name, x) for name in TABLES if (x := getattr(part, name)) is not None]
+    own: dict[str, Any] = {name: in_rows(names, part.components, x) for name, x in tables}
     # A stream to which nothing is added is what it was at the junction before.
     last = np.array([name in part.junctions for name in junctions]).cumsum() - 1
     scale = part.junction_scale[:, last]
