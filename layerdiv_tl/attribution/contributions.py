@@ -135,7 +135,7 @@ def contributions(
 
 def collect(run: ContributionPasses, keep: Set[Component] | None = None) -> Contributions:
     """The contributions of some passes, checked; `keep` None keeps all components."""
-    model, unit, ids, at, option_ids = run.model, run.unit, run.question.ids, run.question.at, run.question.option_ids
+    model, unit, ids = run.model, run.unit, run.question.ids
     gathered = ContributionBuffer(len(ids), keep)
     for part in run.batches():
         gathered.add(part)
@@ -152,11 +152,10 @@ def collect(run: ContributionPasses, keep: Set[Component] | None = None) -> Cont
         if model.engine is not None:
             return "what its engine shows does not add up to the stream (as where a norm or a factor follows)"
         worst = int(done.stream_gap.argmax())
-        return locate_mismatch(model.architecture, ids[worst][: at[worst] + 1])
+        return locate_mismatch(model.architecture, run.question.beginnings[worst])
 
     error = run.reader.error
     error.check(model.name, unit, locate)
-    unexplained = run.reader.unexplained
     has_prefixes = model.architecture.has_prefixes and not isinstance(unit, Groups)
     expectations, gap = done.expectations, done.likelihood_gap
     return Contributions(
@@ -167,11 +166,6 @@ def collect(run: ContributionPasses, keep: Set[Component] | None = None) -> Cont
         normalizer=done.normalizer,
         expectations=expectations[:, :, None] if expectations is not None and expectations.ndim == 2 else expectations,
         vocabulary_means=done.vocabulary_means,
-        option_ids=option_ids[:, :, 0, 0] if option_ids.shape[2:] == (1, 1) else option_ids,
-        options=run.question.options,
-        token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in ids]),
-        lengths=np.array([len(row) for row in ids], dtype=np.int64),
-        positions=at,
         junction_scale=done.junction_scale if has_prefixes else None,
         junctions=junctions,
         partial_junctions=np.array(are_partial(junctions, model.architecture.parallel)),
@@ -183,7 +177,8 @@ def collect(run: ContributionPasses, keep: Set[Component] | None = None) -> Cont
         soft_cap=model.architecture.soft_cap if run.question.directions is None else None,
         model=model.name,
         unit=unit_name(unit),
-        error_shares={name.label: error / max(whole, 1e-300) for name, (error, whole) in unexplained.items()},
+        error_shares={name.label: x / max(whole, 1e-300) for name, (x, whole) in run.reader.unexplained.items()},
+        **run.question.fields(),
     )
 
 

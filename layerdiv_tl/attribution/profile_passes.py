@@ -47,8 +47,7 @@ Loss = Literal["squared", "cross_entropy"]
 Texts = Sequence[tuple[int, ...]]
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """Tokens start to stop of a text, of which those from `first` on are measured here."""
 
     document: int
@@ -245,19 +244,11 @@ def _terms(
     return tuple(rows.components), tables | columns
 
 
-class _WholeStream(NamedTuple):
-    """The sum of all components over the vocabulary: `streams` and `direction` `[position, d+1]`, `mean`, `power`."""
+def _whole_stream(run: ProfileRun, rows: Rows, logits: Float[Tensor, "position v"]) -> tuple[Tensor, ...]:
+    """The sum of all components over the vocabulary, and the error of the model's own logits.
 
-    streams: Tensor
-    direction: Tensor
-    mean: Tensor
-    power: Tensor
-
-
-def _whole_stream(run: ProfileRun, rows: Rows, logits: Float[Tensor, "position v"]) -> _WholeStream:
-    """What the final stream gives the whole vocabulary, from the Gram matrix; the error of the model's own logits.
-
-    ū·|L| = W · (final/σ, 1), so its size is that of the Gram matrix, and so are products of other rows with it.
+    The final stream and its direction, both `[position, d+1]`; the mean and the power `[position]` of its logits. As
+    ū·|L| = W · (final/σ, 1), its size is that of the Gram matrix, and so are products of other rows with it.
     """
     vocabulary = run.readout.vocabulary
     streams = torch.cat([rows.final / rows.sigma[:, None], torch.ones_like(rows.final[:, :1])], 1)
@@ -269,16 +260,16 @@ def _whole_stream(run: ProfileRun, rows: Rows, logits: Float[Tensor, "position v
     spread = (torch.maximum(power, least) / vocabulary.size).sqrt() + mean.abs()
     run.error.add("moments", (power - own_power).abs() / torch.maximum(power, least))
     run.error.add("moments", (mean - own_mean).abs() / spread)
-    return _WholeStream(streams, direction, mean, power)
+    return streams, direction, mean, power
 
 
 def _squared(
-    run: ProfileRun, whole: _WholeStream, members: int, last: Tensor, dense: np.ndarray | None
+    run: ProfileRun, whole: tuple[Tensor, ...], members: int, last: Tensor, dense: np.ndarray | None
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Directions and columns of the squared error; a target that is not `dense` is one-hot."""
-    vocabulary = run.readout.vocabulary
-    along = {"crosses": whole.direction / members}
-    known = {"powers": whole.power / members**2, "ensemble_means": whole.mean / members}
+    vocabulary, (_, direction, mean, power) = run.readout.vocabulary, whole
+    along = {"crosses": direction / members}
+    known = {"powers": power / members**2, "ensemble_means": mean / members}
     if dense is not None:
         answer = torch.as_tensor(dense, device=last.device)
         centered = answer - answer.mean(1, keepdim=True)
@@ -289,14 +280,14 @@ def _squared(
 
 
 def _cross_entropy(
-    run: ProfileRun, whole: _WholeStream, members: int, last: Tensor, dense: np.ndarray | None
+    run: ProfileRun, whole: tuple[Tensor, ...], members: int, last: Tensor, dense: np.ndarray | None
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The mean direction under p = softmax(τū), and its entropy.
 
     p is that of what the components sum to, not of what the model rounded, so that the identity is exact.
     """
     vocabulary, dtype = run.readout.vocabulary, run.readout.dtype
-    chunks = [(whole.streams.to(dtype) @ directions.T).double() for _, directions in vocabulary.chunks(dtype)]
+    chunks = [(whole[0].to(dtype) @ directions.T).double() for _, directions in vocabulary.chunks(dtype)]
     log_p = (torch.cat(chunks, 1) * (run.tau_of(members) / members)).log_softmax(1)
     expected = vocabulary.average(log_p.exp(), dtype) - vocabulary.mean
     return {"expectations": expected}, {"entropies": -(log_p.exp() * log_p).sum(1)}

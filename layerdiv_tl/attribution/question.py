@@ -46,6 +46,16 @@ class LogitQuestion:
         """Each prompt up to the position that is read."""
         return [row[: end + 1] for row, end in zip(self.ids, self.at, strict=True)]
 
+    def fields(self) -> dict[str, Any]:
+        """What results say of a question; single tokens `[example, option]`."""
+        return {
+            "option_ids": self.option_ids[:, :, 0, 0] if self.is_single else self.option_ids,
+            "options": self.options,
+            "token_ids": np.concatenate([np.array(row, dtype=np.int64) for row in self.ids]),
+            "lengths": np.array([len(row) for row in self.ids], dtype=np.int64),
+            "positions": self.at,
+        }
+
     @property
     def is_single(self) -> bool:
         """Whether all options are single tokens, or directions."""

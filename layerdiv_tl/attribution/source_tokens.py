@@ -218,16 +218,12 @@ def source_tokens(
             f"the heads of {model.name} are not the sum of weight × value over source tokens (off by {gap:.1e} of "
             "Σ|parts|): something between the two is hooked, or rounds what it is given."
         )
+    fields: dict[str, Any] = arrays | question.fields()
     return SourceTokens(
-        **arrays,
+        **fields,
         heads=tuple(names),
         biases=tuple(whole.components[i] for i in biased),
-        option_ids=option_ids,
-        options=question.options,
         tokens=tuple(token_texts(model, row) for row in ids),
-        token_ids=np.concatenate([np.array(row, dtype=np.int64) for row in ids]),
-        lengths=np.array([len(row) for row in ids], dtype=np.int64),
-        positions=at,
         identity_gap=gap,
         logit_gap=reader.error.identity_gap,
         model=model.name,
