@@ -57,12 +57,12 @@ class Block:
         return self.output_map is None and not self.is_constant
 
     def at(self, some: slice) -> Block:
-        """The same at some positions."""
+        """Select some positions."""
         divisor, index = (None if x is None else x[some] for x in (self.divisor, self.index))
         return replace(self, x=self.x[some], divisor=divisor, index=index)
 
     def scattered(self, of_slots: Float[Tensor, "position slot *more"]) -> Float[Tensor, "position row *more"]:
-        """What is known of slots as that of all rows; the others have zero, and slots of one row add up."""
+        """Add up numbers of slots by row; rows without a slot have zero."""
         if self.index is None:
             return of_slots
         index = self.index.to(of_slots.device).reshape(*self.index.shape, *[1] * (of_slots.dim() - 2))
@@ -190,7 +190,7 @@ class StreamWalk:
         yield from (Write.whole(name, vector) for name, vector in beyond.items())
 
     def _of_read_out(self, writes: Sequence[Write], activations: Activations) -> list[Write]:
-        """What the read-out adds by itself, and what half precision lost at every addition, so that rows still sum."""
+        """Yield the read-out's constant, and what half precision lost at every addition, so that rows still sum."""
         final, rest = activations.final.double(), []
         if self.has_constant:
             sigma = self.architecture.norm.statistic(final)[:, None, None]
@@ -204,7 +204,7 @@ class StreamWalk:
 
 
 def _grouped(writes: Sequence[Write], unit: Groups) -> list[Write]:
-    """What groups leave of every write, then the groups."""
+    """Move the members of groups out of every write into writes of their own, which come last."""
     unit.check({component for write in writes for component in write.components})
     left: list[Write] = []
     sums: dict[str, Tensor] = {}
@@ -257,21 +257,21 @@ def _cut(output: SublayerOutput, names: Sequence[Component]) -> tuple[Block, ...
 
 
 def _to_stream(maps: Sequence[Linear], x: Tensor, divisor: Tensor | None) -> Float[Tensor, "... position d"]:
-    """What stands before some maps as it stands in the stream."""
+    """Apply the maps between a write and the stream."""
     for linear in maps:
         x = linear.linear(x)
     return x if divisor is None else x / divisor[:, None]
 
 
 def _total(blocks: Sequence[Block]) -> Float[Tensor, "position d"]:
-    """What some blocks sum to in the stream, in float64."""
+    """Sum the stream vectors of some blocks, in float64."""
     whole = [block.x.double() for block in blocks if block.is_stream]
     totals = [block.total() for block in blocks if block.output_map is not None]
     return torch.cat([*whole, *(total[:, None] for total in totals)], 1).sum(1)
 
 
 def _beyond(blocks: Sequence[Block], vector: Tensor, dtype: torch.dtype) -> Float[Tensor, "position d"]:
-    """What an output that hooks changed holds beyond the sum of its parts; zero where rounding explains it."""
+    """Subtract the sum of its parts from an output that hooks changed; zero where rounding explains the rest."""
     whole = _total(blocks)
     changed = vector.double() - whole
     noticed = changed.norm(dim=1) > (1e-2 if dtype in HALF else 1e-5) * whole.norm(dim=1)

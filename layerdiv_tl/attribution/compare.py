@@ -148,7 +148,7 @@ def compare(
 
 
 def _same_weights(models: Sequence[Model]) -> dict[str, Any]:
-    """What two models' weights have in common: the fields `same_weights` and `roundoff`."""
+    """The fields `same_weights` and `roundoff` of a comparison."""
     coarsest = max(torch.finfo(model.architecture.dtype).eps / 2 for model in models)
     return {"same_weights": fingerprint(models[0]) == fingerprint(models[1]), "roundoff": coarsest}
 
@@ -195,7 +195,7 @@ def _read_outs(
 def _compare_options(
     models: Sequence[Model], questions: Sequence[LogitQuestion], unit: UnitLike, batch_tokens: int | None, labels: Any
 ) -> Comparison:
-    """What `compare` gives for options.
+    """Compare contributions to options.
 
     Single tokens are read as they are, where b's own reading is its reading of itself. Those of longer options are read
     minus the mean over the vocabulary, after b's own, and b's stream once more by a with a's statistic, last.
@@ -269,14 +269,13 @@ def _parts(
 
 def _difference(x: np.ndarray, y: np.ndarray, dtype: type = np.float64) -> np.ndarray:
     """x − y; 0 where it is the rounding of the few products, of precision `dtype`, that made them."""
-    found, least = x - y, 8 * np.finfo(dtype).eps
-    for row, of in zip(np.atleast_2d(found), np.atleast_2d(x), strict=True):  # one at a time stays in the cache
-        row[np.abs(row) <= least * np.abs(of)] = 0.0
+    found = x - y
+    found[np.abs(found) <= 8 * np.finfo(dtype).eps * np.abs(x)] = 0.0
     return found
 
 
 def _compare_texts(models: list[Model], texts: Any, unit: UnitLike, batch_tokens: int | None) -> TextComparison:
-    """What `compare` gives for texts: every token is read, with the token that comes next."""
+    """Compare profiles of texts: at every token, contributions to the token that comes next."""
     runs = [profile_run(model, unit, "squared", None, None, None, "float32", batch_tokens) for model in models]
     window = min(run.window for run in runs)  # both see as much of each token's past
     runs = [replace(run, window=window, stride=max(1, window // 2)) for run in runs]

@@ -146,7 +146,7 @@ class Contexts:
         return np.concatenate([np.arange(self.first[e], self.first[e + 1]) for e in examples])
 
     def length(self, example: int, packed: bool) -> int:
-        """How many tokens are run for an example."""
+        """The number of tokens that are run for an example."""
         tree, prompt = self.trees[example], len(self.prompts[example])
         if packed:
             return prompt + len(tree.beginnings) - 1
@@ -286,7 +286,7 @@ class Contexts:
 
 
 def can_pack(model: Model, contexts: Contexts) -> bool:
-    """Whether a model gives packed contexts the logits of plain rows: tried once, on a few tokens.
+    """Try once, on a few tokens, whether a model gives packed contexts the logits of plain rows.
 
     Not where a context is longer than some attention looks back, or than where positions change: a mask of ours would
     be another than the model's own.

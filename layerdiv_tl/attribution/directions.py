@@ -70,11 +70,11 @@ class Directions:
 
     @property
     def columns(self) -> int:
-        """How many numbers each row has."""
+        """The number of columns of a product."""
         return self.vectors.shape[-2] if self.index is None else self.index.shape[1]
 
     def at(self, some: slice | Int[Tensor, " position"]) -> Directions:
-        """Of some positions, with the directions that these need."""
+        """Select some positions, and the directions that these need."""
         own = copy(self)
         if self.vectors.dim() == 3:
             own.vectors = self.vectors[some]
@@ -85,7 +85,7 @@ class Directions:
         return own
 
     def inner(self, rows: Rows) -> Float[Tensor, "position row column"]:
-        """What every row adds along each position's directions."""
+        """Multiply every row with each position's directions."""
         found = torch.empty(len(rows.sigma), len(rows.components), self.columns).to(self.vectors)
         self.fill(rows, found.unbind(2))
         return found
@@ -105,7 +105,7 @@ class Directions:
                 table[:, place] = column.to(table.dtype)
 
     def of_block(self, block: Block) -> Float[Tensor, "position row column"]:
-        """What one block's rows add along each position's directions."""
+        """Multiply one block's rows with each position's directions."""
         if block.is_constant:
             return self._own(block.x * self.vectors[..., None, :, -1].double())
         if block.is_stream:
@@ -133,7 +133,7 @@ class Directions:
         return self._before[output_map]
 
     def _own(self, u: Float[Tensor, "position row direction"]) -> Float[Tensor, "position row column"]:
-        """Of the numbers along all directions those that a position is read along."""
+        """Pick the columns of each position from those of all directions."""
         if self.index is None:
             return u
         return u.gather(2, self.index[:, None].expand(-1, u.shape[1], -1))

@@ -1,4 +1,4 @@
-"""What heads look at in repeated random tokens: the classes that the literature names heads by."""
+"""Scores of heads in repeated random tokens: the classes that the literature names heads by."""
 
 from __future__ import annotations
 

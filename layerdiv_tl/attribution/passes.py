@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -123,7 +123,7 @@ class OptionReader:
         )
 
     def _answers(self, done: Activations, examples: Int[np.ndarray, " row"]) -> tuple[Tensor, Tensor]:
-        """What the model itself gives for each row's options, before and after its transform of logits."""
+        """The model's own numbers for each row's options, before and after its transform of logits."""
         if self.probes is not None:
             given = self.walk.architecture.norm(done.final.double().cpu()) @ self.probes.T
             return given, given
@@ -159,8 +159,7 @@ def likelihoods(
     return {"log_likelihood": log_likelihood, "normalizer": normalizer, "likelihood_gap": gap}
 
 
-@dataclass(frozen=True)
-class PassShape:
+class PassShape(NamedTuple):
     """A forward pass: its rows, tokens in each (with padding), and how many positions are read in all."""
 
     rows: int

@@ -109,6 +109,7 @@ def run_profile(
             ):  # by torch: numpy asks for huge pages, whose first touch costs up to ten times as much
                 columns[name] = torch.empty(count, *x.shape[1:], dtype=x.dtype)
             columns[name][torch.as_tensor(places)] = x.cpu()
+        found.clear()  # or it would be held while the next positions are read out
     token_ids = np.concatenate([np.array(row, dtype=np.int64) for row in ids])
     return run.result(
         {name: x.numpy() for name, x in columns.items()},

@@ -68,7 +68,7 @@ def next_tokens(
 def token_logits(
     readout: VocabularyReadout, activations: Activations, ids: Int[np.ndarray, "token position"]
 ) -> TokenLogits:
-    """What every component adds to some tokens at every position of a pass; `ids` may differ from place to place."""
+    """Contributions to some tokens at every position of a pass; `ids` may differ from position to position."""
     vocabulary, found, components = readout.vocabulary, list[Tensor](), list[Component]()
     for start in range(0, ids.shape[1], readout.step):
         some = slice(start, start + readout.step)
@@ -90,7 +90,7 @@ def token_logits(
 def promotions_of_pairs(
     readout: VocabularyReadout, activations: Activations, pairs: Sequence[tuple[int, int]], k: int
 ) -> tuple[Int[np.ndarray, "pair rank"], Float[np.ndarray, "pair rank"], Float[np.ndarray, " pair"]]:
-    """What components promote and suppress, for pairs (position, number of a component) of a pass.
+    """Find the tokens that components promote and suppress, for pairs (position, number of a component) of a pass.
 
     Returns ids and logits beyond a component's mean over the vocabulary, both `[pair, 2k]`: k that it promotes, most
     first, then k that it suppresses, most first; and that mean. All pairs go through the vocabulary together: that is

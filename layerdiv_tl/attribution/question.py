@@ -26,7 +26,7 @@ from ..model.prompts import Ids, Prompts, encode, with_mask
 
 @dataclass(frozen=True, eq=False)
 class LogitQuestion:
-    """Which logits of which prompts are asked for.
+    """The logits of some prompts that are asked for.
 
     Attributes:
         ids, at: The prompts, and the position whose logits are read in each.
@@ -47,7 +47,7 @@ class LogitQuestion:
         return [row[: end + 1] for row, end in zip(self.ids, self.at, strict=True)]
 
     def fields(self) -> dict[str, Any]:
-        """What results say of a question; single tokens `[example, option]`."""
+        """The fields of results that name the prompts and options; ids of single tokens are `[example, option]`."""
         return {
             "option_ids": self.option_ids[:, :, 0, 0] if self.is_single else self.option_ids,
             "options": self.options,

@@ -251,7 +251,7 @@ class HeadSources:
     def read(
         self, along: Directions, at: Int[Tensor, " n"], some: Sequence[int]
     ) -> tuple[Float[Tensor, "n head source column"], Float[Tensor, "n head column"]]:
-        """What the values of each source, and their bias, add along each position's directions, for some heads."""
+        """Multiply the values of each source, and their bias, with each position's directions, for some heads."""
         before = along.before(self.block)
         before = (before if along.index is None else before[along.index])[:, :, some].double().cpu()
         if self.factors.gate is not None:
@@ -298,15 +298,13 @@ def heads_of_pass(
 
 
 class TextSources:
-    """The heads of one text by source token, of a pass at unit head that was read at all its positions.
+    """The heads of one text by source token; `asked` are ids `[token, position]`.
 
-    `asked` are ids `[token, position]`. Weights and values come of one more pass, when the first head is wanted.
+    Weights and values come from one more pass, when the first head is asked for.
     """
 
-    def __init__(
-        self, model: Model, ids: Sequence[int], activations: Activations, asked: Int[np.ndarray, "token position"]
-    ) -> None:
-        self.model, self.ids, self.activations, self.asked = model, ids, activations, asked
+    def __init__(self, model: Model, ids: Sequence[int], asked: Int[np.ndarray, "token position"]) -> None:
+        self.model, self.ids, self.asked = model, ids, asked
 
     @cached_property
     def _heads(self) -> dict[str, tuple[HeadSources, int]]:
@@ -325,9 +323,10 @@ class TextSources:
     def split(
         self, places: Mapping[Component, Sequence[int]]
     ) -> Iterator[tuple[Component, Float[np.ndarray, "place source token"], Float[np.ndarray, "place token"]]]:
-        """What the values of each source, and their bias, add through some heads to the tokens asked at some positions.
+        """Yield each head, and what the values of each source and their bias add through it to the tokens asked.
 
-        In logits beyond the mean over the vocabulary. Raises InputError for heads that are no weights × values.
+        `places` are each head's positions. Numbers are logits minus the mean over the vocabulary. Raises InputError for
+        heads that are no weights × values.
         """
         architecture, heads, vocabulary = self.model.architecture, self._heads, vocabulary_of(self.model)
         with inference_mode_for(architecture):

@@ -132,7 +132,7 @@ class VocabularyReadout:
 
     @cached_property
     def step(self) -> int:
-        """How many positions are read out together."""
+        """The number of positions that are read out together."""
         cuts = [sublayer.cut(self.unit) for sublayer in self.architecture.sublayers]
         # Parts that are stream vectors are held as such; heads, neurons and latents are not.
         vectors = sum(cut is not None and cut.output_map is None for cut in cuts) and self.width
@@ -252,7 +252,7 @@ class NextTokenDistribution:
         self.directions = Directions(vectors)
 
     def at(self, some: slice) -> NextTokenDistribution:
-        """The same for some positions."""
+        """Select some positions."""
         own = copy(self)
         own.log_partition, own.mean_logit = self.log_partition[some], self.mean_logit[some]
         own.directions = self.directions.at(some)
@@ -304,7 +304,7 @@ def _by_rows(logits: Tensor, of_rows: Callable[[Tensor], tuple[Tensor, ...]]) ->
 
 
 def log_sum_exp(logits: Float[Tensor, "position v"]) -> Float[Tensor, " position"]:
-    """In float64; NaN or infinite where a logit is."""
+    """log Σ_v exp of each row, in float64; NaN or infinite where a logit is."""
     return _by_rows(logits, lambda rows: (rows.logsumexp(1),))[0]
 
 

@@ -23,7 +23,7 @@ Pair = tuple[int, int]
 def text_sources(model: Model, text: TextNumbers) -> TextSources:
     """The heads of a text by source token, to its candidates."""
     asked = np.where(text.candidates < 0, text.candidates[1], text.candidates)
-    return TextSources(model, text.sublayers.token_ids.tolist(), text.pass_at("head"), asked)
+    return TextSources(model, text.sublayers.token_ids.tolist(), asked)
 
 
 def pack_sources(sources: TextSources, text: TextNumbers, pairs: Sequence[Pair], exact: bool = True) -> bytes:
