@@ -3,73 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..components import Component
 from ..model.capture import Activations
 from .directions import Directions
-from .vocabulary import VocabularyReadout, extremes, model_logits
+from .vocabulary import VocabularyReadout, extremes, model_logits, probabilities
 
 # Numbers of the stream vectors that are held at a time.
 NUMBERS = 32_000_000
 
 
-class TokenLogits(NamedTuple):
-    """Contributions to chosen tokens at every position, all minus the component's mean over the vocabulary.
-
-    Attributes:
-        logits: `[token, position, component]`: u_i of each token.
-        expectations: `[position, component]`: E_p[u_i] under the model's own distribution p, before a soft-cap as the
-            components are: what one adds to the cross-entropy of a token is its expectation minus its logit, in nats.
-    """
-
-    components: tuple[Component, ...]
-    logits: Float[np.ndarray, "token position component"]
-    expectations: Float[np.ndarray, "position component"]
-
-
-class NextTokens(NamedTuple):
-    """The model's own distribution over the next token at every position.
-
-    Attributes:
-        ids, probabilities: `[rank, position]`, the likeliest tokens, the first one first.
-        asked: `[token, position]`, the probabilities of the tokens that were asked for.
-        entropies: `[position]`, in nats.
-    """
-
-    ids: Int[np.ndarray, "rank position"]
-    probabilities: Float[np.ndarray, "rank position"]
-    asked: Float[np.ndarray, "token position"]
-    entropies: Float[np.ndarray, " position"]
-
-
 def next_tokens(
     readout: VocabularyReadout, activations: Activations, k: int, asked: Int[np.ndarray, "token position"]
-) -> NextTokens:
-    """The k likeliest next tokens at every position of a pass, by the model's own logits; of an id below 0, NaN."""
+) -> tuple[np.ndarray, ...]:
+    """The model's own distribution over the next token at every position of a pass.
+
+    Returns ids and probabilities of the k likeliest tokens `[rank, position]`, the probabilities of the tokens asked
+    for `[token, position]`, NaN for an id below 0, and the entropies `[position]` in nats.
+    """
     parts = []
     for start in range(0, len(activations.final), readout.step):
         some = slice(start, start + readout.step)
         _, logits = model_logits(readout.architecture, activations.final[some])
-        log_p = logits.double().log_softmax(1)
-        p, ids = log_p.exp(), torch.as_tensor(asked[:, some].T, device=log_p.device)
-        top = p.topk(k, 1)
+        p, entropies = probabilities(logits.double())
+        ids, top = torch.as_tensor(asked[:, some].T, device=p.device), p.topk(k, 1)
         own = p.gather(1, ids.clamp_min(0)).masked_fill(ids < 0, torch.nan)
-        # A probability of 0 adds nothing to the entropy.
-        parts.append((top.indices.T, top.values.T, own.T, -(p * log_p.clamp_min(-1e30)).sum(1)))
-    return NextTokens(*(torch.cat(part, -1).cpu().numpy() for part in zip(*parts, strict=True)))
+        parts.append((top.indices.T, top.values.T, own.T, entropies))
+    return tuple(torch.cat(part, -1).cpu().numpy() for part in zip(*parts, strict=True))
 
 
 def token_logits(
     readout: VocabularyReadout, activations: Activations, ids: Int[np.ndarray, "token position"]
-) -> TokenLogits:
-    """Contributions to some tokens at every position of a pass; `ids` may differ from position to position."""
-    vocabulary, found, components = readout.vocabulary, list[Tensor](), list[Component]()
+) -> tuple[Float[np.ndarray, "token position component"], Float[np.ndarray, "position component"]]:
+    """Contributions u_i to some tokens at every position of a pass, and E_p[u_i] under the model's distribution p.
+
+    `ids` may differ from position to position. Both are minus the component's mean over the vocabulary; p is that
+    before a soft-cap, as the components are: what one adds to the cross-entropy of a token is its expectation minus
+    its logit, in nats.
+    """
+    vocabulary, found = readout.vocabulary, list[Tensor]()
     for start in range(0, ids.shape[1], readout.step):
         some = slice(start, start + readout.step)
         part = activations.at_positions(some)
@@ -82,9 +58,8 @@ def token_logits(
         tables = torch.zeros(len(along), len(p), len(rows.components), dtype=torch.float64, device=p.device)
         own.fill(rows, tables.unbind(0))
         found.append(tables)
-        components = rows.components
     logits = torch.cat(found, 1).cpu().numpy()
-    return TokenLogits(tuple(components), logits[:-1], logits[-1])
+    return logits[:-1], logits[-1]
 
 
 def promotions_of_pairs(

@@ -39,7 +39,7 @@ def pack_text(model: Model, text: TextNumbers) -> bytes:
         "entropy": text.entropies,
         "probability": text.probabilities,
         "logit": text.target_logits,
-        "expectation": text.of_shown([t.expectations for t in text.logits]),
+        "expectation": text.of_shown([means for _, means in text.logits]),
         "mean": text.of_shown([p.means for p in profiles]),
         "size": text.of_shown([p.sizes for p in profiles]) / vocabulary,
         "cross": text.of_shown([p.crosses for p in profiles]) / vocabulary,
@@ -96,7 +96,7 @@ def pack_promotions(model: Model, text: TextNumbers, at: Sequence[int], size: in
     ids, logits = np.zeros((len(pairs), 2 * k), np.int64), np.zeros((len(pairs), 2 * k), np.float32)
     units: tuple[Unit, ...] = ("sublayer", "head")
     with inference_mode_for(model.architecture):
-        for unit, numbers in zip(units, text.logits, strict=False):
+        for unit, numbers in zip(units, text.profiles, strict=False):
             own = [n for n, (_, i) in enumerate(pairs) if (text.shown[i].kind == "head") == (unit == "head")]
             if not own:
                 continue

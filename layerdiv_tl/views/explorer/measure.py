@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from ..._checks import whole_number
 from ...attribution.profile import profile_of_pass
 from ...attribution.profile_results import SquaredProfile
-from ...attribution.promoted_tokens import TokenLogits, next_tokens, token_logits
+from ...attribution.promoted_tokens import next_tokens, token_logits
 from ...attribution.vocabulary import vocabulary_readout
 from ...components import Component, Unit
 from ...depth.logit_lens import lens_answers
@@ -47,7 +47,8 @@ class TextNumbers:
         candidates: `[token, position]`, ids of the tokens that contributions are measured to: the right one (−1 where
             none is known), the model's likeliest, then `targets`.
         probabilities, entropies: The model's, `[token, position]` and `[position]`.
-        logits: Of each unit: what its components add to the candidates.
+        logits: Of each unit: what its components add to the candidates `[token, position, component]`, and the means of
+            that under the model's distribution `[position, component]`.
         lens: The junctions, and the likeliest token after each of them with its probability, `[junction, position]`.
         attention: The attention patterns of every head; None for the reason `no_attention`.
         written: How many tokens at the end the model wrote itself.
@@ -59,7 +60,7 @@ class TextNumbers:
     candidates: Int[np.ndarray, "token position"]
     probabilities: Float[np.ndarray, "token position"]
     entropies: Float[np.ndarray, " position"]
-    logits: tuple[TokenLogits, ...]
+    logits: tuple[tuple[np.ndarray, np.ndarray], ...]
     lens: tuple[tuple[Component, ...], Int[np.ndarray, "junction position"], Float[np.ndarray, "junction position"]]
     attention: AttentionPatterns | None
     no_heads: str = ""
@@ -101,7 +102,7 @@ class TextNumbers:
     @property
     def target_logits(self) -> Float[np.ndarray, "token component position"]:
         """What every component shown adds to each candidate, in logits beyond its mean over the vocabulary."""
-        return self.of_shown([t.logits for t in self.logits])
+        return self.of_shown([to_tokens for to_tokens, _ in self.logits])
 
 
 def measure_text(
@@ -159,10 +160,9 @@ def measure_text(
         here = {unit: activations.at_positions(slice(0, len(ids))) for unit, activations in of_unit.items()}
         readouts = {unit: vocabulary_readout(model, unit, "float32") for unit in units}
         known = np.array([[*ids[1:], *targets[:1], -1][: len(ids)], *([i] * len(ids) for i in targets)])
-        likeliest = next_tokens(
-            readouts["sublayer"], here["sublayer"], min(LIKELIEST, model.architecture.outputs), known
-        )
-        candidates = np.concatenate([known[:1], likeliest.ids, known[1:]])
+        top = min(LIKELIEST, model.architecture.outputs)
+        best, p_best, p_known, entropies = next_tokens(readouts["sublayer"], here["sublayer"], top, known)
+        candidates = np.concatenate([known[:1], best, known[1:]])
         # Where no next token is known, its row holds what is added to the likeliest.
         asked = np.where(candidates < 0, candidates[1], candidates)
         logits = tuple(token_logits(readouts[unit], here[unit], asked) for unit in units)
@@ -182,8 +182,8 @@ def measure_text(
         heads=profiles[1] if len(profiles) > 1 else None,
         targets=targets,
         candidates=candidates,
-        probabilities=np.concatenate([likeliest.asked[:1], likeliest.probabilities, likeliest.asked[1:]]),
-        entropies=likeliest.entropies,
+        probabilities=np.concatenate([p_known[:1], p_best, p_known[1:]]),
+        entropies=entropies,
         logits=logits,
         lens=lens,
         attention=attention,
