@@ -191,7 +191,7 @@ class ContributionPasses:
             if cached is not None:
                 raise InputError("a cache does not hold what follows options of several tokens: give the prompts.")
             self.contexts.check(model, sides=model.engine is None)
-        self.reader = self._reader()
+        self.reader: OptionReader = self._reader()
 
     def _reader(self) -> Any:
         return OptionReader(self.model.architecture, self.targets, self.unit, self.question.directions)
