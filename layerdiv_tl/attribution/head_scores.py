@@ -35,7 +35,7 @@ def head_scores(model: Any, length: int = 40, n_texts: int = 2, seed: int = 0) -
     shows no patterns.
 
     >>> import layerdiv_tl as ld
-    >>> list(ld.head_scores("zoo/d4", length=8).columns[5:])
+    >>> list(ld.head_scores("zoo/d4", length=8).columns[-4:])
     ['induction', 'duplicate token', 'previous token', 'first token']
     """
     model = as_model(model)
