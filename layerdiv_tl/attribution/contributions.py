@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
 
 from .._checks import whole_number
 from ..components import Component, Unit, labels_of
 from ..errors import InputError
 from ..model.architecture import UnitLike
 from ..model.cuts import unit_name, unit_of
-from ..model.forward_pass import locate_mismatch, read_cache, tokens_and_mask
+from ..model.forward_pass import cached_tokens, locate_mismatch, read_cache, tokens_and_mask
 from ..model.groups import Groups
-from ..model.load import as_model
-from ..model.prompts import encode, to_python, with_mask
+from ..model.load import Model, as_model
+from ..model.prompts import Prompts, encode, to_python, with_mask
+from ..model.transformer_lens import is_cache
 from .blocks import are_partial
 from .contexts import BatchContributions
 from .contribution_results import Contributions, LogitDifference
@@ -57,7 +59,8 @@ def contributions(
     intervention. A hook that moves the stream anywhere else is refused by the name of its module.
 
     Args:
-        model: A `Model`, or anything `load_model` takes.
+        model: A `Model`, or anything `load_model` takes; or an `ActivationCache` of TransformerLens' `run_with_cache`,
+            for options that are single tokens: its model is taken, and no prompts.
         prompts: Texts, lists of token ids, padded batches, a tokenizer's output, or conversations, as `model.prompts`
             reads them; or a `Task`, whose options are then taken, too. A TransformerBridge begins a text with a
             beginning-of-text token where Hugging Face's tokenizer does not.
@@ -79,9 +82,12 @@ def contributions(
             options, are largest on average, which costs a second pass. None keeps all; all are computed in any case, to
             check the sum.
         batch_tokens: The most padded tokens in one forward pass; None is what is fast on the model's device.
-        cache, tokens: Instead of prompts, for options that are single tokens: activations cached through
-            TransformerLens (names: `Model.hook_names(unit)`), and the token ids `[row, token]` they belong to.
-        attention_mask: `[row, token]`, which token ids of `prompts` or `tokens` are real and which are padding.
+        cache, tokens: The cache by name (a dict will do), with the model first; and the token ids `[row, token]` that
+            it was taken with. A bridge's cache holds these itself; where they are in neither, ids of the result are −1,
+            and no column is padding. A `names_filter` must have `Model.hook_names(unit)`; with a `pos_slice`, positions
+            are those of the slice.
+        attention_mask: `[row, token]`, which token ids of `prompts` or `tokens` are real and which are padding; for
+            None, pad tokens at the ends of rows are padding.
 
     In the source, the product is `Directions.of_block` and its rows are `blocks.Rows`; a family whose stream passes
     more than additions is an entry of `model.streams`.
@@ -106,6 +112,10 @@ def contributions(
     >>> c.log_likelihood.shape, bool(abs(sums - c.log_likelihood).max() < 1e-6)
     ((1, 2), True)
     """
+    if is_cache(model):
+        if cache is not None or prompts is not None:
+            raise InputError("the cache comes first and has its own prompts: leave prompts= and cache= out.")
+        cache, model = model, model.model
     model = as_model(model)
     unit = unit_of(unit)
     batch_tokens = model.checked_batch_tokens(batch_tokens)
@@ -115,7 +125,12 @@ def contributions(
     if cache is not None:
         if prompts is not None:
             raise InputError("give either prompts or a cache with its tokens, not both.")
-        prompts, attention_mask = tokens, attention_mask = tokens_and_mask(tokens, attention_mask)
+        given = tokens is not None
+        tokens, mask = tokens_and_mask(tokens if given else cached_tokens(model.architecture, cache), attention_mask)
+        known = bool((tokens >= 0).all())
+        if known and attention_mask is None:
+            mask = _without_padding(model, tokens)
+        prompts, attention_mask = tokens.clamp_min(0), mask
     elif tokens is not None:
         raise InputError("tokens belong to a cache: give prompts alone, or cache= with tokens=.")
     how = {"contrast": contrast, "directions": directions, "attention_mask": attention_mask}
@@ -126,7 +141,9 @@ def contributions(
     cached = None
     if cache is not None:
         column = attention_mask.argmax(1).cpu() + torch.as_tensor(question.at)
-        cached = read_cache(model.architecture, cache, tokens, attention_mask, column, unit)
+        cached = read_cache(model.architecture, cache, tokens, attention_mask, column, unit, given)
+        if not known:
+            question = replace(question, ids=Prompts((-1,) * len(row) for row in question.ids))
     passes = ContributionPasses if model.engine is None else RemoteReadOut
     run = passes(model, question, unit, batch_tokens, cached)
     return collect(run, keep if top is None else _largest(top, run.batches()))
@@ -227,6 +244,15 @@ def _largest(top: int, batches: Iterable[BatchContributions]) -> set[Component]:
         for component, own in zip(batch.components, np.abs(centered).mean(2).sum(0).tolist(), strict=True):
             size[component] = size.get(component, 0.0) + own
     return set(sorted(size, key=lambda component: -size[component])[:top])
+
+
+def _without_padding(model: Model, tokens: Int[torch.Tensor, "row token"]) -> Int[torch.Tensor, "row token"]:
+    """Which tokens of a rectangular batch are no padding, as prompts are read."""
+    mask = torch.zeros_like(tokens)
+    for row, ids in enumerate(encode(model, tokens.tolist())):
+        first = 0 if tokens[row, : len(ids)].tolist() == list(ids) else tokens.shape[1] - len(ids)
+        mask[row, first : first + len(ids)] = 1
+    return mask
 
 
 def _parse_components(components: Any, known: tuple[Component, ...]) -> set[Component] | None:

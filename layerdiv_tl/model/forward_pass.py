@@ -142,6 +142,16 @@ def locate_mismatch(architecture: Architecture, ids: Sequence[int]) -> str:
     return "its sublayers do not add up to its residual stream"
 
 
+def cached_tokens(architecture: Architecture, cache: Any) -> Int[Tensor, "row token"]:
+    """The token ids that a cache was taken with, where it holds them (a bridge's does); −1 for each where not."""
+    if architecture.stream_out.name not in cache:
+        raise InputError(f"the cache lacks {architecture.stream_out.name}, and tokens= was not given: give the tokens.")
+    stream = cache[architecture.stream_out.name]
+    own = [cache[name] for name in ("embed.hook_in",) if name in cache]
+    own = [ids for ids in own if not ids.is_floating_point() and ids.shape == stream.shape[:-1]]
+    return torch.atleast_2d(own[0] if own else torch.full(stream.shape[:-1], -1))
+
+
 def tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[Tensor, "row token"], Int[Tensor, "row token"]]:
     """Ids and mask as `[row, token]` tensors. Raises InputError where their shapes do not fit."""
     if tokens is None:
@@ -180,11 +190,18 @@ def _check_embedding(architecture: Architecture, cached: Tensor, ids: Tensor, ma
 
 
 def read_cache(
-    architecture: Architecture, cache: Any, ids: Tensor, mask: Tensor, column: Int[Tensor, " row"], unit: UnitLike
+    architecture: Architecture,
+    cache: Any,
+    ids: Tensor,
+    mask: Tensor,
+    column: Int[Tensor, " row"],
+    unit: UnitLike,
+    given: bool = True,
 ) -> Activations:
     """The activations a cache holds, at one column of each row; the read-out runs the model's own modules.
 
-    Raises InputError for names the cache lacks, for the wrong shapes, for other tokens, and for repeated layers.
+    Tokens that were `given` are compared with the cache's embedding. Raises InputError for names the cache lacks, for
+    the wrong shapes, for other tokens, and for repeated layers.
     """
     points = architecture.hook_points(unit)
     with inference_mode_for(architecture):
@@ -207,7 +224,7 @@ def read_cache(
         if x.shape[:2] != (rows, ids.shape[1]):
             shapes = f"{tuple(x.shape)}, but tokens have {tuple(ids.shape)}"
             raise InputError(f"the cache's {point.name} has the shape {shapes}: give the tokens it was taken with.")
-        if point is architecture.stream_in:
+        if point is architecture.stream_in and given:
             _check_embedding(architecture, x, ids, mask)
         seen[point] = [where.of(x)]
     with torch.no_grad():

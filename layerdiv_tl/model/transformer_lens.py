@@ -38,6 +38,11 @@ def is_transformer_lens(x: Any) -> bool:
     return bool(names & {"TransformerBridge", "HookedTransformer"}) and hasattr(x, "hook_dict")
 
 
+def is_cache(x: Any) -> bool:
+    """True for an `ActivationCache`, which knows its model."""
+    return any(cls.__name__ == "ActivationCache" for cls in type(x).__mro__) and hasattr(x, "model")
+
+
 def of_transformer_lens(model: Any) -> Architecture:
     """The architecture of a bridge or a HookedTransformer. Raises InputError for what cannot be decomposed."""
     cfg, adapter, original = model.cfg, getattr(model, "adapter", None), getattr(model, "original_model", None)

@@ -138,7 +138,6 @@ def test_what_a_cache_cannot_give():
     _, cache = bridge.run_with_cache(tokens, names_filter=list(model.hook_names()))
     good = {"cache": cache, "tokens": tokens, "options": [7, 30]}
     for change, message in [
-        ({"tokens": None}, "tokens="),
         ({"tokens": torch.tensor(PROMPTS[2:])}, "tokens"),
         ({"tokens": tokens.expand(4, -1)}, "tokens"),
         ({"tokens": PROMPTS}, "tokens"),
@@ -154,6 +153,17 @@ def test_what_a_cache_cannot_give():
     ]:
         with pytest.raises(ld.InputError, match=message):
             ld.contributions(model, **{**good, **change})
+    for change, message in [
+        ({"prompts": PROMPTS}, "prompts="),
+        ({"cache": cache}, "cache="),
+        ({"unit": "head"}, r"blocks\.0\.attn\.hook_z"),
+        ({"options": [[[7, 9], [30]]]}, "several tokens"),
+    ]:
+        with pytest.raises(ld.InputError, match=message):
+            ld.contributions(cache, **{"options": [7, 30], **change})
+    _, empty = bridge.run_with_cache(tokens, names_filter="hook_embed")
+    with pytest.raises(ld.InputError, match="lacks"):
+        ld.contributions(empty, options=[7, 30])
 
 
 def test_a_cache_of_a_reused_layer_is_refused():
@@ -232,3 +242,58 @@ def test_a_bridge_that_is_not_the_model_is_refused():
         ld.load_model(FAMILIES["falcon_alibi"]()).bridge  # noqa: B018
     with pytest.raises(ld.InputError, match="cannot wrap"):
         ld.load_model(FAMILIES["falcon_new_decoder"]()).bridge  # noqa: B018
+
+
+SOME = ["llama", "gpt2", "neox_parallel", "gemma2"]
+MORE = ["opt", "bloom", "phi", "qwen3", "granite", "olmo2", "mixtral", "cohere2"]
+
+
+@pytest.mark.parametrize("name", [*SOME, *(pytest.param(name, marks=pytest.mark.full) for name in MORE)])
+def test_a_cache_is_a_first_argument(name):
+    """Its own model and tokens are taken: raw and folded, with and without a batch axis, a filter, and a slice."""
+    ids = [[5, 1, 4, 1, 5, 9], [3, 7, 11, 40, 8, 6]]
+    for folded in (False, True):
+        bridge = boot(FAMILIES[name]())
+        if folded:
+            try:
+                bridge.enable_compatibility_mode()
+            except Exception as error:
+                pytest.skip(f"TransformerLens cannot fold {name}: {error}")
+        wanted = ld.contributions(bridge, ids, [7, 30], unit="head")
+        _, cache = bridge.run_with_cache(torch.tensor(ids))
+        c = ld.contributions(cache, options=[7, 30], unit="head")
+        assert (c.components, c.tokens) == (wanted.components, wanted.tokens)
+        assert c.identity_gap <= 1e-6
+        size = np.abs(wanted.values).max()
+        np.testing.assert_allclose(c.values, wanted.values, atol=1e-5 * size)
+        first = ld.contributions(cache, options=[7, 30], unit="head", position=0)
+        np.testing.assert_allclose(
+            first.values, ld.contributions(bridge, ids, [7, 30], "head", position=0).values, atol=1e-5 * size
+        )
+        model = ld.load_model(bridge)
+        _, few = bridge.run_with_cache(torch.tensor(ids), names_filter=list(model.hook_names("head")))
+        without = ld.contributions(few, options=[7, 30], unit="head")
+        assert without.tokens == ((-1,) * 6,) * 2
+        np.testing.assert_array_equal(without.values, c.values)
+        _, last = bridge.run_with_cache(torch.tensor(ids), pos_slice=-1)
+        np.testing.assert_allclose(
+            ld.contributions(last, options=[7, 30], unit="head").values, c.values, atol=1e-6 * size
+        )
+        _, one = bridge.run_with_cache(torch.tensor(ids[:1]))
+        one.remove_batch_dim()
+        np.testing.assert_allclose(
+            ld.contributions(one, options=[7, 30], unit="head").values, c.values[:1], atol=1e-5 * size
+        )
+
+
+def test_padding_of_a_cache_is_read_as_that_of_prompts():
+    """Pad tokens at the ends of rows are padding, without a mask and without tokens, as where prompts are given."""
+    bridge = boot(llama(), word_tokenizer(pad_token="w2"))
+    ids = [[5, 1, 4, 1, 5, 9], [3, 7, 11]]
+    wanted = ld.contributions(bridge, ids, [7, 30])
+    padded = torch.tensor([ids[0], [*ids[1], 2, 2, 2]])
+    _, cache = bridge.run_with_cache(padded)
+    for given in ({}, {"tokens": padded}):
+        c = ld.contributions(cache, options=[7, 30], **given)
+        assert c.tokens == wanted.tokens
+        np.testing.assert_allclose(c.values, wanted.values, atol=1e-5)
