@@ -125,6 +125,8 @@ def contributions(
     if cache is not None:
         if prompts is not None:
             raise InputError("give either prompts or a cache with its tokens, not both.")
+        if any(repeat is not None for _, repeat in model.sublayer_order):
+            raise InputError("this model runs layers more than once, and a cache keeps their last run: give prompts.")
         given = tokens is not None
         tokens, mask = tokens_and_mask(tokens if given else cached_tokens(model.architecture, cache), attention_mask)
         known = bool((tokens >= 0).all())

@@ -201,13 +201,9 @@ def read_cache(
     """The activations a cache holds, at one column of each row; the read-out runs the model's own modules.
 
     Tokens that were `given` are compared with the cache's embedding. Raises InputError for names the cache lacks, for
-    the wrong shapes, for other tokens, and for repeated layers.
+    the wrong shapes, and for other tokens.
     """
     points = architecture.hook_points(unit)
-    with inference_mode_for(architecture):
-        repeats = run(architecture, *pad([[0]])).repeats
-    if any(repeats):
-        raise InputError("this model runs some layers more than once, and a cache keeps their last run: give prompts.")
     if not all(point.name for point in points):
         raise InputError("a cache has no names for what this unit reads: give prompts, or another unit.")
     if missing := [point.name for point in points if point.name not in cache]:
