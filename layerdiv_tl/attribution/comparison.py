@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -20,6 +20,7 @@ from .two_models import Compared, PerComponent, TwoModels
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
 Values = Float[np.ndarray, "example component option"]
 # Terms of two decompositions that are compared, by table; those of the cross-entropy, all others of the squared error.
@@ -70,6 +71,10 @@ class Comparison(TwoModels):
     def model_change(self) -> Float[np.ndarray, "example option"]:
         """What the models themselves answer differently, b minus a, after any soft-cap."""
         return self.b.model_logits - self.a.model_logits
+
+    def plot(self, kind: Literal["bars", "depth"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per component: means over rows of both scores, of their change and its parts, with 95 % intervals.
@@ -224,6 +229,10 @@ class TextComparison(TwoModels):
         """Of both models, `[position]`: the entropy and all nets; the loss where nothing caps the logits."""
         a, b = (entropy + net.sum(1) for entropy, net in zip(self.entropies, self.nets, strict=True))
         return a, b
+
+    def plot(self, kind: Literal["map", "bars", "depth"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self, **conditions: Any) -> pd.DataFrame:
         """One row per token and component: the two centered logits, their change, and that of the loss in nats.

@@ -24,6 +24,7 @@ from .contexts import TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
 Per = Literal["option", "token", "byte"]
 Score = Literal["logits", "log_likelihood"]
@@ -87,6 +88,10 @@ class LogitDifference(Result):
     def accuracy(self) -> float:
         """How often the model prefers the first answer; of equal ones in half of the cases."""
         return float(hits(np.stack([self.model_difference, 0 * self.model_difference], 1), np.zeros(1, int)).mean())
+
+    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per component: its mean difference, the means of its positive and negative values, and its `sides`.
@@ -362,6 +367,10 @@ class Contributions(Result):
         kept = tuple(self.components[i] for i in rows)
         own: dict[str, Any] = {name: x[:, rows] for name in TABLES if (x := getattr(self, name)) is not None}
         return replace(self, **own, components=kept, complete=False)
+
+    def plot(self, kind: Literal["map"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per example, component and option: its contribution in logits."""

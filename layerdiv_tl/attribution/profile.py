@@ -26,6 +26,7 @@ from .promoted_tokens import promotions_of_pairs
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
     from ..model.capture import Activations
     from ..model.load import Model
@@ -142,6 +143,10 @@ class CorpusProfile(ProfileSource):
     def loss(self) -> float:
         """The model's own mean cross-entropy of the next token, in nats."""
         return float(self.losses[0])
+
+    def plot(self, kind: Literal["bars", "scatter"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per component: mean, `_low` and `_high` of every term."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -25,6 +25,7 @@ from ..results import Result
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
 MOST_ROWS = 5_000_000
 # Numbers of one term that are averaged at a time: a text's neurons are many.
@@ -169,6 +170,10 @@ class Profile(ProfileSource):
         del running["loss"]
         terms = {name: np.stack([mean.mean, *mean.interval()]) for name, mean in running.items()}
         return self._mean_frame(terms, self.measured_in, int(running["bias"].clusters))
+
+    def plot(self, kind: Literal["map", "depth", "loss", "scatter"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self, **conditions: Any) -> pd.DataFrame:
         """One row per token and component; `conditions` choose components, as `Contributions.select` does.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from .vocabulary import vocabulary_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
 # How far parts may be from their head, relative to max Σ|parts|; half precisions round as they do everywhere.
 _EXACT = 1e-6
@@ -85,6 +86,10 @@ class SourceTokens(Result):
     def option_texts(self, example: int) -> tuple[str, ...]:
         """The options of an example."""
         return self.options if isinstance(self.options[0], str) else self.options[example]
+
+    def plot(self, kind: Literal["map", "tokens"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per example, head, part and option: attention weight and contribution in logits.

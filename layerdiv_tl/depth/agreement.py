@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,9 @@ from .quantities import (
     score_ablations,
 )
 from .tokens import labeled_frame, with_ends
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 # Of `correlations`, which may have no rows.
 _COLUMNS = ["measure", "effect", "kind", "correlation", "low_components", "high_components", "components"]
@@ -78,6 +81,10 @@ class Agreement(Result):
         ranked = "" if best is None else f"; {best} ranks them best, ρ {rho[best]:.2f}"
         worst = f"{self.components[loss.argmax()].label} costs most, {loss.max():.3g} nats"
         return f"Agreement({self.model} on {self.rows}: of {len(self.components)} components {worst}{ranked})"
+
+    def plot(self, kind: Literal["scatter", "ranks", "correlations"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per component: every quantity with its 95 % interval over rows, and its rank (1 is most needed).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -36,6 +36,9 @@ from .engine import (
 )
 from .inputs import FirstToken, Part, ablatable_blocks, check_choices, read_answers
 from .tokens import SOFTMAX_CHANGE, labeled_frame, with_ends
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 Effect = Literal["published", "skip", "skip_before", "erase"]
 # Smaller effects of all layers together are rounding, and have no depth.
@@ -114,6 +117,10 @@ class DepthScore(Result):
         what = f"{len(self.ids)} questions × {len(self.components)} layers"
         score = f"depth score {self._score(np.ones(len(self.ids), dtype=bool))[0]:.3g} layers"
         return f"DepthScore({self.model}: {what}; {score}; {(self.rank == 1).mean():.0%} of the answers come first)"
+
+    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per group.

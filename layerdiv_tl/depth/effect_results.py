@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,9 @@ from ..ensemble.tables import shares
 from ..errors import InputError
 from ..results import Result
 from .tokens import labeled_frame, with_ends
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 # The answer without a component: without its own write, at the final norm as it was ("direct") and as it then is; and
 # with the component ablated in the pass, at the final norm as it was and as it then is ("total").
@@ -119,6 +122,12 @@ class Effects(Result):
         if "direct" in self.effects:
             largest += f", direct {self.effect('direct')[:, most].mean():.3g}"
         return f"Effects({self.model}: {len(self.names)} ablated ({self.ablation}), {len(self.labels)} rows; {largest})"
+
+    def plot(
+        self, kind: Literal["scatter", "totals", "compensation", "map"] | None = None, **options: Any
+    ) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per component and group: mean effects over rows, with 95 % intervals over rows, paired.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,9 @@ from ..model.patched_forward import PatchedForward
 from .engine import Patch, Rows, mean_streams, read_logits, run_patches, softmax_change, tokens_between
 from .inputs import FirstToken, check_choices, read_answers, read_layers, read_texts
 from .tokens import SOFTMAX_CHANGE, TokenResult, read_tokens, summarize
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 Span = Literal["position", "prefix"]
 Measured = Literal["answer", "later"]
@@ -51,6 +54,10 @@ class Erasure(TokenResult):
         mean = np.array([x[np.isfinite(x)].mean() if np.isfinite(x).any() else 0.0 for x in self.effect.T])
         most = f"most before {self.components[mean.argmax()].label}, by {mean.max():.3g} on average"
         return f"Erasure({self.model}: {len(self.text)} tokens × {len(mean)} layers; predictions change {most})"
+
+    def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per layer: mean over tokens, 95 % interval over texts, quantiles over tokens, and the maximum."""

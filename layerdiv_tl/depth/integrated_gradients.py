@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,9 @@ from ..model.patched_forward import PatchedForward
 from .engine import layer_count, map_batches, same_components
 from .inputs import Part, ablatable_blocks, check_choices, read_answers, read_layers
 from .tokens import TokenResult, read_tokens, summarize
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 Baseline = Literal["token_mean", "dimension_mean", "zero"]
 Path = Literal["uniform", "graded"]
@@ -68,6 +71,10 @@ class IntegratedGradients(TokenResult):
         texts, count = self.change.shape
         shape = f"{texts} texts × {count} components, {self.steps} {self.path} steps"
         return f"IntegratedGradients({self.model}: {shape}; the sums are {self.gap:.1%} off the change)"
+
+    def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per component: means over texts with 95 % intervals, quantiles and maxima over texts.

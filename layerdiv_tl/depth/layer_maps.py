@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,9 @@ from ..results import Result
 from .engine import layer_components
 from .inputs import read_texts, unwrap_texts
 from .tokens import labeled_frame, mean_columns, quantile_columns, resampled_ratio, with_ends
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 # Entries of the right-hand sides that are accumulated at once: 512 MiB in float64.
 ENTRIES = 1 << 26
@@ -60,6 +63,10 @@ class LayerMaps(Result):
         what = f"{len(self.components)} × {len(self.targets)} layers, {len(self.counts)} held-out texts"
         left = f"the best map to a layer leaves {best.min():.3g} to {best.max():.3g} of its norm"
         return f"LayerMaps({self.source} → {self.target}: {what}; {left})"
+
+    def plot(self, kind: Literal["map"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per pair of layers.

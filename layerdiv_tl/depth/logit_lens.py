@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,9 @@ from ..model.stream_path import stream_after, to_final_stream
 from .engine import divergence, layer_count, log_softmax
 from .inputs import check_choices, read_texts
 from .tokens import TokenResult, measure_tokens, summarize, sums_per_text, with_ends
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 NormAt = Literal["frozen", "recomputed"]
 Junctions = Literal["sublayer", "layer"]
@@ -55,6 +58,10 @@ class LogitLens(TokenResult):
         settled = f"half of the final {self.k} likeliest tokens are there after {self.components[half].label}"
         first = f"KL to the final prediction {kl[0]:.3g} nats after {self.components[0].label}"
         return f"LogitLens({self.model}: {len(kl)} junctions at {len(self.kl)} tokens; {first}; {settled})"
+
+    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per junction: means over texts of each text's mean over tokens, as the released code has them.

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -36,6 +36,9 @@ from .quantities import (
     score_components,
 )
 from .tokens import labeled_frame, with_ends
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 # The plans of a frame: the chosen one, by block influence, by the same score of each component alone, random.
 OWN, INFLUENCE, ALONE, RANDOM = "plan", "block_influence", "alone", "random"
@@ -82,6 +85,10 @@ class DropPlan(Result):
         gone = ", ".join(c.label for c in self.dropped[:6]) + ", …" * (budget > 6)
         cost = f"loss {loss:.3g} → {after:.3g} nats, accuracy {hits:.0%} → {left:.0%}"
         return f"DropPlan({self.model}: {gone}, {budget} of {len(self.candidates)} by {self.score}; {cost})"
+
+    def plot(self, kind: Literal["curve", "components"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per plan and number of components dropped.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,9 @@ from ..model.stream_path import stream_after
 from ..results import Result
 from .inputs import Part, check_choices, read_texts
 from .tokens import TokenResult, measure_tokens, resampled_ratio, summarize, sums_per_text
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 Quantity = Literal["relative_norm", "cosine", "norm", "block_influence"]
 # Streams this short are all rounding.
@@ -53,6 +56,10 @@ class ChangePoint(Result):
         if self.p >= 0.05:
             return f"ChangePoint({self.quantity}: no significant change point; best candidate: {place})"
         return f"ChangePoint({self.quantity}: falls from {self.before:.3g} to {self.after:.3g} at {place})"
+
+    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row."""
@@ -108,6 +115,10 @@ class ResidualNorms(TokenResult):
         least, most = (f"{self.components[i].label} {mean[i]:.3g}" for i in (np.nanargmin(mean), np.nanargmax(mean)))
         what = f"{len(mean)} components at {len(self.text)} tokens"
         return f"ResidualNorms({self.model}: {what}; norms relative to the stream's from {least} to {most})"
+
+    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per component: means over tokens, 95 % intervals over texts, quantiles and maxima over tokens."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -31,6 +31,9 @@ from ..results import Result
 from .engine import map_batches
 from .inputs import read_texts
 from .tokens import labeled_frame, mean_columns, with_ends
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 _NATS = "nats"
 
@@ -83,6 +86,10 @@ class RouterStatistics(Result):
         least, most = (f"{self.components[i].label} {loads[i]:.1%}" for i in (loads.argmin(), loads.argmax()))
         what = f"{len(loads)} experts in {len(self.layers)} layers, {self.lengths.sum()} tokens"
         return f"RouterStatistics({self.model}: {what}; loads from {least} to {most})"
+
+    def plot(self, kind: Literal["map", "entropy"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per expert: `load`, the share of tokens that go to it, beside an `even_load`; mean `gate` of these.

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -34,6 +34,9 @@ from .engine import (
 from .inputs import FirstToken, Part, ablatable_blocks, check_choices, read_layers, read_texts
 from .residual_norms import SMALLEST
 from .tokens import SOFTMAX_CHANGE, TokenResult, mean_columns, quantile_columns, summarize
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 Mode = Literal["current", "future", "local", "future_local"]
 Cuts = Sequence[float] | Literal["published"]
@@ -77,6 +80,10 @@ class Skip(TokenResult):
         least, most = (f"{self.components[i].label} {cost[i]:+.3g}" for i in (cost.argmin(), cost.argmax()))
         what = f"{len(cost)} components skipped one by one"
         return f"Skip({self.model}: {what}; the loss changes least without {least}, most without {most} nats)"
+
+    def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per skipped component.

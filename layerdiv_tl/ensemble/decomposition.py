@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -38,6 +38,7 @@ from .validation import Ensemble, EnsembleLike, Labels, as_ensemble, dense_targe
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
 TERMS = ("bias", "diversity", "net")
 # Columns of the short table of components.
@@ -51,6 +52,26 @@ class Decomposition(EnsembleTerms, Result):
 
     Its fields and numbers are those of `EnsembleTerms`.
     """
+
+    def plot(
+        self,
+        kind: Literal[
+            "bars",
+            "cross_entropy",
+            "heads",
+            "modules",
+            "pairwise",
+            "depth",
+            "tradeoff",
+            "repeats",
+            "roles",
+            "scatter",
+        ]
+        | None = None,
+        **options: Any,
+    ) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """The totals, with intervals; one row each for raw, centered and shift where there are halves."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -23,6 +23,7 @@ from .validation import LARGEST, Ensemble, EnsembleLike, Labels, as_ensemble, go
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
 # Nats above the minimum at which the search may end, and its steps at most.
 ENOUGH = 1e-9
@@ -66,6 +67,10 @@ class Reweighting(Result):
     def cross_entropy(self) -> float:
         """Held-out cross-entropy after re-weighting, in nats."""
         return float(_nats(self.after, self.gold)[~self.is_train].mean())
+
+    def plot(self, kind: Literal["weights"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """Held-out rows only, one row per predictor: accuracy, cross-entropy in nats, what is gained over the model.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -18,6 +18,7 @@ from .validation import numbers
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
 Points = Float[np.ndarray, " point"]
 Design = Float[np.ndarray, "point term"]
@@ -66,6 +67,10 @@ class LogFit(Result):
         low, high = interval(self._coefficients[1:] @ design.T, self.confidence_level)
         columns = {"x": points, "y": y, "low": y - half, "high": y + half, "resampled_low": low, "resampled_high": high}
         return pd.DataFrame(columns)
+
+    def plot(self, kind: Literal["curve"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per number: estimate, Student's interval and p, and intervals for points of unequal noise.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,9 @@ from ..ensemble.validation import checked
 from ..errors import InputError
 from ..results import Result
 from .curve_statistics import depths_of
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 ACCURACY = ("rises", "still", "falls")
 STILL = 1
@@ -54,6 +58,10 @@ class TradeOff(Result):
     p: float
     models: int
     confidence_level: float
+
+    def plot(self, kind: Literal["steps"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row for each thing accuracy does; `low`, `high` are Wilson's, which take steps for independent.

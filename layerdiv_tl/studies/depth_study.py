@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import pandas as pd
 
@@ -26,6 +26,9 @@ from ..replication.depth_claims import depth_claim_tests
 from ..results import Result, load_result, save_result
 from .folder import OLD, Unread, read_newest, write_page
 from .shards import digest_of, read_json, safe_name, write_json
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 FOLDER = "depth"
 # Of analyses, their defaults included. 5: results of format 4; 4: results say which analysis they belong to.
@@ -119,6 +122,10 @@ class DepthStudy(Result):
         by_time = sorted((a for a in self.analyses if a.name == name), key=lambda a: a.about["finished"])
         last = {a.model: a.result for a in by_time}
         return {model: last[model] for model in self.models if model in last}
+
+    def plot(self, kind: Literal["depth"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """All numbers of all analyses, tidy: model, analysis, dataset, the row's names, quantity, value, low, high.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,8 @@ from ..replication.claim_tests import LEAST_SEEDS, student_mean
 from ..results import Result
 
 if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
     from ..components import Unit
     from .study import Study
 
@@ -93,6 +95,10 @@ class OverTraining(Result):
     def _names(self) -> dict[str, Any]:
         names = {"run": self.runs, "shape": self.shapes, "seed": self.seeds, "task": self.tasks, "step": self.steps}
         return {name: list(column) for name, column in names.items()}
+
+    def plot(self, kind: Literal["curves"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per run, task and step, in this order: all quantities, with 95 % intervals over the task's rows."""

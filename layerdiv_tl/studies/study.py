@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import pandas as pd
 
@@ -36,6 +36,9 @@ from .over_training import OverTraining, over_training
 from .shards import FORMAT, META, METRICS, Shard, digest_of, file_digest
 from .tables import QUANTITIES, StudyTables
 
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
 Form = Literal["squared", "paper"]
 
 
@@ -48,6 +51,24 @@ _FILES = ("shard-*.safetensors", METRICS, META, PARTIAL)
 @dataclass(frozen=True, eq=False, repr=False)
 class Study(StudyTables):
     """A study of a grid of models, tasks and units. Made by `run_study`, or read from its folders by `load`."""
+
+    def plot(
+        self,
+        kind: Literal[
+            "table",
+            "size",
+            "correlations",
+            "curves",
+            "shares",
+            "scaling",
+            "tradeoff",
+            "information",
+        ]
+        | None = None,
+        **options: Any,
+    ) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Self:

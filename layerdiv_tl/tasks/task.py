@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from jaxtyping import Int
@@ -25,6 +25,7 @@ from .templates import TaskSpec, demonstrations, render
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
 MAX_ROWS = 1_000_000  # a synthetic task has no end
 
@@ -241,6 +242,10 @@ class Task(Result):
             prompts[row], cut = option_tokens.shorten_passage(tokenizer, prompts[row], span, context)
             passages[row, 1] -= cut
         return replace(self, prompts=tuple(prompts), passages=passages, truncated=self.truncated + len(long))
+
+    def plot(self, kind: Literal["labels"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per example: text, prompt, gold label and option."""

@@ -1,8 +1,11 @@
 """Figures of a decomposition and of a profile: what is drawn is what the frames say, and nothing else."""
 
 import dataclasses
+import importlib
+import pkgutil
 import subprocess
 import sys
+from typing import Literal, get_args
 
 import numpy as np
 import plotly.graph_objects as go
@@ -11,6 +14,7 @@ from scipy.cluster.hierarchy import cophenet, linkage
 
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
+from layerdiv_tl.results import Result
 from layerdiv_tl.views import plotting as kit
 from layerdiv_tl.views import style
 from layerdiv_tl.views.figures import FIGURES
@@ -644,3 +648,19 @@ def test_roles_are_sizes_beside_what_components_do_alone():
         ld.decompose(d.values, target=d.target).plot(kind="roles")
     with pytest.raises(ld.InputError, match="effects"):
         d.plot(kind="roles", effects=[d])
+
+
+def test_the_kinds_of_plot_are_those_of_the_registry():
+    """What Tab, help and type checkers see of `plot(kind=…)` is what can be drawn."""
+    for module in pkgutil.walk_packages(ld.__path__, "layerdiv_tl."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    for name, kinds in FIGURES.items():
+        plot = Result._classes[name].plot
+        if plot is Result.plot:
+            continue
+        literal, _ = get_args(eval(plot.__annotations__["kind"], {"Literal": Literal}))
+        own = FIGURES.get(plot.__qualname__.split(".")[0], kinds)  # a class may have its base's
+        assert get_args(literal) == tuple(own), name
+    plain = {name for name in FIGURES if Result._classes[name].plot is Result.plot}
+    assert plain <= {"GaussianFit", "LowerBound", "StudyPlan"}  # which leave with a later step

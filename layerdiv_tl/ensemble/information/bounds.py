@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from .estimator import normal_quantile
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
     from .result import Information
 
@@ -78,6 +79,10 @@ class Bounds(Result):
     options: int
     errors: dict[str, tuple[float, float, float]]
     confidence_level: float
+
+    def plot(self, kind: Literal["bounds"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per bound and per observed error, as shares of rows.

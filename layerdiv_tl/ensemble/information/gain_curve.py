@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -21,6 +21,7 @@ from .features import MAX_DRAWS
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
     from .result import Information
 
@@ -62,6 +63,10 @@ class GainCurve(Result):
     label_entropy: float
     confidence_level: float
     doubts: tuple[str, ...]
+
+    def plot(self, kind: Literal["curve"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per step: `members` k, the one added (depth, greedy), every term with interval, `gain`.

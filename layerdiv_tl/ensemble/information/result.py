@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -22,6 +22,7 @@ from .variational import LowerBound
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
 # Whether each term is an estimate or a bound, by the estimator's method.
 _BOUND = {
@@ -96,6 +97,10 @@ class Information(Sample, Result):
     @cached_property
     def _estimate(self) -> Estimator:
         return self.estimate()
+
+    def plot(self, kind: Literal["terms", "members"] | None = None, **options: Any) -> go.Figure:
+        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per term, in bits.
