@@ -26,6 +26,17 @@ def test_the_first_example_prints_what_it_shows(smol, capsys):
 
 
 @pytest.mark.full
+def test_the_example_with_transformer_lens_says_what_its_comment_says(smol, capsys):
+    block = re.findall(r"```python\n(.*?)```", README, flags=re.S)[1]
+    names = {}
+    exec(compile(block, "README.md", "exec"), names)
+    assert "6.120 =" in capsys.readouterr().out
+    head, size = re.search(r"# head (\S+) raises Mary over John by ([\d.]+) logits of 6.12", block).groups()
+    frame = names["c"].difference().frame().set_index("component")["difference"]
+    assert (frame.idxmax(), f"{frame.max():.2f}") == (head, size)
+
+
+@pytest.mark.full
 def test_each_question_has_a_line_that_runs(smol, capsys):
     """The lines of code of the table, on a tiny random model that reads like the default one."""
     model = ld.load_model(llama(vocab_size=smol.architecture.outputs, num_hidden_layers=4), tokenizer=smol.tokenizer)
@@ -40,7 +51,7 @@ def test_each_question_has_a_line_that_runs(smol, capsys):
 
 @pytest.mark.full
 def test_a_raw_bridge_does_not_sum_to_its_logits_and_contributions_do(smol):
-    """The two sums and the logit difference that the README compares."""
+    """The two sums and the logit difference that the reference compares."""
     from transformer_lens.model_bridge import TransformerBridge
 
     ids = [smol.tokenizer(name)["input_ids"][0] for name in (" Mary", " John")]
@@ -53,8 +64,9 @@ def test_a_raw_bridge_does_not_sum_to_its_logits_and_contributions_do(smol):
     parts = cache.decompose_resid(layer=-1, pos_slice=-1, apply_ln=True)[:, 0] @ direction
     difference = (logits[0, -1, ids[0]] - logits[0, -1, ids[1]]).detach()
     ours = float((c.values[0, :, 0] - c.values[0, :, 1]).sum())
+    reference = (Path(ld.__file__).parent / "reference.md").read_text(encoding="utf-8")
     said = re.search(
-        r"sums to (\d+\.\d+) where the model's logit difference is (\d+\.\d+).*?sums to (\d+\.\d+)", README, re.S
+        r"sums to (\d+\.\d+) where the model's logit difference is (\d+\.\d+).*?sums to (\d+\.\d+)", reference, re.S
     )
     assert [f"{float(x):.2f}" for x in (parts.sum().detach(), difference, ours)] == list(said.groups())
 
