@@ -119,7 +119,6 @@ def _information() -> Iterator[tuple[str, Result]]:
     yield "Information", information
     yield "Bounds", information.bounds()
     yield "GainCurve", information.gain_curve()
-    yield "GaussianFit", information.fit
     yield "LowerBound", information.lower_bound
 
 

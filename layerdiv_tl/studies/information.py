@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .study import Study
 
 # Of files of estimates: another number whenever an estimator gives other numbers from the same shards.
-PATTERN = "information-2-*.parquet"
+PATTERN = "information-3-*.parquet"
 # The column with the settings of an estimate; those of other settings are other estimates.
 SETTINGS = "settings"
 CELL = ("model", "task", "unit")
@@ -94,7 +94,6 @@ def _cell_information(study: Study, cell: dict[str, Any], options: dict[str, Any
         label_entropy=i.label_entropy,
         warnings="\n".join(i.warnings),
         doubts="\n".join(i.doubts),
-        fit_p=i.fit.p if i.fit else np.nan,
     )
     joint = frame["term"] == "joint"
     for name, field in (("lower_bound", "bits"), ("lower_bound_low", "low"), ("lower_bound_high", "high")):

@@ -764,11 +764,9 @@ def test_long_calls_say_how_many_passes_are_ahead_and_count_them(ask, passes, mo
 @pytest.mark.full
 def test_every_result_states_what_was_found():
     """In one or two lines, with numbers of its frame; no class is left to the dump of its fields."""
-    # What leaves with a later step.
-    leaving = {"GaussianFit"}
     bases = {"TokenResult", "ProfileSource", "Profile"}
     known = {n: c for n, c in Result._classes.items() if c.__module__.startswith("layerdiv_tl.")}
-    assert {n for n, c in known.items() if c.__repr__ is Result.__repr__} <= leaving | bases
+    assert {n for n, c in known.items() if c.__repr__ is Result.__repr__} <= bases
     model, texts = llama(), [[i % 61, (3 * i) % 61, 5, i // 2, 7, 11 + i, 40 - i] for i in range(8)]
     measure = {
         "ResidualNorms": lambda: ld.depth.residual_norms(model, texts),

@@ -1,10 +1,9 @@
 """Information-theoretic diversity (Theorems 4-8), estimated with its errors."""
 
 from .bounds import Bounds
-from .checks import GaussianFit
 from .gain_curve import GainCurve
 from .information import information
 from .result import Information
 from .variational import LowerBound
 
-__all__ = ["Bounds", "GainCurve", "GaussianFit", "Information", "LowerBound", "information"]
+__all__ = ["Bounds", "GainCurve", "Information", "LowerBound", "information"]

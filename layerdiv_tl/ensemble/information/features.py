@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -15,7 +15,7 @@ from ..hits import hits
 from ..validation import Ensemble, as_ensemble, gold_options, numbers
 from .discrete import Votes, table_fits
 from .estimator import Columns, Owner
-from .gaussian import SINGULAR, SMALLEST_DEVIATION, Gaussian, normal_scores
+from .gaussian import SINGULAR, SMALLEST_DEVIATION, normal_scores
 from .resampling import Sample
 
 # Fewer rows of a class have no spread to measure.
@@ -221,8 +221,9 @@ def _refuse_small_classes(sample: Sample) -> None:
 def _refuse_singular(sample: Sample) -> None:
     """InputError, naming members, where a covariance has no inverse: copies, or a member that others fix."""
     names = [sample.spans[member] for member in sample.owner]
-    for number, covariance in enumerate(cast(Gaussian, sample.estimate()).covariance):
-        where = f"within class {sample.classes[number - 1]!r}" if number else "over all rows"
+    classes = [(f"within class {name!r}", sample.labels == c) for c, name in enumerate(sample.classes)]
+    for where, rows in [("over all rows", slice(None)), *classes]:
+        covariance = np.atleast_2d(np.cov(sample.features[rows].T))
         spread = np.sqrt(np.diagonal(covariance))
         if (constant := spread < SMALLEST_DEVIATION).any():
             raise InputError(

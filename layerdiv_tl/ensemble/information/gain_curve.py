@@ -18,6 +18,7 @@ from ..scaling import LogFit, log_fit
 from ..tables import with_ends
 from .estimator import TERMS, Estimator, Terms, normal_quantile
 from .features import MAX_DRAWS
+from .gaussian import Gaussian
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,10 +158,15 @@ def gain_curve_of(i: Information, order: str, n_permutations: int, n_resamples: 
     members = i.members
     if order == "depth" and (groups := [c.label for c in i.components if c.kind == "group"]):
         raise InputError(f"{groups[0]} has no place along depth: use order='random' or 'greedy'.")
-    if order == "greedy" and i.method != "gaussian" and members > MAX_SEARCHED:
+    whole = i.estimate()
+    is_quick = isinstance(whole, Gaussian) and not whole.separate
+    if order == "greedy" and not is_quick and members > MAX_SEARCHED:
+        instead = f"n_groups= of at most {MAX_SEARCHED}"
+        if i.method != "gaussian":
+            instead = f"estimator='gaussian', or {instead}"
+        unequal = " where classes have unequal covariances" if i.method == "gaussian" else ""
         raise InputError(
-            f"a greedy search through {members} members takes too long by {i.method}: use estimator='gaussian', "
-            f"or n_groups= of at most {MAX_SEARCHED}."
+            f"a greedy search through {members} members takes too long by {i.method}{unequal}: use {instead}."
         )
     rng = np.random.default_rng([i.seed, 6])
     random_orders = np.stack([rng.permutation(members) for _ in range(orders)])
@@ -171,7 +177,6 @@ def gain_curve_of(i: Information, order: str, n_permutations: int, n_resamples: 
             return estimate.sweep()[0][None]
         return random_orders if order == "random" else np.arange(members)[None]
 
-    whole = i.estimate()
     chosen = chosen_orders(whole)
     terms = _mean_chain(whole, chosen)
     # Terms side by side, and the gains after them: [term, step] of every subsample.

@@ -1,20 +1,208 @@
-"""Gaussian-copula estimates of information, their bias removed analytically."""
+"""Information from one law: members that are Gaussian within classes, so that together they are a mixture."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.special import digamma, ndtri
-from scipy.stats import rankdata
+from scipy.linalg import solve_triangular
+from scipy.special import digamma, ndtr, ndtri, polygamma
+from scipy.stats import qmc, rankdata
 
-from .estimator import BITS, Columns, Estimator, Labels, Owner, Sweep, Terms, terms_of_entropies
+from .estimator import BITS, Columns, Estimator, Labels, Owner, Sweep, Terms, check_eq13
 
 # A direction with less than this share of a member's variance is rounding: the covariance is singular.
 SINGULAR = 1e-9
 # Deviations of normal scores, whose own is 1, that only rounding leaves.
 SMALLEST_DEVIATION = 1e-6
+# Variances of class means, that within classes being 1, below which a mixture's quantiles are a normal's.
+SAME_QUANTILES = 0.02
+# Pairs of opposite points for expectations: in at most K − 1 dimensions, and in all of them.
+N_PAIRS, N_PAIRS_IN_ALL = 256, 512
+# z of unequal covariances from which on each class has its own.
+CLEARLY_UNEQUAL = 5.0
+
+Prefixes = Int[np.ndarray, " prefix"]
+# M' S⁻¹ M of sets of columns: M the means of classes by contrasts, S a covariance.
+Spread = Float[np.ndarray, "set contrast contrast"]
+
+
+class Gaussian(Estimator):
+    """Every term of Eq. 13 from one law: a monotone change of each column makes it Gaussian within classes.
+
+    The classes have one covariance unless their covariances clearly differ (likelihood ratio, z > 5). Then the joint
+    information is that of class means in K − 1 dimensions, whose spread is made unbiased as the inverse of a Wishart
+    matrix is; else that of the fitted mixture (see `_mixture`). TC(U|Y) is a log-determinant less its own bias (digamma
+    correction, exact for rows drawn independently; rows drawn twice break it). TC(U) and the diversity follow from
+    these, so Eq. 13 is an identity, and the joint information does not exceed H(Y).
+
+    Calibrated at 2 to 129 members, 2 and 4 classes and 200 to 4000 rows. Where one member separates the classes with
+    few rows between them, its relevancy comes out at H(Y), up to 3 % too large.
+
+    Attributes:
+        z, owner: `[example, column]` normal scores; `[column]` the member of each, in rising order.
+        y: `[example]`, classes 0 … `classes` − 1.
+        separate: Whether each class has its own covariance.
+    """
+
+    def __init__(self, z: Columns, owner: Owner, y: Labels, classes: int) -> None:
+        counts = np.bincount(y, minlength=classes)
+        self.share, self.rows, self._free = counts / len(y), len(y), len(y) - classes
+        self.columns = [np.flatnonzero(owner == m) for m in range(owner[-1] + 1)]
+        self.members, self._sizes = len(self.columns), np.bincount(owner)
+        x = mixture_scores(z, y, self.share)
+        self._centers = np.stack([x[y == c].mean(0) for c in range(classes)])
+        scatter = np.stack([(rows := x[y == c] - self._centers[c]).T @ rows for c in range(classes)])
+        self.within = scatter / (counts - 1)[:, None, None]
+        if np.diagonal(self.within, axis1=1, axis2=2).min() < SMALLEST_DEVIATION**2:
+            raise np.linalg.LinAlgError("a member is constant within a class")
+        self.covariance = scatter.sum(0) / self._free
+        # Where all classes have the same mean, these are normal with variance 1/rows in every direction.
+        self._means = (self._centers * np.sqrt(self.share)[:, None]).T @ _contrasts(self.share)
+        self.separate = bool(_inequality(self.covariance, self.within, counts) > CLEARLY_UNEQUAL)
+        if self.separate:
+            self.relevancies = np.array([self._mixture([m], np.zeros(1, int))[0][0] for m in range(self.members)])
+        else:
+            self.relevancies = self._information(self._blocks(self.covariance, self._means), self._sizes)
+
+    def chain(self, order: Sequence[int]) -> Terms:
+        """One Cholesky factor holds what all prefixes need. LinAlgError where a covariance is singular."""
+        return self._terms(list(order), np.arange(len(order)))
+
+    def totals(self) -> dict[str, float]:
+        """Every term of all members, without those of the prefixes."""
+        terms = self._terms(list(range(self.members)), np.array([self.members - 1]))
+        return {term: float(values[0]) for term, values in terms.items()}
+
+    def joint(self, sets: Iterable[Sequence[int]]) -> Float[np.ndarray, " set"]:
+        """Of whole sets, without their prefixes."""
+        last = [self._terms(list(s), np.array([len(s) - 1]))["joint"][0] if len(s) else 0.0 for s in sets]
+        return np.array(last)
+
+    def marginals(self) -> Float[np.ndarray, " member"]:
+        """I(U; Y) − I(U without the member; Y), from the inverse of the common covariance."""
+        if self.separate:
+            return super().marginals()
+        inverse = np.linalg.inv(self.covariance)
+        whole = self._means.T @ inverse @ self._means
+        without = whole - self._blocks(inverse, inverse @ self._means)
+        left = len(inverse) - self._sizes
+        bits = self._information(np.concatenate([whole[None], without]), np.array([len(inverse), *left]))
+        return bits[0] - np.where(left > 0, bits[1:], 0.0)
+
+    def sweep(self, order: Sequence[int] | None = None) -> Sweep:
+        """Conditions on one member after the other: what is left of the others' covariance gives their gains."""
+        if self.separate:
+            return super().sweep(order)
+        _factor(self.covariance)
+        left, means, taken = self.covariance.copy(), self._means.copy(), 0
+        known, before = np.zeros((means.shape[1], means.shape[1])), 0.0
+        chosen: list[int] = []
+        gains = np.full((self.members, self.members), np.nan)
+        for step in range(self.members):
+            others = np.setdiff1d(np.arange(self.members), chosen)
+            spread = known + self._blocks(left, means, others)
+            joint = self._information(spread, taken + self._sizes[others])
+            gains[step, others] = joint - before
+            best = int(joint.argmax()) if order is None else int(np.searchsorted(others, order[step]))
+            known, before, new = spread[best], float(joint[best]), int(others[best])
+            chosen.append(new)
+            taken += self._sizes[new]
+            # Schur complement: the covariance and the means given the new member.
+            own = self.columns[new]
+            weights = np.linalg.solve(left[np.ix_(own, own)], left[own])
+            means = means - weights.T @ means[own]
+            left = left - left[:, own] @ weights
+        return np.array(chosen), gains
+
+    def falls(self, order: Sequence[int], triples: Int[np.ndarray, "pair 3"]) -> Float[np.ndarray, " pair"]:
+        """All gains along an order are known from one sweep."""
+        if self.separate:
+            return super().falls(order, triples)
+        gains, (first, later, place) = self.sweep(order)[1], triples.T
+        member = np.asarray(order)[place]
+        return gains[first, member] - gains[later, member]
+
+    def _terms(self, order: list[int], prefixes: Prefixes) -> Terms:
+        columns, ends = self._columns_of(order, prefixes)
+        relevancy = np.cumsum(self.relevancies[order])[prefixes]
+        if self.separate:
+            joint, conditional = self._mixture(order, prefixes)
+        else:
+            factor = _factor(self.covariance[np.ix_(columns, columns)])
+            white = solve_triangular(factor, self._means[columns], lower=True)
+            joint = self._information(np.cumsum(white[:, :, None] * white[:, None], 0)[ends - 1], ends)
+            conditional = self._total_correlation(self.covariance, factor, self._free, order)[prefixes]
+        return check_eq13(relevancy, relevancy + conditional - joint, conditional, joint)
+
+    def _columns_of(self, order: list[int], prefixes: Prefixes) -> tuple[Int[np.ndarray, " column"], Prefixes]:
+        """The columns of members in order, and how many of them each prefix has."""
+        return np.concatenate([self.columns[m] for m in order]), np.cumsum(self._sizes[order])[prefixes]
+
+    def _information(self, spread: Spread, dims: Int[np.ndarray, " set"]) -> Float[np.ndarray, " set"]:
+        """I of sets with `dims` columns each; the spread of estimated means and covariance is made unbiased."""
+        dims = dims[:, None, None]
+        unbiased = spread * (self._free - dims - 1) / self._free - dims / self.rows * np.eye(spread.shape[1])
+        return information_of_spread(unbiased, self.share)
+
+    def _blocks(
+        self, matrix: np.ndarray, means: np.ndarray, members: Int[np.ndarray, " member"] | None = None
+    ) -> Spread:
+        """The spread by each member's own block of a matrix; members with equally many columns at once."""
+        members = np.arange(self.members) if members is None else members
+        spread = np.empty((len(members), means.shape[1], means.shape[1]))
+        for size in np.unique(self._sizes[members]):
+            alike = np.flatnonzero(self._sizes[members] == size)
+            columns = np.stack([self.columns[m] for m in members[alike]])
+            white = np.linalg.solve(matrix[columns[:, :, None], columns[:, None]], means[columns])
+            spread[alike] = np.einsum("sdi,sdj->sij", means[columns], white)
+        return spread
+
+    def _mixture(self, order: list[int], prefixes: Prefixes) -> tuple[np.ndarray, np.ndarray]:
+        """I and TC(U|Y) of prefixes where each class has its own covariance.
+
+        I of the fitted mixture comes out too large, as the likelihood ratio L of separate and pooled Gaussians does,
+        whose bias is known. I = L/(1 + aL), which levels off as information does: a is found from the fit, and L is
+        then replaced by its unbiased estimate.
+        """
+        columns, ends = self._columns_of(order, prefixes)
+        centers, within = self._centers[:, columns], self.within[:, columns[:, None], columns]
+        factors = [_factor(covariance) for covariance in within]
+        points = normal_points(len(columns), N_PAIRS_IN_ALL)
+        fitted, conditional = np.full(len(ends), -self.share @ np.log2(self.share)), np.zeros(len(ends))
+        between = centers - self.share @ centers
+        total = (self._free * self.covariance[np.ix_(columns, columns)]) / self.rows
+        total = (total + (between * self.share[:, None]).T @ between) * self.rows / (self.rows - 1)
+        plain, unbiased = _half_logdets(_factor(total), self.rows - 1)[:, ends]
+        for c, share in enumerate(self.share):
+            log_odds = []
+            for k, factor in enumerate(factors):
+                x = points @ factors[c].T + centers[c] - centers[k]
+                white = solve_triangular(factor, x.T, lower=True)
+                falls = np.square(white) / 2 + np.log(np.diagonal(factor))[:, None]
+                log_odds.append(np.log(self.share[k] / share) - np.cumsum(falls, 0)[ends - 1])
+            fitted -= share * (np.logaddexp.reduce(log_odds, 0) - log_odds[c]).mean(1) / BITS
+            free = round(share * self.rows) - 1
+            own = _half_logdets(factors[c], free)[:, ends]
+            plain, unbiased = plain - share * own[0], unbiased - share * own[1]
+            conditional += share * self._total_correlation(self.within[c], factors[c], free, order)[prefixes]
+        plain, unbiased = plain / BITS, unbiased / BITS
+        level = np.maximum(1 / np.maximum(fitted, 1e-12) - 1 / np.maximum(plain, 1e-12), 0.0)
+        return np.minimum(unbiased / (1 + level * np.maximum(unbiased, 0.0)), fitted), conditional
+
+    def _total_correlation(
+        self, covariance: np.ndarray, factor: np.ndarray, free: int, order: list[int]
+    ) -> Float[np.ndarray, " prefix"]:
+        """Of every prefix, in bits, unbiased; `factor` is that of the covariance with its columns in order."""
+        alone = np.empty(len(order))
+        for size in np.unique(self._sizes[order]):
+            alike = np.flatnonzero(self._sizes[order] == size)
+            columns = np.stack([self.columns[order[place]] for place in alike])
+            half = np.linalg.slogdet(covariance[columns[:, :, None], columns[:, None]])[1] / 2
+            alone[alike] = half - bias_of_half_logdet(free + 1, size)[-1]
+        return (np.cumsum(alone) - _half_logdets(factor, free)[1, np.cumsum(self._sizes[order])]) / BITS
 
 
 def normal_scores(x: Columns) -> Columns:
@@ -24,6 +212,33 @@ def normal_scores(x: Columns) -> Columns:
     [-0.67, 0.67, 0.0]
     """
     return np.ascontiguousarray(ndtri(rankdata(x, axis=0) / (len(x) + 1)))
+
+
+def mixture_scores(z: Columns, y: Labels, share: Float[np.ndarray, " class"], steps: int = 30) -> Columns:
+    """Normal scores as quantiles of a mixture of one unit normal a class, in each column.
+
+    The means of the classes and the quantiles of their mixture are found in turn.
+    """
+    mean_of = np.eye(len(share))[y] / np.bincount(y, minlength=len(share))
+    x, level, moving = np.array(z), ndtr(z), np.arange(z.shape[1])
+    before = np.full((len(share), z.shape[1]), np.inf)
+    for _ in range(steps):
+        means = mean_of.T @ x[:, moving]
+        variance = (np.square(x[:, moving]).mean(0) - share @ means**2) * len(y) / (len(y) - len(share))
+        deviation = np.sqrt(np.maximum(variance, SMALLEST_DEVIATION**2))
+        x[:, moving] /= deviation
+        means = (means - share @ means) / deviation
+        changed = np.abs(means - before[:, moving]).max(0) > 1e-3
+        before[:, moving] = means
+        changed &= share @ means**2 > SAME_QUANTILES
+        if not changed.any():
+            break
+        moving, means = moving[changed], means[:, changed]
+        grid = np.linspace(means.min(0) - 5, means.max(0) + 5, 400)
+        below = np.einsum("c,gcd->gd", share, ndtr(grid[:, None] - means))
+        for place, column in enumerate(moving):
+            x[:, column] = np.interp(level[:, column], below[:, place], grid[:, place])
+    return x
 
 
 def bias_of_half_logdet(n: float, dims: int) -> Float[np.ndarray, " dims"]:
@@ -38,103 +253,83 @@ def bias_of_half_logdet(n: float, dims: int) -> Float[np.ndarray, " dims"]:
     return np.cumsum(each) / 2
 
 
-class Gaussian(Estimator):
-    """Entropies as if all dimensions were jointly Gaussian, over all rows and within each class.
+def _half_logdets(factor: np.ndarray, free: int) -> Float[np.ndarray, "2 dims"]:
+    """½ ln det of the first 0, 1, … columns from a Cholesky factor, in nats: as it is, and less its bias."""
+    plain = np.cumsum(np.log(np.diagonal(factor)))
+    unbiased = plain - bias_of_half_logdet(free + 1, len(factor))
+    return np.stack([np.append(0.0, plain), np.append(0.0, unbiased)])
 
-    Assumes that the normal scores are Gaussian within every class, and together. The digamma correction is exact for
-    Gaussian rows drawn independently; rows drawn twice break it. Where classes differ in their means the pooled law is
-    a mixture: its entropy, and with it the redundancy and the joint information, come out too large at any number of
-    rows, and the joint information may exceed H(Y). One entropy is used throughout, so Eq. 13 is an identity.
 
-    Attributes:
-        z, owner: `[example, column]` normal scores; `[column]` the member of each, in rising order.
-        y: `[example]`, classes 0 … `classes` − 1.
+def _factor(covariance: np.ndarray) -> np.ndarray:
+    """A Cholesky factor. LinAlgError where a column's deviation given those before it is rounding."""
+    factor = np.linalg.cholesky(covariance)
+    if np.diagonal(factor).min() < SMALLEST_DEVIATION:
+        raise np.linalg.LinAlgError("a covariance is singular up to rounding")
+    return factor
+
+
+def _inequality(common: np.ndarray, within: np.ndarray, counts: Int[np.ndarray, " class"]) -> float:
+    """z of the likelihood ratio of unequal covariances.
+
+    Of equal ones, mean and variance are exact: a Wishart ½ ln det has the variance ¼ Σ ψ′((f − i)/2), i = 0 … d − 1,
+    and the ratio is independent of the common determinant (Basu's theorem).
     """
+    share, dims = counts / counts.sum(), len(common)
 
-    def __init__(self, z: Columns, owner: Owner, y: Labels, classes: int) -> None:
-        counts = np.bincount(y, minlength=classes)
-        scatter = np.empty((classes + 1, z.shape[1], z.shape[1]))
-        means = np.empty((classes, z.shape[1]))
-        for c in range(classes):
-            rows = z[y == c]
-            means[c] = rows.mean(0)
-            rows = rows - means[c]
-            scatter[c + 1] = rows.T @ rows
-        # Over all rows: within classes, and between their means.
-        between = means - z.mean(0)
-        scatter[0] = scatter[1:].sum(0) + (between * counts[:, None]).T @ between
-        n = np.array([len(z), *counts])
-        # The first matrix is that of all rows, the others are the classes'.
-        self.covariance = scatter / (n - 1)[:, None, None]
-        self.weights = np.array([1.0, *(-counts / len(z))])
-        self.columns = [np.flatnonzero(owner == m) for m in range(owner[-1] + 1)]
-        self.members = len(self.columns)
-        self._sizes = np.array([len(c) for c in self.columns])
-        bias = np.stack([bias_of_half_logdet(rows, z.shape[1]) for rows in n])
-        self._bias = np.concatenate([np.zeros((len(n), 1)), bias], 1)
-        self._singles = self._half_logdets(self.covariance)
-        self._single_entropies = (self._singles - self._bias[:, self._sizes]) / BITS
-        self.relevancies = self.weights @ self._single_entropies
+    def variance(free: int) -> float:
+        return float(polygamma(1, (free - np.arange(dims)) / 2).sum() / 4)
 
-    def chain(self, order: Sequence[int]) -> Terms:
-        """One Cholesky factor per class holds the determinants of all prefixes. LinAlgError where one is singular."""
-        order = list(order)
-        ends = np.cumsum(self._sizes[order])
-        pivots = self._pivots(np.concatenate([self.columns[m] for m in order]))
-        entropy = (np.cumsum(np.log(pivots), 1)[:, ends - 1] - self._bias[:, ends]) / BITS
-        alone = np.cumsum(self._single_entropies[:, order], 1)
-        return terms_of_entropies(self.weights, entropy, alone)
+    free = int(counts.sum()) - len(counts)
+    ratio = _half_logdets(_factor(common), free)[1, -1]
+    ratio -= sum(s * _half_logdets(_factor(c), n - 1)[1, -1] for s, c, n in zip(share, within, counts, strict=True))
+    spread = sum(s**2 * variance(n - 1) for s, n in zip(share, counts, strict=True)) - variance(free)
+    return ratio / np.sqrt(spread) if spread > 0 else 0.0
 
-    def marginals(self) -> Float[np.ndarray, " member"]:
-        """I(U; Y) − I(U without the member; Y), by det S_without = det S · det (S⁻¹)_member."""
-        dims = self.covariance.shape[1]
-        blocks = self._half_logdets(np.linalg.inv(self.covariance))
-        return -self.weights @ (blocks - self._bias[:, dims - self._sizes] + self._bias[:, [dims]]) / BITS
 
-    def sweep(self, order: Sequence[int] | None = None) -> Sweep:
-        """Conditions on one member after the other: what is left of the others' covariance gives their gains."""
-        self._pivots(np.concatenate(self.columns))
-        left, taken = self.covariance.copy(), 0
-        chosen: list[int] = []
-        gains = np.full((self.members, self.members), np.nan)
-        for step in range(self.members):
-            half = self._singles if step == 0 else self._half_logdets(left)
-            dims = taken + np.minimum(self._sizes, left.shape[1] - taken)
-            entropy = half - (self._bias[:, dims] - self._bias[:, [taken]])
-            entropy[:, chosen] = 0.0
-            gains[step] = self.weights @ entropy / BITS
-            gains[step, chosen] = np.nan
-            new = int(np.nanargmax(gains[step])) if order is None else int(order[step])
-            chosen.append(new)
-            taken += self._sizes[new]
-            # Schur complement: the covariance given the new member.
-            across = left[:, self.columns[new]]
-            left -= across.transpose(0, 2, 1) @ np.linalg.solve(across[:, :, self.columns[new]], across)
-        return np.array(chosen), gains
+@cache
+def normal_points(dims: int, pairs: int = N_PAIRS) -> Float[np.ndarray, "point dim"]:
+    """Points for expectations over a standard normal: opposite pairs, whose covariance is 1 where they are many."""
+    if dims == 1:
+        points = ndtri((np.arange(2 * pairs) + 0.5) / (2 * pairs))[:, None]
+    else:
+        half = ndtri(qmc.Sobol(dims, seed=0).random(pairs))
+        points = np.concatenate([half, -half])
+    if dims > pairs // 2:
+        return points
+    return points @ np.linalg.inv(np.linalg.cholesky(points.T @ points / len(points))).T
 
-    def falls(self, order: Sequence[int], triples: Int[np.ndarray, "pair 3"]) -> Float[np.ndarray, " pair"]:
-        """All gains along an order are known from one sweep."""
-        gains, (first, later, place) = self.sweep(order)[1], triples.T
-        member = np.asarray(order)[place]
-        return gains[first, member] - gains[later, member]
 
-    def _pivots(self, columns: Int[np.ndarray, " column"]) -> Float[np.ndarray, "matrix column"]:
-        """Each column's deviation given those before it. LinAlgError where that is rounding."""
-        factor = np.linalg.cholesky(self.covariance[:, columns[:, None], columns])
-        pivots = np.diagonal(factor, axis1=1, axis2=2)
-        if pivots.min() < SMALLEST_DEVIATION:
-            raise np.linalg.LinAlgError("a covariance is singular up to rounding")
-        return pivots
+def _contrasts(share: Float[np.ndarray, " class"]) -> Float[np.ndarray, "class contrast"]:
+    """An orthonormal basis of what is orthogonal to the roots of the shares."""
+    return np.linalg.svd(np.sqrt(share)[None])[2][1:].T
 
-    def _half_logdets(self, matrices: np.ndarray) -> Float[np.ndarray, "matrix member"]:
-        """½ ln det of each member's own block; members with equally many columns at once."""
-        half = np.empty((len(matrices), self.members))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            for size in np.unique(self._sizes):
-                members = np.flatnonzero(self._sizes == size)
-                columns = np.stack([self.columns[m] for m in members])
-                if size == 1:
-                    half[:, members] = np.log(np.diagonal(matrices, axis1=1, axis2=2)[:, columns[:, 0]]) / 2
-                else:
-                    half[:, members] = np.linalg.slogdet(matrices[:, columns[:, :, None], columns[:, None]])[1] / 2
-        return half
+
+def information_of_spread(spread: Spread, share: Float[np.ndarray, " class"]) -> Float[np.ndarray, " set"]:
+    """I of classes with unit covariance and means of this spread, continued below 0.
+
+    An unbiased estimate of a spread of 0 is as often below as above. There the information is 2 I(positive part) −
+    I(absolute values), which runs straight through 0: cut off at 0, the estimate would be biased.
+    """
+    size, axes = np.linalg.eigh(spread)
+    places = _contrasts(share) / np.sqrt(share)[:, None] @ axes
+    bits = np.empty(len(spread))
+    for start in range(0, len(spread), 256):
+        part = slice(start, start + 256)
+        scales = np.sqrt(np.maximum(size[part], 0.0)), np.sqrt(np.abs(size[part]))
+        positive, absolute = (information_of_means(places[part] * scale[:, None], share) for scale in scales)
+        bits[part] = 2 * positive - absolute
+    return bits
+
+
+def information_of_means(
+    means: Float[np.ndarray, "set class contrast"], share: Float[np.ndarray, " class"]
+) -> Float[np.ndarray, " set"]:
+    """I(X; Y) in bits, X Gaussian with variance 1 in every direction around the mean of its class."""
+    points, bits = normal_points(means.shape[2]), np.full(len(means), -share @ np.log2(share))
+    for c in range(len(share)):
+        apart = means[:, [c]] - means
+        log_odds = -apart @ points.T + (np.log(share / share[c]) - np.square(apart).sum(2) / 2)[:, :, None]
+        largest = log_odds.max(1)
+        surprisal = largest + np.log(np.exp(log_odds - largest[:, None]).sum(1))
+        bits -= share[c] * surprisal.mean(1) / BITS
+    return bits

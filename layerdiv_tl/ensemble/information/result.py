@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,8 +15,7 @@ from ...results import Result
 from ..intervals import interval
 from ..tables import with_ends
 from .bounds import Bounds, bounds_of
-from .checks import GaussianFit
-from .estimator import TERMS, Estimator, entropy_of_labels, single_threaded_blas
+from .estimator import BITS, TERMS, Estimator, entropy_of_labels, single_threaded_blas
 from .gain_curve import GainCurve, Order, gain_curve_of
 from .resampling import Sample
 from .variational import LowerBound
@@ -47,10 +47,9 @@ class Information(Sample, Result):
             `NULL_MODEL`), without those whose covariance is singular.
         member_intervals, member_null: `[2, member]`, low and high of the relevancies; `[draw, member]`, relevancies
             with shuffled labels.
-        fit, lower_bound: The test of the Gaussian assumption (Gaussian only) and the nonlinear lower bound of the joint
-            information; None with `check=False`.
-        doubts, warnings: Sentences on why the terms may be wrong, by the two; all sentences to read before the numbers,
-            these first.
+        lower_bound: A nonlinear lower bound of the joint information; None with `check=False`.
+        doubts, warnings: Sentences on why the terms may be wrong; all sentences to read before the numbers, these
+            first.
     """
 
     terms: dict[str, float]
@@ -59,7 +58,6 @@ class Information(Sample, Result):
     member_intervals: Float[np.ndarray, "2 member"]
     member_null: Float[np.ndarray, "draw member"]
     confidence_level: float
-    fit: GaussianFit | None = None
     lower_bound: LowerBound | None = None
     doubts: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -94,6 +92,13 @@ class Information(Sample, Result):
         """H(Y), plug-in, bits: the most information there can be about the label."""
         return entropy_of_labels(self.labels)
 
+    @property
+    def exceeds_entropy(self) -> bool:
+        """Whether the joint information exceeds H(Y), as no information does, by more than the entropy's own bias."""
+        # Votes are corrected by Miller and Madow's term, which the plug-in entropy of the labels lacks.
+        bias = (len(self.classes) - 1) / (2 * len(self.labels) * BITS)
+        return bool(self.joint > self.label_entropy + bias + 1e-9)
+
     @cached_property
     def _estimate(self) -> Estimator:
         return self.estimate()
@@ -107,7 +112,7 @@ class Information(Sample, Result):
 
         `bits` with `low`, `high`; `null` (median), `null_low`, `null_high` and `p` of the null that `null_model`
         names, two-sided; `inside_null`; `bound`: whether it is an estimate, a lower bound, or no bound. `attrs` has
-        the `warnings`, the test's `fit_p`, and `lower_bound`: bits, low and high.
+        the `warnings`, and `lower_bound`: bits, low and high.
         """
         import pandas as pd
 
@@ -123,7 +128,6 @@ class Information(Sample, Result):
         frame.attrs["units"] = dict.fromkeys(("bits", "low", "high", "null", "null_low", "null_high"), "bits")
         frame.attrs |= {"rows": len(self.labels), "members": len(self.components), "warnings": list(self.warnings)}
         frame.attrs |= {name: getattr(self, name) for name in ("method", "label_entropy", "confidence_level", "seed")}
-        frame.attrs["fit_p"] = self.fit.p if self.fit else None
         if bound := self.lower_bound:
             frame.attrs["lower_bound"] = [bound.bits, bound.low, bound.high]
         return frame
@@ -172,8 +176,11 @@ class Information(Sample, Result):
             return gain_curve_of(self, order, n_permutations, n_resamples, orders)
 
     def __repr__(self) -> str:
-        terms = ", ".join(f"{term} {self.terms[term]:.3g}" for term in TERMS)
-        warned = f"; {len(self.warnings)} warnings" if self.warnings else ""
+        shown = {term: f"{self.terms[term]:.3g}" for term in TERMS}
+        if self.exceeds_entropy:
+            shown |= {"joint": "above H(Y)", "diversity": "unknown"}
+        terms = ", ".join(f"{term} {value}" for term, value in shown.items())
+        warned = "; " + re.split(r"\.(?: (?=[A-Z])|$)", self.warnings[0])[0] if self.warnings else ""
         counts = f"{len(self.components)} members, {len(self.labels)} rows"
         return f"Information({counts}, {self.method}: {terms} bits{warned})"
 

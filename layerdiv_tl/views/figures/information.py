@@ -14,7 +14,7 @@ from .. import plotting as kit
 from .. import style
 
 if TYPE_CHECKING:
-    from ...ensemble.information import Bounds, GainCurve, GaussianFit, Information, LowerBound
+    from ...ensemble.information import Bounds, GainCurve, Information, LowerBound
 
 _LABELS = style.LABELS["information"]
 _NAMES = _LABELS["term"]
@@ -28,8 +28,8 @@ def term_bars(information: Information) -> go.Figure:
     """Every term of Eq. 13 in bits with its interval; the gray band is what its null gives.
 
     A term inside its band cannot be distinguished from noise. H(Y), beyond which no joint information goes, is dotted.
-    The diamond is a nonlinear lower bound of the joint information; where it or the test of fit contradicts the
-    estimates, the subtitle says so.
+    The diamond is a nonlinear lower bound of the joint information; where it contradicts the estimate, the
+    subtitle says so.
     """
     frame = information.frame()
     frame = frame[np.isfinite(frame["bits"])].reset_index(drop=True)
@@ -156,18 +156,6 @@ def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",)) -> go.Figu
     subtitle = f"{curve.statement} Dotted: H(Y) = {style.number(curve.label_entropy)} bits."
     axes: dict[str, Any] = {"x": {"title_text": "members"}, "y": {"title_text": "bits"}}
     return kit.arrange(figure, title, " ".join([subtitle, *curve.doubts]), **axes, plot=360, below=108)
-
-
-@figure_of("tests", "GaussianFit")
-def fit_marks(fit: GaussianFit) -> go.Figure:
-    """p of the test of fit: of all moments, of those over all rows, and of those within classes."""
-    values = {"both together": fit.p, "over all rows": fit.p_all_rows, "within classes": fit.p_within_classes}
-    hover = [f"<b>{name}</b><br>p = {style.number(p)}" for name, p in values.items()]
-    marks = kit.dots(list(values.values()), list(range(len(values))), style.SERIES[0], size=12, hover=hover)
-    subtitle = f"p of third and fourth moments of pairs against {fit.n_resamples} Gaussian data sets. Dotted: 0.05."
-    axes: dict[str, Any] = {"x": {"title_text": "p", "range": [-0.03, 1.03]}, "y": kit.named_rows(list(values))}
-    figure = go.Figure(marks).add_vline(x=0.05, line=kit.DOTTED)
-    return kit.arrange(figure, "Are the members jointly Gaussian?", subtitle, **axes, plot=170)
 
 
 @figure_of("rows", "LowerBound")
