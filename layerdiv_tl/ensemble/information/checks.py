@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 BOUND_Z = NormalDist().inv_cdf(0.99)
 # Bits that change no conclusion, by which two classifiers may differ for want of rows.
 NEGLIGIBLE = 0.02
+# Bits, and as many as the bound itself, by which an estimate lies far above the lower bound.
+LARGE = 0.1
 # Draws that measure the error of ranking: it is a difference of pairs, which varies little.
 N_PAIRS = 20
 
@@ -69,6 +71,13 @@ def check_assumptions(i: Information, check: bool) -> dict[str, Any]:
         doubts.append(
             f"A nonlinear classifier finds at least {_interval(bound)} about unseen labels: the {name} "
             f"({i.joint:.3g} bits) is clearly too small."
+        )
+    low = i.intervals["joint"][0]
+    low = i.joint if np.isnan(low) else low
+    if bound and i.method == "gaussian" and low - bound.high > max(bound.high, LARGE):
+        doubts.append(
+            f"The joint information ({i.joint:.3g} bits) may be far too large: of it, a nonlinear classifier finds "
+            f"{_interval(bound)} about unseen labels."
         )
     if bound and i.all_contrasts is not None:
         whole = lower_bound(i.all_contrasts, y, classes, i.seed, i.confidence_level)

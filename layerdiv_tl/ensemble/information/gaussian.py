@@ -52,20 +52,25 @@ class Gaussian(Estimator):
         self.share, self.rows, self._free = counts / len(y), len(y), len(y) - classes
         self.columns = [np.flatnonzero(owner == m) for m in range(owner[-1] + 1)]
         self.members, self._sizes = len(self.columns), np.bincount(owner)
-        x = mixture_scores(z, y, self.share)
-        self._centers = np.stack([x[y == c].mean(0) for c in range(classes)])
-        scatter = np.stack([(rows := x[y == c] - self._centers[c]).T @ rows for c in range(classes)])
-        self.within = scatter / (counts - 1)[:, None, None]
+        self._fit(mixture_scores(z, y, self.share), y)
+        self.separate = bool(_inequality(self.covariance, self.within, counts) > CLEARLY_UNEQUAL)
+        if self.separate:
+            self._fit(mixture_scores(z, y, self.share, own_deviations=True), y)
+            self.relevancies = np.array([self._mixture([m], np.zeros(1, int))[0][0] for m in range(self.members)])
+        else:
+            self.relevancies = self._information(self._blocks(self.covariance, self._means), self._sizes)
+
+    def _fit(self, x: Columns, y: Labels) -> None:
+        """Means and covariances, common and of each class, of columns that are Gaussian within classes."""
+        classes = range(len(self.share))
+        self._centers = np.stack([x[y == c].mean(0) for c in classes])
+        scatter = np.stack([(rows := x[y == c] - self._centers[c]).T @ rows for c in classes])
+        self.within = scatter / (np.bincount(y) - 1)[:, None, None]
         if np.diagonal(self.within, axis1=1, axis2=2).min() < SMALLEST_DEVIATION**2:
             raise np.linalg.LinAlgError("a member is constant within a class")
         self.covariance = scatter.sum(0) / self._free
         # Where all classes have the same mean, these are normal with variance 1/rows in every direction.
         self._means = (self._centers * np.sqrt(self.share)[:, None]).T @ _contrasts(self.share)
-        self.separate = bool(_inequality(self.covariance, self.within, counts) > CLEARLY_UNEQUAL)
-        if self.separate:
-            self.relevancies = np.array([self._mixture([m], np.zeros(1, int))[0][0] for m in range(self.members)])
-        else:
-            self.relevancies = self._information(self._blocks(self.covariance, self._means), self._sizes)
 
     def chain(self, order: Sequence[int]) -> Terms:
         """One Cholesky factor holds what all prefixes need. LinAlgError where a covariance is singular."""
@@ -214,28 +219,34 @@ def normal_scores(x: Columns) -> Columns:
     return np.ascontiguousarray(ndtri(rankdata(x, axis=0) / (len(x) + 1)))
 
 
-def mixture_scores(z: Columns, y: Labels, share: Float[np.ndarray, " class"], steps: int = 30) -> Columns:
-    """Normal scores as quantiles of a mixture of one unit normal a class, in each column.
+def mixture_scores(
+    z: Columns, y: Labels, share: Float[np.ndarray, " class"], own_deviations: bool = False, steps: int = 30
+) -> Columns:
+    """Normal scores as quantiles of a mixture of one normal a class, in each column; their mean variance is 1.
 
-    The means of the classes and the quantiles of their mixture are found in turn.
+    The means of the classes, with `own_deviations` their deviations too, and the mixture's quantiles are found in turn.
     """
     mean_of = np.eye(len(share))[y] / np.bincount(y, minlength=len(share))
     x, level, moving = np.array(z), ndtr(z), np.arange(z.shape[1])
-    before = np.full((len(share), z.shape[1]), np.inf)
+    before = np.full((2, len(share), z.shape[1]), np.inf)
     for _ in range(steps):
         means = mean_of.T @ x[:, moving]
-        variance = (np.square(x[:, moving]).mean(0) - share @ means**2) * len(y) / (len(y) - len(share))
-        deviation = np.sqrt(np.maximum(variance, SMALLEST_DEVIATION**2))
-        x[:, moving] /= deviation
-        means = (means - share @ means) / deviation
-        changed = np.abs(means - before[:, moving]).max(0) > 1e-3
-        before[:, moving] = means
-        changed &= share @ means**2 > SAME_QUANTILES
+        variances = (mean_of.T @ np.square(x[:, moving]) - means**2) * len(y) / (len(y) - len(share))
+        common = np.sqrt(np.maximum(share @ variances, SMALLEST_DEVIATION**2))
+        x[:, moving] /= common
+        means = (means - share @ means) / common
+        deviations = np.sqrt(np.maximum(variances, 1e-3 * common**2)) / common
+        if not own_deviations:
+            deviations = np.ones_like(deviations)
+        changed = np.abs([means, deviations] - before[:, :, moving]).max((0, 1)) > 1e-3
+        before[:, :, moving] = means, deviations
+        changed &= share @ (means**2 + (deviations - 1) ** 2) > SAME_QUANTILES
         if not changed.any():
             break
-        moving, means = moving[changed], means[:, changed]
-        grid = np.linspace(means.min(0) - 5, means.max(0) + 5, 400)
-        below = np.einsum("c,gcd->gd", share, ndtr(grid[:, None] - means))
+        moving, means, deviations = moving[changed], means[:, changed], deviations[:, changed]
+        far = 5 * deviations.max(0)
+        grid = np.linspace(means.min(0) - far, means.max(0) + far, 400)
+        below = np.einsum("c,gcd->gd", share, ndtr((grid[:, None] - means) / deviations))
         for place, column in enumerate(moving):
             x[:, column] = np.interp(level[:, column], below[:, place], grid[:, place])
     return x
