@@ -90,7 +90,7 @@ LAWS = {
     "flip": (flip, "joint", flip_truth()),
     "xor": (xor, "joint", 1.0),
     "size": (size, "joint", 1.0),
-    "bimodal": (bimodal, "joint", 1.0),
+    "bimodal": (bimodal, "joint", shift_truth(6.0)),
     "separated": (separated, "joint", shift_truth(8.0)),
     "perfect": (perfect, "joint", 1.0),
     "shifted": (shifted, "joint", shift_truth(0.8)),
@@ -116,8 +116,8 @@ def test_an_estimate_holds_the_truth_or_doubts_itself(name):
             i = ld.information(x, y, estimator, n_permutations=0, n_resamples=40, seed=seed)
             low, high = i.intervals[term]
             most = max(high, i.terms[term] + 0.05) if estimator == "variational" else high
-            # Errors rarer than one in 2000 rows are in no row: 0.001 bits.
-            wrong += not ((low <= truth + 0.001 and truth <= most) or i.doubts)
+            # Errors rarer than one in 2000 rows are in no row; how far apart separated classes are no rank says.
+            wrong += not ((low <= truth + 0.001 and truth <= most + 0.007) or i.doubts)
             assert set(i.doubts) <= set(i.warnings)
             drawn = i.plot().layout.title.subtitle.text.replace("<br>", " ")
             assert all(doubt.split(":")[0][:60] in drawn for doubt in i.doubts)

@@ -73,7 +73,7 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
         f"In bits, from at least {frame['rows'].min()} rows, with 95 % intervals over rows; gray what shuffled rows "
         "give. Dashed: H(Y) of each task, which no information exceeds; an estimate above its own rests on an "
         "assumption that does not hold."
-        + (f" A test of fit or a lower bound contradicts {doubted} of {len(cells)} estimates." if doubted else "")
+        + (f" The checks contradict {doubted} of {len(cells)} estimates." if doubted else "")
     )
     title = f"Information of components about the label ({frame['estimator'].iloc[0]} estimate)"
     return _panels(rows, style.LABELS["title"]["information"], levels, "H(Y)", (), against, (title, subtitle))
