@@ -135,6 +135,7 @@ class DepthStudy(Result):
         names = (
             "component",
             "kind",
+            "module",
             "layer",
             "index",
             "repeat",
