@@ -38,6 +38,8 @@ _MODULES: dict[str, Module] = {
     "moe": "mlp",
     "stream_bias": "constant",
 }
+# The columns that name a component in every frame.
+COLUMNS = ("component", "kind", "module", "layer", "index", "repeat")
 # The conditions of `positions`.
 CONDITIONS = ("kind", "layer", "index", "repeat", "module", "label")
 _INDEX_LETTER = {

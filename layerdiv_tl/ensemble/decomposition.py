@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._checks import choice, flag
-from ..components import Component
+from ..components import COLUMNS, Component
 from ..errors import InputError
 from ..results import Result
 from .comparisons import By, groups_of, nested_frame, pairwise_frame, repeats_frame
@@ -42,9 +42,8 @@ if TYPE_CHECKING:
 
 TERMS = ("bias", "diversity", "net")
 # Columns of the short table of components.
-_NAMES = ("component", "kind", "module", "layer", "index", "repeat")
 _ANSWERS = tuple(name + end for name in ("accuracy", "logit_difference") for end in ENDS)
-_SHORT = (*_NAMES, *TERMS, "net_linear", *_ANSWERS)
+_SHORT = (*COLUMNS, *TERMS, "net_linear", *_ANSWERS)
 
 
 class Decomposition(EnsembleTerms, Result):

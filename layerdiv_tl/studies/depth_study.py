@@ -12,6 +12,7 @@ import pandas as pd
 
 from .. import _registry
 from .._checks import file_path
+from ..components import COLUMNS
 from ..depth.agreement import Agreement
 from ..depth.depth_score import DepthScore
 from ..depth.effect_results import Effects
@@ -132,21 +133,7 @@ class DepthStudy(Result):
 
         `low` and `high` are the 95 % intervals that an analysis has for the quantity; NaN where it has none.
         """
-        names = (
-            "component",
-            "kind",
-            "module",
-            "layer",
-            "index",
-            "repeat",
-            "target",
-            "plan",
-            "dropped",
-            "group",
-            "text",
-            "position",
-            "token",
-        )
+        names = (*COLUMNS, "target", "plan", "dropped", "group", "text", "position", "token")
         ends = ("_low", "_high", "_q10", "_q90", "_median", "_max", "_rank")
         frames = []
         for a in self.analyses:

@@ -22,7 +22,7 @@ from .._files import parse_json, read_bytes, write_text
 from ..attribution.contributions import Contributions, contributions
 from ..attribution.passes import ContributionPasses, PassShape
 from ..attribution.question import read_question
-from ..components import Unit
+from ..components import COLUMNS, Unit
 from ..ensemble.decomposition import Decomposition, decompose
 from ..ensemble.hits import hits
 from ..ensemble.intervals import RunningMean, wilson
@@ -44,7 +44,7 @@ FORMAT = "layerdiv_tl.study/9"
 MAX_NUMBERS = 4_000_000
 # With more members than this, and with neurons, a prefix ensemble for every junction costs more than the passes did.
 MAX_MEMBERS_WITH_DEPTH = 3000
-_NAMES = ("component", "kind", "layer", "index", "repeat", "module", "partial")
+_NAMES = (*COLUMNS, "partial")
 # Fields of a shard with one entry for each example.
 PER_EXAMPLE = (
     *("rows", "labels", "lengths", "positions", "option_ids", "values", "model_logits", "junction_scale"),

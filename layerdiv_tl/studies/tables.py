@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from .._checks import choice, flag, one_of, some_of, whole_number
-from ..components import Unit
+from ..components import COLUMNS, Unit
 from ..ensemble.decomposition import NormAt
 from ..errors import InputError
 from ..replication.curve_statistics import z_scores
@@ -127,7 +127,7 @@ class StudyTables(Result):
         Values are a component's own, undivided, with intervals in `<term>_low`, `<term>_high`; `loss` is that of
         `decompose`. Raises InputError for a unit or loss that the study does not have.
         """
-        return self._wide("components", unit, loss, ["component", "kind", "module", "layer", "index", "repeat"])
+        return self._wide("components", unit, loss, list(COLUMNS))
 
     def modules(self, unit: Unit = "sublayer", loss: str = "squared") -> pd.DataFrame:
         """The same per module (Eq. 9-10), weighted so that they add up to the ensemble's; `share` is n_g/|L|."""
