@@ -24,7 +24,7 @@ from .huggingface import of_huggingface
 from .pretrained import from_source, read_tokenizer, text_side
 from .reconstruction import SAME_ANSWERS, answer_gap, tolerance
 from .remote import NNsightEngine, is_remote
-from .transformer_lens import is_transformer_lens, of_transformer_lens
+from .transformer_lens import is_cache, is_transformer_lens, of_transformer_lens
 from .weights import Adapters, adapter_names, split_adapters, without_peft
 
 ZOO = "zoo/"
@@ -310,6 +310,8 @@ def _check_arguments(tokenizer: Any, device: Any, device_map: Any, **flags: Any)
 
 def _check_model(model: Any) -> None:
     """Refuse what is not a model, and one that has shapes but no weights."""
+    if is_cache(model):
+        raise InputError("an ActivationCache is taken by contributions alone: give its model, cache.model, here.")
     is_huggingface = isinstance(model, torch.nn.Module) and hasattr(model, "get_output_embeddings")
     if not is_huggingface and not is_transformer_lens(model):
         raise InputError(

@@ -150,7 +150,7 @@ class Task(Result):
     def take(self, rows: Sequence[int]) -> Task:
         """The task with some of its rows, by their numbers: to choose on some and to measure on others.
 
-        Raises InputError for no rows, and for rows that there are not.
+        Raises InputError for no rows, and for numbers of rows that do not exist.
 
         >>> t = task("sample/topic", limit=8)
         >>> t.take(range(4)).prompts == t.prompts[:4], len(t.take([7, 0]))

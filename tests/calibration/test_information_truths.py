@@ -116,8 +116,10 @@ def test_an_estimate_holds_the_truth_or_doubts_itself(name):
             i = ld.information(x, y, estimator, n_permutations=0, n_resamples=40, seed=seed)
             low, high = i.intervals[term]
             most = max(high, i.terms[term] + 0.05) if estimator == "variational" else high
-            # Errors rarer than one in 2000 rows are in no row; how far apart separated classes are no rank says.
-            wrong += not ((low <= truth + 0.001 and truth <= most + 0.007) or i.doubts)
+            # Errors rarer than one in 2000 rows are in no row: 0.001 bits. How far apart separated classes are no rank
+            # says, so that near H(Y) the law may end 0.007 bits below it.
+            most += 0.007 if truth > 0.99 else 0.0
+            wrong += not ((low <= truth + 0.001 and truth <= most) or i.doubts)
             assert set(i.doubts) <= set(i.warnings)
             drawn = i.plot().layout.title.subtitle.text.replace("<br>", " ")
             assert all(doubt.split(":")[0][:60] in drawn for doubt in i.doubts)

@@ -163,6 +163,8 @@ def test_what_a_cache_cannot_give():
     ]:
         with pytest.raises(ld.InputError, match=message):
             ld.contributions(cache, **{"options": [7, 30], **change})
+    with pytest.raises(ld.InputError, match="cache.model"):
+        ld.profile(cache, PROMPTS[0])
     _, empty = bridge.run_with_cache(tokens, names_filter="hook_embed")
     with pytest.raises(ld.InputError, match="lacks"):
         ld.contributions(empty, options=[7, 30])

@@ -813,7 +813,7 @@ def test_a_page_has_what_ablating_its_components_does(opened, model):
         )
 
     def shown(label):  # views that nobody sees are drawn later
-        expect(view).to_contain_text(f"What ablating {label} costs")
+        expect(view).to_contain_text(f"Direct and total effect of {label}")
         view.locator("[data-effect='total effect']").wait_for()
 
     b = answers_at(ld.explore(model, IDS).texts[0], 4, None, None)[1]

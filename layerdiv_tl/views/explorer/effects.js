@@ -1,11 +1,11 @@
-// What removing the chosen component costs the answer, and who makes up for it: by ablation, not by what is written.
+// Direct and total effect of the chosen component on the answer, by ablation, and which later components compensate.
 
 VIEWS.effects = {
-  title: (x) => `What ablating ${x.name} costs, and who makes up for it`,
+  title: (x) => `Direct and total effect of ${x.name}; compensation`,
   caption:
-    "Direct effect: what the component adds to the difference of the two logits. Total effect: the difference as it is, less " +
+    "Direct effect: what the component adds to the difference of the two logits. Total effect: the difference as it is, minus " +
     "that with the component zero-ablated at every token. Between them lies what its presence changes in what later components " +
-    "add: with the other sign they make up for it. One text shows one case; ld.effects has means and intervals of many.",
+    "add: with the opposite sign they compensate for it. One text shows one case; ld.effects has means and intervals of many.",
   draw(host, x) {
     const { text, position } = x;
     const kind = x.name.split(".").at(-1);

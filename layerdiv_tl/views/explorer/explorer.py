@@ -159,10 +159,10 @@ class Explorer:
         """Write all of it as one page that needs no network and no kernel; it opens with what is chosen now.
 
         What components promote is there for all of them in a short text, else for those that add most to the answer at
-        each token; `promoted=False` leaves it out, which is most of the work. What ablating a component costs, and who
-        makes up for it, is there at the position and for the tokens that are chosen: of the component that is chosen,
-        and of 16 heads and 8 sublayers that add most there (of fewer for more than 33 tokens); `effects=False` leaves
-        it out. Which tokens' values a head's contribution was written from is there for all heads at the chosen
+        each token; `promoted=False` leaves it out, which is most of the work. What ablating a component costs, and what
+        compensates for it, is there at the position and for the tokens that are chosen, for the component that is
+        chosen and for the 16 heads and 8 sublayers that add most there (fewer for more than 33 tokens); `effects=False`
+        leaves it out. Which tokens' values a head's contribution was written from is there for all heads at the chosen
         position, and at every other one for the 8 that add most there (6 in a text of 512 tokens); `sources=False`
         leaves it out. Raises InputError where nothing can be written.
         """

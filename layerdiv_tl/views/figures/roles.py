@@ -25,14 +25,14 @@ _TICKS = [n * 10.0**e for e in range(-6, 6) for n in (1, 2, 5)]
 def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure:
     """Draw every component's size, √(centered diversity), against its mean logit difference, colored by its accuracy.
 
-    A component that reads the example is right of 0 and right alone; a counterweight is large and right alone as often
-    as guessing: it pushes one option whatever the example, against others that push another.
+    A reader stands to the right of 0 and is often right alone. A counterweight is large and right alone as often as
+    guessing: it raises one option whatever the example, against components that raise another.
 
     Args:
         effects: `Effects` of some components on other rows, or several (by mean and by zero ablation): next to the
             scatter stands what each ablation costs in nats of cross-entropy, with 95 % intervals over rows.
 
-    Raises InputError for a decomposition without labels, and for effects that are none.
+    Raises InputError for a decomposition without labels, and for effects of another type.
     """
     half = decomposition.halves.get("centered", decomposition)
     if half.gold is None:
@@ -71,10 +71,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     title = (
         f"{frame['component'][first]} is first by logit difference, and right alone in {frame['accuracy'][first]:.0%}"
     )
-    about = (
-        f"{len(half.values)} rows, contributions centered over the options; colors from guessing ({chance:.0%}, pale) "
-    )
-    about += f"to what is right more or less often. {kit.whiskered(frame)}"
+    about = f"{len(half.values)} rows, contributions centered over the options. Color: how often a component alone is "
+    about += f"right, pale where it is as often as guessing ({chance:.0%}). {kit.whiskered(frame)}"
     x_title, y_title = "mean logit difference, logits", "size: √ centered diversity, logits"
     if not several:
         figure = go.Figure(traces)
