@@ -73,7 +73,7 @@ class Comparison(TwoModels):
         return self.b.model_logits - self.a.model_logits
 
     def plot(self, kind: Literal["bars", "depth"] | None = None, **options: Any) -> go.Figure:
-        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
@@ -231,7 +231,7 @@ class TextComparison(TwoModels):
         return a, b
 
     def plot(self, kind: Literal["map", "bars", "depth"] | None = None, **options: Any) -> go.Figure:
-        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self, **conditions: Any) -> pd.DataFrame:

@@ -90,7 +90,7 @@ class LogitDifference(Result):
         return float(hits(np.stack([self.model_difference, 0 * self.model_difference], 1), np.zeros(1, int)).mean())
 
     def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
-        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
@@ -369,7 +369,7 @@ class Contributions(Result):
         return replace(self, **own, components=kept, complete=False)
 
     def plot(self, kind: Literal["map"] | None = None, **options: Any) -> go.Figure:
-        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

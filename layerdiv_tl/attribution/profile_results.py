@@ -172,7 +172,7 @@ class Profile(ProfileSource):
         return self._mean_frame(terms, self.measured_in, int(running["bias"].clusters))
 
     def plot(self, kind: Literal["map", "depth", "loss", "scatter"] | None = None, **options: Any) -> go.Figure:
-        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self, **conditions: Any) -> pd.DataFrame:

@@ -88,7 +88,7 @@ class SourceTokens(Result):
         return self.options if isinstance(self.options[0], str) else self.options[example]
 
     def plot(self, kind: Literal["map", "tokens"] | None = None, **options: Any) -> go.Figure:
-        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

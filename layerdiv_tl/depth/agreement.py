@@ -83,7 +83,7 @@ class Agreement(Result):
         return f"Agreement({self.model} on {self.rows}: of {len(self.components)} components {worst}{ranked})"
 
     def plot(self, kind: Literal["scatter", "ranks", "correlations"] | None = None, **options: Any) -> go.Figure:
-        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

@@ -119,7 +119,7 @@ class DepthScore(Result):
         return f"DepthScore({self.model}: {what}; {score}; {(self.rank == 1).mean():.0%} of the answers come first)"
 
     def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
-        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

@@ -56,7 +56,7 @@ class Erasure(TokenResult):
         return f"Erasure({self.model}: {len(self.text)} tokens × {len(mean)} layers; predictions change {most})"
 
     def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> go.Figure:
-        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

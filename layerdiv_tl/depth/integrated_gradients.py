@@ -73,7 +73,7 @@ class IntegratedGradients(TokenResult):
         return f"IntegratedGradients({self.model}: {shape}; the sums are {self.gap:.1%} off the change)"
 
     def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> go.Figure:
-        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

@@ -60,7 +60,7 @@ class LogitLens(TokenResult):
         return f"LogitLens({self.model}: {len(kl)} junctions at {len(self.kl)} tokens; {first}; {settled})"
 
     def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
-        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

@@ -87,7 +87,7 @@ class DropPlan(Result):
         return f"DropPlan({self.model}: {gone}, {budget} of {len(self.candidates)} by {self.score}; {cost})"
 
     def plot(self, kind: Literal["curve", "components"] | None = None, **options: Any) -> go.Figure:
-        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

@@ -58,7 +58,7 @@ class ChangePoint(Result):
         return f"ChangePoint({self.quantity}: falls from {self.before:.3g} to {self.after:.3g} at {place})"
 
     def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
-        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
@@ -117,7 +117,7 @@ class ResidualNorms(TokenResult):
         return f"ResidualNorms({self.model}: {what}; norms relative to the stream's from {least} to {most})"
 
     def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
-        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

@@ -88,7 +88,7 @@ class RouterStatistics(Result):
         return f"RouterStatistics({self.model}: {what}; loads from {least} to {most})"
 
     def plot(self, kind: Literal["map", "entropy"] | None = None, **options: Any) -> go.Figure:
-        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

@@ -82,7 +82,7 @@ class Skip(TokenResult):
         return f"Skip({self.model}: {what}; the loss changes least without {least}, most without {most} nats)"
 
     def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> go.Figure:
-        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

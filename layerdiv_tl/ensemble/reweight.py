@@ -69,7 +69,7 @@ class Reweighting(Result):
         return float(_nats(self.after, self.gold)[~self.is_train].mean())
 
     def plot(self, kind: Literal["weights"] | None = None, **options: Any) -> go.Figure:
-        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

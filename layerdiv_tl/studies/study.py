@@ -67,7 +67,7 @@ class Study(StudyTables):
         | None = None,
         **options: Any,
     ) -> go.Figure:
-        """Draw the result: a `kind` of figure, None for its first; `options` are those of the figure's function."""
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     @classmethod
