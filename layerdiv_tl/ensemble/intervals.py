@@ -1,4 +1,4 @@
-"""Intervals over examples, or over clusters of tokens: of means, of functions of means, of proportions.
+"""Estimates with intervals over examples, or over clusters of tokens; and frames of estimates.
 
 Means have the interval of Student's t after Hall's transformation for skewness (1992, *On the Removal of Skewness by
 Transformation*, J. R. Statist. Soc. B 54), on neither side shorter than Student's own; scipy's intervals do not correct
@@ -7,14 +7,18 @@ for skewness. `tests/calibration` measures how often it holds the truth.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from scipy.special import ndtri, stdtrit
 
 from ..errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # One value for each example or cluster; (low, high), `[*rest]`: arrays, or numbers where there is nothing else.
 Values = Float[np.ndarray, "example *rest"]
@@ -24,6 +28,9 @@ LEVEL = 0.95
 # Fewer independent examples (rows, texts, tasks, models) have no interval. From 8 on, 95 % intervals of means hold the
 # truth in 94 % for log-normal rows (the percentile bootstrap: 77 %), and in 95 % or more for rows without such a tail.
 LEAST = 8
+# The columns of an estimate: its name, and the name with these.
+ENDS = ("", "_low", "_high")
+Kind = Literal["mean", "share", "difference"]
 # What RunningMean adds up next to the total, Σ count^a · value^b: all that the third moment of a ratio needs.
 _POWERS = ((1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (0, 2), (1, 2), (0, 3))
 
@@ -38,6 +45,146 @@ def interval_note(count: int, over: str = "rows", confidence_level: float = LEVE
         over = over.removesuffix("s") if count == 1 else over
         return f"no intervals: {count} {over}, and an interval needs at least {LEAST}"
     return f"{confidence_level:.0%} intervals over {count} {over}".replace("%", " %")
+
+
+class Estimate(NamedTuple):
+    """A number, or an array of them, with the ends of its interval.
+
+    Attributes:
+        value, low, high: In the unit of what was estimated, `[*rest]`; the ends are NaN for too few examples.
+        n, over: How many independent examples the interval is over, and what they are: "rows", "texts", "models".
+    """
+
+    value: Any
+    low: Any
+    high: Any
+    n: int
+    over: str = "rows"
+
+    def columns(self, name: str) -> dict[str, Any]:
+        """The columns `name`, `name_low` and `name_high` of a table."""
+        return {name + end: x for end, x in zip(ENDS, self[:3], strict=True)}
+
+
+def estimate(
+    values: Values,
+    kind: Kind = "mean",
+    *,
+    counts: np.ndarray | None = None,
+    clusters: Shaped[np.ndarray, " example"] | None = None,
+    over: str = "rows",
+    confidence_level: float = LEVEL,
+) -> Estimate:
+    """Estimate a mean over examples, a share of them, or a paired difference of two shares, with its interval.
+
+    Args:
+        values: `[example, *rest]`. NaN is an example without a value, which is left out ("mean" and "share").
+        kind: "mean": Student's interval after Hall's transformation, not below 0 where no value is. "share": how often
+            something holds; values lie between 0 and 1, and the interval is Wilson's. "difference": of two shares on
+            the same examples, such as an accuracy gained; values lie between −1 and 1, and the interval is Bonett and
+            Price's.
+        counts: The number of tokens behind each example, broadcast against `values`, which are then sums over these
+            tokens: the estimate is Σ values / Σ counts, and examples (texts) are what is independent.
+        clusters: Which cluster each example belongs to, where examples of one cluster are not independent: their sums
+            and counts are taken first.
+        over: What is independent, for the note of a table.
+
+    Raises InputError for no examples, and for both counts and clusters.
+
+    >>> estimate(np.arange(100.0)).value.item(), estimate(np.ones(8), "share").high.item()
+    (49.5, 1.0)
+    >>> found = estimate(np.array([1.0, 2, 4, 6]), clusters=np.array(["a", "a", "b", "b"]), over="texts")
+    >>> found.value.item(), found.n, found.over
+    (3.25, 2, 'texts')
+    """
+    if len(values) == 0:
+        raise InputError("there are no examples to average: give at least one.")
+    if clusters is not None:
+        if counts is not None:
+            raise InputError("give either counts or clusters: counts are those of a cluster's tokens.")
+        values, counts = _sum_by_cluster(values, clusters)
+    found: tuple[Any, Any, Any]
+    if kind == "difference":
+        total = len(values) if counts is None else np.broadcast_to(counts, values.shape).sum(0)
+        found = values.sum(0) / total, *paired_interval(values, counts, confidence_level)
+    elif counts is not None:
+        found = (share_means if kind == "share" else cluster_means)(values, counts, confidence_level)
+    else:
+        mean = RunningMean()
+        mean.add_examples(values)
+        return mean.estimate(kind, over, confidence_level)._replace(n=len(values))
+    return Estimate(*found, len(values), over)
+
+
+def estimate_function(
+    function: Callable[..., Any],
+    *values: Values,
+    counts: np.ndarray | None = None,
+    within: tuple[float, float] = (-np.inf, np.inf),
+    over: str = "rows",
+    confidence_level: float = LEVEL,
+) -> Estimate:
+    """Estimate a smooth function of means over examples (a ratio, a share, a cosine), with the jackknife's interval.
+
+    Args:
+        function: Takes one array of means for each of `values`, `[row, *rest]`, and returns its value for each row;
+            NaN for an example is none. It is called once with the means over all examples, and once with those without
+            each example in turn.
+        values: `[example, *rest]` each; sums over each example's tokens where `counts` is given, as in `estimate`.
+        within: Where the quantity lies by definition, such as (0, 1) for a share: so do its ends.
+
+    >>> x, y = np.random.default_rng(0).normal([5, 10], 1, (50, 2)).T
+    >>> found = estimate_function(np.divide, y, x)
+    >>> bool(found.low < 2 < found.high)
+    True
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        totals = [x.sum(0, keepdims=True) / (len(x) if counts is None else counts.sum(0)) for x in values]
+        value = np.asarray(function(*totals))[0]
+        left_out = np.asarray(function(*(leave_one_out(x, counts) for x in values)))
+    return Estimate(value, *jackknife(value, left_out, confidence_level, within), len(values[0]), over)
+
+
+def estimates_frame(
+    columns: Mapping[str, Any] | Sequence[Mapping[str, Any]], units: Mapping[str, str] | None = None, **attrs: Any
+) -> pd.DataFrame:
+    """A frame of columns, or of records, in which each `Estimate` becomes three columns: value, `_low` and `_high`.
+
+    `attrs` holds `units` by column (those of an estimate for all three), in `intervals` what the first estimate is over
+    (unless given), and `attrs` of the caller.
+
+    >>> frame = estimates_frame({"layer": [0, 1], "norm": estimate(np.ones((8, 2)))}, {"norm": "logits"})
+    >>> list(frame), frame.attrs["units"]["norm_low"], frame.attrs["intervals"]
+    (['layer', 'norm', 'norm_low', 'norm_high'], 'logits', '95 % intervals over 8 rows')
+    """
+    import pandas as pd
+
+    records = [columns] if isinstance(columns, Mapping) else columns
+    found = {name: x for record in records for name, x in record.items() if isinstance(x, Estimate)}
+    expanded: list[dict[str, Any]] = [{} for _ in records]
+    for record, own in zip(expanded, records, strict=True):
+        for name, x in own.items():
+            record |= x.columns(name) if isinstance(x, Estimate) else {name: x}
+    frame = pd.DataFrame(expanded[0] if isinstance(columns, Mapping) else expanded)
+    units = units or {}
+    frame.attrs["units"] = {
+        name + end: unit for name, unit in units.items() for end in (ENDS if name in found else ENDS[:1])
+    }
+    if found:
+        first = next(iter(found.values()))
+        frame.attrs["intervals"] = interval_note(first.n, first.over)
+    frame.attrs |= attrs
+    return frame
+
+
+def _sum_by_cluster(values: Values, clusters: Shaped[np.ndarray, " example"]) -> tuple[Values, Values]:
+    """(sums over each cluster's examples that have a value, how many of them there are)."""
+    names, number = np.unique(clusters, return_inverse=True)
+    sums, counts = np.zeros((2, len(names), *values.shape[1:]))
+    known = np.isfinite(values)
+    np.add.at(sums, number, np.where(known, values, 0.0))
+    np.add.at(counts, number, known)
+    return sums, counts
 
 
 def mean_interval(values: Values, confidence_level: float = LEVEL) -> Ends:
@@ -264,6 +411,12 @@ class RunningMean:
             second, third = np.maximum(second, 0) * (n / count) ** 2 / n, third * (n / count) ** 3 / n
             low, high = _ends(self.mean, n, second, third, confidence_level)
         return np.where(self._negative, low, np.maximum(low, 0.0)), high
+
+    def estimate(self, kind: Kind = "mean", over: str = "rows", confidence_level: float = LEVEL) -> Estimate:
+        """The mean with its interval, or of a "share" with Wilson's, over what was added."""
+        is_share = kind == "share"
+        ends = wilson(self.total, self.count, confidence_level) if is_share else self.interval(confidence_level)
+        return Estimate(self.mean, *ends, int(np.max(self.clusters, initial=0)), over)
 
 
 def paired_interval(differences: Values, counts: np.ndarray | None = None, confidence_level: float = LEVEL) -> Ends:

@@ -9,6 +9,9 @@ from layerdiv_tl.ensemble.intervals import (
     LEAST,
     RunningMean,
     cluster_means,
+    estimate,
+    estimate_function,
+    estimates_frame,
     interval,
     interval_note,
     jackknife,
@@ -189,3 +192,51 @@ def test_wilson_against_scipy():
     for hits, trials in ((3, 2), (-1, 2), (0, 0)):
         with pytest.raises(InputError):
             wilson(hits, trials)
+
+
+def test_an_estimate_is_the_mean_and_the_interval_of_its_kind():
+    """Each kind is made by the function tested above; clusters of examples are sums with counts."""
+    rng = np.random.default_rng(0)
+    shares, clusters = rng.random((24, 3)), np.arange(24) // 2
+    sums, counts = shares.reshape(12, 2, 3).sum(1), np.full((12, 1), 2.0)
+    cases = {
+        ("mean", False): (shares.mean(0), *mean_interval(shares)),
+        ("share", False): (shares.mean(0), *wilson(shares.sum(0), 24)),
+        ("difference", False): (shares.mean(0), *paired_interval(shares)),
+        ("mean", True): cluster_means(sums, counts),
+        ("share", True): share_means(sums, counts),
+        ("difference", True): (shares.mean(0), *paired_interval(sums, counts)),
+    }
+    for (kind, clustered), expected in cases.items():
+        found = estimate(shares, kind, clusters=clusters if clustered else None)
+        np.testing.assert_allclose(found[:3], expected, rtol=1e-12)
+        assert found.n == (12 if clustered else 24)
+        if clustered:
+            np.testing.assert_allclose(estimate(sums, kind, counts=counts)[:3], expected, rtol=1e-12)
+    shares[3, 1] = np.nan
+    assert estimate(shares).value[1] == pytest.approx(np.nanmean(shares[:, 1]))
+    with pytest.raises(InputError):
+        estimate(sums, counts=counts, clusters=clusters)
+
+
+def test_a_function_of_means_has_the_jackknifes_interval():
+    """As leaving rows out by hand; of the mean itself it is the mean's interval."""
+    x, y = skewed(2, 20, 3)
+    left_out = np.stack([np.delete(y, i, 0).mean(0) / np.delete(x, i, 0).mean(0) for i in range(20)])
+    found = estimate_function(np.divide, y, x, within=(0, 1e9))
+    np.testing.assert_allclose(found.value, y.mean(0) / x.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(found[1:3], jackknife(found.value, left_out, within=(0, 1e9)), rtol=1e-9)
+    np.testing.assert_allclose(estimate_function(lambda mean: mean, x)[:3], estimate(x)[:3], rtol=1e-9)
+
+
+def test_a_frame_of_estimates_has_their_columns_units_and_note():
+    values = skewed(9, 2)
+    columns = {"layer": [0, 1], "norm": estimate(values, over="texts"), "rank": [1, 2]}
+    frame = estimates_frame(columns, {"norm": "logits", "rank": "rank"}, gap=0.5)
+    assert list(frame) == ["layer", "norm", "norm_low", "norm_high", "rank"]
+    np.testing.assert_array_equal(frame["norm_low"], mean_interval(values)[0])
+    assert frame.attrs["units"] == {name: "logits" for name in ("norm", "norm_low", "norm_high")} | {"rank": "rank"}
+    assert frame.attrs["intervals"] == interval_note(9, "texts")
+    assert frame.attrs["gap"] == 0.5
+    rows = [{"layer": i, "norm": estimate(values[:, i])} for i in range(2)]
+    np.testing.assert_allclose(estimates_frame(rows)["norm_high"], frame["norm_high"], rtol=1e-12)
