@@ -17,7 +17,7 @@ of token ids, or a `Task`, whose prompts are read; questions come from `ld.depth
 """
 
 from ..ensemble.regression import Slope
-from ..tasks.multihop import Questions, questions
+from ..tasks.questions import Questions, questions
 from .agreement import Agreement, agreement
 from .depth_score import DepthScore, depth_score
 from .erasure import Erasure, erase

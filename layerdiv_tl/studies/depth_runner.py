@@ -21,8 +21,8 @@ from ..model.load import Model
 from ..model.options import ids_after_text, knows
 from ..model.prompts import encode, to_python
 from ..results import Result
-from ..tasks.multihop import SAMPLE_QUESTIONS, Questions
-from ..tasks.multihop import questions as read_questions
+from ..tasks.questions import SAMPLE_QUESTIONS, Questions
+from ..tasks.questions import questions as read_questions
 from ..tasks.specs import SAMPLE_TASKS
 from ..tasks.task import Task, task
 from .depth_study import ANALYSES, FORMAT, STANDARD, Analysis, DepthStudy, analysis_file, is_whole

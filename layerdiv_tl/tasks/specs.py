@@ -25,26 +25,27 @@ from .._checks import whole_number
 from .._files import parse_json, read_bytes
 from ..errors import InputError
 from ..model.prompts import refuse_unordered
-from .readers import Row, TaskData, load_from_hub, open_rows, sample_rows
+from .rows import Row, Rows, hub_rows, read_rows, sample_rows
 from .templates import TaskSpec
 
 ARC_LETTERS = ("A", "B", "C", "D")
 PAPER_ROWS = 2000  # of each task, as in the paper
 JSON_KEYS = ("name", "template", "templates", "options", "label", "data", "train", "license", "limit")
+_KEYS = ", ".join(JSON_KEYS)
 
 
 def _packaged_spec(name: str, entry: Mapping[str, Any]) -> TaskSpec:
     """A task of `specs.json`: without `hub`, its rows are part of this package."""
     path, config, held_out = entry.get("hub", ("", None, "test"))
 
-    def load_rows(split: str, count: int | None) -> TaskData | None:
+    def load_rows(split: str, count: int | None) -> Rows | None:
         if path:
-            return load_from_hub(path, config, "train" if split == "train" else held_out, name)
+            return hub_rows(path, config, "train" if split == "train" else held_out, name)
         return None if split == "train" else sample_rows(name)
 
     def preprocess(row: Row) -> Row | None:
         columns = {field: row[column] for field, column in entry.get("columns", {}).items()}
-        row = row.with_columns(**columns, **entry.get("constants", {}))
+        row = Row({**row, **columns, **entry.get("constants", {})}, row.where)
         return _four_options(row) if name.startswith("arc") else row
 
     return TaskSpec(
@@ -66,7 +67,7 @@ def _packaged_spec(name: str, entry: Mapping[str, Any]) -> TaskSpec:
 
 def _four_options(row: Row) -> Row | None:
     """A four-option row of ARC with its options written out, its gold label a letter; other rows are dropped."""
-    choices: Any = row["choices"]
+    choices = row["choices"]
     try:
         if isinstance(choices, str):  # a CSV file has only text
             choices = parse_json(choices)
@@ -75,20 +76,17 @@ def _four_options(row: Row) -> Row | None:
         raise InputError(
             f"{row.where}: choices={choices!r:.60} must hold the lists text and label: in CSV, as JSON."
         ) from error
-    if len(texts) != len(labels):
-        raise InputError(f"{row.where} has {len(texts)} choices and {len(labels)} labels: correct the row.")
+    gold = str(row["answerKey"])
+    if len(texts) != len(labels) or (len(texts) == len(ARC_LETTERS) and gold not in labels):
+        raise InputError(
+            f"{row.where}: the answerKey {gold!r} has no place in {texts} with labels {labels}: correct it."
+        )
     if len(texts) != len(ARC_LETTERS):
         return None
-    gold = str(row["answerKey"])
-    if gold not in labels:
-        raise InputError(f"{row.where}: the answerKey {gold!r} is none of its labels {labels}: correct the row.")
     lines = [f"{letter}: {text}" for letter, text in zip(ARC_LETTERS, texts, strict=True)]
-    return row.with_columns(
-        text=row["question"],
-        options="\n".join(lines),
-        bullets="\n".join(f"- {line}" for line in lines),
-        answerKey=ARC_LETTERS[labels.index(gold)],
-    )
+    written = {"options": "\n".join(lines), "bullets": "\n".join(f"- {line}" for line in lines)}
+    gold = ARC_LETTERS[labels.index(gold)]
+    return Row({**row, **written, "text": row["question"], "answerKey": gold}, row.where)
 
 
 _ENTRIES = json.loads(resources.files(__package__).joinpath("specs.json").read_text(encoding="utf-8"))
@@ -100,34 +98,27 @@ EIGHT_TASKS = tuple(name for name in PACKAGED_TASKS if name not in (*SAMPLE_TASK
 def custom_spec(
     name: str,
     templates: Mapping[str, str],
-    options: Sequence[str],
+    options: Sequence[str] | str,
     label_column: str,
     license: str,
     data: Any = None,
     limit: int | None = None,
 ) -> TaskSpec:
     """A task of a user's own. Raises InputError for options that are too few, empty or alike."""
-    refuse_unordered("options", options)
-    is_list = isinstance(options, Iterable) and not isinstance(options, str | bytes | Mapping)
-    words = list(options) if is_list else []
-    if len(words) < 2 or not all(isinstance(word, str) and word.strip() for word in words):
-        raise InputError(f"options={options!r:.60} must be a list of at least two words, as in ['no', 'yes'].")
-    if len({word.strip() for word in words}) < len(words):
-        raise InputError(f"options={options!r:.60} holds a word twice: options must differ.")
+    if not isinstance(options, str):
+        refuse_unordered("options", options)
+        options = tuple(options) if isinstance(options, Iterable) and not isinstance(options, bytes | Mapping) else ()
+        words = [word.strip() if isinstance(word, str) else "" for word in options]
+        if len(words) < 2 or not all(words) or len(set(words)) < len(words):
+            raise InputError(f"options={options!r:.60} must be a list of at least two different words: ['no', 'yes'].")
 
-    def load_rows(split: str, count: int | None) -> TaskData | None:
-        return None if data is None or split == "train" else open_rows(data, (name,))
+    def load_rows(split: str, count: int | None) -> Rows | None:
+        return None if data is None or split == "train" else read_rows(data, (name,))
 
+    described = f"a choice among its {options}" if isinstance(options, str) else f"one of {', '.join(words)}"
+    files = (name,) if data is None else ()
     return TaskSpec(
-        name=name,
-        description=f"one of {', '.join(word.strip() for word in words)}",
-        templates=templates,
-        options=tuple(words),
-        load_rows=load_rows,
-        license=license,
-        label_column=label_column,
-        file_names=(name,) if data is None else (),
-        limit=limit,
+        name, described, templates, options, load_rows, license, label_column, file_names=files, limit=limit
     )
 
 
@@ -139,14 +130,12 @@ def read_spec_file(path: Path) -> tuple[TaskSpec, Path | None]:
     task = f"the task {str(path)!r}"
     try:
         entry = parse_json(read_bytes(path).decode())
-    except OSError as error:
-        raise InputError(f"{task} cannot be read ({error.strerror}): give a JSON file.") from error
-    except ValueError as error:  # malformed, or not UTF-8
-        raise InputError(f"{task} is not JSON in UTF-8 ({error}): correct the file.") from error
-    if not isinstance(entry, dict):
-        raise InputError(f"{task} is not a JSON object: describe it with {', '.join(JSON_KEYS)}.")
+        if not isinstance(entry, dict):
+            raise ValueError("it is not a JSON object")
+    except (OSError, ValueError) as error:  # missing, malformed, or not UTF-8
+        raise InputError(f"{task} cannot be read as JSON in UTF-8 ({error}): describe it with {_KEYS}.") from error
     if unknown := [key for key in entry if key not in JSON_KEYS]:
-        raise InputError(f"{task} has the unknown key {unknown[0]!r}: the keys are {', '.join(JSON_KEYS)}.")
+        raise InputError(f"{task} has the unknown key {unknown[0]!r}: the keys are {_KEYS}.")
     templates = entry.get("templates", {"default": entry.get("template")})
     if not (isinstance(templates, dict) and templates and all(isinstance(t, str) for t in templates.values())):
         raise InputError(f"{task} has no template: give one as text under 'template'.")

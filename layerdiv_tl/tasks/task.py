@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -16,10 +17,9 @@ from .._checks import file_path, flag, listed, shown, text, whole_number
 from ..errors import InputError
 from ..model.prompts import check_ids, refuse_unordered
 from ..results import Result
-from . import option_tokens
-from .choices import choice_fields, has_choices
-from .readers import open_rows
-from .specs import PACKAGED_TASKS, custom_spec, read_spec_file
+from . import lm_eval, option_tokens
+from .rows import read_rows
+from .specs import PACKAGED_TASKS, PAPER_ROWS, custom_spec, read_spec_file
 from .synthetic import GENERATORS, PREFIX, synthetic
 from .templates import TaskSpec, demonstrations, render
 
@@ -119,7 +119,7 @@ class Task(Result):
         frame: pd.DataFrame,
         *,
         template: str,
-        options: Sequence[str],
+        options: Sequence[str] | str,
         label: str = "label",
         name: str = "frame",
         license: str = "unknown",
@@ -132,7 +132,9 @@ class Task(Result):
 
         The gold column holds options, or their numbers from 0; the template cannot read it. Options are
         plain words, to which the template gives its space (see `templates.Template`); where one of them
-        begins with a space they are taken as they are. `limit`, `shots`, `seed`, `train` are those of `task`.
+        begins with a space they are taken as they are. So are those of each row, in the column that `options` names;
+        rows with another number of them than most have are dropped, and they take no shots. `limit`, `shots`, `seed`,
+        `train` are those of `task`.
 
         Raises InputError as `task` does.
 
@@ -321,8 +323,10 @@ def task(
     (85 + 62) mod 7=
     """
     own_train = None
-    if has_choices(name):
-        return Task(**choice_fields(str(name), data, limit, template, shots, train))
+    if isinstance(name, str | os.PathLike) and (str(name).endswith(".jsonl") or str(name).startswith(lm_eval.PREFIX)):
+        if template is not None or shots or train is not None:
+            raise InputError(f"{name} brings its prompts: leave template=, shots= and train= out.")
+        return _with_own_options(str(name), data, limit)
     if isinstance(name, os.PathLike) or (isinstance(name, str) and name.endswith(".json")):
         spec, own_train = read_spec_file(file_path("name", name))
     elif isinstance(name, str) and name.startswith(PREFIX):
@@ -333,6 +337,20 @@ def task(
             raise InputError(f"there is no task {shown(name)}: choose among {', '.join(known)}, or give a JSON file.")
         spec = known[name]
     return _build(spec, data, limit, template, shots, seed, own_train if train is None else train)
+
+
+def _with_own_options(name: str, data: Any, limit: int | None) -> Task:
+    """A JSONL file with `prompt`, `options` and `label`, or a task of lm-eval."""
+    if name.endswith(".jsonl"):
+        if data is not None and not (isinstance(data, str | os.PathLike) and os.path.isdir(data)):
+            raise InputError(f"{shown(name)} holds its rows itself: leave data= out.")
+        rows, title = read_rows(name, ()), Path(name).stem
+    else:
+        limit = PAPER_ROWS if limit is None else whole_number("limit", limit, 1)
+        rows, title = lm_eval.lm_eval_rows(name, data, limit), name
+    spec = custom_spec(title, {"default": "{prompt}{answer}"}, "options", "label", "unknown")
+    whole = _build(replace(spec, load_rows=lambda split, count: rows), None, limit, None, 0, 0, None)
+    return replace(whole, passages=whole.passages[:0])  # `fit` must not cut a prompt whose parts are not known
 
 
 def task_specs() -> dict[str, TaskSpec]:
@@ -349,19 +367,23 @@ def _build(
 ) -> Task:
     if train is not None and not hasattr(train, "iloc") and not hasattr(train, "to_list"):
         file_path("train", train)  # refused also where no shots are drawn from it
+    if shots and isinstance(spec.options, str):
+        raise InputError(
+            f"the rows of {spec.name} have options of their own, so shots= finds no classes: leave it out."
+        )
     limit = spec.limit if limit is None else whole_number("limit", limit, 1, MAX_ROWS)
     in_folder = isinstance(data, str | os.PathLike) and os.path.isdir(file_path("data", data))
     if in_folder and not spec.file_names:
         data, in_folder = None, False
-    rows = spec.rows("test", limit) if data is None else open_rows(data, spec.file_names, spec.split)
+    rows = spec.rows("test", limit) if data is None else read_rows(data, spec.file_names, spec.split)
     fields, source = render(spec, rows, template, limit), rows.source
     shots, seed = whole_number("shots", shots, 0, MAX_ROWS), whole_number("seed", seed, 0)
     if shots:
         names = tuple(f"{name}_train" for name in spec.file_names)
         if train is not None:
-            pool = open_rows(train, (*names, *spec.file_names), "train")
+            pool = read_rows(train, (*names, *spec.file_names), "train")
         elif in_folder:
-            pool = open_rows(data, names, "train")
+            pool = read_rows(data, names, "train")
         elif data is None:
             pool = spec.rows("train")
         else:

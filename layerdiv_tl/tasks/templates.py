@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import string
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from .._checks import shown, text
 from ..errors import InputError
-from .readers import Row, TaskData
+from .rows import Row, Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +79,8 @@ class TaskSpec:
     Attributes:
         name, description, license: Its name, one line on what it asks, and the license of its rows.
         templates: Format strings by name; the first is the default. `{answer}` is where the model answers.
-        options: The K answers in the order of the labels, without leading space.
+        options: The K answers in the order of the labels, without leading space; or the name of the column that holds a
+            list of each row's own, which are taken as they are written.
         load_rows: `load_rows(split, count)`: rows for a user who gives none, None where there are none; split is "test"
             or "train", count how many are wanted (a generator needs it, a reader may give more).
         label_column: The column of the gold option; no template can read it.
@@ -94,8 +96,8 @@ class TaskSpec:
     name: str
     description: str
     templates: Mapping[str, str]
-    options: tuple[str, ...]
-    load_rows: Callable[[str, int | None], TaskData | None]
+    options: tuple[str, ...] | str
+    load_rows: Callable[[str, int | None], Rows | None]
     license: str
     label_column: str = "label"
     preprocess: Callable[[Row], Row | None] = lambda row: row
@@ -105,7 +107,7 @@ class TaskSpec:
     split: str = "test"
     source: str = ""
 
-    def rows(self, split: str = "test", count: int | None = None) -> TaskData:
+    def rows(self, split: str = "test", count: int | None = None) -> Rows:
         """What `load_rows` gives. Raises InputError where there are none."""
         rows = self.load_rows(split, count)
         if rows is None:
@@ -118,43 +120,51 @@ class TaskSpec:
         return InputError(f"{self.name} {training if split == 'train' else 'names no data: give the rows as data='}.")
 
 
-def render(spec: TaskSpec, data: TaskData, template: str | None = None, limit: int | None = None) -> dict[str, Any]:
+def render(spec: TaskSpec, data: Rows, template: str | None = None, limit: int | None = None) -> dict[str, Any]:
     """The first `limit` usable rows as prompts: the fields of a `Task`.
 
+    Of rows with their own options, those with another number of them than most have are dropped.
     Raises InputError for a template that does not fit, a missing column or cell, a label that is none of
     the options, and where no row is usable.
     """
     if template is None:
         template = next(iter(spec.templates.values()))
     parsed = Template.parse(spec.templates.get(text("template", template), template))
-    prompts: list[str] = []
-    labels: list[int] = []
-    texts: list[str] = []
-    passages: list[tuple[int, int]] = []
+    usable: list[Row] = []
     dropped = 0
     for raw in data.rows:
-        if len(prompts) == limit:
+        if len(usable) == limit:
             break
         row = spec.preprocess(raw)
         if row is None:
             dropped += 1
-            continue
-        if not prompts:
-            _check_fields(parsed, spec, row)
-        cells = {name: _cell(row, name) for name in (*parsed.fields, *spec.text_fields)}
-        prompt, passage = parsed.fill(cells)
-        prompts.append(prompt)
-        passages.append(passage)
-        texts.append("\n".join(cells[name] for name in spec.text_fields or parsed.fields))
-        labels.append(_gold(row, spec))
-    if not prompts:
+        else:
+            usable.append(row)
+    if not usable:
         raise InputError(f"none of {dropped} rows of {data.source} fits {spec.name} ({spec.description}): give others.")
-    has_space = any(option.startswith(" ") for option in spec.options)
+    _check_fields(parsed, spec, usable[0])
+    options: Any = spec.options
+    if isinstance(spec.options, str):
+        each = [_own_options(row, spec.options) for row in usable]
+        size = Counter(map(len, each)).most_common(1)[0][0]
+        labels = [_own_label(row, spec.label_column, own) for row, own in zip(usable, each, strict=True)]
+        kept = [i for i, own in enumerate(each) if len(own) == size]
+        dropped += len(usable) - len(kept)
+        usable, labels, each = [usable[i] for i in kept], [labels[i] for i in kept], [each[i] for i in kept]
+        options = each[0] if len(set(each)) == 1 else tuple(each)
+    else:
+        labels = [_gold(row, spec.label_column, spec.options) for row in usable]
+        if not any(option.startswith(" ") for option in options):
+            options = tuple(parsed.option_prefix + option for option in options)
+    cells = [{name: _cell(row, name) for name in (*parsed.fields, *spec.text_fields)} for row in usable]
+    prompts, passages = zip(*map(parsed.fill, cells), strict=True)
+    if isinstance(spec.options, str) and not all(prompts):
+        raise InputError(f"{usable[prompts.index('')].where} has an empty prompt: fill it in, or leave the row out.")
     return {
-        "prompts": tuple(prompts),
-        "options": spec.options if has_space else tuple(parsed.option_prefix + option for option in spec.options),
+        "prompts": prompts,
+        "options": options,
         "labels": np.array(labels, dtype=np.int64),
-        "texts": tuple(texts),
+        "texts": tuple("\n".join(row[name] for name in spec.text_fields or parsed.fields) for row in cells),
         "passages": np.array(passages, dtype=np.int64),
         "template": parsed.text,
         "dropped": dropped,
@@ -206,14 +216,32 @@ def _cell(row: Row, name: str) -> str:
     return str(value)
 
 
-def _gold(row: Row, spec: TaskSpec) -> int:
-    index = option_index(row[spec.label_column], spec.options)
+def _own_options(row: Row, column: str) -> tuple[str, ...]:
+    options = row[column].tolist() if hasattr(row[column], "tolist") else row[column]
+    is_list = isinstance(options, list | tuple) and all(isinstance(option, str) and option for option in options)
+    if not is_list or len(set(options)) < max(2, len(options)):
+        raise InputError(f"{row.where}: {column}={shown(options)} must be a list of at least two texts that differ.")
+    return tuple(options)
+
+
+def _own_label(row: Row, column: str, options: tuple[str, ...]) -> int:
+    """A number from 0, whatever the options are, or the text of an option."""
+    label, words = row[column], [option.strip() for option in options]
+    if isinstance(label, str) and (label in options or words.count(label.strip()) == 1):
+        return options.index(label) if label in options else words.index(label.strip())
+    if isinstance(label, bool) or not isinstance(label, int) or not 0 <= label < len(options):
+        raise InputError(f"{row.where}: {column}={shown(label)} must be the number of an option from 0, or its text.")
+    return label
+
+
+def _gold(row: Row, column: str, options: tuple[str, ...]) -> int:
+    index = option_index(row[column], options)
     if index is None:
-        words = [option.strip() for option in spec.options]
+        words = [option.strip() for option in options]
         allowed = words if _are_numbers(words) else [f"{number} {word}" for number, word in enumerate(words)]
         raise InputError(
-            f"{row.where}: the {spec.label_column} {row[spec.label_column]!r:.40} is none of the options "
-            f"({', '.join(allowed)}): correct it, or leave the row out."
+            f"{row.where}: the {column} {row[column]!r:.40} is none of the options ({', '.join(allowed)}): correct it, "
+            "or leave the row out."
         )
     return index
 

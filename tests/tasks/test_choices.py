@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import layerdiv_tl as ld
@@ -69,6 +70,17 @@ def test_a_study_of_sequences_has_their_accuracies_and_differences(tmp_path, sto
     assert parts["logit_difference"].sum() == pytest.approx(differences.mean(), abs=1e-5)
     assert study.table()["logit difference"].iloc[0, 0] == pytest.approx(differences.mean(), abs=1e-5)
     study.plot(kind="table", quantity="logit difference")
+
+
+def test_a_frame_with_options_of_each_row(tmp_path):
+    """`Task.from_frame` takes the column that holds them; the task of the JSONL file is the same."""
+    frame = pd.DataFrame(ROWS[:1] + ROWS[3:] + ROWS[1:3])
+    t = ld.Task.from_frame(frame, template="{prompt}{answer}", options="options")
+    of_file = ld.task(written(tmp_path / "rows.jsonl", ROWS))
+    assert (t.prompts, t.options, t.labels.tolist()) == (of_file.prompts, of_file.options, of_file.labels.tolist())
+    assert t.dropped == 1
+    with pytest.raises(ld.InputError, match="shots"):
+        ld.Task.from_frame(frame, template="{prompt}{answer}", options="options", shots=1, train=frame)
 
 
 @pytest.mark.parametrize(
@@ -155,9 +167,9 @@ def test_lm_eval_is_optional(monkeypatch):
     """Without it, the message says how to install it."""
     import sys
 
-    from layerdiv_tl.tasks import lm_eval_tasks
+    from layerdiv_tl.tasks import lm_eval
 
-    lm_eval_tasks._manager.cache_clear()
+    lm_eval._manager.cache_clear()
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
     with pytest.raises(ld.InputError, match="pip install"):

@@ -183,7 +183,7 @@ def test_arc_and_arc_challenge_are_two_tasks(arc):
     [
         ({**ARC[0], "answerKey": "E"}, "answerKey 'E'"),
         ({**ARC[0], "choices": "{'text': ['w']}"}, "choices"),
-        ({**ARC[0], "choices": {"text": ["a"], "label": []}}, "1 choices"),
+        ({**ARC[0], "choices": {"text": ["a"], "label": []}}, "answerKey '3'"),
         ({"question": "Q", "answerKey": "A"}, "'choices' .*question, answerKey"),
         (ARC[1], "arc.jsonl"),
     ],

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import layerdiv_tl as ld
-from layerdiv_tl.tasks.readers import open_rows
+from layerdiv_tl.tasks.rows import read_rows
 from layerdiv_tl.tasks.templates import Template, option_index
 
 ROWS = [
@@ -79,7 +79,7 @@ def test_a_hub_that_does_not_answer_is_not_asked_again(monkeypatch, reason):
 
     library = _library(load_dataset)
     monkeypatch.setitem(sys.modules, "datasets", library)
-    monkeypatch.setattr("layerdiv_tl.tasks.readers.unreachable", lambda: reason)
+    monkeypatch.setattr("layerdiv_tl.tasks.rows.unreachable", lambda: reason)
     ld.task("sst2")
     assert seen == [reason is not None]
     assert library.config.HF_HUB_OFFLINE is False
@@ -129,11 +129,11 @@ def test_offline_says_what_to_do(monkeypatch):
         ("sst2.jsonl", b'{"sentence": "a", "label": 1}\n{"sentence": \n', "line 2 of sst2.jsonl"),
         ("sst2.jsonl", b'{"sentence": "a", "label": 1}\n[1]', r"line 2 of sst2.jsonl .*\[1\]"),
         ("sst2.json", b"[1]", "row 1 of sst2.json"),
-        ("sst2.jsonl", b'{"sentence": "a", "label": 1}\n{"sentence": "\xff"}', "line 2 of .*UTF-8"),
-        ("sst2.csv", b"sentence,label\nca\xe9,1\n", "line 2 of .*UTF-8"),
-        ("sst2.csv", b"sentence,label\na\n", "row 1 of sst2.csv"),
-        ("sst2.csv", b"sentence,label\na,b,1\n", "row 1 of sst2.csv"),
-        ("sst2.csv", b'sentence,label\n"a"b,1\n', "CSV in row 1"),
+        ("sst2.jsonl", b'{"sentence": "a", "label": 1}\n{"sentence": "\xff"}', "utf-8"),
+        ("sst2.csv", b"sentence,label\nca\xe9,1\n", "utf-8"),
+        ("sst2.csv", b"sentence,label\na\n", "row 1 has 1 cells for 2"),
+        ("sst2.csv", b"sentence,label\na,b,1\n", "row 1 has 3 cells for 2"),
+        ("sst2.csv", b'sentence,label\n"a"b,1\n', "sst2.csv"),
         ("sst2.jsonl", b'{"text": "a", "label": 1}', r"'sentence' .*text, label"),
         ("sst2.jsonl", b'{"sentence": "a"}', r"line 1 of sst2.jsonl .*'label' .*sentence"),
         (
@@ -321,7 +321,7 @@ def test_a_task_from_a_json_file(described):
     [
         ({"templates": None}, "template"),
         ({"options": ["one"]}, "options="),
-        ({"options": "no"}, "options="),
+        ({"options": "no"}, "'no'"),
         ({"options": ["no", " no"]}, "options="),
         ({"data": None}, "opposites .*data="),
         ({"data": "gone.csv"}, "gone.csv"),
@@ -337,7 +337,7 @@ def test_bad_descriptions(described, changes, message):
 
 
 def test_unreadable_descriptions(tmp_path):
-    for content, message in [(b"{", "not JSON"), (b"\xff", "UTF-8"), (b"[]", "JSON object")]:
+    for content, message in [(b"{", "JSON"), (b"\xff", "utf-8"), (b"[]", "JSON object")]:
         (tmp_path / "t.json").write_bytes(content)
         with pytest.raises(ld.InputError, match=message):
             ld.task(tmp_path / "t.json")
@@ -387,7 +387,7 @@ def test_a_cell_may_be_a_whole_document(tmp_path):
     limit, document = csv.field_size_limit(), "word " * 60_000
     path = tmp_path / "own.csv"
     path.write_text(f"text,gold\n{document},a\nshort,b\n", encoding="utf-8")
-    rows = open_rows(path, ["any"]).rows
+    rows = read_rows(path, ["any"]).rows
     assert rows[0]["text"] == document
     assert csv.field_size_limit() == limit
 

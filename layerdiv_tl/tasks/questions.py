@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from .._checks import listed, number, shown, whole_number
 from ..errors import InputError
-from .readers import Row, TaskData, open_rows, sample_rows
+from .rows import Row, Rows, read_rows, sample_rows
 from .synthetic import PREFIX
 from .task import task
 
@@ -106,7 +106,7 @@ def questions(
     if isinstance(source, str) and not os.path.exists(Path(source).expanduser()):
         known = ", ".join([SAMPLE_QUESTIONS, *STEP_PARAMETER])
         raise InputError(f"there are no questions {shown(source)}: choose among {known}, or give a file of rows.")
-    data = open_rows(source, ("questions", "test"), "test")
+    data = read_rows(source, ("questions", "test"), "test")
     name = Path(source).stem if isinstance(source, str | os.PathLike) else "own questions"
     return _from_rows(data, name, "unknown", wanted, limit)
 
@@ -129,7 +129,7 @@ def _generated(name: str, levels: Sequence[float] | None, limit: int) -> Questio
     return _collect(found, by, name, rows.source, rows.license)
 
 
-def _from_rows(data: TaskData, name: str, license: str, levels: Sequence[float] | None, limit: int | None) -> Questions:
+def _from_rows(data: Rows, name: str, license: str, levels: Sequence[float] | None, limit: int | None) -> Questions:
     first = data.rows[0]
     if not {"text", "answer"} <= set(first):
         columns = ", ".join(map(str, first)) or "none"
