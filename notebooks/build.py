@@ -18,7 +18,6 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape, unescape
-from importlib import import_module
 from pathlib import Path
 
 import nbformat
@@ -28,6 +27,7 @@ from nbclient import NotebookClient
 from nbconvert.filters import highlight, markdown2html
 from pygments.formatters import HtmlFormatter
 
+from layerdiv_tl import teaching
 from layerdiv_tl.teaching import Exercise
 from layerdiv_tl.views.html import Block, Page, chart
 
@@ -89,7 +89,7 @@ def asked(notebook: nbformat.NotebookNode) -> list[Asked]:
         call, named = CHECK.search(cells[check].source), LESSON.search(source)
         assert call, f"cell {index} is an exercise, and cell {check} does not check it"
         assert named, "no `from layerdiv_tl.teaching import … as lesson`"
-        exercise = getattr(import_module(f"layerdiv_tl.teaching.{named[1]}"), call[1])
+        exercise = getattr(getattr(teaching, named[1]), call[1])
         solved, value = exercise.source, STUB.search(cell.source)
         if value:  # the answer is no function: it is what the reference gives for what the check is given
             given = call[2].partition(",")[2].strip()

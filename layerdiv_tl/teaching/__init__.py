@@ -1,6 +1,6 @@
-"""What the notebooks of the course need: exercises that know their usual mistakes, and predictions to compare.
+"""Exercises of the course that know the usual mistakes, and predictions to compare with what is measured.
 
-Each lesson is a module of its own, in which an exercise is a reference solution with its hints and its mistakes:
+Each notebook has a lesson of the same name, without its number, in `lessons/*.toml`:
 
 >>> from layerdiv_tl.teaching import first_look as lesson
 >>> lesson.center.check(lambda values: values - values.mean(0))
@@ -8,10 +8,22 @@ Each lesson is a module of its own, in which an exercise is a reference solution
 >>> lesson.center.badge
 '4 min · difficulty ●●○○○ · importance ●●●●●'
 
-Notebooks show an exercise, never its solution; `lesson.center.hint(1)` and `lesson.center.solution()` do.
+Notebooks show the exercise without its solution; `lesson.center.hint(1)` and `lesson.center.solution()` help.
 """
 
-from .exercises import Exercise, Shown, exercise
-from .predictions import Prediction, predict
+from types import SimpleNamespace
 
-__all__ = ["Exercise", "Prediction", "Shown", "exercise", "predict"]
+from .exercise import LESSONS, Exercise, Shown, read_lesson
+from .predict import Prediction, predict
+
+__all__ = ["Exercise", "Prediction", "Shown", "predict", "read_lesson"]
+
+
+def __getattr__(name: str) -> SimpleNamespace:
+    if name not in __dir__():
+        raise AttributeError(f"there is no lesson {name!r}: use one of {', '.join(sorted(__dir__()))}.")
+    return read_lesson(LESSONS / f"{name}.toml")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(path.stem for path in LESSONS.glob("*.toml"))]

@@ -1,7 +1,7 @@
 """Every exercise of the course: its solution passes, each of its mistakes is known, and odd answers get a sentence."""
 
-import importlib
-import pkgutil
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,20 +9,11 @@ import torch
 
 from layerdiv_tl import teaching
 from layerdiv_tl.errors import InputError
-from layerdiv_tl.teaching import Exercise, exercise, predict
+from layerdiv_tl.teaching import Exercise, predict, read_lesson
 
 BEGUN, RIGHT, WRONG = "…", "✓", "✗"
-LESSONS = [
-    importlib.import_module(f"layerdiv_tl.teaching.{module.name}")
-    for module in pkgutil.iter_modules(teaching.__path__)
-    if module.name not in ("comparing", "exercises", "predictions")
-]
-EXERCISES = {
-    f"{lesson.__name__.rpartition('.')[2]}.{name}": value
-    for lesson in LESSONS
-    for name, value in vars(lesson).items()
-    if isinstance(value, Exercise)
-}
+LESSONS = {name: getattr(teaching, name) for name in dir(teaching) if name not in teaching.__all__}
+EXERCISES = {f"{lesson}.{name}": one for lesson, found in LESSONS.items() for name, one in vars(found).items()}
 # What a notebook gives to those whose cases need it.
 DATA: dict[str, dict] = {
     "first_look.from_cache": {
@@ -64,18 +55,15 @@ def test_it_knows_right_empty_and_each_mistake(name: str) -> None:
         assert sentence in one.check(wrong, **data)
 
 
-@exercise(
-    minutes=1,
-    difficulty=1,
-    importance=1,
-    hints=("a", "b", "c"),
-    right="yes.",
-    mistakes={},
-    cases=lambda: [(np.arange(6.0).reshape(2, 3),)],
-)
-def total(x: np.ndarray) -> np.ndarray:
-    """The sum of each row."""
+def exercise(solve: Any, **fields: Any) -> Exercise:
+    return Exercise(solve, "def total(x):\n    return x.sum(1)\n", "yes.", ("a", "b", "c"), **{"mistakes": {}} | fields)
+
+
+def row_sums(x: np.ndarray) -> np.ndarray:
     return x.sum(1)
+
+
+total = exercise(row_sums, cases=lambda: [(np.arange(6.0).reshape(2, 3),)])
 
 
 @pytest.mark.parametrize(
@@ -109,20 +97,16 @@ def test_an_array_may_come_as_a_tuple_of_its_parts() -> None:
 
 
 def test_a_check_that_is_called_otherwise_says_how_it_is_called() -> None:
-    one = exercise(
-        minutes=1, difficulty=1, importance=1, hints=("a", "b", "c"), right="yes.", mistakes={}, cases=lambda z: [(z,)]
-    )(total.solve)
+    one = exercise(row_sums, cases=lambda z: [(z,)])
     z = np.ones((2, 2))
-    assert "check(total, z=z)" in one.check(total.solve)
-    assert "check(total, z=z)" in one.check(total.solve, x=z)
+    assert "check(row_sums, z=z)" in one.check(total.solve)
+    assert "check(row_sums, z=z)" in one.check(total.solve, x=z)
     assert one.check(total.solve, z=z).startswith(RIGHT)
 
 
 def test_a_changed_tensor_is_seen() -> None:
     """Of torch, too: an answer that writes into what it was given is told so, and leaves no trace."""
-    one = exercise(
-        minutes=1, difficulty=1, importance=1, hints=("a", "b", "c"), right="yes.", mistakes={}, cases=lambda x: [(x,)]
-    )(lambda x: x + 1)
+    one = exercise(lambda x: x + 1, cases=lambda x: [(x,)])
     x = torch.zeros(3)
     assert "changed the array" in one.check(lambda x: x.add_(1), x=x)
     assert one.check(lambda x: x + 1, x=x).startswith(RIGHT)
@@ -131,17 +115,14 @@ def test_a_changed_tensor_is_seen() -> None:
 def test_of_several_results_the_wrong_one_is_named() -> None:
     """By its number; a sign that is turned in all is said once, a name spelled otherwise is told from a wrong one."""
     pair = (np.array([1.0, 2.0]), np.array([3.0, -1.0]))
-    one = exercise(
-        minutes=1, difficulty=1, importance=1, hints=("a", "b", "c"), right="yes.", mistakes={}, cases=lambda: [()]
-    )
-    both = one(lambda: pair)
+    both = exercise(lambda: pair, cases=lambda: [()])
     assert "in all results the sign" in both.check(lambda: (-pair[0], -pair[1]))
     assert "result 2 is not right yet, the other is: the sign" in both.check(lambda: (pair[0], -pair[1]))
     assert "result 1 is not right yet" in both.check(lambda: (pair[0] + [1, 0], pair[1]))
     assert "hint(1)" in both.check(lambda: (pair[0] + [1, 0], -pair[1]))
     assert "another order" in both.check(lambda: pair[::-1])
     assert "in all results right but for one factor: 2" in both.check(lambda: (2 * pair[0], 2 * pair[1]))
-    word = one(lambda: "not tested")
+    word = exercise(lambda: "not tested", cases=lambda: [()])
     assert "spelling: 'not tested'" in word.check(lambda: "Not_tested")
     assert "hint(1)" in word.check(lambda: "confirmed")
 
@@ -149,14 +130,10 @@ def test_of_several_results_the_wrong_one_is_named() -> None:
 def test_a_mistake_in_one_of_several_results_is_named_beside_right_ones() -> None:
     """If it is what the mistake gives there, on all tests; other parts of the mistake do not matter then."""
     one = exercise(
-        minutes=1,
-        difficulty=1,
-        importance=1,
-        hints=("a", "b", "c"),
-        right="yes.",
+        lambda x: (x.mean(), x.var(1).mean()),
         mistakes={"the variance over rows.": lambda x: (x.sum(), x.var(0).mean())},
         cases=lambda: [(np.arange(6.0).reshape(2, 3),)],
-    )(lambda x: (x.mean(), x.var(1).mean()))
+    )
     assert one.check(lambda x: (x.sum(), x.var(0).mean())) == "✗ the variance over rows."
     assert one.check(lambda x: (x.mean(), x.var(0).mean())) == "✗ result 2: the variance over rows."
     assert one.check(lambda x: np.array([x.mean(), x.var(0).mean()])) == "✗ result 2: the variance over rows."
@@ -170,21 +147,18 @@ def test_later_cells_go_on_with_the_reference(capsys) -> None:
     assert total.or_reference(mine) is mine
     assert capsys.readouterr().out == ""
     assert total.or_reference(lambda x: ...) is total.solve
-    assert "total" in capsys.readouterr().out
+    assert "row_sums" in capsys.readouterr().out
 
 
 def test_hints_and_the_solution() -> None:
     assert "a" in total.hint(1)
     assert "return x.sum(1)" in total.solution()
-    assert "@" not in total.solution()
     with pytest.raises(InputError):
         total.hint(4)
 
 
 def test_a_value_is_computed_from_what_the_check_is_given() -> None:
-    one = exercise(minutes=1, difficulty=1, importance=1, hints=("a", "b", "c"), right="yes.", mistakes={})(
-        lambda labels: (labels[1], labels[0])
-    )
+    one = exercise(lambda labels: (labels[1], labels[0]))
     assert one.check(("b", "a"), labels=["a", "b"]).startswith(RIGHT)
     assert one.check(["b", "a"], labels=["a", "b"]).startswith(RIGHT)
     assert one.check("b", labels=["a", "b"]).startswith(WRONG)
@@ -202,3 +176,37 @@ def test_predictions_are_compared() -> None:
     assert predict(["a", "b", "c"]).compare(["a", "b"]).endswith("2 of 2 found, 1 wrong")
     assert predict([]).compare(["a", "b"]).endswith("0 of 2 found")
     assert "you wrote" in predict({"a": 1}).compare(2)
+
+
+def test_an_answer_that_ignores_an_argument_is_told_so() -> None:
+    """As many resamples as the interval needs, whatever n: right to the tolerance, and not what was asked."""
+    one = LESSONS["heads"].bootstrap_interval
+    assert "n is not used" in one.check(lambda x, n, rng: one.solve(x, 30_000, rng))
+
+
+LESSON = """
+code = "rows = lambda: [(np.ones((2, 3)),)]"
+[means]
+hints = ["a", "b", "c"]
+right = "yes."
+cases = "rows"
+solution = "def means(x): return x.mean(1)"
+mistakes = [["that is the sum.", "x.sum(1)"]]
+"""
+
+
+def test_a_lesson_of_ones_own(tmp_path: Path) -> None:
+    """It is read from TOML; a file that is none answers in a sentence."""
+    path = tmp_path / "mine.toml"
+    path.write_text(LESSON)
+    one = read_lesson(path).means
+    assert one.check(lambda x: x.mean(1)) == "✓ yes."
+    assert one.check(lambda x: x.sum(1)) == "✗ that is the sum."
+    for wrong in ("means =", LESSON.replace("mistakes", "mistake"), LESSON.replace('"rows"', '"columns"'), "[means]"):
+        path.write_text(wrong)
+        with pytest.raises(InputError, match=r"mine\.toml"):
+            read_lesson(path)
+    with pytest.raises(InputError, match="none"):
+        read_lesson(tmp_path / "none.toml")
+    with pytest.raises(AttributeError, match="first_look"):
+        _ = teaching.no_lesson

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .comparing import plain
-from .exercises import Shown
+from .compare import plain
+from .exercise import Shown
 
 CLOSE = 0.1
 
