@@ -1,6 +1,6 @@
 """Do the experts of the zoo's mixtures specialize, and are they as diverse as plain layers? Three seeds each.
 
-    python assets/experts.py    measures, prints, writes assets/experts.csv and assets/experts.png, in a few minutes
+    python -m assets.experts    measures, prints, writes assets/experts.csv and assets/experts.png, in a few minutes
 
 Where a token is sent: the mutual information between the pair of experts that it goes to and what the token is, where
 it stands and of which task it is, against permutations and against the router before training. What experts write: the
@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from experts_table import FIGURE, SEEDS, TABLE, TASKS, figure, ratios, routing, within
 
 import layerdiv_tl as ld
+from assets.experts_table import FIGURE, SEEDS, TABLE, TASKS, figure, ratios, routing, within
 from layerdiv_tl.ensemble.intervals import jackknife, leave_one_out
 from layerdiv_tl.zoo.registry import find_model
-from layerdiv_tl.zoo.training.nets import build
+from tests.training.nets import build
 
 FAMILY = {"recall": 0, "sums": 1, "1 hop": 2, "2 hops": 2}
 ROWS, PERMUTATIONS, BLOCKS = 256, 99, 32

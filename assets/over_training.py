@@ -1,6 +1,6 @@
 """Does diversity rise before, with or after accuracy? The zoo's d2, d4, d8 and d4-shared, trained again.
 
-    python assets/over_training.py FOLDER    trains what FOLDER lacks, measures, writes assets/over_training.*
+    python -m assets.over_training FOLDER    trains what FOLDER lacks, measures, writes assets/over_training.*
 
 Twelve trainings of 1.5 to 10 minutes on a free core, 24 checkpoints each (109 MB in half precision, which stay in
 FOLDER), then the measurement in a few minutes. Kept are the table of all curves, which `curves()` reads, and the
@@ -19,7 +19,7 @@ import torch
 import layerdiv_tl as ld
 from layerdiv_tl.studies.over_training import QUANTITIES, OverTraining, checkpoints
 from layerdiv_tl.zoo.registry import FOLDER, find_model
-from layerdiv_tl.zoo.training import train
+from tests.training import train
 
 HERE = Path(__file__).parent
 KEPT = ("accuracy", "loss", "bias_centered", "diversity", "diversity_centered", "coherence_centered")

@@ -6,7 +6,7 @@
     ld.zoo.planted("copied")       weights written by hand, whose every measure is known in closed form
     ld.zoo.PLANTED                 their names, and what each shows
 
-`MODEL_CARD.md` says how the trained ones were made; `zoo/training`, in the repository only, makes them again.
+`MODEL_CARD.md` says how the trained ones were made; `tests/training` in the repository makes them again.
 """
 
 from typing import Any

@@ -12,8 +12,8 @@ import torch
 import layerdiv_tl as ld
 from layerdiv_tl.replication.paper_models import component_count
 from layerdiv_tl.zoo.registry import ACTIVE, FOLDER, MODELS, SHIPPED, TASKS, ZooModel, find_model, training_log
-from layerdiv_tl.zoo.training import train as training
-from layerdiv_tl.zoo.training import words
+from tests.training import train as training
+from tests.training import words
 
 SMALL = training.Recipe(steps=6, every=3, warm=2, adding=1, longer=(1, 2, 4), tested=64, last=64)
 each = pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model.short)

@@ -1,4 +1,4 @@
-"""Train the zoo's models: `python -m layerdiv_tl.zoo.training.train --out DIR [NAME…]`.
+"""Train the zoo's models: `python -m tests.training.train --out DIR [NAME…]`.
 
 Without names, all that DIR does not hold yet, in the order of the list. All models see the same rows in the same
 order, those of another seed other rows. A run that is stopped goes on where it last evaluated, and ends with
@@ -26,10 +26,11 @@ from jaxtyping import Float
 from scipy.linalg import block_diag
 from torch import nn
 
-from ..._files import written
-from ...errors import InputError
-from ...tasks.task import task
-from ..registry import MODELS, TASKS, ZooModel, find_model
+from layerdiv_tl._files import written
+from layerdiv_tl.errors import InputError
+from layerdiv_tl.tasks.task import task
+from layerdiv_tl.zoo.registry import MODELS, TASKS, ZooModel, find_model
+
 from . import words
 from .nets import balance, build, config_of, matrices
 
@@ -293,9 +294,7 @@ def _save(model: ZooModel, net: Any, folder: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m layerdiv_tl.zoo.training.train", description="Train the zoo's models."
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.training.train", description="Train the zoo's models.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="as zoo/d4; without names all that are missing")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where models and logs go")
     given = parser.parse_args(arguments)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from ...tasks.synthetic import COLORS, LETTERS
+from layerdiv_tl.tasks.synthetic import COLORS, LETTERS
 
 ENTITIES, HOPS, PAIRS, VALUES, MODULUS, LARGEST = 8, 4, 8, 4, 7, 19
 PAD, BEGIN, UNKNOWN = "<pad>", "<begin>", "<unknown>"

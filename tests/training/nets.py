@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import nn
 
-from ..registry import ACTIVE, ZooModel
+from layerdiv_tl.zoo.registry import ACTIVE, ZooModel
+
 from . import words
 
 
