@@ -100,7 +100,6 @@ def results(folder: Path) -> Iterator[tuple[str, Result]]:
     yield from _information()
     yield from _depth()
     models = [f"zoo/{name}" for name in MODELS]
-    yield "StudyPlan", ld.plan_study(models, [CHAIN, SUMS], limit=512, calibration=1.0)
     study = ld.run_study(models, [CHAIN, SUMS], limit=512, out=folder / "study")
     yield "Study", study
     steps = {f"step{number}": f"zoo/{name}" for number, name in enumerate(("d4", "d4-seed1", "d4-seed2"))}

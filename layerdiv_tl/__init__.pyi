@@ -39,8 +39,6 @@ from .model.predictions import top_tokens as top_tokens
 from .replication.zoo_experiment import run_zoo as run_zoo
 from .studies.depth_runner import run_depth as run_depth
 from .studies.depth_study import DepthStudy as DepthStudy
-from .studies.plan import StudyPlan as StudyPlan
-from .studies.plan import plan_study as plan_study
 from .studies.runner import run_study as run_study
 from .studies.study import Study as Study
 from .tasks.task import Task as Task

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from functools import cached_property
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -159,14 +159,6 @@ def likelihoods(
     return {"log_likelihood": log_likelihood, "normalizer": normalizer, "likelihood_gap": gap}
 
 
-class PassShape(NamedTuple):
-    """A forward pass: its rows, tokens in each (with padding), and how many positions are read in all."""
-
-    rows: int
-    tokens: int
-    positions: int
-
-
 class ContributionPasses:
     """The contributions of some prompts to some options, batch after batch; `reader.error` grows with each.
 
@@ -218,14 +210,6 @@ class ContributionPasses:
         lengths = [contexts.length(example, self.is_packed) for example in range(len(self.question.ids))]
         # Where positions change with the length of a pass, no other row may share it.
         return batches(lengths, self.batch_tokens if switch is None else 1)
-
-    def shape(self, examples: Sequence[int]) -> PassShape:
-        """The shape of a pass of some examples."""
-        positions = len(examples if self.contexts is None else self.contexts.numbers(examples))
-        if self.contexts is not None and self.is_packed:
-            return PassShape(len(examples), max(self.contexts.length(e, True) for e in examples), positions)
-        rows, *_ = self._rows(examples)
-        return PassShape(len(rows), max(map(len, rows)), positions)
 
     def _rows(self, examples: Sequence[int]) -> tuple[list[Ids], Int[Tensor, " context"], Int[Tensor, " context"]]:
         """(rows of tokens, in which of them and at which token something is read) of a pass that is not packed."""

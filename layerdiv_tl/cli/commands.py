@@ -69,7 +69,7 @@ def run_run(options: argparse.Namespace) -> int:
     Decompose models on tasks and write every number. Started again with the same arguments it continues where it
     stopped; several processes may work in one folder.
     """
-    from ..studies.plan import plan_study
+    from ..studies.dry_run import dry_run
     from ..studies.runner import run_study
 
     names = ("template", "shots", "seed", "train", "multi_token", "chat", "keep_text", "batch_tokens", "workers")
@@ -78,17 +78,21 @@ def run_run(options: argparse.Namespace) -> int:
         raise InputError("--train is where solved examples come from: say with --shots how many stand in each prompt.")
     grid = (options.model, options.task, tuple(options.unit or ("sublayer",)), options.limit, options.out, options.data)
     if options.dry_run:
-        printing.print_progress("Loading every model and running some batches of each …")
-        plan = plan_study(*grid, **settings)
+        printing.print_progress("Loading every model and timing a batch of each …")
+        settings.pop("workers")
+        frame, failures = dry_run(*grid, **settings)
+        rows_left, tokens = int(frame["rows_left"].sum()), int(frame["tokens"].sum())
+        seconds = float(frame["seconds"].sum())
         if options.json:
-            cells = plan.frame().to_dict("records")
-            printing.print_json(
-                {"cells": cells, "loading": plan.loading, "seconds": plan.seconds, "summary": plan.sentence}
-            )
+            left = {"rows_left": rows_left, "tokens": tokens, "seconds": seconds}
+            printing.print_json({"cells": frame.to_dict("records"), **left})
         else:
-            printing.print_table(plan.lines(), right=("rows left", "tokens", "operations", "disk", "memory", "time"))
-            print(f"\n{plan.sentence}")
-        return printing.print_failures(plan.failures)
+            print(frame.round({"seconds": 1}).to_string(index=False))
+            print(
+                f"\n{rows_left:,} rows with {tokens:,} tokens are left: about {seconds:,.0f} s of passes for one process on "
+                "this machine, loading not counted."
+            )
+        return printing.print_failures(failures)
     models, tasks = len(options.model), len(options.task)
     rows = "2000 rows of the paper's tasks" if options.limit is None else f"{options.limit} rows of each task"
     printing.print_progress(f"Models: {models}, tasks: {tasks}; at most {rows}, a pass each …")

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -20,8 +21,6 @@ from jaxtyping import Int
 
 from .._files import parse_json, read_bytes, write_text
 from ..attribution.contributions import Contributions, contributions
-from ..attribution.passes import ContributionPasses, PassShape
-from ..attribution.question import read_question
 from ..components import COLUMNS, Unit
 from ..ensemble.decomposition import Decomposition, decompose
 from ..ensemble.hits import hits
@@ -98,14 +97,19 @@ class Cell:
     Attributes:
         settings: Everything that the numbers follow from; its hash is part of the folder's name, so that other settings
             never share a folder.
-        order: `[example]`, the task's rows from the longest to the shortest.
+        lengths: `[example]`, the number of tokens of each of the task's prompts.
     """
 
     task: Task
     unit: Unit
     settings: dict[str, Any]
     folder: Path
-    order: Int[np.ndarray, " example"]
+    lengths: Int[np.ndarray, " example"]
+
+    @cached_property
+    def order(self) -> Int[np.ndarray, " example"]:
+        """The task's rows from the longest to the shortest."""
+        return np.argsort(-self.lengths, kind="stable")
 
     @property
     def count(self) -> int:
@@ -146,7 +150,8 @@ class Cell:
 
     def shard(self, model: Model, rows: Int[np.ndarray, " example"], batch_tokens: int) -> Shard:
         """The contributions of some of the task's rows."""
-        prompts, options = self._asked(rows)
+        prompts = [self.task.prompts[row] for row in rows]
+        options: Any = self.task.shared_options or tuple(self.task.row_options[row] for row in rows)
         c = contributions(model, prompts, self.task.option_ids or options, self.unit, batch_tokens=batch_tokens)
         sizes = None
         if not self.task.option_ids:  # in every shard, also in one whose options happen to be single tokens
@@ -157,20 +162,6 @@ class Cell:
         own = {f.name: getattr(c, f.name) for f in fields(c)}
         own |= {"options": options, "token_ids": np.empty(0, dtype=np.int64)}
         return Shard(**own, rows=rows, labels=self.task.labels[rows], option_sizes=sizes)
-
-    def passes(
-        self, model: Model, rows: Int[np.ndarray, " example"], batch_tokens: int
-    ) -> list[tuple[Int[np.ndarray, " example"], PassShape]]:
-        """What computing some of the task's rows runs: the rows of each forward pass, and its shape."""
-        prompts, options = self._asked(rows)
-        question = read_question(model, prompts, self.task.option_ids or options)
-        run = ContributionPasses(model, question, self.unit, batch_tokens)
-        return [(rows[examples], run.shape(examples)) for examples in run.cuts()]
-
-    def _asked(self, rows: Int[np.ndarray, " example"]) -> tuple[list[str], Any]:
-        """The prompts of some rows, and their options: those that all rows share, or each row's own."""
-        own: Any = self.task.shared_options or tuple(self.task.row_options[row] for row in rows)
-        return [self.task.prompts[row] for row in rows], own
 
     def read(self, number: int) -> Shard:
         """A shard from disk. One that is not whole is removed, so that it is computed again: InputError."""
@@ -279,7 +270,7 @@ def cell_of(
         "batch_tokens": batch_tokens,
     }
     folder = out / safe_name(model.name) / safe_name(task.name) / f"{unit}-{digest_of(settings, 12)}"
-    return Cell(task, unit, settings, folder, np.argsort([-len(row) for row in ids], kind="stable"))
+    return Cell(task, unit, settings, folder, np.array([len(row) for row in ids]))
 
 
 def digest_of(settings: Any, length: int | None = None) -> str:

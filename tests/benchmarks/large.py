@@ -13,19 +13,45 @@ import argparse
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from contributions import plain, ratio, texts
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import layerdiv_tl as ld
-from layerdiv_tl.model.measured import peak_memory
 
 TASKS = [f"synthetic/k_hop:hops={hops},entities=6,seed={seed}" for hops in (1, 2, 3, 4) for seed in (1, 2)]
+
+
+@contextmanager
+def peak_memory(device: torch.device) -> Iterator[Callable[[], tuple[float, float]]]:
+    """The memory that was taken when this began, and the most since then: the device's, or this process's."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        yield lambda: (before, torch.cuda.max_memory_allocated(device))
+        return
+    process, done = psutil.Process(), threading.Event()
+    seen: list[Any] = [process.memory_info().rss]
+
+    def watch() -> None:
+        while not done.wait(0.005):
+            seen.append(max(seen[-1], process.memory_info().rss))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield lambda: (seen[0], max(seen[-1], process.memory_info().rss))
+    finally:
+        done.set()
+        thread.join()
 
 
 def llama(device: str, tiny: bool, dtype: str, seed: int = 0) -> ld.Model:

@@ -62,7 +62,6 @@ def test_what_a_remote_model_cannot_do_is_refused(nnsight: Any) -> None:
         lambda: ld.compare(model, network, PROMPTS, OPTIONS[0]),
         lambda: ld.compare(network, model, PROMPTS),
         lambda: ld.source_tokens(model, PROMPTS, OPTIONS[0]),
-        lambda: ld.plan_study({"m": model}, ld.task("synthetic/recall", limit=8)),
         lambda: ld.load_model(network, remote=True),
         lambda: ld.load_model(wrapped, dtype="float32"),
     ):

@@ -16,9 +16,11 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
+from layerdiv_tl.cli import main
 from layerdiv_tl.ensemble.losses import LOSSES
 from layerdiv_tl.studies import runner as running
 from layerdiv_tl.studies import shards
+from layerdiv_tl.studies.dry_run import dry_run
 from layerdiv_tl.studies.grid import tasks_of
 from layerdiv_tl.studies.runner import run_study
 from layerdiv_tl.tasks.specs import EIGHT_TASKS
@@ -559,3 +561,29 @@ def test_bad_questions_are_answered_in_a_sentence(folder, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ld.InputError, match="holds no finished study"):
         ld.Study.load(tmp_path / "empty")
+
+
+@pytest.mark.full
+def test_a_dry_run_counts_what_is_left_and_writes_nothing(tmp_path, capsys):
+    """Rows and tokens of shards that are not there yet; the command says the same."""
+    out = tmp_path / "out"
+    grid = (["zoo/d1", "zoo/none"], "synthetic/recall", "sublayer", 200, out, None)
+    first, failures = dry_run(*grid)
+    assert not out.exists()
+    assert [s for s in failures if "zoo/none" in s] == failures
+    assert first[["rows", "rows_left", "tokens"]].values.tolist() == [[200, 200, 200 * 26]]
+    assert first["seconds"].item() > 0
+    arguments = ["run", "--model", "zoo/d1", "--task", "synthetic/recall", "--limit", "200", "--out", str(out)]
+    assert main([*arguments, "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"] == 200 * 26
+    assert not out.exists()
+    ld.run_study(*grid[:5])
+    before = sorted(out.rglob("*"))
+    done, _ = dry_run(*grid)
+    assert done[["rows_left", "tokens", "seconds"]].values.tolist() == [[0, 0, 0]]
+    assert sorted(out.rglob("*")) == before
+    next(out.rglob("meta.json")).unlink()
+    next(out.rglob("shard-00000*")).unlink()
+    assert dry_run(*grid)[0]["rows_left"].item() == 128
+    with pytest.raises(ld.InputError, match="zoo/none"):
+        dry_run("zoo/none", *grid[1:])

@@ -663,4 +663,4 @@ def test_the_kinds_of_plot_are_those_of_the_registry():
         own = FIGURES.get(plot.__qualname__.split(".")[0], kinds)  # a class may have its base's
         assert get_args(literal) == tuple(own), name
     plain = {name for name in FIGURES if Result._classes[name].plot is Result.plot}
-    assert plain <= {"LowerBound", "StudyPlan"}  # which leave with a later step
+    assert plain <= {"LowerBound"}  # which leave with a later step

@@ -1,0 +1,70 @@
+"""What is left to do of a study: rows, tokens, and about how long they take, from one timed batch of each model."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from .._checks import file_path
+from ..errors import InputError
+from ..model.load import Model
+from .folder import failing
+from .grid import load_claimed
+from .runner import read_job
+from .shards import Cell
+
+
+def dry_run(
+    models: Any, tasks: Any, units: Any, limit: Any, out: Any, data: Any, **settings: Any
+) -> tuple[pd.DataFrame, list[str]]:
+    """What `run_study` with the same arguments has left to do; nothing is written.
+
+    One row per model, task and unit: `rows`, and of what is not in `out` yet `rows_left`, `tokens` (of prompts, without
+    padding) and `seconds`, those of one batch times the tokens, by one process on this machine as it is. And a sentence
+    for every model or cell that could not be estimated, which a run would say, too.
+
+    Raises InputError for arguments that `run_study` refuses, and where nothing can be estimated.
+
+    >>> frame, _ = dry_run("zoo/d1", "synthetic/recall", "sublayer", 8, None, None)
+    >>> frame[["model", "rows", "rows_left", "tokens"]].values.tolist()
+    [['zoo/d1', 8, 8, 208]]
+    """
+    grid, job = read_job(models, tasks, units, limit, data, **settings)
+    records: list[dict[str, Any]] = []
+    failures: list[str] = []
+    with tempfile.TemporaryDirectory() as empty:
+        job = replace(job, out=Path(empty) if out is None else file_path("out", out))
+        for name, x in grid.items():
+            with failing(failures, name):
+                model, identity = load_claimed(name, x, job.out, job.load, look_only=True)
+                batch_tokens = model.checked_batch_tokens(job.asked["batch_tokens"])
+                per_token: dict[str, float] = {}
+                for where, cell in job.cells(model, identity, batch_tokens, failures):
+                    with failing(failures, where):
+                        missing = [] if cell.finished else [cell.rows(number) for number in cell.missing()]
+                        left = np.concatenate([np.empty(0, dtype=int), *missing])
+                        tokens = int(cell.lengths[left].sum())
+                        if len(left) and cell.unit not in per_token:
+                            per_token[cell.unit] = _seconds_per_token(model, cell, left, batch_tokens)
+                        about = {"model": name, "task": cell.task.name, "unit": cell.unit, "rows": len(cell.order)}
+                        about |= {"rows_left": len(left), "tokens": tokens}
+                        records.append(about | {"seconds": tokens * per_token.get(cell.unit, 0.0)})
+    if not records:
+        raise InputError(" ".join(failures))
+    return pd.DataFrame(records), failures
+
+
+def _seconds_per_token(model: Model, cell: Cell, rows: np.ndarray, batch_tokens: int) -> float:
+    """The time of the middle batch of these rows, over its tokens."""
+    cell.shard(model, rows[-1:], batch_tokens)  # the first pass is slower than all others
+    middle = rows[len(rows) // 2 :]
+    batch = middle[: max(1, batch_tokens // int(cell.lengths[middle[0]]))]
+    start = time.perf_counter()
+    cell.shard(model, batch, batch_tokens)
+    return (time.perf_counter() - start) / int(cell.lengths[batch].sum())
