@@ -89,8 +89,8 @@ def run_run(options: argparse.Namespace) -> int:
         else:
             print(frame.round({"seconds": 1}).to_string(index=False))
             print(
-                f"\n{rows_left:,} rows with {tokens:,} tokens are left: about {seconds:,.0f} s of passes for one process on "
-                "this machine, loading not counted."
+                f"\n{rows_left:,} rows with {tokens:,} tokens are left: about {seconds:,.0f} s of passes for one "
+                "process on this machine, loading not counted."
             )
         return printing.print_failures(failures)
     models, tasks = len(options.model), len(options.task)
