@@ -14,8 +14,8 @@ __version__ = "0.1.0"
 # What lower rooms use of higher ones: imported when first looked up.
 _registry.PLACES.update(
     figure="layerdiv_tl.views.figures:figure",
-    study_page="layerdiv_tl.views.report:study_page",
-    depth_page="layerdiv_tl.views.report:depth_page",
+    study_page="layerdiv_tl.views.study_page:study_page",
+    depth_page="layerdiv_tl.views.depth_page:depth_page",
     zoo_names="layerdiv_tl.zoo:NAMES",
     zoo_source="layerdiv_tl.zoo:source",
 )

@@ -34,7 +34,7 @@ def run_demo(options: argparse.Namespace) -> int:
     from ..tasks.specs import SAMPLE_TASKS
     from ..views.answer import answer
     from ..views.explorer import explore
-    from ..views.report import study_page
+    from ..views.study_page import study_page
     from ..views.tables import write_study_frames
 
     printing.print_progress("Loading the default model …")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from html import escape
-from typing import Any
 
 import numpy as np
 
@@ -12,11 +11,9 @@ from ..components import Component
 from ..model.load import Model
 from ..model.predictions import top_tokens
 from .html import Block, captioned
-from .tables import PROSE
 
 # Components with a bar of their own: those that add most to the difference, and those that take most from it.
 ABOVE, BELOW = 6, 3
-_PARTS = ("before", "after", "link", "sentence")
 
 
 def answer(model: Model, text: str, right: str, wrong: str, explorer: str) -> tuple[Block, str, str]:
@@ -49,17 +46,26 @@ def answer(model: Model, text: str, right: str, wrong: str, explorer: str) -> tu
     )
     heads = ["", "", *(escape(x) for x in (f"{right.strip()} − {wrong.strip()}", "", right.strip(), wrong.strip()))]
     head = "".join(f"<th scope=col>{name}</th>" for name in heads)
-    probable, best = top_tokens(model, text, 1).iloc[-1], components[order[0]]
-    says = {"right": right, "wrong": wrong, "prediction": probable["prediction"], "text": text}
-    values: dict[str, Any] = {name: repr(each.strip()) for name, each in says.items()}
-    values |= {"count": len(order), "sum": written.sum(), "total": total, "probability": probable["probability"]}
-    values |= {"best": _words(best), "label": best.label, "most": _signed(written[order[0]])}
-    values |= {"a": right.strip(), "b": wrong.strip()} | dict(
-        zip(("to_a", "to_b"), map(_signed, to[order[0]]), strict=True)
+    predicted = top_tokens(model, text, 1).iloc[-1]
+    to_right, to_wrong = (x.strip() for x in (right, wrong))
+    best = components[order[0]]
+    sentence = (
+        f"After {text.strip()!r} the model prefers {to_right!r} to {to_wrong!r} by {total:.2f} logits. "
+        f"{_words(best).capitalize()} ({best.label}) raises {to_right} − {to_wrong} most, by "
+        f"{_signed(written[order[0]])}: {_signed(to[order[0], 0])} to {to_right}, {_signed(to[order[0], 1])} to "
+        f"{to_wrong}, relative to the mean over the vocabulary."
     )
-    before, after, link, sentence = (PROSE["answer"][part].format(**values) for part in _PARTS)
+    before = (
+        f"The model's next token is {predicted['prediction'].strip()!r}, with a probability of "
+        f"{predicted['probability']:.0%}. Which of its {len(order)} components (heads, MLPs, the embedding) decided "
+        f"that? A bar is what one adds to the logit of {to_right!r} minus what it adds to that of {to_wrong!r}. The "
+        "last two columns are these two sides, relative to the component's mean over the vocabulary: a component can "
+        f"raise the difference because it lowers {to_wrong!r}."
+    )
+    after = f"All of them together: {written.sum():.2f} logits. The model itself: {total:.2f}."
+    link = "Open this text in the explorer, to click through its tokens, layers and heads."
     block = Block(
-        f"<p class=said>{escape(text)} <mark>{escape(right.strip())}</mark></p>"
+        f"<p class=said>{escape(text)} <mark>{escape(to_right)}</mark></p>"
         f"<p>{escape(before)}</p><div class=rolled tabindex=0><table><tr>{head}</tr>{bars}</table></div>"
         f'<p>{escape(after)} <a href="{escape(explorer)}">{escape(link)}</a></p>'
     )

@@ -1,4 +1,4 @@
-"""What a study or its depth analyses show, in sentences: each has its number and what that is to be compared with."""
+"""Findings of a study or its depth analyses: sentences, each with its number and what to compare it with."""
 
 from __future__ import annotations
 
@@ -22,72 +22,126 @@ from ..studies.depth_study import DepthStudy
 from ..studies.study import QUANTITIES, Study
 from ..studies.tables import AVERAGE
 from . import style
-from .tables import PROSE
+
+# The direct measures of `Agreement` in words.
+MEASURES = {
+    "diversity": "raw diversity",
+    "diversity_centered": "centered diversity",
+    "net": "net",
+    "relevancy": "relevancy",
+    "relative_norm": "relative norm",
+    "block_influence": "block influence",
+}
 
 
 class Finding(NamedTuple):
-    """What the numbers show, in a sentence, and the name of the figure or section of a report that shows it."""
+    """A sentence, and the name of the figure or section of a report that shows it; empty for none."""
 
     text: str
-    figure: str
-
-
-def _say(finding: str, **values: Any) -> Finding:
-    said = PROSE["findings"][finding]
-    return Finding(said["text"].format(**values), said["figure"])
+    figure: str = ""
 
 
 def findings_of(study: Study | DepthStudy) -> list[str]:
-    """All sentences of a study, or of depth analyses alone."""
+    """The sentences of a study, or of depth analyses alone."""
     found = depth_findings(study) if isinstance(study, DepthStudy) else study_findings(study)
     return [finding.text for finding in found]
 
 
 def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[Finding]:
-    """What a study shows, the plainest first: accuracy, half of the depth, modules, size, layer sharing, the shift,
-    cross-entropy, Eq. 14 against the uniform prediction, exactness.
-    """
-    summary, table = study.summary(unit), study.table(unit)
-    models, words = study.models(unit), summary["bag_of_words"].dropna()
-    said = {name: summary[name].mean() for name in ("accuracy", "chance")}
-    who = f"{models['model'].iloc[0]} is" if len(models) == 1 else "The models are"
-    counted = f", counting words on {words.mean():.1%}" if len(words) == len(summary) else ""
-    above = f"{int((summary['accuracy_low'] > summary['chance']).sum())} of {len(summary)}"
-    accuracy = _say("accuracy", **said, who=who, mean=" on average" * (len(summary) > 1), counted=counted, above=above)
-    same = summary[[max(shares.values()) > 0.95 for shares in summary["answers"]]]
-    some = [f"{row['model']} on {row['task']}" for _, row in same.head(3).iterrows()]
-    some += [f"{len(same) - 3} more"] * (len(same) > 3)
-    once = " " + _say("one_answer", where=", ".join(some)).text if some else ""
-    yield accuracy._replace(text=accuracy.text + once)
+    """Findings of a study, the plainest first."""
+    summary, table, models = study.summary(unit), study.table(unit), study.models(unit)
+    yield _accuracy(summary, models)
     with contextlib.suppress(InputError):  # no curves at this unit
-        curves = study.curves(unit).groupby(["model", "task"], sort=False)["accuracy"]
-        half = curves.apply(lambda curve: curve.iloc[(len(curve) - 1) // 2])
-        is_late = half.mean() - said["chance"] < (said["accuracy"] - said["chance"]) / 2
-        late = PROSE["findings"]["late"] if is_late and said["accuracy"] > said["chance"] else "R"
-        yield _say("depth", late=late, half=half.mean(), accuracy=said["accuracy"])
-    shares = study.shares(unit).query("term == 'diversity' and gauge == 'centered'")
-    mean = shares.groupby("module")[["share", "member_share"]].mean()
-    most = str(mean["share"].idxmax())
-    share, count = mean.loc[most]
-    yield _say("modules", module=style.MODULE_NAME[most], share=share, count=count)
-    if len(models) > 1 and models["members"].nunique() > 1:
-        raw, fair = (table[name][AVERAGE].dropna() for name in ("diversity centered", "diversity_logit centered"))
-        if len(raw) > 1:
-            also = f"still in {fair.idxmax()}" if raw.idxmax() == fair.idxmax() else f"in {fair.idxmax()}"
-            yield _say("size", model=raw.idxmax(), also=also)
+        yield _half_of_the_depth(study.curves(unit), summary)
+    yield _largest_module(study.shares(unit))
+    if (finding := _most_diverse_model(table, models)) is not None:
+        yield finding
     if (pairs := layer_sharing_pairs(study, unit)) is not None:
         yield from layer_sharing_findings(pairs)
     cells = {name: table[name].drop(columns=AVERAGE).stack().dropna() for name in QUANTITIES}
-    shift = 1 - cells["diversity centered"] / cells["diversity"]
-    yield _say("shift", median=shift.median())
+    shift = (1 - cells["diversity centered"] / cells["diversity"]).median()
+    yield Finding(
+        f"{shift:.1%} (median) of the diversity that the paper measures is a shift: it moves all options alike and "
+        "changes no answer. Compare the numbers called centered, which leave it out.",
+        "shares",
+    )
+    yield _cross_entropy(summary)
+    yield _uniform(cells)
+    yield Finding(
+        f"The components sum to the logits: the largest gap of any row is {summary['absolute_gap'].max():.0e} logits, "
+        f"{summary['identity_gap'].max():.0e} of Σ|u|."
+    )
+
+
+def _accuracy(summary: pd.DataFrame, models: pd.DataFrame) -> Finding:
+    words = summary["bag_of_words"].dropna()
+    who = f"{models['model'].iloc[0]} is" if len(models) == 1 else "The models are"
+    text = f"{who} right on {summary['accuracy'].mean():.1%} of the rows{' on average' * (len(summary) > 1)}; guessing "
+    text += f"would be right on {summary['chance'].mean():.1%}"
+    if len(words) == len(summary):
+        text += f", a bag of words on {words.mean():.1%}"
+    above = int((summary["accuracy_low"] > summary["chance"]).sum())
+    text += f". Accuracy is clearly above guessing in {above} of {len(summary)} pairs of model and task."
+    one = summary[[max(shares.values()) > 0.95 for shares in summary["answers"]]]
+    if len(one):
+        where = [f"{row['model']} on {row['task']}" for _, row in one.head(3).iterrows()]
+        where += [f"{len(one) - 3} more"] * (len(one) > 3)
+        text += f" One answer is given to nearly all rows by {', '.join(where)}: accuracy there is that answer's share."
+    return Finding(text, "table")
+
+
+def _half_of_the_depth(curves: pd.DataFrame, summary: pd.DataFrame) -> Finding:
+    runs = curves.groupby(["model", "task"], sort=False)["accuracy"]
+    half = runs.apply(lambda curve: curve.iloc[(len(curve) - 1) // 2]).mean()
+    accuracy, chance = summary["accuracy"].mean(), summary["chance"].mean()
+    is_late = accuracy > chance and half - chance < (accuracy - chance) / 2
+    text = f"ead out after half of the layers, {half:.1%} of the answers would be right; after all of them "
+    return Finding(f"{'Most answers are decided late: r' if is_late else 'R'}{text}{accuracy:.1%} are.", "curves")
+
+
+def _largest_module(shares: pd.DataFrame) -> Finding:
+    some = shares.query("term == 'diversity' and gauge == 'centered'")
+    mean = some.groupby("module")[["share", "member_share"]].mean()
+    most = str(mean["share"].idxmax())
+    share, members = mean.loc[most]
+    return Finding(
+        f"{style.MODULE_NAME[most]} components hold {share:.0%} of the centered diversity and are {members:.0%} of "
+        "the components.",
+        "shares",
+    )
+
+
+def _most_diverse_model(table: pd.DataFrame, models: pd.DataFrame) -> Finding | None:
+    raw, fair = (table[name][AVERAGE].dropna() for name in ("diversity centered", "diversity_logit centered"))
+    if models["members"].nunique() < 2 or len(raw) < 2:
+        return None
+    also = f"also in {fair.idxmax()}" if raw.idxmax() == fair.idxmax() else f"in {fair.idxmax()}"
+    return Finding(
+        f"Centered diversity is largest in {raw.idxmax()}; |L|² × diversity, which compares models with different "
+        f"numbers of components, {also}.",
+        "size",
+    )
+
+
+def _cross_entropy(summary: pd.DataFrame) -> Finding:
     nats, guess = summary["cross_entropy"], -np.log(summary["chance"])
-    values = {"nats": nats.mean(), "guess": guess.mean()}
-    odds = {"right": np.exp(-nats.mean()), "even": np.exp(-guess.mean())}
-    yield _say("cross_entropy", **values, **odds, better=(nats < guess).sum(), cells=len(summary))
+    return Finding(
+        f"The right answer costs {nats.mean():.3g} nats on average (a probability of {np.exp(-nats.mean()):.0%}), a "
+        f"uniform guess {guess.mean():.3g} nats ({np.exp(-guess.mean()):.0%}); {(nats < guess).sum()} of "
+        f"{len(summary)} pairs of model and task are better than that.",
+        "table",
+    )
+
+
+def _uniform(cells: dict[str, pd.Series]) -> Finding:
     off, uniform = (cells["MSE"] - cells["uniform"]).abs(), cells["uniform"]
-    why = PROSE["findings"]["why_uniform"] if (off < uniform / 10).all() else ""
-    yield _say("mse", median=off.median(), largest=off.max(), uniform=uniform.median(), why=why)
-    yield _say("gap", absolute=summary["absolute_gap"].max(), relative=summary["identity_gap"].max())
+    text = (
+        f"The paper's MSE (Eq. 14) is within {off.median():.2g} hundredths (median; at most {off.max():.2g}) of that "
+    )
+    text += f"of a uniform prediction, which is {uniform.median():.3g}"
+    if (off < uniform / 10).all():
+        text += ", because the softmax of a mean of |L| small logits is nearly uniform whatever the model does"
+    return Finding(f"{text}.", "table")
 
 
 def layer_sharing_pairs(study: Study, unit: Unit) -> pd.DataFrame | None:
@@ -101,7 +155,7 @@ def layer_sharing_pairs(study: Study, unit: Unit) -> pd.DataFrame | None:
 def layer_sharing_findings(pairs: pd.DataFrame) -> Iterator[Finding]:
     """A sentence for the pairs with the same number of parameters, and one for those of the same depth.
 
-    Of seeds where there are pairs over seeds, else of all pairs.
+    They are pairs over seeds where there are any, or else all pairs.
     """
     over_seeds = pairs[pairs["interval_over"] == "seeds"]
     for matched in (PARAMETERS, DEPTH):
@@ -110,14 +164,15 @@ def layer_sharing_findings(pairs: pd.DataFrame) -> Iterator[Finding]:
         if not rows:
             continue
         points = np.mean([row["accuracy"] - row["accuracy_baseline"] for row in rows])
-        after = f", {_ratio(rows, 'diversity_logit_centered')} after the size correction" * (matched == PARAMETERS)
         many = "as many parameters" if matched == PARAMETERS else "as many layers, each used once"
         who, whose = "Models that reuse layers have", f"models with {many}"
         if len(rows) == 1:
             who, whose = f"{rows[0]['model']}, which reuses layers, has", f"{rows[0]['baseline']}, with {many}"
-        values = {"ratio": _ratio(rows, "diversity_centered"), "points": abs(points)}
-        more = "less" if points < 0 else "more"
-        yield _say("layer_sharing", who=who, whose=whose, after=after, more=more, **values)
+        text = f"{who} {_ratio(rows, 'diversity_centered')} the centered diversity of {whose}"
+        if matched == PARAMETERS:
+            text += f", {_ratio(rows, 'diversity_logit_centered')} after the size correction"
+        text += f", and {abs(points):.1f} points {'less' if points < 0 else 'more'} accuracy."
+        yield Finding(text, "layer-sharing")
 
 
 def _ratio(rows: list[dict[Any, Any]], name: str) -> str:
@@ -132,77 +187,95 @@ def _ratio(rows: list[dict[Any, Any]], name: str) -> str:
 
 
 def depth_findings(depth: DepthStudy) -> Iterator[Finding]:
-    """A sentence on each model: residual norms, agreement, plan, depth score, layer maps, effects; those it has."""
-    for kind, describe in _SENTENCES.items():
+    """A sentence on each model and analysis: residual norms, agreement, plan, depth score, layer maps, effects."""
+    for kind, (describe, figure) in _ANALYSES.items():
         for model, result in depth.of(kind):
-            if finding := describe(model, result):
-                yield finding
+            if text := describe(model, result):
+                yield Finding(text, figure)
 
 
-def _residual_norms(model: str, norms: ResidualNorms) -> Finding | None:
+def _residual_norms(model: str, norms: ResidualNorms) -> str:
     try:
         change = norms.change_point()
     except InputError:
-        return None
-    values = {name: style.number(getattr(change, name)) for name in ("p", "before", "after")}
+        return ""
     ends = style.interval(change.low, change.high, ".0f")
-    kind = "no_change_point" if change.p >= 0.05 else "change_point"
-    return _say(kind, model=model, layer=change.layer, ends=ends, **values)
+    if change.p >= 0.05:
+        return (
+            f"{model}: no significant change point in what layers add (best candidate: layer {change.layer}, "
+            f"p {style.number(change.p)})."
+        )
+    before, after = style.number(change.before), style.number(change.after)
+    return (
+        f"{model}: layers add less to the stream from layer {change.layer} {ends} on: {before} of its norm before "
+        f"that, {after} after."
+    )
 
 
-def _agreement(model: str, agreement: Agreement) -> Finding | None:
-    table = agreement.correlations().query("effect == 'loss' and kind == 'all'").set_index("measure")
-    if not table["correlation"].notna().any():
-        return None
-    best = str(table["correlation"].idxmax())
-    first = table.loc[best]
-    clear = first["low_components"] > 0
-    parts = [f"{PROSE['measures'][best]} (ρ {first['correlation']:.2f})"]
+def _agreement(model: str, agreement: Agreement) -> str:
+    table = agreement.correlations().query("effect == 'loss' and kind == 'all'").dropna(subset="correlation")
+    rows: dict[Any, dict[Any, Any]] = table.set_index("measure").to_dict("index")
+    if not rows:
+        return ""
+    best = max(rows, key=lambda name: rows[name]["correlation"])
+    parts = [f"{MEASURES[best]} (ρ {rows[best]['correlation']:.2f})"]
     for name in ("block_influence", "diversity", "diversity_centered"):
-        row = table.loc[name]
-        if name == best or not np.isfinite(row["correlation"]):
-            continue
-        parts.append(f"{PROSE['measures'][name]} has {row['correlation']:.2f}")
-    how = "best by" if clear else "by no measure clearly, at most by"
-    return _say("agreement", model=model, rows=agreement.rows, how=how, measures="; ".join(parts))
+        if name != best and name in rows:
+            parts.append(f"{MEASURES[name]} has {rows[name]['correlation']:.2f}")
+    how = "best predicted by" if rows[best]["low_components"] > 0 else "predicted by no measure clearly, at best by"
+    return f"{model} on {agreement.rows}: the loss that removing a sublayer costs is {how} {'; '.join(parts)}."
 
 
-def _drop_plan(model: str, plan: DropPlan) -> Finding:
+def _drop_plan(model: str, plan: DropPlan) -> str:
     budget = len(plan.dropped)
     rows = {(row["plan"], row["dropped"]): row for row in plan.frame().to_dict("records")}
     own, influence = rows[OWN, budget], rows[INFLUENCE, budget]
-    random = f", with {RANDOM} ones by {rows[RANDOM, budget]['loss_growth']:.2f}" if plan.random_dropped else ""
-    values = {"growth": own["loss_growth"], "influence": influence["loss_growth"], "after": own["accuracy"]}
-    values |= {"where": plan.provenance["rows"]["where"], "all": len(plan.candidates), "random": random}
-    return _say("plan", model=model, plan=plan, budget=budget, before=rows["none", 0]["accuracy"], **values)
+    random = f", with random plans by {rows[RANDOM, budget]['loss_growth']:.2f}" if plan.random_dropped else ""
+    return (
+        f"{model} on {plan.provenance['rows']['where']}: without {budget} of {len(plan.candidates)} ({plan.part}, "
+        f"chosen by {plan.score}) the loss grows by {own['loss_growth']:.2f} nats an answer; with a plan by block "
+        f"influence by {influence['loss_growth']:.2f}{random}. Accuracy goes from {rows['none', 0]['accuracy']:.0%} to "
+        f"{own['accuracy']:.0%}."
+    )
 
 
-def _depth_score(model: str, score: DepthScore) -> Finding | None:
-    slope, first = score.slope, score.correct.mean()
-    ends = style.interval(slope.low, slope.high, "+.2f")
-    values = {"slope": slope.value, "ends": ends, "layers": len(score.components), "first": first}
-    return None if slope.reason else _say("depth_score", model=model, **values)
+def _depth_score(model: str, score: DepthScore) -> str:
+    slope = score.slope
+    if slope.reason:
+        return ""
+    return (
+        f"{model}: each further step of reasoning moves the layers that an answer depends on by {slope.value:+.2f} "
+        f"layers {style.interval(slope.low, slope.high, '+.2f')} of {len(score.components)}; "
+        f"{score.correct.mean():.0%} of the answers are its first choice."
+    )
 
 
-def _effects(model: str, effects: Effects) -> Finding | None:
+def _effects(model: str, effects: Effects) -> str:
     most = effects.frame().sort_values("total").iloc[-1]
+    if most["total"] <= 0:
+        return ""
     ends = style.interval(most["total_low"], most["total_high"])
-    values = {name: most[name] for name in ("component", "total")}
-    values["direct"] = f"; its direct effect is {most['direct']:.3g}" if "direct" in most else ""
-    values |= {"model": model, "source": effects.source, "unit": effects.measured_in, "ends": ends}
-    return _say("effects", **values) if most["total"] > 0 else None
+    direct = f"; its direct effect is {most['direct']:.3g}" if "direct" in most else ""
+    return (
+        f"{model} on {effects.source}: answers depend most on {most['component']}. With it ablated, the right answer "
+        f"loses {most['total']:.3g} {ends} {effects.measured_in} to the others{direct}."
+    )
 
 
-def _layer_maps(model: str, maps: LayerMaps) -> Finding:
+def _layer_maps(model: str, maps: LayerMaps) -> str:
     best = maps.depth_alignment().iloc[0]
-    return _say("layer_maps", model=model, source=maps.source, distance=best["distance"], chance=best["chance"])
+    return (
+        f"The layer of {maps.source} that best predicts a layer of {model} lies {best['distance']:.2f} of the depth "
+        f"away from its relative depth; by chance {best['chance']:.2f}."
+    )
 
 
-_SENTENCES: dict[type[Any], Callable[[str, Any], Finding | None]] = {
-    ResidualNorms: _residual_norms,
-    Agreement: _agreement,
-    DropPlan: _drop_plan,
-    DepthScore: _depth_score,
-    LayerMaps: _layer_maps,
-    Effects: _effects,
+# Kind of analysis: its sentence, and the section of a report that shows it.
+_ANALYSES: dict[type[Any], tuple[Callable[[str, Any], str], str]] = {
+    ResidualNorms: (_residual_norms, "residual_norms"),
+    Agreement: (_agreement, "agreement"),
+    DropPlan: (_drop_plan, "drop_plan"),
+    DepthScore: (_depth_score, "depth_score"),
+    LayerMaps: (_layer_maps, "map_layers"),
+    Effects: (_effects, "effects"),
 }

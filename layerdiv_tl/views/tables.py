@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,31 @@ from ..studies.folder import write_page
 from ..studies.shards import safe_name
 from ..studies.study import Study
 from . import style
-from .html import Page, read
+from .findings import MEASURES
+from .html import Page
 
-PROSE = tomllib.loads(read("report.toml"))
-_HEADINGS = PROSE["headings"]
+# Ratios of `Study.layer_sharing`, columns of `DropPlan.frame`: their headings.
+_RATIOS = {
+    "diversity": "diversity, raw",
+    "diversity_centered": "diversity, centered",
+    "diversity_logit": "|L|² × diversity, raw",
+    "diversity_logit_centered": "|L|² × diversity, centered",
+}
+_PLANS = {"loss": "loss", "loss_growth": "growth of the loss", "accuracy": "accuracy"}
+# Heading: the field of the records of `Study.cells` and of `Analysis.about` that stands below it.
+_SOURCES = {
+    **{"task": "settings.task", "options": "settings.options", "rows from": "source", "license": "license"},
+    **{"dropped": "dropped", "template": "settings.template"},
+}
+_CELLS = {
+    **{"model": "settings.model", "task": "settings.task", "unit": "settings.unit", "rows": "settings.rows"},
+    **{"truncated": "truncated", "shots": "settings.shots", "prompts": "settings.prompts"},
+    **{"weights": "settings.fingerprint", "dtype": "settings.dtype", "finished": "finished"},
+}
+_ANALYSES = {
+    **{"model": "model", "analysis": "analysis", "dataset": "dataset", "weights": "settings.weights"},
+    **{"dtype": "settings.dtype", "layerdiv_tl": "versions.layerdiv_tl", "seconds": "seconds", "finished": "finished"},
+}
 # Of the largest direct effect, and of one's own: less is not called compensation.
 _NOTICED = 0.05
 EFFECTS_CAPTION = "The largest total effects, and the later component that compensates most."
@@ -75,7 +95,7 @@ def layer_sharing_table(frame: pd.DataFrame) -> pd.DataFrame:
             "reuses layers": f"{row['model']}\nagainst {row['baseline']}",
             "matched on": f"{row['matched_on']}\n{row['members']} members against {row['members_baseline']}",
             "accuracy, %": f"{row['accuracy']:.1f}\nagainst {row['accuracy_baseline']:.1f}",
-            **{heading: estimate(row, f"{name}_ratio") for name, heading in _HEADINGS["ratios"].items()},
+            **{heading: estimate(row, f"{name}_ratio") for name, heading in _RATIOS.items()},
             "interval over": f"{row['n']} {row['interval_over'].removesuffix('s') + 's' * (row['n'] != 1)}",
         }
         for row in frame.to_dict("records")
@@ -110,7 +130,7 @@ def quantity_table(study: Study, units: Sequence[Unit], quantity: str) -> pd.Dat
 
 def source_table(study: Study) -> pd.DataFrame:
     """A row for every task and place its rows came from."""
-    frame = provenance(study.cells, "sources")
+    frame = _provenance(study.cells, _SOURCES)
     frame["options"] = [_in_words(options) for options in frame["options"]]
     frame["template"] = [" ".join(template.split()) for template in frame["template"]]
     return frame.drop_duplicates(ignore_index=True)
@@ -125,13 +145,17 @@ def _in_words(options: Sequence[str] | Sequence[Sequence[str]]) -> str:
 
 def analysis_table(depth: DepthStudy) -> pd.DataFrame:
     """A row for every depth analysis: on what, with what, when."""
-    frame = provenance([a.about for a in depth.analyses], "analyses")
+    frame = _provenance([a.about for a in depth.analyses], _ANALYSES)
     return frame.assign(analysis=frame["analysis"].str.replace("_", " "))
 
 
-def provenance(records: Sequence[Mapping[str, Any]], table: str) -> pd.DataFrame:
-    """Fields of nested records (`settings.model`) under the headings of a table; hashes and times are shortened."""
-    fields = _HEADINGS[table]
+def cell_table(study: Study) -> pd.DataFrame:
+    """A row for every cell of a study: model, task, unit, and what they were measured with."""
+    return _provenance(study.cells, _CELLS)
+
+
+def _provenance(records: Sequence[Mapping[str, Any]], fields: Mapping[str, str]) -> pd.DataFrame:
+    """Fields of nested records (`settings.model`) under their headings; hashes and times are shortened."""
     frame = pd.json_normalize([dict(record) for record in records], max_level=1)
     frame = frame[list(fields.values())].set_axis(list(fields), axis=1)
     for name in frame.columns.intersection(["prompts", "weights"]):
@@ -146,7 +170,7 @@ def agreement_table(agreement: Agreement) -> pd.DataFrame:
     table = agreement.correlations().query("effect == 'loss' and kind == 'all'")
     return pd.DataFrame(
         {
-            "measure": PROSE["measures"][row["measure"]],
+            "measure": MEASURES[row["measure"]],
             "ρ": f"{row['correlation']:.2f}",
             "over components": style.interval(row["low_components"], row["high_components"], ".2f"),
         }
@@ -158,7 +182,7 @@ def plan_table(plan: DropPlan) -> pd.DataFrame:
     """Loss and accuracy without the components that each plan drops."""
     return pd.DataFrame(
         {"plan": row["plan"], "dropped": row["dropped"]}
-        | {heading: estimate(row, name) for name, heading in _HEADINGS["plans"].items()}
+        | {heading: estimate(row, name) for name, heading in _PLANS.items()}
         for row in plan.frame().to_dict("records")
     )
 
@@ -167,10 +191,8 @@ def effects_table(effects: Effects, count: int = 12) -> pd.DataFrame:
     """The components with the largest total effects, and for each the later one that compensates most for it."""
     frame, unit, single = effects.frame(), effects.measured_in, "direct" in effects.effects
     order = np.argsort(-frame["total"].abs().to_numpy(), kind="stable")[:count]
-    rows, clear = (
-        [],
-        dict(zip(effects.names, clear_of_zero(effects.effect("direct" if single else "total")), strict=True)),
-    )
+    clear = dict(zip(effects.names, clear_of_zero(effects.effect("direct" if single else "total")), strict=True))
+    rows = []
     for row in frame.iloc[order].to_dict("records"):
         cells = {"component": row["component"]}
         for name in ("direct", "total") if single else ("total",):

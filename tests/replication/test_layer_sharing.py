@@ -13,7 +13,7 @@ import layerdiv_tl as ld
 from layerdiv_tl.studies.study import Study
 from layerdiv_tl.views.findings import layer_sharing_findings, study_findings
 from layerdiv_tl.views.html import Page
-from layerdiv_tl.views.report import _layer_sharing, study_page
+from layerdiv_tl.views.study_page import _layer_sharing, study_page
 from layerdiv_tl.views.tables import layer_sharing_table
 
 pytestmark = pytest.mark.full  # studies of several models

@@ -11,7 +11,7 @@ from scipy import stats
 
 import layerdiv_tl as ld
 from layerdiv_tl.views.html import Page
-from layerdiv_tl.views.report import _claims_over_seeds, study_page
+from layerdiv_tl.views.study_page import _claims_over_seeds, study_page
 from tests.replication.test_claims import curves, planted
 
 pytestmark = pytest.mark.full  # studies of several models

