@@ -238,7 +238,7 @@ def test_the_report_shows_claims_over_seeds(zoo):
     """Below the first table, with the seeds and shapes said once; not where there are no three seeds."""
     page = study_page(zoo).html()
     after = page[page.index("What the papers claim</h2>") :]
-    assert after.index("The table above takes every model") > after.index("Returns diminish")
+    assert after.index("The table above treats every model") > after.index("Returns diminish")
     assert page.count("over seeds 0, 1, 2 of d1, d2; left out: zoo/d4-shared") == 1
     two = zoo.metrics["model"].isin(["zoo/d1", "zoo/d1-seed1"])
     cells = tuple(c for c in zoo.cells if c["settings"]["model"] in ("zoo/d1", "zoo/d1-seed1"))
