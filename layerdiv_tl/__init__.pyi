@@ -22,8 +22,8 @@ from .depth.effect_results import Effects as Effects
 from .depth.effects import effects as effects
 from .depth.routing import RouterStatistics as RouterStatistics
 from .depth.routing import router_statistics as router_statistics
+from .ensemble.decompose import decompose as decompose
 from .ensemble.decomposition import Decomposition as Decomposition
-from .ensemble.decomposition import decompose as decompose
 from .ensemble.information import Information as Information
 from .ensemble.information import information as information
 from .errors import InputError as InputError

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..components import positions
-from ..ensemble.decomposition import Decomposition, decompose
-from ..ensemble.intervals import mean_interval, paired_interval
-from ..ensemble.tables import with_ends
+from ..ensemble.decompose import decompose
+from ..ensemble.decomposition import Decomposition
+from ..ensemble.intervals import estimate
 from .contribution_results import Contributions
 from .profile_results import ComponentByPosition, PerPosition, SquaredProfile, row_columns, token_columns
 from .two_models import Compared, PerComponent, TwoModels
@@ -97,7 +97,7 @@ class Comparison(TwoModels):
         for name, (before, after) in self._terms("components").items():
             gauge = "_centered" * name.endswith("_centered")
             name = f"{name.removesuffix(gauge)}_change{gauge}"
-            columns = with_ends(name, (after - before).mean(0), *mean_interval(after - before))
+            columns = estimate(after - before).columns(name)
             frame[list(columns)] = np.stack(list(columns.values()), 1)
         return self._finish(frame)
 
@@ -113,9 +113,8 @@ class Comparison(TwoModels):
         scores: Any = [score.sum(1, keepdims=True) for score in self._compared.scores]
         records = []
         for name, (before, after) in {"score": scores, **self._terms("totals")}.items():
-            change = (after - before)[:, 0]
-            ends = (paired_interval if name == "accuracy" else mean_interval)(change)
-            numbers = {"a": before.mean(), "b": after.mean()} | with_ends("change", change.mean(), *ends)
+            change = estimate((after - before)[:, 0], "difference" if name == "accuracy" else "mean")
+            numbers = {"a": before.mean(), "b": after.mean()} | change.columns("change")
             numbers = {column: float(number) for column, number in numbers.items()}
             records.append({"quantity": name, "measured_in": self._unit_of(name)} | numbers)
         return self._finish(pd.DataFrame(records))

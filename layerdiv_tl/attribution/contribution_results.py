@@ -14,8 +14,7 @@ from .._checks import choice, shown
 from ..components import Component, component_columns, labels_of
 from ..components import positions as component_positions
 from ..ensemble.hits import hits
-from ..ensemble.intervals import interval_note, mean_interval
-from ..ensemble.tables import with_ends
+from ..ensemble.intervals import estimate, estimates_frame
 from ..ensemble.validation import gold_options
 from ..errors import InputError
 from ..model.options import NONE
@@ -81,8 +80,7 @@ class LogitDifference(Result):
     @cached_property
     def interval(self) -> tuple[Float[np.ndarray, " component"], Float[np.ndarray, " component"]]:
         """The ends of the 95 % interval of `mean` over examples; NaN for fewer than 8."""
-        low, high = mean_interval(self.values)
-        return low, high
+        return estimate(self.values)[1:3]
 
     @property
     def accuracy(self) -> float:
@@ -99,24 +97,21 @@ class LogitDifference(Result):
         `attrs` holds the same three of all components together (not shares: signed parts of a sum may be larger than
         it), and the model's accuracy.
         """
-        import pandas as pd
-
         parts = {
             "difference": self.values,
             "positive": np.maximum(self.values, 0),
             "negative": np.minimum(self.values, 0),
         }
-        columns = with_ends("difference", self.mean, *self.interval)
+        columns = {"difference": estimate(self.values)}
         columns |= {name: parts[name].mean(0) for name in ("positive", "negative")}
         if self.sides is not None:
             columns |= dict(zip(("first", "second"), self.sides.mean(0).T, strict=True))
-        frame = pd.DataFrame(component_columns(self.components) | columns)
-        frame.attrs["units"] = dict.fromkeys(columns, "logits" if self.score == "logits" else "nats")
+        units = dict.fromkeys(columns, "logits" if self.score == "logits" else "nats")
+        frame = estimates_frame(component_columns(self.components) | columns, units)
         totals = {name: x.sum(1).mean() for name, x in parts.items()}
-        totals |= with_ends("difference", totals["difference"], *mean_interval(self.total))
+        totals |= estimate(self.total).columns("difference")
         frame.attrs |= {name: float(x) for name, x in totals.items()}
         frame.attrs |= {"accuracy": self.accuracy, "identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
-        frame.attrs["intervals"] = interval_note(len(self.values))
         return frame
 
     def __repr__(self) -> str:

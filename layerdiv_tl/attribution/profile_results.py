@@ -18,8 +18,8 @@ from jaxtyping import Float, Int
 from .._checks import whole_number
 from ..components import Component, component_columns, labels_of
 from ..components import positions as component_positions
+from ..ensemble.decomposition import Part
 from ..ensemble.intervals import RunningMean, interval_note
-from ..ensemble.terms import Part
 from ..errors import InputError
 from ..results import Result
 

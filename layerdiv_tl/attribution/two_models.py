@@ -13,9 +13,8 @@ from jaxtyping import Float, Int
 
 from .._checks import whole_number
 from ..components import Component, component_columns
-from ..ensemble.intervals import RunningMean, clear_of_zero, interval_note, mean_interval
+from ..ensemble.intervals import estimate, estimates_frame, interval_note
 from ..ensemble.losses import group_numbers, sum_by_group
-from ..ensemble.tables import with_ends
 from ..errors import InputError
 from ..model.architecture import ADAPTER_ROWS
 from ..results import Result
@@ -155,7 +154,6 @@ class TwoModels(Result):
         """One row per group of components of either model: the sums of their scores, what share of all theirs is, and
         the change of the sums, with intervals where examples are independent.
         """
-        import pandas as pd
 
         compared, (names, number) = self._compared, group_numbers([*groups[0], *groups[1]])
         counts, sums, shares = dict[str, Any](), dict[str, np.ndarray](), dict[str, Any]()
@@ -164,15 +162,14 @@ class TwoModels(Result):
             padded = np.pad(score, ((0, 0), (0, len(names))))
             sums[side] = sum_by_group(padded, np.append(group, np.arange(len(names))))
             counts[f"members_{side}"] = np.bincount(group, minlength=len(names))
-            is_clear = clear_of_zero(np.bincount(compared.clusters, score.sum(1)))
+            is_clear = estimate(np.bincount(compared.clusters, score.sum(1))).excludes_zero
             whole = sums[side].mean(0)
             shares[f"share_{side}"] = whole / (whole.sum() if is_clear else np.nan)
         change = sums["b"] - sums["a"]
         means = {name: x.mean(0) for name, x in (sums | {"change": change}).items()}
         columns = {by: names} | counts | {name: means[name] for name in "ab"} | shares | {"change": means["change"]}
-        if self._is_independent:
-            columns |= with_ends("change", means["change"], *mean_interval(change))
-        frame = pd.DataFrame(columns)
+        columns |= {"change": estimate(change)} if self._is_independent else {}
+        frame = estimates_frame(columns)
         if by == "depth":
             place = {"embedding": 0.0, "after": 2.0}
             frame = frame.iloc[np.argsort([place.get(x, x) for x in names])].reset_index(drop=True)
@@ -182,21 +179,14 @@ class TwoModels(Result):
         self, plain: Mapping[str, PerComponent], changes: Mapping[str, PerComponent], sizes: Mapping[str, np.ndarray]
     ) -> pd.DataFrame:
         """Means over examples of some tables, those of changes with 95 % intervals, and the sizes of changes."""
-        import pandas as pd
 
         clusters = self._compared.clusters
         columns: dict[str, Any] = component_columns(self.components) | {n: x.mean(0) for n, x in plain.items()}
         for name, values in changes.items():
-            mean = RunningMean()
-            if self._is_independent:
-                mean.add_examples(values)
-            for cluster in [] if self._is_independent else np.unique(clusters):
-                inside = values[clusters == cluster]
-                mean.add(inside.sum(0), len(inside))
-            columns |= with_ends(name, mean.mean, *mean.interval())
+            columns[name] = estimate(values, clusters=None if self._is_independent else clusters)
         # What changes in both directions is not lost in the root mean square.
         columns |= {name: np.sqrt((x**2).mean(0)) for name, x in sizes.items()}
-        frame = self._finish(pd.DataFrame(columns))
+        frame = self._finish(estimates_frame(columns))
         if self.parts is not None:
             first = self.first_changed
             frame.attrs["first_changed"] = None if first is None else first.label

@@ -12,12 +12,11 @@ from jaxtyping import Float, Int
 
 from .._checks import choice
 from ..components import Component, component_columns, own_label
+from ..ensemble.grouping import shares
 from ..ensemble.hits import hits
-from ..ensemble.intervals import interval_note, mean_interval, paired_interval
-from ..ensemble.tables import shares
+from ..ensemble.intervals import estimate, estimates_frame
 from ..errors import InputError
 from ..results import Result
-from .tokens import labeled_frame, with_ends
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -139,12 +138,9 @@ class Effects(Result):
         for on, unit in (MEASURES | {"": self.measured_in}).items():
             for name in self.effects:
                 effect = self.effect(name, on)
-                ends = paired_interval(effect) if on == "_accuracy" else mean_interval(effect)
-                columns |= with_ends(name + on, effect.mean(0), *ends)
+                columns[name + on] = estimate(effect, "difference" if on == "_accuracy" else "mean")
                 units[name + on] = unit
-        frame = labeled_frame(columns, units, interval_note(len(self.labels)))
-        frame.attrs["gap"] = self.gap
-        return frame
+        return estimates_frame(columns, units, gap=self.gap)
 
     def compensation(self, component: str | Component) -> pd.DataFrame:
         """What reacts to one component or group: one row per later component, and last the final norm.
@@ -161,11 +157,9 @@ class Effects(Result):
         named = component_columns([self.members[i] for i in later])
         norm = {"component": "norm", "kind": "norm", "module": "norm", "layer": pd.NA, "index": pd.NA, "repeat": pd.NA}
         frame = pd.concat([pd.DataFrame(named), pd.DataFrame([norm]).astype({k: "Int64" for k in _NUMBERS})])
-        frame = frame.reset_index(drop=True).assign(**with_ends("compensation", change.mean(0), *mean_interval(change)))
-        frame = labeled_frame(frame, {"compensation": self.measured_in}, interval_note(len(self.labels)))
-        frame.attrs |= {name: float(self.effect(name)[:, number].mean()) for name in ("direct", "indirect", "total")}
-        frame.attrs["gap"] = self.gap
-        return frame
+        columns = dict(frame.reset_index(drop=True)) | {"compensation": estimate(change)}
+        means = {name: float(self.effect(name)[:, number].mean()) for name in ("direct", "indirect", "total")}
+        return estimates_frame(columns, {"compensation": self.measured_in}, gap=self.gap, **means)
 
     def backups(self) -> pd.DataFrame:
         """Which components back up which: one row per ablated component and later component.
@@ -178,10 +172,8 @@ class Effects(Result):
         change, direct = self._changes[:, ablated, later], self.effect("direct")[:, ablated]
         columns: dict[str, Any] = {"ablated": [self.components[i].label for i in ablated]}
         columns |= component_columns(self.members, later)
-        columns |= with_ends("compensation", change.mean(0), *mean_interval(change))
-        columns |= with_ends("share", *shares(-change * direct, direct**2, signed=direct))
-        units = {"compensation": self.measured_in, "share": "share of the direct effect"}
-        return labeled_frame(columns, units, interval_note(len(self.labels)))
+        columns |= {"compensation": estimate(change), "share": shares(-change * direct, direct**2, signed=direct)}
+        return estimates_frame(columns, {"compensation": self.measured_in, "share": "share of the direct effect"})
 
     def _pairs(self, ablated: Iterable[int]) -> Int[np.ndarray, "2 pair"]:
         """(an ablated component's number, that of a member which it can change) of every such pair."""

@@ -14,7 +14,7 @@ from ..attribution.contributions import contributions
 from ..attribution.profile import profile
 from ..attribution.profile_results import SquaredProfile
 from ..components import Component
-from ..ensemble.decomposition import decompose
+from ..ensemble.decompose import decompose
 from ..ensemble.information.estimator import single_threaded_blas
 from ..ensemble.information.features import prepare
 from ..ensemble.validation import gold_options

@@ -1,99 +1,266 @@
 """Bias and diversity of an ensemble: `decompose` and its result, for every loss.
 
-The formulas are in `losses`, `theorems` and `comparisons`; here they get names, averages, intervals and units.
+The formulas are in `losses`, `theorems` and `grouping`; here they get names, averages, intervals and units.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
 from .._checks import choice, flag
 from ..components import COLUMNS, Component
 from ..errors import InputError
 from ..results import Result
-from .comparisons import By, groups_of, nested_frame, pairwise_frame, repeats_frame
-from .intervals import interval_note
-from .losses import LOSSES, Members, Target
-from .tables import (
-    ENDS,
-    TABLES,
-    NormAt,
-    PerExample,
-    Table,
-    depth_table,
-    ensemble_answer_terms,
-    shares,
-    total_terms,
-    with_ends,
+from . import grouping
+from .grouping import By, PerExample, RowTerms, estimates
+from .hits import hits, logit_differences
+from .intervals import ENDS, estimates_frame, interval_note
+from .losses import (
+    LOSSES,
+    Gauges,
+    LacksQuantityError,
+    Loss,
+    Members,
+    Terms,
+    mean_of,
+    measure,
+    relative_gap,
+    split_gauges,
 )
-from .terms import EnsembleTerms
-from .terms import Part as Part
 from .theorems import theorem_2, theorem_3
-from .validation import Ensemble, EnsembleLike, Labels, as_ensemble, dense_target, factor, gold_options
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
+Part = Literal["raw", "centered", "shift"]
+NormAt = Literal["frozen", "recomputed"]
+Table = Literal["totals", "components", "modules", "depth", "depth_recomputed"]
+Figure = Literal[
+    "bars", "cross_entropy", "heads", "modules", "pairwise", "depth", "tradeoff", "repeats", "roles", "scatter"
+]
 TERMS = ("bias", "diversity", "net")
 # Columns of the short table of components.
-_ANSWERS = tuple(name + end for name in ("accuracy", "logit_difference") for end in ENDS)
-_SHORT = (*COLUMNS, *TERMS, "net_linear", *_ANSWERS)
+_SHORT = (*COLUMNS, *TERMS, "net_linear", *(x + end for x in ("accuracy", "logit_difference") for end in ENDS))
 
 
-class Decomposition(EnsembleTerms, Result):
-    """`loss = bias − diversity` of one ensemble, as numbers and as tables; made by `decompose`.
+@dataclass(frozen=True, eq=False, repr=False)
+class Decomposition(Result):
+    """`loss = bias − diversity` of one ensemble, per example, as means and as tables; made by `decompose`.
 
-    Its fields and numbers are those of `EnsembleTerms`.
+    Attributes:
+        values, components: The members, `[example, member, option]` in logits, and their names.
+        target, gold: `[example, option]`, and the gold option's index `[example]`, None for a dense target.
+        loss_name, tau: One of `losses.LOSSES`, and the temperature on logits before a softmax, None for the loss's own.
+        junctions, junction_scale, partial_junctions, identity_gap, soft_cap, error_note: As in `Contributions`; None
+            (error_note "") for a plain array, in which every member closes a junction.
+        part: "raw", or the half of the squared error that this is; the shift half has one option for all.
+
+    Asking for a number or a table that a loss does not have raises InputError.
+
+    >>> import layerdiv_tl as ld
+    >>> u = np.array([[[0.0, 0.0], [3.0, 1.0], [1.0, 3.0]]])
+    >>> d = ld.decompose(u, labels=[0], components=["embed", "L0@1.mlp", "L0@2.mlp"])
+    >>> d.by_repeat()[["repeats", "diversity", "within", "share", "cosine_centered"]].round(6).values.tolist()
+    [[2.0, 1.0, 4.0, 0.333333, -1.0]]
+    >>> d.nested(groups=["a", "b", "b"])[["group", "members", "within", "between"]].values.tolist()
+    [['a', 1, 0.0, 4.0], ['b', 2, 4.0, 4.0]]
+    >>> d.bounds()[["module", "bias", "diversity"]].round(6).values.tolist()[1:], round(d.loss, 6)
+    ([['embedding', 0.5, 1.777778], ['mlp', 3.5, 1.444444]], 0.944444)
+    >>> bool(d.tradeoff()["bias"].sum() == d.bias), bool(np.isclose(d.tradeoff()["diversity"].sum(), d.diversity))
+    (True, True)
     """
 
-    def plot(
-        self,
-        kind: Literal[
-            "bars",
-            "cross_entropy",
-            "heads",
-            "modules",
-            "pairwise",
-            "depth",
-            "tradeoff",
-            "repeats",
-            "roles",
-            "scatter",
-        ]
-        | None = None,
-        **options: Any,
-    ) -> go.Figure:
+    values: Float[np.ndarray, "example member option"]
+    components: tuple[Component, ...]
+    target: Float[np.ndarray, "example option"]
+    gold: Int[np.ndarray, " example"] | None
+    loss_name: str
+    tau: float | None
+    junctions: tuple[Component, ...] | None
+    junction_scale: Float[np.ndarray, "example junction"] | None
+    partial_junctions: Bool[np.ndarray, " junction"] | None
+    identity_gap: float | None
+    soft_cap: float | None
+    part: Part = "raw"
+    error_note: str = ""
+
+    @property
+    def loss_function(self) -> Loss:
+        """The strategy that has the loss's formulas."""
+        return LOSSES[self.loss_name]
+
+    @property
+    def factor(self) -> float:
+        """τ as used."""
+        return self.loss_function.default_tau(self.values.shape[1]) if self.tau is None else self.tau
+
+    @cached_property
+    def parts(self) -> Gauges:
+        """Members and target by the suffix of their columns; a half has no parts of its own."""
+        whole = (self.values, self.target)
+        return split_gauges(self.loss_function, *whole) if self.part == "raw" else {"": whole}
+
+    @cached_property
+    def _measured(self) -> dict[str, Terms]:
+        return measure(self.loss_function, self.parts, self.factor)
+
+    @property
+    def terms(self) -> Terms:
+        """Loss, biases, diversities per example, and as `extras` what only this loss has."""
+        return self._measured[""]
+
+    @cached_property
+    def halves(self) -> dict[Part, Decomposition]:
+        """The centered half of the squared error and the shift, which has no accuracy; none for other losses."""
+        gold: dict[Part, Any] = {"centered": self.gold, "shift": None}
+        known = {part: self.parts[f"_{part}"] for part in gold if f"_{part}" in self.parts}
+        return {part: replace(self, values=u, target=t, gold=gold[part], part=part) for part, (u, t) in known.items()}
+
+    @property
+    def centered(self) -> Decomposition:
+        """The half that a softmax sees. Raises InputError for other losses, and in the halves themselves."""
+        return self._half("centered")
+
+    @property
+    def shift(self) -> Decomposition:
+        """The half that is common to all options. Raises InputError as `centered`."""
+        return self._half("shift")
+
+    @property
+    def losses(self) -> Float[np.ndarray, " example"]:
+        """The ensemble's loss, `[example]`."""
+        return self.terms.losses
+
+    @property
+    def biases(self) -> Float[np.ndarray, "example member"]:
+        """The members' own losses, `[example, member]`, undivided by |L|."""
+        return self.terms.biases
+
+    @property
+    def diversities(self) -> Float[np.ndarray, "example member"]:
+        """The members' distances from the ensemble, `[example, member]`, undivided by |L|."""
+        return self.terms.diversities
+
+    @property
+    def loss(self) -> float:
+        """The ensemble's loss, mean over examples."""
+        return float(self.losses.mean())
+
+    @property
+    def bias(self) -> float:
+        """Mean loss of the members, each on its own."""
+        return float(self.biases.mean())
+
+    @property
+    def diversity(self) -> float:
+        """Mean distance of the members from the ensemble; *ambiguity* elsewhere."""
+        return float(self.diversities.mean())
+
+    @property
+    def zero_bias(self) -> float:
+        """The bias of a zero member (u = 0), the baseline of all biases; after a softmax that is uniform."""
+        return float(self.terms.zero_biases.mean())
+
+    @property
+    def zero_net(self) -> float:
+        """bias − diversity of a zero member: what its net is compared with. The cross-entropy's is H(p)."""
+        return self.zero_bias - float(self.terms.zero_diversities.mean())
+
+    @property
+    def gap(self) -> float | None:
+        """|loss − (bias − diversity)| relative to the largest of the three; None where units differ ("paper")."""
+        return relative_gap(self.loss, self.bias, self.diversity) if self.loss_function.is_exact else None
+
+    @property
+    def diversity_logit(self) -> float:
+        """|L|² × diversity in logits²: comparable between models and cuts with different numbers of members."""
+        return self._extra("diversity_logit")
+
+    @property
+    def coherence(self) -> float:
+        """|Σu|² / Σ|u|², mean over examples with a member that is not 0: 1 orthogonal, |L| identical members."""
+        return self._extra("coherence")
+
+    @property
+    def entropy(self) -> float:
+        """H(p) in nats: what the cross-entropy would be if p were the target's distribution."""
+        return self._extra("entropy")
+
+    @property
+    def net_linear(self) -> Float[np.ndarray, "example member"]:
+        """What each member adds to the cross-entropy beyond H(p), `[example, member]` in nats; linear in u_i."""
+        self.loss_function.require("net_linear")
+        return self.terms.extras["net_linear"]
+
+    @property
+    def model_loss(self) -> float:
+        """The Brier loss of the model's own distribution over the options, softmax(Σu)."""
+        return self._extra("model_loss")
+
+    @property
+    def combiner_gap(self) -> float:
+        """model_loss − loss: what it costs the model to combine its members by multiplying, not by averaging."""
+        return self._extra("combiner_gap")
+
+    @property
+    def mismatch(self) -> float:
+        """loss − (bias − diversity) of Eq. 14, in mixed units: by how much it does not hold."""
+        return self._extra("mismatch")
+
+    @cached_property
+    def correct(self) -> Float[np.ndarray, "example member"] | None:
+        """Whether a member alone prefers the gold option (1/n of equals), `[example, member]`; None without labels."""
+        return None if self.gold is None else hits(self.values, self.gold[:, None])
+
+    @cached_property
+    def differences(self) -> Float[np.ndarray, "example member"] | None:
+        """A member's logit of the gold option minus the others' mean, `[example, member]`; None without labels."""
+        return None if self.gold is None else logit_differences(self.values, self.gold)
+
+    @cached_property
+    def ensemble_correct(self) -> Float[np.ndarray, " example"] | None:
+        """Whether all together prefer the gold option (see `hits`), `[example]`; None without labels."""
+        return None if self.gold is None else hits(self.values.sum(1), self.gold)
+
+    @property
+    def accuracy(self) -> float:
+        """How often the ensemble prefers the gold option. Raises InputError without labels."""
+        if self.ensemble_correct is None:
+            raise InputError("this decomposition has no gold option for each example, so no accuracy: give labels.")
+        return float(self.ensemble_correct.mean())
+
+    def plot(self, kind: Figure | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """The totals, with intervals; one row each for raw, centered and shift where there are halves."""
-        import pandas as pd
-
         rows = []
         for d in (self, *self.halves.values()):
-            terms = total_terms(d) | {"zero_bias": d.terms.zero_biases[:, None]} | ensemble_answer_terms(d)
-            row = PerExample({"part": [d.part], "members": [len(d.components)]}, terms).frame().iloc[0].to_dict()
+            terms = {name: x[:, 0] for name, x in d._totals({"": d.terms}).items()}
+            row: dict[str, Any] = {"part": d.part, "members": len(d.components)}
+            row |= estimates(terms | {"zero_bias": d.terms.zero_biases})
             row |= {} if d.gap is None else {"gap": d.gap}
             rows.append(row | ({"tau": d.factor} if "tau" in d.loss_function.offers else {}))
-        return self._finish(pd.DataFrame(rows))
+        return self._finish(estimates_frame(rows))
 
     def by_component(self, full: bool = False) -> pd.DataFrame:
         """One row per member: bias, diversity, net and what else its loss has, not divided by |L|.
 
         Args:
-            full: Everything there is, some sixty columns: 95 % intervals over examples (`_low`, `_high`, NaN for fewer
-                than 8); the halves (`_centered`, `_shift`), of which a softmax sees the centered; `_share`, a member's
-                part of the ensemble's sum. False: the names, the loss's own terms, the member's own `accuracy` and its
-                part of the `logit_difference` (to the gold option minus the mean of the others), with intervals.
+            full: False: the names, the loss's own terms, the member's own `accuracy` and its part of the
+                `logit_difference`, with intervals. True: also the intervals of all terms, the halves (`_centered`,
+                which a softmax sees, and `_shift`), and `_share`, the member's part of the ensemble's sum.
         """
-        frame = self._finish(self._with_shares(self.per_example("components")))
+        frame = self._finish(grouping.with_shares(self.per_example("components"), self.parts))
         if flag("full", full):
             return frame
         attrs, frame = frame.attrs, frame[[name for name in _SHORT if name in frame]].copy()
@@ -103,12 +270,11 @@ class Decomposition(EnsembleTerms, Result):
     def by_module(self) -> pd.DataFrame:
         """One row per module (Eq. 9-10): its additive part (n_g/|L|) · mean over its members.
 
-        The columns add up to the ensemble's; `member_share` is n_g/|L|, what a module of members like all others would
-        have; `_mean` is undivided.
+        The columns add up to the ensemble's; `member_share` is n_g/|L|; `_mean` is undivided.
         """
-        frame = self._with_shares(self.per_example("modules"))
-        for suffix, term, end in product(self.parts, ("bias", "diversity"), ENDS):
-            frame[f"{term}_mean{suffix}{end}"] = frame[f"{term}{suffix}{end}"] / frame["member_share"]
+        frame = grouping.with_shares(self.per_example("modules"), self.parts)
+        for term, suffix, end in product(("bias", "diversity"), self.parts, ENDS):
+            frame[f"{term}_mean{suffix}{end}"] = frame[term + suffix + end] / frame["member_share"]
         return self._finish(frame)
 
     def by_depth(self, norm: NormAt = "frozen") -> pd.DataFrame:
@@ -118,123 +284,106 @@ class Decomposition(EnsembleTerms, Result):
             norm: "frozen" (as the paper decodes): every prefix is read out with the whole stream's norm statistic;
                 "recomputed": with its own, as if the model ended there.
 
-        The constant belongs to every prefix, and what half precision lost (`rounding`) to the last one only. `partial`
-        rows are sums that the stream never holds: half-way through a parallel block, and an embedding without its
-        positions. Raises InputError for an unknown norm, for "recomputed" with a plain array, which has no norm, and
-        for groups, which have no place along depth.
+        The constant belongs to every prefix, `rounding` to the last one only. `partial` rows are sums that the stream
+        never holds: half-way through a parallel block, and an embedding without its positions. Raises InputError for
+        "recomputed" with a plain array, which has no norm, and for groups, which have no place along depth.
         """
-        choice("norm", norm, get_args(NormAt))
-        return self._finish(depth_table(self, norm).frame(), norm=norm)
+        table = self._prefixes(choice("norm", norm, get_args(NormAt)) == "recomputed")
+        return self._finish(table.frame(), norm=norm)
 
     def pairwise(self, by: By = "cosine") -> pd.DataFrame:
         """One row per pair of members: how far their predictions are apart, to find duplicates.
 
         `distance` is the mean squared distance in logits² (diversity is half its mean over all |L|² pairs); `cosine`
         is pooled over examples and options; `_centered` is over options, which is what a softmax sees; `disagreement`
-        is how often the preferred options differ. Pairs stand in the order of `attrs["order"]`, the members by
-        hierarchical clustering of `by`, centered; `attrs["linkage"]` is the tree, as scipy's `linkage`. Raises
-        InputError for an unknown `by`, one member, and too many members.
+        is how often the preferred options differ. Pairs stand in the order of `attrs["order"]`, that of hierarchical
+        clustering by `by`, centered (`attrs["linkage"]`). Raises InputError for one member, and for too many.
         """
-        frame = pairwise_frame(self.values, self.components, choice("by", by, get_args(By)))
-        frame.attrs |= {"identity_gap": self.identity_gap, "intervals": interval_note(len(self.values))}
-        frame.attrs |= {"error_note": self.error_note} if self.error_note else {}
-        return frame
+        frame = grouping.pairwise_frame(self.values, self.components, choice("by", by, get_args(By)))
+        return self._finish(frame, units=frame.attrs["units"])
 
     def nested(self, groups: Sequence[object] | None = None) -> pd.DataFrame:
         """One row per group: diversity within groups of members, and between them.
 
         Args:
-            groups: A name for each member; None is the sublayer it is cut from: an attention is the **sum** of its
-                heads, an MLP of its neurons.
+            groups: A name for each member, by default its sublayer: an attention is the **sum** of its heads.
 
         n_g u_h is what leaf h alone predicts for its group's a_g = Σ_h u_h. `bias` is the leaves' mean error, `within`
         their distance from a_g, `between` that of a_g from the mean over groups: the coarser ensemble's loss = mean
-        over rows of (bias − within − between); `attrs` holds these totals and the gap. For `_unscaled` see
-        `SquaredError.nested`. Raises InputError where no group has two members, for losses without a nested cut, and
-        for a `tau`: it is that of the model's own distribution.
-
-        >>> d = decompose(np.array([[[2.0, 0.0], [0.0, 0.0], [1.0, 1.0]]]), labels=[0])
-        >>> d.nested(groups=["a", "a", "b"])[["group", "members", "within", "between"]].values.tolist()
-        [['a', 2, 2.0, 0.25], ['b', 1, 0.0, 0.25]]
+        over rows of (bias − within − between); `attrs` holds these totals and the gap. Raises InputError where no group
+        has two members, for losses without a nested cut, and for a `tau`.
         """
-        members = self._members()
-        names, group = groups_of(self.components, groups)
-        return self._finish(nested_frame(self.loss_function, members, names, group)[0])
+        return self._finish(grouping.nested_frame(self.loss_function, self.tau, self.parts, self.components, groups))
 
     def by_repeat(self) -> pd.DataFrame:
         """One row per sublayer, head or neuron that runs several times in a pass: do its repeats differ?
 
         As `nested`, with blocks for groups and their repeats for leaves. `share` is a block's `within` as a part of all
-        `within` and `between`; `attrs["share"]`, with `_low` and `_high`, is that of all blocks together.
-        `cosine_centered` is the mean cosine between two repeats, pooled over examples. For the squared error
-        `diversity` is that of a block's repeats alone, `within` / repeats². Raises InputError where no layer is
-        repeated, and as `nested`.
-
-        >>> u = np.array([[[0.0, 0.0], [3.0, 1.0], [1.0, 3.0]]])
-        >>> d = decompose(u, labels=[0], components=["embed", "L0@1.mlp", "L0@2.mlp"])
-        >>> d.by_repeat()[["repeats", "diversity", "within", "share", "cosine_centered"]].round(6).values.tolist()
-        [[2.0, 1.0, 4.0, 0.333333, -1.0]]
+        `within` and `between` (in `attrs` that of all blocks together); `cosine_centered` the mean cosine between two
+        repeats, pooled over examples; for the squared error `diversity` that of a block's repeats alone, `within` /
+        repeats². Raises InputError where no layer is repeated, and as `nested`.
         """
-        return self._finish(repeats_frame(self.loss_function, self._members(), self.components))
+        return self._finish(grouping.repeats_frame(self.loss_function, self.tau, self.parts, self.components))
 
     def tradeoff(self, paper: bool = False) -> pd.DataFrame:
-        """Theorem 3: the summands of bias and of diversity, and what the two share.
+        """Theorem 3: one row per summand with its part of bias and of diversity, in logits²; the columns add up.
 
-        One row per summand with its part of either, in logits²; the columns add up to bias and diversity. The rows
-        marked Ω stand in both: moving them moves neither loss nor accuracy. For the centered half only v̄ is shared.
-        `paper=True` gives Eq. 11 as printed, see `theorem_3`. Raises InputError for other losses.
-
-        >>> d = decompose(np.array([[[2.0, 0.0], [0.0, 1.0]]]), labels=[0])
-        >>> table = d.tradeoff()
-        >>> bool(table["bias"].sum() == d.bias), bool(table["diversity"].sum() == d.diversity)
-        (True, True)
+        The rows marked Ω stand in both: moving them moves neither loss nor accuracy. For the centered half only v̄ is
+        shared. `paper=True` gives Eq. 11 as printed, see `theorem_3`. Raises InputError for other losses.
         """
         self.loss_function.require("tradeoff")
         frame = theorem_3(self.values, self.target, flag("paper", paper))
         return self._finish(frame, form="as printed in Eq. 11" if paper else "exact")
 
     def bounds(self) -> pd.DataFrame:
-        """Theorem 2, exactly: where diversity can be, given bias and loss.
+        """Theorem 2, exactly: where diversity can be, given bias and loss; of the ensemble and of each module.
 
-        One row for the ensemble and one per module, with undivided means; columns `lowest` and `highest` as in
-        `theorem_2`. A module's diversity vanishes with its bias only if MSE vanishes too, unlike in the printed
-        theorem: here the MLP is right, so its bias is 0, and its diversity is the loss that the embedding causes.
-        Raises InputError for other losses than the squared error.
-
-        >>> d = decompose(np.array([[[4.0, 4.0], [1.0, 0.0]]]), labels=[0], components=["embed", "L0.mlp"])
-        >>> d.bounds()[["module", "bias", "diversity"]].values.tolist(), d.loss
-        ([['all', 6.25, 3.125], ['embedding', 12.5, 3.125], ['mlp', 0.0, 3.125]], 3.125)
+        Undivided means; `lowest` and `highest` as in `theorem_2`. A module's diversity vanishes with its bias only if
+        MSE vanishes too, unlike in the printed theorem. Raises InputError for other losses than the squared error.
         """
         self.loss_function.require("bounds")
         return self._finish(theorem_2(self.terms, self.components), loss=self.loss)
 
     def per_example(self, table: Table) -> PerExample:
-        """The numbers of a frame before they are averaged: every term, `[example, row]`.
+        """The numbers of a frame before they are averaged: every term, `[example, row]`."""
+        if choice("table", table, get_args(Table)).startswith("depth"):
+            return self._prefixes(table == "depth_recomputed")
+        if table == "totals":
+            return PerExample({"members": [len(self.components)]}, self._totals(self._measured))
+        columns = grouping.columns_of(self.loss_function, self._measured, self.differences)
+        if table == "modules":
+            return grouping.module_table(self.components, columns, self.loss_function, self.parts)
+        return grouping.component_table(self.components, columns, self.correct)
 
-        Args:
-            table: Of `frame`, `by_component`, `by_module` or `by_depth`. Raises InputError for any other.
-        """
-        return TABLES[choice("table", table, TABLES)](self)
+    def _totals(self, measured: Mapping[str, Terms]) -> RowTerms:
+        columns = grouping.columns_of(self.loss_function, measured, self.differences)
+        return grouping.total_terms(self.loss_function, columns, self.ensemble_correct)
 
-    def _with_shares(self, table: PerExample) -> pd.DataFrame:
-        """The table averaged, with each row's share of bias and of diversity."""
-        columns: dict[str, np.ndarray] = {}
-        for suffix, term in product(self.parts, ("bias", "diversity")):
-            values = table.terms[term + suffix]
-            columns |= with_ends(f"{term}_share{suffix}", *shares(values, values.sum(1)))
-        return table.frame().assign(**columns)
+    def _prefixes(self, recomputed: bool) -> PerExample:
+        """One row per junction: the totals of the ensemble of all members up to there."""
 
-    def _members(self) -> dict[str, tuple[Members, Target]]:
-        """Members and target by the suffix of their columns, for a nested cut."""
-        self.loss_function.require("nested")
-        if self.tau is not None:
-            raise InputError("a nested cut is that of the model's own distribution: decompose without tau.")
-        return {suffix: (d.values, d.target) for suffix, d in self.parts.items()}
+        def totals(values: Members, components: tuple[Component, ...]) -> RowTerms:
+            prefix = replace(self, values=values, components=components)
+            return prefix._totals(prefix._measured)
+
+        along = (self.junctions, self.partial_junctions, self.junction_scale, recomputed)
+        return grouping.prefix_table(self.values, self.components, *along, totals)
+
+    def _half(self, part: Part) -> Decomposition:
+        self.loss_function.require(part)
+        if self.part != "raw":
+            raise LacksQuantityError(f"this is the {self.part} half: ask the whole decomposition for its halves.")
+        return self.halves[part]
+
+    def _extra(self, name: str) -> float:
+        self.loss_function.require(name)
+        return float(mean_of(self.terms.extras[name].reshape(-1)))
 
     def _finish(self, frame: pd.DataFrame, **attrs: Any) -> pd.DataFrame:
+        """The frame with its units, and what else a reader of it should know."""
         unit_of = self.loss_function.unit_of
-        frame.attrs["units"] = {column: unit for column in frame.columns if (unit := unit_of(column))}
-        attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
+        units = {column: unit for column in frame.columns if (unit := unit_of(column))}
+        frame.attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap, "units": units}
         attrs |= {"error_note": self.error_note} if self.error_note else {}
         frame.attrs.update(attrs, intervals=interval_note(len(self.values)))
         return frame
@@ -244,69 +393,8 @@ class Decomposition(EnsembleTerms, Result):
         loss = self.loss_function
         parts = [loss.equation(self.loss, self.bias, self.diversity, self.zero_bias, self.gap or 0.0)]
         parts += [f"{part} {d.loss:.4g} = {d.bias:.4g} − {d.diversity:.4g}" for part, d in self.halves.items()]
-        parts += [f"{name} {self._extra_mean(name):.4g}" for name, x in self.extras.items() if x.ndim == 1]
+        parts += [f"{name} {self._extra(name):.4g}" for name, x in self.terms.extras.items() if x.ndim == 1]
         parts += [f"τ = {self.factor:g}"] if "tau" in loss.offers else []
         parts += [] if self.soft_cap is None else [f"before a soft-cap at {self.soft_cap:g}"]
         parts += [self.error_note] if self.error_note else []
         return f"Decomposition({n} examples × {count} members, {loss.name} in {loss.unit}: {'; '.join(parts)})"
-
-
-def decompose(
-    ensemble: EnsembleLike,
-    labels: Labels = None,
-    target: Float[np.ndarray, "example option"] | Ensemble | None = None,
-    loss: str = "squared",
-    *,
-    tau: float | None = None,
-    components: Sequence[str | Component] | None = None,
-) -> Decomposition:
-    """Bias and diversity of an ensemble, for the loss you choose; exact for all but the paper's own.
-
-    Args:
-        ensemble: `Contributions`, whose array the result shares (of options of several tokens: their `scores()`, parts
-            of log-likelihoods, in nats), or an array `[example, member, option]` of logits.
-        labels: The gold option of each example, as its index or its text: the target is then one-hot.
-        target: Any other target, `[example, option]`: another model's logits for the squared error, its probabilities
-            over the options for the other losses; or that model's `Contributions` to the same options. Give exactly
-            one of the two.
-        loss: "squared": Theorem 1 in logits; "cross_entropy": in nats; "brier": between probabilities; "paper": Eq. 14,
-            as the paper computed its numbers, which mixes units. The formulas are in `ensemble.losses`.
-        tau: The factor on logits before a softmax, for "cross_entropy" (default |L|: the model's own distribution) and
-            "brier" (default 1: the paper's scale).
-        components: Names for the members of a plain array, as components or labels like "L0.mlp".
-
-    Raises InputError for labels out of range or of the wrong number, a target of the wrong shape or not
-    a distribution where one is needed, fewer than two options, no members, and numbers that are not finite.
-
-    >>> d = decompose(np.array([[[2.0, 0.0], [0.0, 0.0]]]), labels=[0])
-    >>> d.loss, d.bias, d.diversity
-    (0.0, 0.5, 0.5)
-    >>> d.centered.diversity, d.shift.diversity
-    (0.25, 0.25)
-    >>> ce = decompose(np.array([[[2.0, 0.0], [0.0, 0.0]]]), labels=[0], loss="cross_entropy")
-    >>> round(ce.loss, 3), round(ce.bias - ce.diversity, 3), round(ce.entropy + float(ce.net_linear.sum()), 3)
-    (0.127, 0.127, 0.127)
-    """
-    strategy = LOSSES[choice("loss", loss, LOSSES)]
-    if tau is not None:
-        strategy.require("tau")
-    members = as_ensemble(ensemble, components)
-    u = members.values
-    if (labels is None) == (target is None):
-        raise InputError("give exactly one of labels (a gold option for each example) and target (logits).")
-    gold = None if labels is None else gold_options(labels, u.shape, members.options)
-    t = dense_target(target, members, strategy.compares_probabilities) if gold is None else np.eye(u.shape[2])[gold]
-    return Decomposition(
-        values=u,
-        components=members.components,
-        target=t,
-        gold=gold,
-        loss_name=loss,
-        tau=factor(tau),
-        junctions=members.junctions,
-        junction_scale=members.junction_scale,
-        partial_junctions=members.partial_junctions,
-        identity_gap=members.identity_gap,
-        soft_cap=members.soft_cap,
-        error_note=getattr(members, "error_note", ""),
-    )

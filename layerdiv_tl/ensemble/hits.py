@@ -1,10 +1,11 @@
-"""Whether a model gives the right answer: the one rule for ties, for numpy and torch alike."""
+"""Whether a model gives the right answer, by the one rule for ties, and by how far."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Int
 
 # Logits (or nats) that differ by less, relative to the right option's where that is above 1, are equal up to rounding.
 TIE = 1e-9
@@ -24,3 +25,16 @@ def hits(scores: Any, gold: Any) -> Any:
     right = take(scores, gold[..., None], -1)
     ahead, tie = scores - right, TIE * abs(right).clip(min=1)
     return ~(ahead > tie).any(-1) / (abs(ahead) <= tie).sum(-1)
+
+
+def logit_differences(
+    values: Float[np.ndarray, "example member option"], gold: Int[np.ndarray, " example"]
+) -> Float[np.ndarray, "example member"]:
+    """A member's logit of the gold option minus the mean of the others.
+
+    >>> logit_differences(np.array([[[3.0, 1.0, 0.0]]]), np.array([0])).tolist()
+    [[2.5]]
+    """
+    count = values.shape[2]
+    weights = np.where(np.eye(count, dtype=bool)[gold], 1.0, -1.0 / (count - 1))
+    return np.einsum("emk,ek->em", values, weights)

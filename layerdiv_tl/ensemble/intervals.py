@@ -61,9 +61,14 @@ class Estimate(NamedTuple):
     n: int
     over: str = "rows"
 
+    @property
+    def excludes_zero(self) -> Any:
+        """Whether the interval leaves out 0: what does not is no whole to have shares of."""
+        return (self.low > 0) | (self.high < 0)
+
     def columns(self, name: str) -> dict[str, Any]:
         """The columns `name`, `name_low` and `name_high` of a table."""
-        return {name + end: x for end, x in zip(ENDS, self[:3], strict=True)}
+        return {name + end: np.asarray(x)[()] for end, x in zip(ENDS, self[:3], strict=True)}
 
 
 def estimate(
@@ -143,6 +148,12 @@ def estimate_function(
         value = np.asarray(function(*totals))[0]
         left_out = np.asarray(function(*(leave_one_out(x, counts) for x in values)))
     return Estimate(value, *jackknife(value, left_out, confidence_level, within), len(values[0]), over)
+
+
+def concatenate(estimates: Sequence[Estimate]) -> Estimate:
+    """Arrays of estimates over the same examples, one after the other."""
+    value, low, high = (np.concatenate([found[end] for found in estimates]) for end in range(3))
+    return estimates[0]._replace(value=value, low=low, high=high)
 
 
 def estimates_frame(

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,6 +36,8 @@ PerMember = Float[np.ndarray, "example member"]
 PerGroup = Float[np.ndarray, "example group"]
 Sums = Float[np.ndarray, "example group option"]
 Group = Int[np.ndarray, " member"]
+# Members and target by the suffix of their columns: "", "_centered", "_shift".
+Gauges = dict[str, tuple[Members, Target]]
 
 # How the names of columns begin that are in the loss's unit.
 _MEASURED = ("bias", "diversity", "net", "loss", "zero_bias", "within", "between", "lowest", "highest", "entropy")
@@ -45,7 +47,8 @@ _MEASURED = ("bias", "diversity", "net", "loss", "zero_bias", "within", "between
 class Terms:
     """An ensemble's loss, and each member's bias and diversity; `zero_…` are those of a member with u = 0.
 
-    The ensemble's bias and diversity are the means of its members'.
+    The ensemble's bias and diversity are the means of its members'. `extras` is what only some losses have, by name:
+    of the ensemble `[example]`, or `[example, member]`.
     """
 
     losses: OfEnsemble
@@ -53,9 +56,11 @@ class Terms:
     diversities: PerMember
     zero_biases: OfEnsemble
     zero_diversities: OfEnsemble
+    extras: dict[str, OfEnsemble | PerMember] = field(default_factory=dict)
 
     def __add__(self, other: Terms) -> Terms:
-        return Terms(**{name: values + getattr(other, name) for name, values in vars(self).items()})
+        names = ("losses", "biases", "diversities", "zero_biases", "zero_diversities")
+        return Terms(*(getattr(self, name) + getattr(other, name) for name in names))
 
 
 class LacksQuantityError(InputError, AttributeError):
@@ -292,6 +297,31 @@ class Brier(Loss):
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (SquaredError(), PaperForm(), CrossEntropy(), Brier())}
 
 
+def split_gauges(loss: Loss, u: Members, t: Target) -> Gauges:
+    """Members and target by the suffix of their columns: raw, and where the loss has gauges `_centered` and `_shift`.
+
+    The shift is what all options have in common (it has one option for all); raw is the sum of the two.
+    """
+    if "centered" not in loss.offers:
+        return {"": (u, t)}
+    shift, of_target = u.mean(2, keepdims=True), t.mean(1, keepdims=True)
+    return {"": (u, t), "_centered": (u - shift, t - of_target), "_shift": (shift, of_target)}
+
+
+def measure(loss: Loss, gauges: Gauges, tau: float) -> dict[str, Terms]:
+    """The terms of each gauge; raw ones are the sums of the two parts, since raw − shift cancels."""
+    found = {suffix: loss.terms(*part, tau) for suffix, part in gauges.items() if suffix or len(gauges) == 1}
+    if len(gauges) > 1:
+        found = {"": found["_centered"] + found["_shift"]} | found
+    return {suffix: replace(terms, extras=loss.extras(*gauges[suffix], tau, terms)) for suffix, terms in found.items()}
+
+
+def relative_gap(loss: float, bias: float, *diversities: float) -> float:
+    """|loss − (bias − Σ diversities)| relative to the largest of these."""
+    scale = max(map(abs, (loss, bias, *diversities, np.finfo(float).tiny)))
+    return abs(loss - (bias - sum(diversities))) / scale
+
+
 def mean_square(x: Members) -> PerMember:
     """mean_k x²; for few options several times faster than numpy's own mean over a short last axis."""
     return np.einsum("nmk,nmk->nm", x, x) / x.shape[2]
@@ -300,6 +330,12 @@ def mean_square(x: Members) -> PerMember:
 def ratio(part: Any, whole: Any) -> np.ndarray:
     """part / whole, broadcast; NaN where the whole is not above 0."""
     return np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, np.nan), where=whole > 0)
+
+
+def mean_of(values: Float[np.ndarray, "example *rest"]) -> np.ndarray:
+    """The mean over the examples that have a value; NaN where none has."""
+    known = np.isfinite(values)
+    return ratio(np.where(known, values, 0.0).sum(0), known.sum(0))
 
 
 def group_numbers(names: Sequence[object]) -> tuple[list, Group]:

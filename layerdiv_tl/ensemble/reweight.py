@@ -16,9 +16,8 @@ from ..components import Component, component_columns
 from ..errors import InputError
 from ..results import Result
 from .hits import hits
-from .intervals import interval_note, mean_interval, paired_interval, wilson
+from .intervals import estimate, estimates_frame, interval_note
 from .losses import Members, OfEnsemble, Target
-from .tables import with_ends
 from .validation import LARGEST, Ensemble, EnsembleLike, Labels, as_ensemble, gold_options
 
 if TYPE_CHECKING:
@@ -80,7 +79,6 @@ class Reweighting(Result):
         cross-entropies have none for fewer than 8 rows. They hold for these training rows, so vary `seed`. Options that
         share the first place share the hit.
         """
-        import pandas as pd
 
         held_out = ~self.is_train
         counts = np.bincount(self.gold[self.is_train], minlength=self.before.shape[1]) + 1
@@ -94,14 +92,13 @@ class Reweighting(Result):
         rows = []
         for name in predictors:
             own, gain = correct[name], correct[name] - correct["model"]
-            gain_ends = (0.0, 0.0) if name == "model" else paired_interval(gain)  # itself: whatever the rows
-            row = {"predictor": name, "rows": len(own)}
-            row |= with_ends("accuracy", own.mean(), *wilson(own.sum(), len(own)))
-            row |= with_ends("accuracy_gain", gain.mean(), *gain_ends)
-            for column, values in (("cross_entropy", nats[name]), ("cross_entropy_gain", nats["model"] - nats[name])):
-                row |= with_ends(column, values.mean(), *mean_interval(values))
+            gained = estimate(gain, "difference")
+            if name == "model":  # against itself: nothing, whatever the rows
+                gained = gained._replace(low=0.0, high=0.0)
+            row = {"predictor": name, "rows": len(own), "accuracy": estimate(own, "share"), "accuracy_gain": gained}
+            row |= {"cross_entropy": estimate(nats[name]), "cross_entropy_gain": estimate(nats["model"] - nats[name])}
             rows.append(row)
-        frame = pd.DataFrame(rows)
+        frame = estimates_frame(rows)
         columns = frame.columns[2:]
         frame = frame.astype(dict.fromkeys(columns, float))
         units = {column: "nats" if column.startswith("cross_entropy") else "share" for column in columns}

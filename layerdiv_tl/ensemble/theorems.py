@@ -15,15 +15,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float
 
 from ..components import Component
-from .intervals import jackknife, leave_one_out
+from .intervals import estimate, estimate_function, estimates_frame
 from .losses import Members, Target, Terms, group_numbers
-from .tables import means, with_ends
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,8 +34,6 @@ def theorem_3(u: Members, t: Target, paper: bool = False) -> pd.DataFrame:
     without the target's own terms. The printed diversity is then too large by (m̄ − m_t)² for every target,
     the printed bias by as much only for a target that is constant over options.
     """
-    import pandas as pd
-
     count = u.shape[1]
     member_means, target_mean = u.mean(2), t.mean(1)
     centered, target = u - member_means[:, :, None], t - target_mean[:, None]
@@ -64,8 +60,8 @@ def theorem_3(u: Members, t: Target, paper: bool = False) -> pd.DataFrame:
         ("variance of the mean, pairs", "−(1 − 1/|L|) c̄", zero, -(1 - 1 / count) * covariance),
     ]
     names, formulas, bias, diversity = zip(*rows, strict=True)
-    columns = means({"bias": np.stack(bias, 1), "diversity": np.stack(diversity, 1)})
-    return pd.DataFrame({"term": names, "formula": formulas} | columns)
+    means = {name: estimate(np.stack(x, 1)) for name, x in (("bias", bias), ("diversity", diversity))}
+    return estimates_frame({"term": names, "formula": formulas} | means)
 
 
 def theorem_2(terms: Terms, components: Sequence[Component]) -> pd.DataFrame:
@@ -73,22 +69,21 @@ def theorem_2(terms: Terms, components: Sequence[Component]) -> pd.DataFrame:
 
     The whole ensemble's diversity is also at most its bias.
     """
-    import pandas as pd
-
     modules, group = group_numbers([c.module for c in components])
-    sets = [np.ones(len(group), dtype=bool)] + [group == i for i in range(len(modules))]
-    per_set: dict[str, Float[np.ndarray, "example set"]] = {
-        name: np.stack([values[:, inside].mean(1) for inside in sets], 1)
-        for name, values in (("bias", terms.biases), ("diversity", terms.diversities))
-    }
-    columns = means(per_set)
-    # Both ends are functions of two means, so their intervals are the jackknife's. Rounding may leave less than
-    # nothing where all examples but one are 0.
-    root, loss = np.sqrt(columns["bias"]), np.sqrt(terms.losses.mean())
-    roots, losses = (np.sqrt(leave_one_out(x).clip(0)) for x in (per_set["bias"], terms.losses[:, None]))
-    for name, sign in (("lowest", -1), ("highest", 1)):
-        bound, left_out = (root + sign * loss) ** 2, (roots + sign * losses) ** 2
-        if name == "highest":
-            bound[0], left_out[:, 0] = columns["bias"][0], roots[:, 0] ** 2
-        columns |= with_ends(name, bound, *jackknife(bound, left_out, within=(0.0, np.inf)))
-    return pd.DataFrame({"module": ["all", *modules], "members": [int(inside.sum()) for inside in sets]} | columns)
+    is_in = np.column_stack([np.ones(len(group)), np.eye(len(modules))[group]])
+    bias, diversity = (x @ is_in / is_in.sum(0) for x in (terms.biases, terms.diversities))
+    is_ensemble = np.arange(is_in.shape[1]) == 0
+
+    def lowest(bias: np.ndarray, loss: np.ndarray) -> np.ndarray:
+        # Rounding may leave less than nothing where all examples but one are 0.
+        return (np.sqrt(bias.clip(0)) - np.sqrt(loss.clip(0))) ** 2
+
+    def highest(bias: np.ndarray, loss: np.ndarray) -> np.ndarray:
+        return np.where(is_ensemble, bias, (np.sqrt(bias.clip(0)) + np.sqrt(loss.clip(0))) ** 2)
+
+    columns: dict[str, Any] = {"module": ["all", *modules], "members": is_in.sum(0).astype(int)}
+    columns |= {"bias": estimate(bias), "diversity": estimate(diversity)}
+    for bound in (lowest, highest):
+        within = (0.0, np.inf)
+        columns[bound.__name__] = estimate_function(bound, bias, terms.losses[:, None], within=within)
+    return estimates_frame(columns)

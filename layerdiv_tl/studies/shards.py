@@ -22,11 +22,11 @@ from jaxtyping import Int
 from .._files import parse_json, read_bytes, write_text
 from ..attribution.contributions import Contributions, contributions
 from ..components import COLUMNS, Unit
-from ..ensemble.decomposition import Decomposition, decompose
+from ..ensemble.decompose import decompose
+from ..ensemble.decomposition import Decomposition, Table
 from ..ensemble.hits import hits
 from ..ensemble.intervals import RunningMean, wilson
 from ..ensemble.losses import LOSSES
-from ..ensemble.tables import Table
 from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pandas as pd
 
 from ..components import Unit
-from ..ensemble.decomposition import decompose
+from ..ensemble.decompose import decompose
 from ..errors import InputError
 from ..replication.claim_tests import LEAST_SEEDS
 from ..studies.information import SETTINGS, stored_information

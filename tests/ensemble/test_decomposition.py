@@ -49,7 +49,8 @@ def test_theorem_1_holds_in_raw_centered_and_shift(case):
     d = ld.decompose(u, **truth)
     for part in (d, d.centered, d.shift):
         assert part.loss == pytest.approx(part.bias - part.diversity, rel=1e-9, abs=1e-9)
-        assert part.gap < 1e-9
+        if part.loss > 1e-20:  # below, all three are what rounding leaves
+            assert part.gap < 1e-9
     for term in ("loss", "bias", "diversity", "zero_bias"):
         assert getattr(d, term) == pytest.approx(
             getattr(d.centered, term) + getattr(d.shift, term), rel=1e-12, abs=1e-12

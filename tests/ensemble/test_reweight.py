@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from layerdiv_tl.ensemble.decomposition import decompose
+from layerdiv_tl.ensemble.decompose import decompose
 from layerdiv_tl.ensemble.reweight import ENOUGH, Reweighting, reweight
 from layerdiv_tl.errors import InputError
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from layerdiv_tl.ensemble.decomposition import decompose
+from layerdiv_tl.ensemble.decompose import decompose
 from layerdiv_tl.ensemble.permutation import by_cluster, cluster_numbers, model_permutations, permutation_p
 from layerdiv_tl.ensemble.scaling import LogFit, log_fit
 from layerdiv_tl.errors import InputError

@@ -5,7 +5,7 @@ import importlib
 import pkgutil
 import subprocess
 import sys
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import plotly.graph_objects as go
@@ -659,7 +659,7 @@ def test_the_kinds_of_plot_are_those_of_the_registry():
         plot = Result._classes[name].plot
         if plot is Result.plot:
             continue
-        literal, _ = get_args(eval(plot.__annotations__["kind"], {"Literal": Literal}))
+        literal, _ = get_args(eval(plot.__annotations__["kind"], vars(sys.modules[plot.__module__])))
         own = FIGURES.get(plot.__qualname__.split(".")[0], kinds)  # a class may have its base's
         assert get_args(literal) == tuple(own), name
     plain = {name for name in FIGURES if Result._classes[name].plot is Result.plot}

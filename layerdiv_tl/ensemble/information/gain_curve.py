@@ -12,10 +12,9 @@ from ..._checks import choice, whole_number
 from ...components import Component, component_columns
 from ...errors import InputError
 from ...results import Result
-from ..intervals import interval, share_means
+from ..intervals import Estimate, estimates_frame, interval, share_means
 from ..losses import ratio
 from ..scaling import LogFit, log_fit
-from ..tables import with_ends
 from .estimator import TERMS, Estimator, Terms, normal_quantile
 from .features import MAX_DRAWS
 from .gaussian import Gaussian
@@ -76,7 +75,6 @@ class GainCurve(Result):
         `dip`: the gain is below 0; `inside_null`: it is a dip, and relative to the null's spread at its step no
         deeper than the deepest dip at any step of shuffled labels (Westfall and Young 1993).
         """
-        import pandas as pd
 
         steps = self.orders.shape[1]
         columns: dict[str, object] = {"members": np.arange(1, steps + 1)}
@@ -86,11 +84,11 @@ class GainCurve(Result):
         z = normal_quantile(self.confidence_level)
         measured = {**{t: (self.terms[t], self.errors[t]) for t in TERMS}, "gain": (self.gains, self.gain_errors)}
         for name, (values, error) in measured.items():
-            columns |= with_ends(name, values, values - z * error, values + z * error)
+            columns[name] = Estimate(values, values - z * error, values + z * error, len(self.null))
         null_gains = np.diff(self.null, axis=1, prepend=0.0)
         for name, drawn in (("joint", self.null), ("gain", null_gains)):
             columns[f"{name}_null_low"], columns[f"{name}_null_high"] = interval(drawn, self.confidence_level)
-        frame = pd.DataFrame(columns)
+        frame = estimates_frame(columns)
         frame["dip"] = frame["gain"] < 0
         # Gains in units of the null's spread at each step; 0 where it has none.
         spread = null_gains.std(0, ddof=1) if len(null_gains) > 1 else np.full(steps, np.nan)

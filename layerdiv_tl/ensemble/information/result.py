@@ -13,7 +13,6 @@ from jaxtyping import Float
 from ...components import component_columns
 from ...results import Result
 from ..intervals import interval
-from ..tables import with_ends
 from .bounds import Bounds, bounds_of
 from .estimator import BITS, TERMS, Estimator, entropy_of_labels, single_threaded_blas
 from .gain_curve import GainCurve, Order, gain_curve_of
@@ -121,7 +120,7 @@ class Information(Sample, Result):
             null = self.null[term]
             low, high = map(float, interval(null, self.confidence_level))
             row = {"term": term, "bits": value, "low": self.intervals[term][0], "high": self.intervals[term][1]}
-            row |= with_ends("null", float(np.median(null)) if len(null) else np.nan, low, high)
+            row |= {"null": float(np.median(null)) if len(null) else np.nan, "null_low": low, "null_high": high}
             row |= {"p": _two_sided(value, null), "inside_null": bool(low <= value <= high)}
             rows.append(row | {"null_model": NULL_MODEL[term], "bound": _BOUND[self.method][term]})
         frame = pd.DataFrame(rows)

@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 
 from ..._registry import figure_of
 from ...components import Component
+from ...ensemble.intervals import ENDS
 from ...ensemble.reweight import Reweighting
-from ...ensemble.tables import ENDS
 from .. import plotting as kit
 from .. import style
 from .agreement import NAMES, Effect
