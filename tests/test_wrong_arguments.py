@@ -10,8 +10,8 @@ import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl._checks import keywords, shown
+from layerdiv_tl.ensemble.fits import log_fit
 from layerdiv_tl.ensemble.reweight import reweight
-from layerdiv_tl.ensemble.scaling import log_fit
 from layerdiv_tl.errors import InputError
 from layerdiv_tl.replication.correlation import correlations, curve_correlations
 from layerdiv_tl.replication.module_shares import module_shares
@@ -84,7 +84,7 @@ def public_cases(folder: Path) -> list[Case]:
         case("reweight", reweight, ensemble=c, labels=labels, train=6),
         case("correlations", correlations, frame=curves, n_resamples=9),
         case("curve_correlations", curve_correlations, frame=curves, metric="bias", n_resamples=9),
-        case("log_fit", log_fit, x=np.array([1.0, 2, 4, 8]), y=np.array([0.1, 0.2, 0.3, 0.5]), n_resamples=9),
+        case("log_fit", log_fit, x=np.array([1.0, 2, 4, 8]), y=np.array([0.1, 0.2, 0.3, 0.5])),
         case("module_shares", module_shares, frame=modules),
         case("tradeoff_signs", tradeoff_signs, frame=grown, n_resamples=9),
         case("bag_of_words", bag_of_words, task=ld.task("sample/sentiment"), repeats=1),

@@ -16,7 +16,7 @@ rest whatever it is, is left alone; other choices are named options. Texts are a
 of token ids, or a `Task`, whose prompts are read; questions come from `ld.depth.questions(…)`.
 """
 
-from ..ensemble.regression import Slope
+from ..ensemble.fits import Slope
 from ..tasks.questions import Questions, questions
 from .agreement import Agreement, agreement
 from .depth_score import DepthScore, depth_score

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from .._checks import listed, number, resampling, shown
 from ..components import Component, component_columns
+from ..ensemble.fits import Slope, slope
 from ..ensemble.intervals import jackknife, leave_one_out, mean_interval, wilson
-from ..ensemble.regression import Slope, slope
 from ..errors import InputError
 from ..model.load import as_model
 from ..model.options import is_task

@@ -9,7 +9,7 @@
 | Eq. 12-13, Theorems 4-8: information    | `information/`                                             |
 | Eq. 14: loss and bias of probabilities  | `losses.PaperForm.terms`                                   |
 | Fig. 5, 7: prefix ensembles             | `decomposition.Decomposition.by_depth`                     |
-| Fig. 6: diminishing returns             | `scaling.log_fit`                                          |
+| Fig. 6: diminishing returns             | `fits.log_fit`                                             |
 """
 
 from __future__ import annotations

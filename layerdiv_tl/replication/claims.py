@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from ..components import Unit
+from ..ensemble.fits import log_fit
 from ..ensemble.intervals import LEAST
-from ..ensemble.scaling import log_fit
 from ..errors import InputError
 from ..zoo import registry
 from .claim_tests import CLAIMS, SCALES, ClaimTest, Estimate, mean_by_shape, mean_over_models
@@ -162,7 +162,7 @@ def _returns_diminish(source: ClaimSource) -> Iterator[ClaimTest]:
                 continue
             some = True
             x, y = points["members"].to_numpy(), sign * points["mean"].to_numpy()
-            fit = log_fit(x, y, n_resamples=source.n_resamples, seed=source.seed)
+            fit = log_fit(x, y)
             terms = fit.frame().set_index("term")[["estimate", "robust_low", "robust_high"]].T
             curvature, rises, n = terms["curvature"], terms["slope"]["robust_low"] > 0, len(fit.x)
             low, high = curvature[["robust_low", "robust_high"]] if rises and n >= LEAST else (np.nan, np.nan)

@@ -17,8 +17,8 @@ from .. import _registry
 from .._checks import choice, file_path, number, shown, text
 from .._files import PARTIAL, written
 from ..components import Unit
+from ..ensemble.fits import LogFit, log_fit
 from ..ensemble.reweight import Reweighting, reweight
-from ..ensemble.scaling import LogFit, log_fit
 from ..errors import InputError
 from ..replication.claim_tests import claims_frame, mean_by_shape
 from ..replication.claims import ClaimSource, claim_tests

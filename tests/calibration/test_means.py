@@ -7,6 +7,7 @@ these intervals replace held the truth of log-normal rows in 77 % (8 rows), 86 %
 import numpy as np
 import pytest
 
+from layerdiv_tl.ensemble.fits import slope
 from layerdiv_tl.ensemble.intervals import (
     LEAST,
     RunningMean,
@@ -16,7 +17,6 @@ from layerdiv_tl.ensemble.intervals import (
     mean_interval,
     paired_interval,
 )
-from layerdiv_tl.ensemble.regression import slope
 
 pytestmark = pytest.mark.nightly
 SAMPLES = 4000

@@ -15,8 +15,7 @@ from scipy.stats import pearsonr, spearmanr, t
 
 from layerdiv_tl.components import Component
 from layerdiv_tl.depth.layer_maps import LayerMaps
-from layerdiv_tl.ensemble.regression import slope
-from layerdiv_tl.ensemble.scaling import _robust_error, log_fit
+from layerdiv_tl.ensemble.fits import _robust_error, log_fit, slope
 from layerdiv_tl.replication.claim_tests import ClaimTest, hall_mean, mean_over_models, student_mean
 from layerdiv_tl.replication.claims import _bias_and_diversity_trade_off
 from layerdiv_tl.replication.curve_statistics import Curves, permuted_p, products_between, student_p
@@ -269,7 +268,7 @@ def test_a_straight_line_does_not_bend(noise, count):
         curved = np.stack([np.ones(count), s, s**2], 1)
         curvature, half = np.linalg.lstsq(curved, y)[0][2], quantile * _robust_error(curved, y, 2)
         if not time:  # the fit's own frame, which takes longer to make
-            row = log_fit(x, y, n_resamples=2).frame().set_index("term").loc["curvature", ["robust_low", "robust_high"]]
+            row = log_fit(x, y).frame().set_index("term").loc["curvature", ["robust_low", "robust_high"]]
             assert row.tolist() == pytest.approx([curvature - half, curvature + half])
         bent.append(abs(curvature) > half)
     print(f"claim 7, {noise}, {count}: {np.mean(bent):.3f}")

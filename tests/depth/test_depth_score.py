@@ -8,7 +8,7 @@ import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
-from layerdiv_tl.ensemble.regression import slope
+from layerdiv_tl.ensemble.fits import slope
 from layerdiv_tl.views import style
 from tests.conftest import llama
 from tests.depth.test_depth import PLACES, Plain, close

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.scaling import log_fit
+from layerdiv_tl.ensemble.fits import log_fit
 from layerdiv_tl.replication.correlation import AGGREGATIONS
 from layerdiv_tl.studies.runner import run_study
 from layerdiv_tl.studies.study import QUANTITIES

@@ -14,7 +14,7 @@ from ...errors import InputError
 from ...results import Result
 from ..intervals import Estimate, estimates_frame, interval, share_means
 from ..losses import ratio
-from ..scaling import LogFit, log_fit
+from ..fits import LogFit, log_fit
 from .estimator import TERMS, Estimator, Terms, normal_quantile
 from .features import MAX_DRAWS
 from .gaussian import Gaussian

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from ..._registry import figure_of
 from ...components import Component
-from ...ensemble.regression import Slope
+from ...ensemble.fits import Slope
 from .. import plotting as kit
 from .. import style
 

@@ -20,7 +20,7 @@ from .. import plotting as kit
 from .. import style
 
 if TYPE_CHECKING:
-    from ...ensemble.scaling import LogFit
+    from ...ensemble.fits import LogFit
     from ...replication.tradeoff import TradeOff
 
 _METRICS = ("mse", "bias", "bias_centered", "diversity", "diversity_centered", "cross_entropy")
@@ -236,7 +236,7 @@ def scaling_curve(
     The band needs three points, which it takes for independent (models of one family are not) and equally noisy; the
     numbers' intervals allow for unequal noise, as those of claim 7 do. Raises InputError for another number of names.
 
-    >>> from layerdiv_tl.ensemble.scaling import log_fit
+    >>> from layerdiv_tl.ensemble.fits import log_fit
     >>> figure = scaling_curve(log_fit([13, 33, 61], [40, 44, 45]), names=["6 layers", "16 layers", "30 layers"])
     >>> figure.data[-1].hovertext[0]
     '<b>6 layers</b><br>x 13<br>y 40, fitted 40.3'
