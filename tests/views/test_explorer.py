@@ -368,7 +368,9 @@ def check_views(opened, truth, position, component, measure="logit", part="cente
         nothing = truth.value(measure, None, position, token, None, part, kind)
         against = minus if measure == "logit" else None
         beyond = sorted(truth.value(measure, label, position, token, against, part) - nothing for label in peers)
-        extreme = [v for v in beyond if v < 0][:6] + [v for v in beyond if v > 0][-6:]
+        below, above = [v for v in beyond if v < 0], [v for v in beyond if v > 0]
+        less = below[: max(6, 12 - len(above))]  # twelve lines whatever the signs are
+        extreme = less + above[max(0, len(above) - (12 - len(less))) :]
         listed = [v - nothing for label, v in ranked.items() if unit_of(label) == kind]
         assert listed == pytest.approx(extreme[::-1], rel=2e-3, abs=2e-4 * abs(nothing) + 1e-5)
     nothing = truth.value(measure, None, position, token, None, part)
@@ -388,7 +390,7 @@ def check_views(opened, truth, position, component, measure="logit", part="cente
         assert marked == [position]
     said = opened.page.locator(".now").inner_text()
     assert f"position {position}: after " in said
-    assert f"chosen: {component} " in said
+    assert f"selected: {component} " in said
 
 
 @pytest.mark.full
@@ -458,7 +460,7 @@ def test_buttons_change_measure_part_target_and_color(opened, truth):
     for measure in MEASURES:
         press("measure", measure)
         check_views(opened, truth, 4, "L1.H2", measure)
-        assert page.locator("[data-field=part]").first.is_visible() == (measure in TERMS)
+        assert page.locator("[data-field=part]").first.evaluate("e => !e.closest('[inert]')") == (measure in TERMS)
     press("part", "raw")
     for measure in TERMS:
         press("measure", measure)
@@ -479,6 +481,23 @@ def test_buttons_change_measure_part_target_and_color(opened, truth):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("width", [1440, 1000, 700, 400])
+def test_views_keep_their_places_when_the_measure_changes(browser, page, width):
+    """And every box of the page has a name for those who do not see it."""
+    with browser.open(page, width) as opened:
+        script = "(some) => some.map((s) => [s.className, s.offsetTop, s.offsetHeight])"
+        places = []
+        for measure in ("logit", "cross_entropy", "bias", "diversity", "net"):
+            opened.page.locator(f"[data-option={measure}]").click()
+            opened.page.locator(".ld-explorer[data-whole]").wait_for()
+            places.append(opened.page.locator("section.view").evaluate_all(script))
+        assert places[1:] == places[:1] * 4
+        named = "(all) => all.every((e) => e.ariaLabel || e.textContent.trim() || e.labels?.length)"
+        assert opened.page.locator("input, textarea, button, select, [role=group], [role=application]").evaluate_all(
+            named
+        )
+
+
 def test_the_keyboard_reaches_everything(opened, truth):
     """Tab to every control and view, arrows within, Enter on buttons, the search finds."""
     page = opened.page
@@ -514,14 +533,29 @@ def test_the_keyboard_reaches_everything(opened, truth):
     check_views(opened, truth, 10, "L0.mlp")
     press("scatter", "ArrowRight", "ArrowRight")
     check_views(opened, truth, 10, "L0.H1")
+    page.locator("[data-option=logit]").focus()  # a button has no arrows of its own: they move through the text
+    page.keyboard.press("ArrowLeft")
+    check_views(opened, truth, 9, "L0.H1")
+    page.keyboard.press("ArrowRight")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("Home")
+    check_views(opened, truth, 0, "L0.H1")
+    search = page.get_by_role("searchbox")
+    search.fill("x")
+    search.press("ArrowRight")  # in a field it moves the cursor
+    search.fill("")
+    check_views(opened, truth, 0, "L0.H1")
     page.locator(".ranked button").first.focus()
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.closest('.ranked') !== null")
     page.locator("[data-target=target]").nth(2).focus()
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
-    search = page.get_by_role("searchbox")
-    for wanted, says in (("l2.h3", "chosen: L2.H3"), ("token 9", "position 5: after token␣9"), ("h0", "chosen: L0.H0")):
+    for wanted, says in (
+        ("l2.h3", "selected: L2.H3"),
+        ("token 9", "position 5: after token␣9"),
+        ("h0", "selected: L0.H0"),
+    ):
         search.fill(wanted)
         search.press("Enter")
         assert says in page.locator(".now").inner_text()
@@ -897,12 +931,12 @@ def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
         page.locator(".grid [data-component='L0.H1']").click()  # nothing waits for the kernel
         assert page.evaluate("held.chosen.component") == "L0.H1"
         page.evaluate("set('chosen', { ...held.chosen, component: 'L2.H3', position: 6 })")
-        assert re.search(r"position 6: .*chosen: L2.H3", page.locator(".now").inner_text(), re.S)
+        assert re.search(r"position 6: .*selected: L2.H3", page.locator(".now").inner_text(), re.S)
         page.evaluate("set('texts', DATA.map(text))".replace("DATA", json.dumps(blobs)))
         page.evaluate("set('chosen', { ...held.chosen, text: 1, position: 3 })")
         page.wait_for_timeout(200)
         assert page.locator(".tokens [data-position]").count() == len(OTHER)
-        assert re.search(r"position 3: .*chosen: L2.H3", page.locator(".now").inner_text(), re.S)
+        assert re.search(r"position 3: .*selected: L2.H3", page.locator(".now").inner_text(), re.S)
         page.evaluate("second()")  # another explorer of the same notebook
         one = page.locator(".ld-explorer").first
         mark = one.locator(".scatter [data-component='L0.H2']")

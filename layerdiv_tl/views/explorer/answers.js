@@ -1,11 +1,11 @@
-// What the model would answer if it stopped after each layer: the logit lens.
+// The prediction after every layer: the logit lens.
 
 VIEWS.answers = {
-  title: () => "The model's answer at every depth",
+  title: () => "Prediction after every layer (logit lens)",
   caption: (x) =>
-    "The likeliest next token if the model stopped after a layer (logit lens: the final norm and unembedding read the " +
-    "stream there), the last layer on top; darker is more probable. Set in bold where it is the model's final answer" +
-    `${x.text.lens.length < x.layers ? "; a long text has some of the layers" : ""}. Click an answer, or press ← →, to go there.`,
+    "The likeliest next token when the final norm and the unembedding read the stream after a layer, the last layer on " +
+    "top; darker is more probable, bold is the model's own prediction" +
+    `${x.text.lens.length < x.layers ? "; a long text has some of the layers" : ""}. Click a token, or press ← →, to go there.`,
   draw(host, x) {
     const { text, position } = x;
     const { lens_word: word, lens_probability: probability } = text.values;

@@ -1,4 +1,4 @@
-// What heads look at: the chosen one in the text, and all of them at a glance.
+// Attention weights: of the selected head in the text, and of all heads.
 
 function attentionMissing(host, x) {
   const { text } = x;
@@ -10,15 +10,15 @@ function attentionMissing(host, x) {
 
 VIEWS.attention = {
   heads: true,
-  title: (x) => (x.text.components[x.component].head ? `What ${x.name} looks at` : "What a head looks at"),
+  title: (x) => (x.text.components[x.component].head ? `Attention of ${x.name} from the selected token` : "Attention of a head"),
   caption:
-    "The darker a token, the more the chosen head reads of it after the underlined token, where the prediction is made. " +
-    "Weights of a row sum to 1 (to less where a model has a sink next to the tokens); they are shown to 1/255.",
+    "The darker a token, the larger the weight of the selected head on it, from the underlined token. Weights of a row " +
+    "sum to 1, or less in models that have a sink next to the tokens; they are rounded to 1/255.",
   draw(host, x) {
     const { text, position } = x;
     if (attentionMissing(host, x)) return;
     const head = text.heads.indexOf(x.component);
-    if (head < 0) return nothing(host, `${x.name} is not a head: choose one in the views above to see what it reads.`);
+    if (head < 0) return nothing(host, `${x.name} is not a head: select one in the views above.`);
     const weights = Array.from({ length: position + 1 }, (_, key) => text.weight(head, position, key));
     const most = Math.max(...weights, 1e-9);
     if (host.shown !== text || !host.strip?.isConnected) {
@@ -51,7 +51,7 @@ VIEWS.attention = {
       .slice(0, 5)
       .filter(([w]) => w > 0)
       .map(([w, k]) => put("span", { className: "chip" }, put("b", {}, quoted(text.tokens[k])), ` ${percent(w)}`));
-    host.chips.replaceChildren("reads most of ", ...chips);
+    host.chips.replaceChildren("attends most to ", ...chips);
   },
 };
 
@@ -74,8 +74,8 @@ VIEWS.glance = {
   heads: true,
   title: (x) => `Attention of all heads, from and to ${quoted(x.text.tokens[x.position])}`,
   caption:
-    "A row for every head, the first layer at the bottom, a column for every token. Up to the framed column: how much " +
-    "of each token a head reads there; right of it: how much later tokens read of it. Click a row to choose its head.",
+    "A row for every head, the first layer at the bottom, a column for every token. Up to the framed column: weights " +
+    "from the selected token on earlier ones; right of it: weights from later tokens on it. Click a row to select its head.",
   draw(host, x) {
     const { text, position } = x;
     if (attentionMissing(host, x)) return;
@@ -115,9 +115,9 @@ VIEWS.glance = {
       head += heads.length;
       if (r % every === 0) svg.append(label(text.rows[r], left - 8, middle + 4, { class: "tick", "text-anchor": "end" }));
     });
-    svg.append(label("read from here", left, 10, { class: "tick" }));
+    svg.append(label("from the selected token", left, 10, { class: "tick" }));
     if (position + 1 < text.length)
-      svg.append(label("read by later tokens", left + wide * text.length, 10, { class: "tick", "text-anchor": "end" }));
+      svg.append(label("from later tokens", left + wide * text.length, 10, { class: "tick", "text-anchor": "end" }));
     if (names > 4)
       text.tokens.forEach((token, t) => {
         const [cx, cy] = [left + (t + 0.5) * wide + 4, top + tall + 6];
@@ -137,7 +137,7 @@ VIEWS.glance = {
       const [query, key] = at.t <= position ? [position, at.t] : [at.t, position];
       const name = text.labels[text.heads[at.head]];
       svg.setAttribute("aria-description", name);
-      host.title = `${name} at ${quoted(text.tokens[query])} reads ${quoted(text.tokens[key])}: ${percent(text.weight(at.head, query, key))}`;
+      host.title = `${name} at ${quoted(text.tokens[query])} attends to ${quoted(text.tokens[key])}: ${percent(text.weight(at.head, query, key))}`;
     };
   },
   keys: (key, x) => x.moveHead(key),

@@ -1,20 +1,20 @@
-// What is chosen: its buttons, the search, and how it stands in the address of a page.
+// The selection: its buttons, the search, and its form in the address of a page.
 
 const CHOICES = {
   measure: { name: "components by", options: Object.keys(MEASURES) },
-  part: { name: "squares", options: ["centered", "raw"] },
+  part: { name: "gauge", options: ["centered", "raw"] },
   color: { name: "color the text by", options: ["loss", "component"] },
 };
 const HINTS = {
-  logit: "what a component adds to the logit of the target, relative to its mean over the vocabulary",
-  cross_entropy: "what a component adds to the loss, in nats",
-  bias: "how far a component alone is from the target",
-  diversity: "how far a component is from the mean of all",
+  logit: "contribution to the logit of the target, relative to the component's mean over the vocabulary",
+  cross_entropy: "contribution to the loss, in nats",
+  bias: "squared distance of the component alone from the target",
+  diversity: "squared distance of the component from the mean of all",
   net: "bias − diversity: a component's part in the squared error",
-  centered: "without what a component adds to all tokens alike, which softmax cannot see",
-  raw: "with what a component adds to all tokens alike",
+  centered: "without the shift that is common to all tokens, which softmax cannot see",
+  raw: "with the shift that is common to all tokens",
   loss: "the model's own cross-entropy of the token that follows, in nats",
-  component: "the number of the chosen component at every token",
+  component: "the measure of the selected component at every token",
 };
 
 function group(name, ...children) {
@@ -40,7 +40,7 @@ function choice(field, state) {
   return group(name, ...buttons);
 }
 
-// The tokens that may be the target, and those that it may be held against.
+// The tokens that may be the target, and those that it may be contrasted with.
 function targets(x) {
   const answers = x.text.answers(x.position);
   const button = (field, id, pressed, ...said) =>
@@ -61,9 +61,9 @@ function targets(x) {
     .filter((answer) => answer.id !== x.answer.id)
     .map((answer) => button("minus", answer.id, answer.id === x.minus?.id, put("b", {}, quoted(answer.word))));
   const none = button("minus", null, !x.minus, "none");
-  const chosen = [group("target", ...towards)];
-  if (x.chosen.measure === "logit") chosen.push(group("rather than", none, ...against));
-  return chosen;
+  const contrast = group("contrast with", none, ...against);
+  contrast.inert = x.chosen.measure !== "logit";
+  return [group("target", ...towards), contrast];
 }
 
 // The next component or token that holds what is looked for, after the one chosen; null for none.

@@ -22,7 +22,10 @@ from .tokens import drawn_tokens
 _WORK = 2e11
 PROMOTED = 5
 # What draws them, on a page and in a notebook: one ES module of these files one after another, without a build step.
-_FILES = "data draw measures choose views ranked attention answers promotes sources effects form explorer page".split()
+_FILES = (
+    "data draw measures choose views ranked attention answers promotes sources effects form "
+    "look toolbar frame explorer page"
+).split()
 SCRIPT = "\n".join(read(f"explorer/{name}.js") for name in _FILES)
 CSS = read("explorer/explorer.css")
 

@@ -53,7 +53,7 @@ function quantile(values, q) {
   return sorted.length ? sorted[Math.round(q * (sorted.length - 1))] : NaN;
 }
 
-// value -> color for many values that are 0 for a component that writes nothing; ends at the 98th percentile of size.
+// value -> color, 0 at the zero baseline; ends at the 98th percentile of size.
 function signedColors(values) {
   const high = quantile(values.map(Math.abs), 0.98) || 1;
   const color = (x) =>
@@ -118,7 +118,7 @@ function gridlines(svg, { place, ticks }, left, right) {
   }
 }
 
-// A stem with a dot for every component, from where one that writes nothing stands.
+// A stem with a dot for every component, from the zero baseline.
 function stems(svg, x, components, measure, scale, left, step, bottom) {
   const { text, component, measured } = x;
   components.forEach((i, k) => {
@@ -148,7 +148,7 @@ function nothing(host, sentence) {
   host.replaceChildren(put("p", { className: "none" }, sentence));
 }
 
-// What colors mean, below a grid: less than, as much as, and more than a component that writes nothing.
+// The color scale below a grid: below, at and above the zero baseline.
 function legend(svg, high, zero, left, y, wide) {
   const steps = 24;
   for (let k = 0; k < steps; k++) {

@@ -1,15 +1,15 @@
-// Direct and total effect of the chosen component on the answer, by ablation, and which later components compensate.
+// Direct and total effect of the selected component, by ablation, and compensation by later components.
 
 VIEWS.effects = {
   title: (x) => `Direct and total effect of ${x.name}; compensation`,
   caption:
-    "Direct effect: what the component adds to the difference of the two logits. Total effect: the difference as it is, minus " +
-    "that with the component zero-ablated at every token. Between them lies what its presence changes in what later components " +
-    "add: with the opposite sign they compensate for it. One text shows one case; ld.effects has means and intervals of many.",
+    "Direct effect: the component's contribution to the difference of the two logits. Total effect: that difference, minus " +
+    "the one with the component zero-ablated at every token. Between them are the changes of later components' contributions; " +
+    "those of the opposite sign compensate for it. This is one case; ld.effects has means and intervals over many.",
   draw(host, x) {
     const { text, position } = x;
     const kind = x.name.split(".").at(-1);
-    if (!/^(H\d+|attn|mlp)$/.test(kind)) return nothing(host, `${x.name} is not ablated: choose a head, an attention or an MLP.`);
+    if (!/^(H\d+|attn|mlp)$/.test(kind)) return nothing(host, `${x.name} is not ablated: select a head, an attention or an MLP.`);
     const [a, b] = compared(x);
     if (!b) return nothing(host, "There is no second token to compare with here.");
     const found = text.effect(position, a.id, b.id, x.name);
@@ -27,14 +27,14 @@ VIEWS.effects = {
     const most = Math.max(...lines.map(([, value]) => Math.abs(value)), 1e-9);
     const between = found.total - found.direct;
     // In logits: one prediction has no interval that could make a share of it.
-    const compensated = between * found.direct < 0 ? `: others compensate for ${number(Math.abs(between))}` : ": others rest on it";
+    const compensated = between * found.direct < 0 ? `: later components compensate for ${number(Math.abs(between))}` : ": later components depend on it";
     const repaired = Math.abs(between) < 0.02 * most ? "" : compensated;
     host.replaceChildren(
       put(
         "p",
         { className: "chips" },
-        put("span", { className: "chip" }, "it adds ", put("b", {}, signed(found.direct)), ` logits to ${difference}`),
-        put("span", { className: "chip" }, "ablating it costs ", put("b", {}, number(found.total)), ` logits${repaired}`),
+        put("span", { className: "chip" }, "direct effect ", put("b", {}, signed(found.direct)), ` logits to ${difference}`),
+        put("span", { className: "chip" }, "total effect ", put("b", {}, number(found.total)), ` logits${repaired}`),
       ),
       put(
         "div",
@@ -47,7 +47,7 @@ VIEWS.effects = {
   },
 };
 
-// The two tokens that are compared: the target and what it is held against, or else the likeliest other one.
+// The two tokens that are compared: the target and its contrast, or else the likeliest other token.
 function compared(x) {
   const others = x.text.answers(x.position).filter((answer) => answer.id !== x.answer.id);
   const likeliest = others.reduce((best, one) => (best && best.probability >= one.probability ? best : one), null);
@@ -68,7 +68,7 @@ function effectLine(x, [name, value, component], most) {
   );
 }
 
-// What a page has it for, and the way there.
+// Say for which components a page has effects, and offer to go there.
 function elsewhere(host, x) {
   const here = x.text.effectsAt;
   if (!here) return nothing(host, "Not on this page: open the explorer in a notebook, where the model is run without it.");

@@ -2,9 +2,9 @@
 function form(model) {
   const text = put("textarea", { rows: 2, placeholder: "another text", "aria-label": "another text" });
   const token = (name, hint) => put("input", { placeholder: name, title: hint, "aria-label": name, size: 12 });
-  const target = token("target", "a token to explain at every position, with its leading space, as in ␣Paris; may stay empty");
-  const minus = token("rather than", "a token that the target is held against; may stay empty");
-  const generate = put("input", { type: "number", min: 0, max: 200, value: 0, "aria-label": "tokens to generate", title: "how many tokens the model first writes on" });
+  const target = token("target", "a token whose logit is decomposed at every position, with its leading space, as in ␣Paris; may stay empty");
+  const minus = token("contrast with", "a token to contrast the target with; may stay empty");
+  const generate = put("input", { type: "number", min: 0, max: 200, value: 0, "aria-label": "tokens to generate", title: "how many tokens the model generates first" });
   const go = put("button", { type: "submit" }, "Decompose");
   const bar = put("progress", { max: 1, value: 0, hidden: true, "aria-label": "progress" });
   const status = put("span", { className: "progress-text", role: "status" });

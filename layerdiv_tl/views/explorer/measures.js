@@ -1,5 +1,5 @@
-// What components are drawn by, from the sums that Python packed. Every measure is drawn from where a component that
-// writes nothing stands.
+// The measures of components, computed here from the sums that Python packed: for 512 tokens these are a tenth of the
+// measures themselves. Every measure is drawn from its zero baseline, its value for a component of zeros.
 
 const MEASURES = {
   logit: { name: "logit", unit: "logits", says: (x) => `logit of ${x.towards}` },
@@ -9,39 +9,39 @@ const MEASURES = {
   net: { name: "net", unit: "logits²", squared: true, says: (x) => `${x.chosen.part} net` },
 };
 
-// What a component's number means, in a sentence for captions.
+// The meaning of a component's number, for captions.
 function meaning(x) {
   const token = quoted(x.answer.word);
   return {
     logit: x.minus
-      ? `What each component adds to the logit of ${token} minus that of ${quoted(x.minus.word)}: above the line it ` +
-        "raises this difference, below it lowers it. Hovers have what it adds to either, relative to its mean over the vocabulary."
-      : `What each component adds to the logit of ${token}, relative to its mean over the vocabulary: above the line it ` +
-        "raises that token, below it lowers it. All of them together are the model's answer.",
+      ? `Contribution of each component to the logit of ${token} minus that of ${quoted(x.minus.word)}. Hovers have the ` +
+        "contribution to each of the two, relative to the component's mean over the vocabulary."
+      : `Contribution of each component to the logit of ${token}, relative to its mean over the vocabulary. Components ` +
+        "sum to the model's own logit.",
     cross_entropy:
-      `What each component adds to the cross-entropy of ${token}, in nats: below the line it lowers the loss, above it ` +
-      "raises it. All of them, and the entropy of the prediction, are the loss.",
+      `Contribution of each component to the cross-entropy of ${token}, in nats: below the line it lowers the loss. ` +
+      "Components and the entropy of the prediction sum to the loss.",
     bias:
-      `Mean squared distance of a component's logits from the target (1 for ${token}, 0 for all others), over all ` +
-      `${x.text.vocabulary} tokens. It grows with all that a component writes; the line is a component that writes nothing.`,
+      `Mean squared distance of a component's logits from the target (1 for ${token}, 0 for the other tokens of ` +
+      `${x.text.vocabulary}). It grows with the size of the contribution; the dashed line is the zero baseline.`,
     diversity:
-      "Mean squared distance of a component's logits from the mean of all components, over all " +
-      `${x.text.vocabulary} tokens. It grows with all that a component writes; the line is a component that writes nothing.`,
+      "Mean squared distance of a component's logits from the mean of all components, over " +
+      `${x.text.vocabulary} tokens. It grows with the size of the contribution; the dashed line is the zero baseline.`,
     net:
       "Net = bias − diversity, a component's part in the squared error. Over " +
-      `${x.text.vocabulary} tokens it follows how a component agrees with the model's own logits, not ${token}: what ` +
-      "raises that token is the logit or the cross-entropy. The line is a component that writes nothing.",
+      `${x.text.vocabulary} tokens it measures agreement with the model's own logits, not with ${token}; for that, look ` +
+      "at the logit. The dashed line is the zero baseline.",
   }[x.chosen.measure];
 }
 
 // The two sides of a logit difference: what a component adds to either token, relative to its mean over the vocabulary.
-function sides(x, i) {
-  if (!x.minus || x.chosen.measure !== "logit") return "";
+function sides(x, i, minus = x.minus) {
+  if (!minus) return "";
   const side = (answer) => `${signed(x.measured.logit(i, answer.slot))} to ${quoted(answer.word)}`;
-  return `: ${side(x.answer)}, ${side(x.minus)}`;
+  return `: ${side(x.answer)}, ${side(minus)}`;
 }
 
-// The measures of one text at one position, towards one token or, with `minus`, towards one rather than another.
+// The measures of one text at one position, for one token or, with `minus`, for its difference from another.
 class Measured {
   constructor(text, position, part, answer, minus) {
     Object.assign(this, { text, position, raw: part === "raw", slot: answer.slot, minus: minus ? minus.slot : -1 });
@@ -74,7 +74,7 @@ class Measured {
     return target - power + 2 * (cross - own) + this.raw * (one ** 2 - all ** 2 + 2 * mean * (all - one));
   }
 
-  // The same of a component that writes nothing, among sublayers (0) or heads (1).
+  // The zero baseline among sublayers (0) or heads (1).
   zero(measure, cut) {
     if (!MEASURES[measure].squared) return 0;
     const [power, all] = [this.powers[cut], this.means[cut]];
@@ -83,7 +83,7 @@ class Measured {
     return { bias, diversity, net: bias - diversity }[measure];
   }
 
-  // How far a component is from one that writes nothing: what colors and ranks go by.
+  // Difference from the zero baseline, by which components are colored and ranked.
   beyond(measure, i) {
     return this.value(measure, i) - this.zero(measure, this.text.components[i].head ? 1 : 0);
   }

@@ -1,15 +1,15 @@
-// The tokens that the chosen component promotes and suppresses.
+// The tokens that the selected component promotes and suppresses.
 
 VIEWS.promotes = {
-  title: (x) => `What ${x.name} promotes`,
+  title: (x) => `Tokens that ${x.name} promotes`,
   caption:
-    "The next tokens that it raises and lowers most at this position, in logits beyond its mean over the vocabulary. " +
-    "The target is set in bold.",
+    "The tokens whose logit it raises and lowers most at this position, relative to its mean over the vocabulary. " +
+    "The target is in bold.",
   draw(host, x) {
     const { text, position } = x;
     const promoted = text.promoted(x.component, position);
     if (promoted === false && !x.live)
-      return nothing(host, `Not on this page, which has it for the components that add most to the answer after each token: ${x.name} is not among them.`);
+      return nothing(host, `Not on this page, which has it for the components with the largest contributions after each token: ${x.name} is not among them.`);
     if (!promoted)
       return nothing(host, x.ask() ? "Looking it up …" : "Not on this page: open the explorer in a notebook, where it is looked up.");
     const most = Math.max(...[...promoted.promotes, ...promoted.suppresses].map(([, v]) => Math.abs(v)), 1e-9);

@@ -1,20 +1,20 @@
-// Which earlier tokens' values the chosen head wrote from: exact parts of what it adds to the target.
+// The selected head's contribution by source token: exact parts, attention × value.
 
 VIEWS.sources = {
   heads: true,
-  title: (x) => (x.text.components[x.component].head ? `Whose values ${x.name} wrote from` : "Whose values a head wrote from"),
+  title: (x) => `${x.text.components[x.component].head ? x.name : "A head"} by source token (attention × value)`,
   caption:
-    "A head writes the sum of attention × value over tokens up to this one, and each term goes the head's way to the logits: they " +
-    "sum to what it adds to the target. It says whose value was written, not why the head looks there, nor what the value " +
-    "itself was made of. At the end of a line the attention. Click a token to go there.",
+    "A head's output is the sum of attention × value over the tokens up to this one; these terms of its contribution sum " +
+    "to it. They tell which token's value was moved, not why the head attends there, nor what the value was made of. " +
+    "The last column is the attention weight. Click a token to go there.",
   draw(host, x) {
     const { text, position } = x;
-    if (!text.components[x.component].head) return nothing(host, `${x.name} is not a head: choose one in the views above.`);
+    if (!text.components[x.component].head) return nothing(host, `${x.name} is not a head: select one in the views above.`);
     const found = text.sourcesOf(x.component, position, x.answer.slot, x.minus?.slot);
     if (found?.why) return nothing(host, found.why);
     if (!found && x.ask({ ask: "sources", component: x.name })) return nothing(host, `Splitting ${x.name} by token …`);
     if (!found) {
-      const has = "which has it for the heads that add most after each token";
+      const has = "which has it for the heads with the largest contributions after each token";
       return nothing(host, text.traced.size ? `Not on this page, ${has}: ${x.name} is not among them.` : "Not on this page: open the explorer in a notebook.");
     }
     const { sources, rest, bias, gap } = found;
@@ -43,7 +43,7 @@ VIEWS.sources = {
   },
 };
 
-// A source token is a button; what is none of one token is a line.
+// A source token is a button; other terms are plain lines.
 function sourceLine(x, key, value, share, head) {
   const { text, position } = x;
   const token = typeof key === "number";

@@ -1,15 +1,14 @@
-// The views. Each draws the numbers of `x`, which is what is chosen (look() in
-// explorer.js), into its host.
+// The views. Each draws the numbers of `x`, see look.js, into its host.
 
 const VIEWS = {};
 
 // A text whose tokens wear the number of the prediction made after them.
 VIEWS.tokens = {
-  title: (x) => (x.text.written ? "The text, and what the model wrote (underlined)" : "The text"),
+  title: (x) => (x.text.written ? "The text; generated tokens are underlined" : "The text"),
   caption: (x) =>
-    "Every token is colored by the prediction that follows it. Click a token, or press ← →: everything " +
-    "below is about what the model predicts next there" +
-    (x.chosen.color === "loss" ? "." : `; colored by ${x.name}, more than nothing in gold, less in purple.`),
+    "Every token is colored by the prediction made after it. Click a token, or press ← →: all views below show the " +
+    "prediction at that position" +
+    (x.chosen.color === "loss" ? "." : `; colored by ${x.name}, gold above the zero baseline, purple below.`),
   draw(host, x) {
     const { text, chosen } = x;
     if (host.shown !== text) {
@@ -59,7 +58,7 @@ VIEWS.tokens = {
 
 VIEWS.depth = {
   title: (x) => `Components by depth: ${MEASURES[x.chosen.measure].says(x)}, in ${MEASURES[x.chosen.measure].unit}`,
-  caption: (x) => `${meaning(x)} Click a component, or press ← →.`,
+  caption: (x) => `${meaning(x)} Click a component, or press ← → here.`,
   draw(host, x) {
     const { text, chosen, measured } = x;
     const { svg, width } = drawing(host, 250, `${MEASURES[chosen.measure].says(x)} of every component`);
@@ -85,7 +84,7 @@ VIEWS.depth = {
     gridlines(svg, scale, left, right);
     stems(svg, x, text.sublayers, chosen.measure, scale, left, step, bottom);
     const line = { x1: left, x2: right, y1: scale.place(zero), y2: scale.place(zero), class: "even", "data-zero": zero };
-    svg.append(mark("line", line, hover(`a component that writes nothing: ${number(zero)}`)));
+    svg.append(mark("line", line, hover(`zero baseline: ${number(zero)}`)));
     let at = left;
     for (const module of new Set(text.sublayers.map((i) => text.components[i].module))) {
       svg.append(
@@ -114,8 +113,8 @@ VIEWS.grid = {
   heads: true,
   title: (x) => `All heads: ${MEASURES[x.chosen.measure].says(x)}`,
   caption: (x) =>
-    `One square per head, the first layer at the bottom, in ${MEASURES[x.chosen.measure].unit}: gold is more than a ` +
-    "head that writes nothing, purple is less. Colors end at the 98th percentile. Click a square; arrow keys move.",
+    `One square per head, the first layer at the bottom, in ${MEASURES[x.chosen.measure].unit}: gold is above the ` +
+    "zero baseline, purple below. Colors end at the 98th percentile. Click a square; arrow keys move.",
   draw(host, x) {
     const { text, chosen, rowNumber, measured } = x;
     const most = Math.max(...text.inRow.map((row) => row.length));
@@ -179,8 +178,8 @@ VIEWS.scatter = {
   heads: true,
   title: () => "Bias against diversity",
   caption:
-    "Every head is a mark, those of the chosen layer are filled. Both grow with how much a head adds, so marks lie " +
-    "near the dashed line, where they are equal; above it net is positive. Click near a mark; ← → move.",
+    "Every head is a mark; those of the selected layer are filled. Both grow with the size of the contribution, so marks " +
+    "lie near the dashed line, where they are equal; above it net is positive. Click near a mark; ← → move.",
   draw(host, x) {
     const { text, chosen, measured } = x;
     const { svg, width } = drawing(host, 480, "bias against diversity of every head");
