@@ -14,7 +14,7 @@ from layerdiv_tl.ensemble.fits import log_fit
 from layerdiv_tl.ensemble.reweight import reweight
 from layerdiv_tl.errors import InputError
 from layerdiv_tl.replication.correlation import correlations, curve_correlations
-from layerdiv_tl.replication.module_shares import module_shares
+from layerdiv_tl.replication.shares import module_shares
 from layerdiv_tl.replication.tradeoff import tradeoff_signs
 from layerdiv_tl.tasks.baselines import bag_of_words
 from tests.oracles.fuzz import ODD, Case, Tally, case, methods, sweep

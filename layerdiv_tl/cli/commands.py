@@ -196,7 +196,7 @@ def run_zoo(options: argparse.Namespace) -> int:
     Measure all trained models of the zoo: bias, diversity and information against depth and width, reuse of layers,
     claims, use of depth. It takes some ten minutes on two cores; started again it continues where it stopped.
     """
-    from ..replication import zoo_experiment
+    from ..studies import zoo_experiment
     from ..views.findings import study_findings
 
     out = options.out

@@ -1,61 +1,67 @@
-"""Claims 9-12, of *Do Language Models Use Their Depth Efficiently?*, tested on depth analyses."""
+"""Claims 9-12, of *Do Language Models Use Their Depth Efficiently?*, tested on the results of depth analyses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from ..depth.depth_score import DepthScore
 from ..depth.layer_maps import LayerMaps
+from ..depth.residual_norms import ResidualNorms
 from ..depth.skipping import Skip
 from ..depth.tokens import sums_per_text
-from ..ensemble.intervals import LEAST, interval, jackknife, leave_one_out
-from .claim_tests import CLAIMS, ClaimTest, Estimate, hall_mean
+from ..ensemble.intervals import LEAST, Estimate, estimate_function, interval, jackknife
+from .claim import CLAIMS, ClaimTest
+from .populations import NOTHING, mean_over, on_scale
 
-if TYPE_CHECKING:
-    from ..studies.depth_study import DepthStudy
-
-# A model's own number, its 95 % interval over texts or questions, and how many these are.
-ModelEstimate = tuple[float, float, float, int]
 _RATIO = "of the later half of the layers over the earlier half"
 
 
-def depth_claim_tests(depth: DepthStudy | None) -> Iterator[ClaimTest]:
+@dataclass(frozen=True)
+class DepthResults:
+    """The results that claims 9-12 are about: {model: result} of three analyses, and maps from model to model."""
+
+    norms: Mapping[str, ResidualNorms]
+    skips: Mapping[str, Skip]
+    scores: Mapping[str, DepthScore]
+    maps: Sequence[LayerMaps]
+
+
+def depth_claim_tests(results: DepthResults | None) -> Iterator[ClaimTest]:
     """The rows of the claims table; all "not tested" where there are no analyses."""
-    if depth is None:
+    if results is None:
         rationale = "no depth analyses lie in this folder: run layerdiv depth with the same --out"
         for number in range(9, 13):
-            yield ClaimTest(number, "", Estimate(), rationale, null=np.nan, measured_in="")
+            yield ClaimTest(number, "", NOTHING, rationale, null=np.nan, measured_in="")
         return
-    for test_claim in (_later_layers_contribute_less, _late_skips_disturb_less, _hops_need_no_depth, _layers_align):
-        yield from test_claim(depth)
+    yield from _later_layers_contribute_less(results.norms)
+    yield from _late_skips_disturb_less(results.skips)
+    yield from _hops_need_no_depth(results.scores)
+    yield _layers_align(results.maps)
 
 
-def _later_layers_contribute_less(depth: DepthStudy) -> Iterator[ClaimTest]:
+def _later_layers_contribute_less(norms: Mapping[str, ResidualNorms]) -> Iterator[ClaimTest]:
     averages: dict[str, Callable[..., np.ndarray]] = {"mean of layers": np.mean, "median of layers": np.median}
     for variant, average in averages.items():
         ratios = {}
-        for model, norms in depth.newest("residual_norms").items():
-            layers = [i for i, c in enumerate(norms.components) if c.kind == "layer"]
-            means = means_without_each(norms.relative_norm[:, layers], norms.text)
-            ratios[model] = half_ratio(means, _later_half(len(layers)), average)
+        for model, of_model in norms.items():
+            layers = [i for i, c in enumerate(of_model.components) if c.kind == "layer"]
+            sums = sums_per_text(of_model.relative_norm[:, layers], of_model.text)
+            ratios[model] = half_ratio(*sums, _later_half(len(layers)), average)
         what = f"‖write‖ / ‖stream‖, {variant}, {_RATIO}"
         if variant == "mean of layers":
             what += "; the first layer, which writes into a nearly empty stream, weighs most"
         yield _over_models_or_texts(9, variant, ratios, what)
 
 
-def _late_skips_disturb_less(depth: DepthStudy) -> Iterator[ClaimTest]:
-    skips = depth.newest("skip_future")
+def _late_skips_disturb_less(skips: Mapping[str, Skip]) -> Iterator[ClaimTest]:
     where = "layers skipped at earlier tokens, measured at later ones"
     # After the last layer nothing reads earlier tokens: its effect is 0 in every model.
     ratios = {
-        model: half_ratio(
-            means_without_each(skip.output_change[:, :-1], skip.text), _later_half(len(skip.components))[:-1]
-        )
+        model: half_ratio(*sums_per_text(skip.output_change[:, :-1], skip.text), _later_half(len(skip.components))[:-1])
         for model, skip in skips.items()
     }
     what = f"‖Δ softmax‖₂, {where}; the last layer, whose effect must be 0, is left out; {_RATIO}"
@@ -68,28 +74,28 @@ def _late_skips_disturb_less(depth: DepthStudy) -> Iterator[ClaimTest]:
     yield _over_models_or_texts(10, "later layers, equally far", ratios, what)
 
 
-def _downstream_ratio(skip: Skip, same_distance: bool) -> ModelEstimate:
+def _downstream_ratio(skip: Skip, same_distance: bool) -> Estimate:
     """Mean change of downstream layers, of late over early skips; over the distances that both halves have."""
     count = len(skip.layers)
     late = _later_half(count)
-    # [all texts, then without each; skipped layer, downstream layer]
     texts = np.bincount(skip.text, minlength=len(skip.downstream_change))[:, None].astype(float)
-    sums = np.nan_to_num(skip.downstream_change.reshape(len(texts), -1) * texts)
-    means = np.concatenate([sums.sum(0)[None] / texts.sum(), leave_one_out(sums, texts)])
-    means = means.reshape(-1, *skip.downstream_change.shape[1:])
     downstream = np.isfinite(skip.downstream_change).all(0)
     distance = np.arange(count)[None] - np.arange(count)[:, None]
-    halves = []
-    for half in (late, ~late):
-        cells = downstream & half[:, None]
-        groups = [cells & (distance == d) for d in range(1, int(late.sum()))] if same_distance else [cells]
-        levels = [means[:, group].mean(1) for group in groups if group.any()]
-        halves.append(np.mean(levels, 0) if levels else np.full(len(means), np.nan))
-    return _with_interval(halves[0] / halves[1])
+
+    def ratio(means: np.ndarray) -> np.ndarray:
+        means = means.reshape(-1, *skip.downstream_change.shape[1:])  # [row, skipped layer, downstream layer]
+        halves = []
+        for half in (late, ~late):
+            cells = downstream & half[:, None]
+            groups = [cells & (distance == d) for d in range(1, int(late.sum()))] if same_distance else [cells]
+            levels = [means[:, group].mean(1) for group in groups if group.any()]
+            halves.append(np.mean(levels, 0) if levels else np.full(len(means), np.nan))
+        return halves[0] / halves[1]
+
+    return _ratio_over_texts(ratio, np.nan_to_num(skip.downstream_change.reshape(len(texts), -1) * texts), texts)
 
 
-def _hops_need_no_depth(depth: DepthStudy) -> Iterator[ClaimTest]:
-    every: dict[str, DepthScore] = depth.newest("depth_score")
+def _hops_need_no_depth(every: Mapping[str, DepthScore]) -> Iterator[ClaimTest]:
     # How deep the layers lie that a wrong answer rests on says nothing about their use.
     scores = {model: score for model, score in every.items() if score.correct.sum() >= LEAST}
     note = ""
@@ -104,19 +110,19 @@ def _hops_need_no_depth(depth: DepthStudy) -> Iterator[ClaimTest]:
             last = len(score.components) - 1
             if last:  # one layer has one score only
                 slope = score.slope_at_length if by_length else score.slope
-                slopes[model] = slope.value / last, slope.low / last, slope.high / last, slope.n
+                slopes[model] = Estimate(slope.value / last, slope.low / last, slope.high / last, slope.n)
         yield _over_models_or_texts(11, variant, slopes, f"{CLAIMS[11].quantity}; {variant}{note}", cases="questions")
 
 
-def _layers_align(depth: DepthStudy) -> Iterator[ClaimTest]:
+def _layers_align(every: Sequence[LayerMaps]) -> ClaimTest:
     distances, ranks, pairs = {}, [], []
-    for _, maps in depth.of(LayerMaps):
+    for maps in every:
         distance, resampled, chance = maps.distances()
         if chance > 0:  # models of one layer each have one place only
             # Which target is best is not smooth in the texts, so that there is no jackknife over them.
             low, high = interval(resampled) if len(maps.counts) >= LEAST else (np.nan, np.nan)
-            ends = float(low) / chance, float(high) / chance
-            distances[f"{maps.source} to {maps.target}"] = (distance / chance, *ends, len(maps.counts))
+            e = Estimate(distance / chance, float(low) / chance, float(high) / chance, len(maps.counts))
+            distances[f"{maps.source} to {maps.target}"] = e
             pairs.append({maps.source, maps.target})
         ranks.append(float(maps.depth_alignment()["rank_correlation"].iloc[0]))
     what = CLAIMS[12].quantity
@@ -125,71 +131,62 @@ def _layers_align(depth: DepthStudy) -> Iterator[ClaimTest]:
     models = sorted(set().union(*pairs))
     # Pairs that share a model are not independent: models are left out, with all their pairs.
     kept = [np.array([name not in pair for pair in pairs]) for name in models]
-    if len(models) >= LEAST and all(map(np.any, kept)):
-        logs = np.log(np.maximum([estimate for estimate, *_ in distances.values()], 1e-6))
-        low, high = jackknife(logs.mean(), np.array([logs[rest].mean() for rest in kept]))
-        e = Estimate(float(logs.mean()), float(low), float(high), "models", len(models)).transformed(np.exp)
-        rationale = f"{what}; the interval is over {len(models)} models, in {len(pairs)} pairs"
-        yield ClaimTest(12, "best linear map", e, rationale)
-    else:
-        yield _over_models_or_texts(12, "best linear map", distances, what, over_models=False)
+    if len(models) < LEAST or not all(map(np.any, kept)):
+        return _over_models_or_texts(12, "best linear map", distances, what, over_models=False)
+    logs = np.log(np.maximum([e.value for e in distances.values()], 1e-6))
+    ends = jackknife(logs.mean(), np.array([logs[rest].mean() for rest in kept]))
+    e = on_scale(Estimate(logs.mean(), *ends, len(models), "models"), np.exp)
+    note = f"the interval is over {len(models)} models, in {len(pairs)} pairs"
+    return ClaimTest(12, "best linear map", e, what, note)
 
 
 def _later_half(count: int) -> Bool[np.ndarray, " layer"]:
     return np.arange(count) >= count / 2
 
 
-def means_without_each(
-    values: Float[np.ndarray, "token row"], text: Int[np.ndarray, " token"]
-) -> Float[np.ndarray, "_ row"]:
-    """Means over tokens: of all texts, then without each of them."""
-    sums, counts = sums_per_text(values, text)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.concatenate([(sums.sum(0) / counts.sum(0))[None], leave_one_out(sums, counts)])
-
-
 def half_ratio(
-    means: Float[np.ndarray, "_ row"], late: Bool[np.ndarray, " row"], average: Callable[..., np.ndarray] = np.mean
-) -> ModelEstimate:
-    """Average of the late rows over that of the others, from means of all texts and without each."""
+    sums: Float[np.ndarray, "text row"],
+    counts: Float[np.ndarray, "text row"],
+    late: Bool[np.ndarray, " row"],
+    average: Callable[..., np.ndarray] = np.mean,
+) -> Estimate:
+    """Average of the late rows over that of the others, of means over tokens: their sums and numbers in each text."""
     if late.all() or not late.any():
-        return np.nan, np.nan, np.nan, len(means) - 1
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return _with_interval(average(means[:, late], axis=1) / average(means[:, ~late], axis=1))
+        return NOTHING._replace(n=len(sums))
+    return _ratio_over_texts(lambda m: average(m[:, late], axis=1) / average(m[:, ~late], axis=1), sums, counts)
 
 
-def _with_interval(ratios: Float[np.ndarray, " _"]) -> ModelEstimate:
-    """The first ratio is the estimate, the others are without each text; the interval is that of the logarithm."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        logs = np.log(ratios)
+def _ratio_over_texts(
+    ratio: Callable[[np.ndarray], np.ndarray], sums: Float[np.ndarray, "text row"], counts: np.ndarray
+) -> Estimate:
+    """A ratio of means over texts; the interval is that of its logarithm."""
+    logs = estimate_function(lambda means: np.log(ratio(means)), sums, counts=counts, over="texts")
     # A text that has no token where it counts is not one of the texts.
-    low, high = jackknife(logs[0], np.where(np.isfinite(logs[1:]), logs[1:], np.nan))
-    return float(ratios[0]), float(np.exp(low)), float(np.exp(high)), int(np.isfinite(ratios[1:]).sum())
+    return on_scale(logs._replace(n=int((counts > 0).all(1).sum())), np.exp)
 
 
 def _over_models_or_texts(
     number: int,
     variant: str,
-    estimates: Mapping[str, ModelEstimate],
+    estimates: Mapping[str, Estimate],
     what: str,
     over_models: bool = True,
     cases: str = "texts",
 ) -> ClaimTest:
     """Over models if there are enough, else over the texts of those there are, if these are enough."""
-    known = {name: estimate for name, estimate in estimates.items() if np.isfinite(estimate[0])}
+    known = {name: e for name, e in estimates.items() if np.isfinite(e.value)}
     if not known:
-        return ClaimTest(number, variant, Estimate(), f"{what}: there is no such analysis here, or too few layers")
-    values, lows, highs, counts = np.array(list(known.values())).T
+        return ClaimTest(number, variant, NOTHING, f"{what}: there is no such analysis here, or too few layers")
+    values, lows, highs, counts = np.array([e[:4] for e in known.values()], dtype=float).T
     if over_models and len(known) >= LEAST:
         # Ratios are averaged as logarithms, as in claim 8: no interval reaches below 0. Where one is 0, it has none.
         logs = CLAIMS[number].measured_in == "ratio" and (values > 0).all()
-        e = hall_mean(np.log(values), "models").transformed(np.exp) if logs else hall_mean(values, "models")
-        return ClaimTest(number, variant, e, f"{what}; the interval is over {len(known)} models")
+        e = on_scale(mean_over(np.log(values), "models"), np.exp) if logs else mean_over(values, "models")
+        return ClaimTest(number, variant, e, what, f"the interval is over {len(known)} models")
     # Two models read the same texts and may err alike: as wide as that makes the interval of their mean.
-    enough = np.isfinite([lows, highs]).all()
-    over, n = cases if enough else "nothing", int(counts.min())
-    e = Estimate(float(values.mean()), float(lows.mean()), float(highs.mean()), over, n, models=len(known))
-    rationale = f"{what}; the interval is over {cases} and speaks of {' and '.join(known)} only"
-    if not enough:
-        rationale = f"{what}; an interval needs {LEAST} {cases} or {LEAST} models: {' and '.join(known)}"
-    return ClaimTest(number, variant, e, rationale)
+    enough, names = np.isfinite([lows, highs]).all(), " and ".join(known)
+    ends = float(values.mean()), float(lows.mean()), float(highs.mean())
+    e = Estimate(*ends, int(counts.min()), cases if enough else "nothing")
+    note = f"the interval is over {cases} and speaks of {names} only"
+    note = note if enough else f"an interval needs {LEAST} {cases} or {LEAST} models: {names}"
+    return ClaimTest(number, variant, e, what, note, models=len(known))

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from .._checks import shown
-from ..components import Unit
 from ..errors import InputError
 from ..zoo import registry
-from .claim_tests import hall_mean, student_mean
-
-if TYPE_CHECKING:
-    from ..studies.study import Study
+from .populations import mean_over, mean_over_seeds, on_scale
 
 # Numbers of parameters that differ by less than this part count as the same.
 TOLERANCE = 0.05
@@ -31,14 +27,25 @@ _ENDINGS = ("", "_baseline")
 Match = tuple[str, str, str]
 
 
-def layer_sharing_table(study: Study, unit: Unit, pairs: Mapping[str, str] | None, seeds: Seeds | None) -> pd.DataFrame:
-    """The table that `Study.layer_sharing` gives."""
-    models = study.models(unit)
+def layer_sharing_table(
+    models: pd.DataFrame,
+    table: pd.DataFrame,
+    repeats: Mapping[Any, int],
+    pairs: Mapping[str, str] | None,
+    seeds: Seeds | None,
+) -> pd.DataFrame:
+    """The table that `Study.layer_sharing` gives.
+
+    Args:
+        models, table: `Study.models` and `Study.table` of one unit.
+        repeats: {model: how often a layer runs}.
+        pairs, seeds: As in `Study.layer_sharing`.
+    """
     known = registry.seeds(models["model"]) if seeds is None else checked_seeds(seeds, models["model"])
-    matches = _matches(study, unit, models, pairs, {name: seed for name, (_, seed) in known.items()})
+    matches = _matches(models, repeats, pairs, {name: seed for name, (_, seed) in known.items()})
     if not matches:
         raise InputError("no model here reuses its layers next to one as large or deep that does not: name pairs.")
-    table, about = study.table(unit), models.set_index("model")
+    about = models.set_index("model")
     rows = [_row(table, about, [(reuses, baseline)], (reuses, baseline, held)) for reuses, baseline, held in matches]
     # A pair of shapes: its models, seed by seed.
     by_shape: dict[Match, dict[Hashable, tuple[str, str]]] = {}
@@ -58,10 +65,9 @@ def layer_sharing_table(study: Study, unit: Unit, pairs: Mapping[str, str] | Non
 
 
 def _matches(
-    study: Study, unit: Unit, models: pd.DataFrame, pairs: Mapping[str, str] | None, seeds: Mapping[str, Hashable]
+    models: pd.DataFrame, repeats: Mapping[Any, int], pairs: Mapping[str, str] | None, seeds: Mapping[str, Hashable]
 ) -> list[Match]:
     if pairs is None:
-        repeats = study.metrics[study.metrics["unit"] == unit].groupby("model")["repeat"].max().to_dict()
         both = {PARAMETERS: same_parameters(models, seeds), DEPTH: same_depth(models, seeds, repeats)}
         return [(reuses, baseline, held) for held, of in both.items() for reuses, baseline in of.items()]
     about, matches = models.set_index("model"), []
@@ -101,8 +107,8 @@ def _row(
         if quantity in RATIOS:
             with np.errstate(divide="ignore", invalid="ignore"):
                 logs = np.log(both[:, 0] / both[:, 1])
-            e = (hall_mean(logs[0], "tasks") if one else student_mean(logs.mean(1))).transformed(np.exp)
-            row |= {f"{name}_ratio": e.estimate, f"{name}_ratio_low": e.low, f"{name}_ratio_high": e.high}
+            e = on_scale(mean_over(logs[0], "tasks") if one else mean_over_seeds(logs.mean(1)), np.exp)
+            row |= e.columns(f"{name}_ratio")
     return row
 
 

@@ -24,7 +24,7 @@ from ..ensemble.permutation import (
 from ..ensemble.validation import checked
 from ..errors import InputError
 from ..results import Result
-from .curve_statistics import depths_of
+from .correlation import depths_of
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -22,8 +22,8 @@ from ..depth.pruning import DropPlan
 from ..depth.residual_norms import ResidualNorms
 from ..depth.skipping import Skip
 from ..errors import InputError
-from ..replication.claim_tests import claims_frame
-from ..replication.depth_claims import depth_claim_tests
+from ..replication.claim import claims_frame
+from ..replication.depth_claims import DepthResults, depth_claim_tests
 from ..results import Result, load_result, save_result
 from .folder import OLD, Unread, read_newest, write_page
 from .shards import digest_of, read_json, safe_name, write_json
@@ -124,6 +124,12 @@ class DepthStudy(Result):
         last = {a.model: a.result for a in by_time}
         return {model: last[model] for model in self.models if model in last}
 
+    @property
+    def claim_results(self) -> DepthResults:
+        """What claims 9-12 are about."""
+        norms, skips, scores = map(self.newest, ("residual_norms", "skip_future", "depth_score"))
+        return DepthResults(norms, skips, scores, [maps for _, maps in self.of(LayerMaps)])
+
     def plot(self, kind: Literal["depth"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
@@ -157,7 +163,7 @@ class DepthStudy(Result):
         Intervals are over models if there are eight, else over texts (for 11, questions) of which a model has eight at
         least; with fewer a claim is not tested. Over texts they speak of these models only.
         """
-        return claims_frame(depth_claim_tests(self))
+        return claims_frame(depth_claim_tests(self.claim_results))
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write everything as one offline page. Raises InputError for a file that cannot be written."""

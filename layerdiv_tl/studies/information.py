@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 
-from .._checks import choice, some_of, whole_number
+from .._checks import some_of, whole_number
 from .._files import written
 from ..ensemble.information.estimator import EstimatorName
 from ..ensemble.information.information import information
 from ..errors import InputError
-from .shards import digest_of
-
-if TYPE_CHECKING:
-    from ..components import Unit
-    from .study import Study
+from .shards import Shard, digest_of
 
 # Of files of estimates: another number whenever an estimator gives other numbers from the same shards.
 PATTERN = "information-3-*.parquet"
@@ -30,19 +26,20 @@ CELL = ("model", "task", "unit")
 
 
 def study_information(
-    study: Study,
-    unit: Unit,
+    cells: Sequence[dict[str, Any]],
+    read: Callable[..., Shard],
     estimator: str | Sequence[str],
     models: str | Sequence[str] | None,
     tasks: str | Sequence[str] | None,
     options: dict[str, Any],
 ) -> pd.DataFrame:
-    """The frame that `Study.information` gives; what is stored is not computed again."""
+    """The frame that `Study.information` gives of cells of one unit; what is stored is not computed again.
+
+    `read(model=, task=, unit=)` gives the contributions of a cell.
+    """
     frames, left_out = [], []
     estimators = list(dict.fromkeys(some_of("estimator", estimator, get_args(EstimatorName))))
     options = {name: None if x is None else whole_number(name, x) for name, x in options.items()}
-    choice("unit", unit, study.metrics["unit"].unique().tolist())
-    cells = [cell for cell in study.cells if cell["settings"]["unit"] == unit]
     for name, names in (("model", models), ("task", tasks)):
         if names is not None:
             wanted = some_of(f"{name}s", names, list(dict.fromkeys(cell["settings"][name] for cell in cells)))
@@ -51,7 +48,7 @@ def study_information(
         raise InputError("this study has no cell of these models on these tasks: leave out models or tasks.")
     for cell, name in product(cells, estimators):
         try:
-            frames.append(_cell_information(study, cell, {"estimator": name, **options}))
+            frames.append(_cell_information(read, cell, {"estimator": name, **options}))
         except InputError as error:
             left_out.append(f"{cell['settings']['model']} on {cell['settings']['task']}, {name}: {error}")
     if not frames:
@@ -61,9 +58,9 @@ def study_information(
     return frame
 
 
-def stored_information(study: Study) -> pd.DataFrame | None:
-    """All stored estimates of all cells; None where there are none."""
-    files = [(file, cell) for cell in study.cells for file in sorted(Path(cell["folder"]).glob(PATTERN))]
+def stored_information(cells: Sequence[dict[str, Any]]) -> pd.DataFrame | None:
+    """All stored estimates of these cells; None where there are none."""
+    files = [(file, cell) for cell in cells for file in sorted(Path(cell["folder"]).glob(PATTERN))]
     frames = [frame for file, cell in files if (frame := _read(file, cell)) is not None]
     return pd.concat(frames, ignore_index=True) if frames else None
 
@@ -79,12 +76,12 @@ def _read(file: Path, cell: dict[str, Any]) -> pd.DataFrame | None:
     return frame.assign(**{name: cell["settings"][name] for name in CELL})
 
 
-def _cell_information(study: Study, cell: dict[str, Any], options: dict[str, Any]) -> pd.DataFrame:
+def _cell_information(read: Callable[..., Shard], cell: dict[str, Any], options: dict[str, Any]) -> pd.DataFrame:
     file = Path(cell["folder"]) / PATTERN.replace("*", digest_of(options, 12))
     if (frame := _read(file, cell)) is not None:
         return frame
     names = {name: cell["settings"][name] for name in CELL}
-    shard = study.contributions(**names)
+    shard = read(**names)
     i = information(shard, shard.labels, **options)
     frame = i.frame().assign(
         **names,

@@ -18,7 +18,7 @@ from ..depth.effect_results import Effects
 from ..ensemble.information.estimator import EstimatorName
 from ..ensemble.intervals import mean_interval
 from ..errors import InputError
-from ..replication.claim_tests import LEAST_SEEDS, student_mean
+from ..replication.populations import LEAST_SEEDS, mean_over_seeds
 from ..results import Result
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class OverTraining(Result):
         joined["gap"] = joined[["resolution", "resolution_of_reference"]].mean(axis=1)
         rows = []
         for (shape, task, name), group in joined.groupby(["shape", "task", "quantity"], sort=False):
-            lag = student_mean(group["lag"].to_numpy())
+            lag = mean_over_seeds(group["lag"].to_numpy())
             told = "before" if lag.high < 0 else "later" if lag.low > 0 else "not told apart"
             if name == reference:
                 told = ""
@@ -166,7 +166,7 @@ class OverTraining(Result):
                 told = f"{reference} does not move" if group["reached"].notna().any() else "does not move"
                 told = told if group[["first", "last"]].notna().all(axis=1).any() else "not measured"
             row = {"shape": shape, "task": task, "quantity": name, "n": lag.n, "reached": group["reached"].mean()}
-            row |= {"lag": lag.estimate, "lag_low": lag.low, "lag_high": lag.high, "resolution": group["gap"].mean()}
+            row |= {"lag": lag.value, "lag_low": lag.low, "lag_high": lag.high, "resolution": group["gap"].mean()}
             rows.append(row | {"order": told})
         frame = pd.DataFrame(rows)
         frame.attrs["intervals"] = f"95 % intervals over training seeds, none of fewer than {LEAST_SEEDS}"

@@ -14,19 +14,17 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 import pandas as pd
 
 from .. import _registry
-from .._checks import choice, file_path, number, shown, text
+from .._checks import choice, file_path, shown, text
 from .._files import PARTIAL, written
 from ..components import Unit
 from ..ensemble.fits import LogFit, log_fit
 from ..ensemble.reweight import Reweighting, reweight
 from ..errors import InputError
-from ..replication.claim_tests import claims_frame, mean_by_shape
-from ..replication.claims import ClaimSource, claim_tests
+from ..replication.claim import Evidence, claim_tests, claim_tests_over_seeds, claims_frame
 from ..replication.correlation import correlations
 from ..replication.depth_claims import depth_claim_tests
 from ..replication.layer_sharing import Seeds, layer_sharing_table
-from ..replication.module_shares import module_shares
-from ..replication.seeds import claims_over_seeds
+from ..replication.shares import module_shares
 from ..replication.tradeoff import TradeOff, tradeoff_signs
 from ..results import load_result
 from .depth_study import DepthStudy
@@ -34,7 +32,7 @@ from .folder import CARD, OLD, Unread, card_of, read_newest, refuse_two_models, 
 from .information import CELL, PATTERN, study_information
 from .over_training import OverTraining, over_training
 from .shards import FORMAT, META, METRICS, Shard, digest_of, file_digest
-from .tables import QUANTITIES, StudyTables
+from .tables import StudyTables
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -165,9 +163,7 @@ class Study(StudyTables):
         one shape (`shapes`) are one point, their mean. Raises InputError for an unknown quantity, and for fewer than
         two models with different numbers.
         """
-        choice("quantity", quantity, QUANTITIES)
-        number("least_parameters", least_parameters, least=0)
-        points = mean_by_shape(self, quantity, unit, least_parameters)
+        points = self.shape_means(quantity, unit, least_parameters)
         return log_fit(points["members"].to_numpy(), points["mean"].to_numpy())
 
     @cached_property
@@ -228,13 +224,16 @@ class Study(StudyTables):
         >>> claims.loc[claims["number"] == 6, ["interval_over", "n"]].values.tolist()
         [['seeds', 3]]
         """
-        self._metrics(unit)
-        if seeds is not None:
-            return claims_over_seeds(self, unit, pairs, seeds)
-        tests = claim_tests(ClaimSource(self, unit, pairs, n_resamples, seed))
-        frame = claims_frame([*tests, *depth_claim_tests(self.depth)])
-        frame.attrs |= {"n_resamples": n_resamples, "seed": seed, "component unit": unit}
-        return frame
+        metrics, curves = self._metrics(unit), None
+        if metrics["table"].eq("depth").any():
+            curves = self.curves(unit)
+        evidence = Evidence(metrics, self.models(unit), curves, self.shapes(unit), pairs, n_resamples, seed)
+        if seeds is None:
+            tests, attrs = list(claim_tests(evidence)), {"n_resamples": n_resamples, "seed": seed}
+        else:
+            tests, attrs = claim_tests_over_seeds(evidence, seeds)
+        depth = depth_claim_tests(None if self.depth is None else self.depth.claim_results)
+        return claims_frame([*tests, *depth], **attrs | {"component unit": unit})
 
     def information(
         self,
@@ -265,7 +264,9 @@ class Study(StudyTables):
         """
         options = {"n_groups": n_groups, "n_contrasts": n_contrasts, "n_permutations": n_permutations}
         options |= {"n_resamples": n_resamples, "seed": seed}
-        return study_information(self, unit, estimator, models, tasks, options)
+        choice("unit", unit, self.metrics["unit"].unique().tolist())
+        cells = [cell for cell in self.cells if cell["settings"]["unit"] == unit]
+        return study_information(cells, self.contributions, estimator, models, tasks, options)
 
     def over_training(
         self, unit: Unit = "sublayer", steps: Mapping[str, int] | None = None, estimator: str | None = None
@@ -319,8 +320,8 @@ class Study(StudyTables):
         >>> study.layer_sharing()[["model", "baseline", "matched_on", "members", "members_baseline"]].values.tolist()
         [['zoo/d4-shared', 'zoo/d2', 'same parameters', 9, 5], ['zoo/d4-shared', 'zoo/d4', 'same depth', 9, 9]]
         """
-        self._metrics(unit)
-        return layer_sharing_table(self, unit, pairs, seeds)
+        repeats = self._metrics(unit).groupby("model")["repeat"].max().to_dict()
+        return layer_sharing_table(self.models(unit), self.table(unit), repeats, pairs, seeds)
 
     def reweight(self, model: str, task: str, unit: Unit = "sublayer", **options: Any) -> Reweighting:
         """Re-weight the components of a cell from a few of its rows, without a model; see `reweight`."""

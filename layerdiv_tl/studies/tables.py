@@ -9,11 +9,12 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 
-from .._checks import choice, flag, one_of, some_of, whole_number
+from .._checks import choice, flag, number, one_of, some_of, whole_number
 from ..components import COLUMNS, Unit
 from ..ensemble.decomposition import NormAt
 from ..errors import InputError
-from ..replication.curve_statistics import z_scores
+from ..replication.correlation import z_scores
+from ..replication.populations import mean_by_shape
 from ..results import Result
 from ..zoo import registry
 
@@ -200,6 +201,15 @@ class StudyTables(Result):
             curves = frame.groupby(["model", "task"], sort=False)[list(CURVES)]
             frame[list(CURVES)] = curves.transform(lambda curve: z_scores(curve.to_numpy(dtype=float)))
         return frame
+
+    def shape_means(
+        self, quantity: str = "accuracy", unit: Unit = "sublayer", least_parameters: float = 0.0
+    ) -> pd.DataFrame:
+        """`model`, `members` and `mean` over tasks of a quantity of `table`: one row per shape, its seeds averaged."""
+        choice("quantity", quantity, QUANTITIES)
+        number("least_parameters", least_parameters, least=0)
+        means = self.table(unit)[quantity][AVERAGE]
+        return mean_by_shape(self.models(unit), means, self.shapes(unit), least_parameters)
 
     def shapes(self, unit: Unit = "sublayer") -> dict[str, str]:
         """{model: shape} of the zoo's models, whose training seeds are not independent models."""

@@ -19,8 +19,8 @@ from ..depth.residual_norms import ResidualNorms
 from ..errors import InputError
 from ..replication.layer_sharing import DEPTH, PARAMETERS
 from ..studies.depth_study import DepthStudy
-from ..studies.study import QUANTITIES, Study
-from ..studies.tables import AVERAGE
+from ..studies.study import Study
+from ..studies.tables import AVERAGE, QUANTITIES
 from . import style
 
 # The direct measures of `Agreement` in words.

@@ -10,7 +10,7 @@ import pandas as pd
 from ..components import Unit
 from ..ensemble.decompose import decompose
 from ..errors import InputError
-from ..replication.claim_tests import LEAST_SEEDS
+from ..replication.populations import LEAST_SEEDS
 from ..studies.information import SETTINGS, stored_information
 from ..studies.study import Study
 from ..tasks.task import task_specs
@@ -237,7 +237,7 @@ def _claims_over_seeds(page: Page, study: Study, unit: Unit) -> None:
 
 def _information(page: Page, study: Study) -> None:
     """Information-theoretic diversity, where it was computed."""
-    frame = stored_information(study)
+    frame = stored_information(study.cells)
     if frame is None:
         return
     page.heading("Information")

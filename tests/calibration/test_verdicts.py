@@ -6,8 +6,6 @@ of the nominal rate may give, and the rate that the printed claim allows.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,11 +13,12 @@ from scipy.stats import pearsonr, spearmanr, t
 
 from layerdiv_tl.components import Component
 from layerdiv_tl.depth.layer_maps import LayerMaps
+from layerdiv_tl.depth.tokens import sums_per_text
 from layerdiv_tl.ensemble.fits import _robust_error, log_fit, slope
-from layerdiv_tl.replication.claim_tests import ClaimTest, hall_mean, mean_over_models, student_mean
-from layerdiv_tl.replication.claims import _bias_and_diversity_trade_off
-from layerdiv_tl.replication.curve_statistics import Curves, permuted_p, products_between, student_p
-from layerdiv_tl.replication.depth_claims import half_ratio, means_without_each
+from layerdiv_tl.replication.claim import ClaimTest, Evidence, _bias_and_diversity_trade_off
+from layerdiv_tl.replication.correlation import Curves, permuted_p, products_between, student_p
+from layerdiv_tl.replication.depth_claims import half_ratio
+from layerdiv_tl.replication.populations import mean_over, mean_over_models, mean_over_seeds
 
 pytestmark = pytest.mark.nightly
 
@@ -92,7 +91,7 @@ def claim_source(curves, tasks=2):
         for t in range(tasks)
     ]
     frame = pd.concat(parts, ignore_index=True)
-    return SimpleNamespace(curves=frame, shapes={}, clustered=False, n_resamples=199, seed=0)
+    return Evidence(pd.DataFrame(), pd.DataFrame(), frame, {}, n_resamples=199)
 
 
 def standard(x):
@@ -106,8 +105,8 @@ def claim_1(made, models, rng, tasks=2):
     of_tasks = [products_between({m: (a[t], b[t]) for m, (a, b) in enumerate(pairs)}, models) for t in range(tasks)]
     p = permuted_p(np.stack(of_tasks, 2), np.full(models, JUNCTIONS), np.arange(models), 199, 0)
     r = np.array([(a * b).mean(1) for a, b in pairs])
-    e = hall_mean(np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12)).mean(1), "models", p)
-    return ClaimTest(1, "", e, "")
+    e = mean_over(np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12)).mean(1), "models")
+    return ClaimTest(1, "", e, "", p=p)
 
 
 @pytest.mark.parametrize("models", [8, 12])
@@ -144,7 +143,7 @@ def test_claim_2_would_be_decided_by_counting_alone(rows):
             level = 0.25 + 0.5 * rising(rng)
             accuracy = rng.binomial(rows, level) / rows
             less.append(spearmanr(accuracy, level).statistic - pearsonr(accuracy, level).statistic)
-        parted.append(hall_mean(np.array(less), "models").high < 0)
+        parted.append(mean_over(np.array(less), "models").high < 0)
     print(f"claim 2, {rows} rows: {np.mean(parted):.3f}")
     assert np.mean(parted) > 0.5
 
@@ -220,7 +219,7 @@ def test_means_over_models_or_tasks(name, count):
     """Claims 3, 4, 6, 8, 9, 10 over models or tasks: nominal 5 % of intervals miss the mean. Measured 0-5 %."""
     made, truth = KNOWN[name]
     rng = np.random.default_rng(7)
-    found = [hall_mean(made(rng, count), "models") for _ in range(1000)]
+    found = [mean_over(made(rng, count), "models") for _ in range(1000)]
     missed = np.mean([not e.low <= truth <= e.high for e in found])
     print(f"means, {name}, {count}: {missed:.3f}")
     assert missed <= 0.065
@@ -234,8 +233,8 @@ def test_a_mean_over_models_whose_tasks_share_the_models_level():
     )
     missed = 0
     for _ in range(TIMES):
-        e = mean_over_models(pd.Series((rng.normal(size=(8, 1)) + 0.2 * rng.normal(size=(8, 8))).ravel(), index))
-        assert e.interval_over == "models"
+        e, _ = mean_over_models(pd.Series((rng.normal(size=(8, 1)) + 0.2 * rng.normal(size=(8, 8))).ravel(), index))
+        assert e.over == "models"
         missed += not e.low <= 0 <= e.high
     print(f"tasks share: {missed / TIMES:.3f}")
     assert missed / TIMES <= MOST
@@ -244,7 +243,7 @@ def test_a_mean_over_models_whose_tasks_share_the_models_level():
 def test_means_over_three_seeds():
     """Student's over three seeds, each a mean over 12 skewed cells: nominal 5 %, measured 4.9 %."""
     rng = np.random.default_rng(9)
-    found = [student_mean(rng.exponential(size=(3, 12)).mean(1)) for _ in range(2000)]
+    found = [mean_over_seeds(rng.exponential(size=(3, 12)).mean(1)) for _ in range(2000)]
     missed = np.mean([not e.low <= 1 <= e.high for e in found])
     print(f"seeds: {missed:.3f}")
     assert 0.03 < missed < 0.065
@@ -284,7 +283,7 @@ def test_ratios_over_texts(texts, sd):
     text = np.arange(texts).repeat(3)
     for _ in range(400):
         values = np.exp(sd * (rng.normal(size=(texts, 1)) + rng.normal(size=(texts, 6))))[text]
-        _, low, high, count = half_ratio(means_without_each(values, text), np.arange(6) >= 3)
+        _, low, high, count, _ = half_ratio(*sums_per_text(values, text), np.arange(6) >= 3)
         assert count == texts
         decided.append(not low <= 1 <= high)
     print(f"claims 9-10, {texts} texts, sd {sd}: {np.mean(decided):.3f}")
@@ -295,7 +294,7 @@ def test_ratios_of_few_texts_have_no_interval():
     """Seven texts decide nothing; from two the percentile bootstrap decided in 53 %, from three in 23 %."""
     rng = np.random.default_rng(12)
     for texts in range(1, 8):
-        _, low, high, _ = half_ratio(means_without_each(rng.random((texts, 6)), np.arange(texts)), np.arange(6) >= 3)
+        _, low, high, *_ = half_ratio(*sums_per_text(rng.random((texts, 6)), np.arange(texts)), np.arange(6) >= 3)
         assert np.isnan([low, high]).all()
 
 

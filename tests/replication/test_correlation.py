@@ -11,9 +11,8 @@ from layerdiv_tl.ensemble.decompose import decompose
 from layerdiv_tl.ensemble.fits import LogFit, log_fit
 from layerdiv_tl.ensemble.permutation import by_cluster, cluster_numbers, model_permutations, permutation_p
 from layerdiv_tl.errors import InputError
-from layerdiv_tl.replication.correlation import SIGNS, correlations, curve_correlations
-from layerdiv_tl.replication.curve_statistics import student_p
-from layerdiv_tl.replication.module_shares import module_shares
+from layerdiv_tl.replication.correlation import SIGNS, correlations, curve_correlations, student_p
+from layerdiv_tl.replication.shares import module_shares
 from layerdiv_tl.replication.tradeoff import TradeOff, tradeoff_signs
 
 

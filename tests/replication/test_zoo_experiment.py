@@ -12,7 +12,7 @@ import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl.cli import main
-from layerdiv_tl.replication import zoo_experiment as experiment
+from layerdiv_tl.studies import zoo_experiment as experiment
 from layerdiv_tl.studies.information import PATTERN, stored_information
 from layerdiv_tl.views import report
 from layerdiv_tl.views.figures.size_panels import SHUFFLED, information_panels, size_panels
@@ -85,7 +85,7 @@ def test_information_is_kept_beside_the_metrics(study, folder, tmp_path, monkeyp
     monkeypatch.setattr("layerdiv_tl.studies.information.information", None)
     for again in (ld.Study.load(folder), ld.Study.load(study.save(tmp_path / "copy"))):
         pd.testing.assert_frame_equal(again.information(tasks=TASKS[:1], **QUICK), first)
-        assert len(stored_information(again)) >= len(first)
+        assert len(stored_information(again.cells)) >= len(first)
 
 
 def test_cells_with_too_few_rows_are_named(study):
@@ -128,11 +128,11 @@ def test_a_file_that_was_cut_off_is_computed_again(study):
     before = {cell["folder"]: set(Path(cell["folder"]).glob(PATTERN)) for cell in study.cells}
     first = study.information("vote", **asked)
     (file,) = (new for folder, files in before.items() for new in set(Path(folder).glob(PATTERN)) - files)
-    many = len(stored_information(study))
+    many = len(stored_information(study.cells))
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    assert len(stored_information(study)) == many - len(first)
+    assert len(stored_information(study.cells)) == many - len(first)
     pd.testing.assert_frame_equal(study.information("vote", **asked), first)
-    assert len(stored_information(study)) == many
+    assert len(stored_information(study.cells)) == many
 
 
 def test_a_folder_that_may_only_be_read_keeps_nothing(study, monkeypatch):
@@ -153,7 +153,7 @@ def test_the_report_keeps_estimates_of_other_settings_apart(study):
     several = replace(study, metrics=study.metrics.query("model == 'zoo/d1'"), cells=cells)
     for contrasts in (1, 2):
         several.information("gaussian", tasks=TASKS[0], n_contrasts=contrasts, n_permutations=8, n_resamples=11)
-    frame = stored_information(several)
+    frame = stored_information(several.cells)
     assert frame.groupby(["model", "task", "term", "estimator", "settings"]).size().max() == 1
     page = Page("information")
     report._information(page, several)

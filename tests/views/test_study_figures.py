@@ -14,7 +14,7 @@ import layerdiv_tl as ld
 from layerdiv_tl.ensemble.fits import log_fit
 from layerdiv_tl.replication.correlation import AGGREGATIONS
 from layerdiv_tl.studies.runner import run_study
-from layerdiv_tl.studies.study import QUANTITIES
+from layerdiv_tl.studies.tables import QUANTITIES
 from layerdiv_tl.views import style
 from layerdiv_tl.views.figures import FIGURES
 from layerdiv_tl.views.figures.curves import depth_panels

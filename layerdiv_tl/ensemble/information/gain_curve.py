@@ -12,9 +12,9 @@ from ..._checks import choice, whole_number
 from ...components import Component, component_columns
 from ...errors import InputError
 from ...results import Result
+from ..fits import LogFit, log_fit
 from ..intervals import Estimate, estimates_frame, interval, share_means
 from ..losses import ratio
-from ..fits import LogFit, log_fit
 from .estimator import TERMS, Estimator, Terms, normal_quantile
 from .features import MAX_DRAWS
 from .gaussian import Gaussian

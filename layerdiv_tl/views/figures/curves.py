@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from ..._checks import some_of, whole_number
 from ..._registry import figure_of
 from ...errors import InputError
-from ...replication.curve_statistics import z_scores
+from ...replication.correlation import z_scores
 from .. import plotting as kit
 from .. import style
 

@@ -81,7 +81,7 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
 
 def _means(study: Study, unit: Unit, names: Sequence[str]) -> pd.DataFrame:
     """One row per model and quantity: the mean over tasks, and the interval of a mean of independent tasks."""
-    from ...studies.study import QUANTITIES
+    from ...studies.tables import QUANTITIES
 
     totals = study.totals()
     totals = totals[totals["unit"] == unit]

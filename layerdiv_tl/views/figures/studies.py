@@ -15,7 +15,6 @@ from ..._checks import choice, keywords
 from ..._registry import figure_of
 from ...components import Unit
 from ...ensemble.decomposition import NormAt
-from ...replication.claim_tests import mean_by_shape
 from .. import plotting as kit
 from .. import style
 from .curves import depth_panels
@@ -139,7 +138,7 @@ def study_scaling(
     fit = study.scaling(quantity, unit, least_parameters)
     # Differences from the uniform predictor are colors of the map only.
     measured_in = style.LABELS["quantity"][quantity][0].replace("less uniform", "hundredths")
-    titles = {"names": mean_by_shape(study, quantity, unit, least_parameters)["model"].tolist()}
+    titles = {"names": study.shape_means(quantity, unit, least_parameters)["model"].tolist()}
     return _draw(scaling_curve, fit, titles | {"y_title": f"{quantity}, mean over tasks ({measured_in})"} | options)
 
 

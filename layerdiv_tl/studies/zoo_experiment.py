@@ -10,10 +10,10 @@ from typing import Any
 
 from .. import zoo
 from .._checks import some_of
-from ..studies.depth_runner import run_depth
-from ..studies.runner import run_study
-from ..studies.study import Study
 from ..zoo.registry import SHIPPED
+from .depth_runner import run_depth
+from .runner import run_study
+from .study import Study
 
 # Information asks for thousands of rows; more of these tasks than of the others, then.
 MANY, SOME, FEW = 2048, 256, 128

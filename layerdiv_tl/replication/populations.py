@@ -1,0 +1,90 @@
+"""Means over what is independent of one another: models, the tasks of few models, training seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from scipy.stats import t
+
+from ..ensemble.intervals import LEAST, LEVEL, Estimate, estimate_function
+from ..ensemble.permutation import cluster_numbers
+
+# What differs between seeds is an average over shapes and tasks, which is nearly normal: Student's interval of three
+# is right for it, and wide.
+LEAST_SEEDS = 3
+# An estimate that nothing is known of.
+NOTHING = Estimate(np.nan, np.nan, np.nan, 0, "nothing")
+
+
+def mean_over(values: Float[np.ndarray, " value"], over: str) -> Estimate:
+    """The mean with Hall's interval; over "nothing" where there are fewer than `LEAST`. NaN is no value.
+
+    >>> e = mean_over(np.arange(8.0), "models")
+    >>> bool(e.low < e.value < e.high), mean_over(np.arange(7.0), "models").over
+    (True, 'nothing')
+    """
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return NOTHING
+    # Not `estimate`: an interval of nonnegative values may reach below 0 here, where they are of models.
+    found = estimate_function(np.positive, values, over=over if len(values) >= LEAST else "nothing")
+    return on_scale(found, float)
+
+
+def mean_over_seeds(values: Float[np.ndarray, " seed"]) -> Estimate:
+    """The mean over training seeds with Student's interval; over "nothing" where there are fewer than three.
+
+    >>> e = mean_over_seeds(np.array([1.0, 2.0, 3.0]))
+    >>> round(e.low, 3), e.value, round(e.high, 3)
+    (-0.484, 2.0, 4.484)
+    """
+    values = values[np.isfinite(values)]
+    n, mean = len(values), float(values.mean()) if len(values) else np.nan
+    if n < LEAST_SEEDS:
+        return Estimate(mean, np.nan, np.nan, n, "nothing")
+    half = float(t.ppf(0.5 + LEVEL / 2, n - 1) * values.std(ddof=1) / np.sqrt(n))
+    return Estimate(mean, mean - half, mean + half, n, "seeds")
+
+
+def mean_over_models(
+    values: pd.Series, clusters: Mapping[str, Hashable] | None = None, tasks: bool = True
+) -> tuple[Estimate, int]:
+    """The mean of numbers of (model, task) over models, or over the tasks of few models; and whose tasks these are.
+
+    Models of one cluster count as one. An interval over tasks speaks of other tasks on these models only, whose number
+    comes second (0 otherwise); without `tasks` there is none.
+    """
+    values = values[np.isfinite(values)]
+    means = values.groupby(level="model", sort=False).mean()
+    of_clusters = means.groupby(cluster_numbers(means.index.tolist(), clusters), sort=False).mean()
+    over_models = mean_over(of_clusters.to_numpy(), "models")
+    if over_models.over == "models" or not tasks:
+        return over_models, 0
+    over_tasks = mean_over(values.groupby(level="task", sort=False).mean().to_numpy(), "tasks")
+    return (over_tasks, len(means)) if over_tasks.over == "tasks" else (over_models, 0)
+
+
+def mean_by_shape(
+    models: pd.DataFrame, means: pd.Series, shapes: Mapping[str, Hashable], least_parameters: float = 0.0
+) -> pd.DataFrame:
+    """`members` and `mean` of every shape, in the name of its first model; training seeds are averaged.
+
+    Args:
+        models: As `Study.models` gives it.
+        means: A number of each model, NaN for none.
+        shapes: {model: shape}; others are shapes of their own.
+    """
+    about, means = models.set_index("model"), means.dropna()
+    means = means[about["parameters"][means.index] >= least_parameters]
+    table = pd.DataFrame({"model": means.index, "members": about["members"][means.index].to_numpy(float)})
+    by_shape = table.assign(mean=means.to_numpy(float)).groupby(cluster_numbers(means.index.tolist(), shapes))
+    return by_shape.agg({"model": "first", "members": "first", "mean": "mean"})
+
+
+def on_scale(e: Estimate, function: Callable[[float], float]) -> Estimate:
+    """An estimate that was taken on another scale (Fisher's z, a logarithm), back on its own."""
+    value, low, high = (float(function(x)) for x in e[:3])
+    return e._replace(value=value, low=low, high=high)
