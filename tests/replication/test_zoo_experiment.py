@@ -14,7 +14,7 @@ import layerdiv_tl as ld
 from layerdiv_tl.cli import main
 from layerdiv_tl.studies import zoo_experiment as experiment
 from layerdiv_tl.studies.information import PATTERN, stored_information
-from layerdiv_tl.views import report
+from layerdiv_tl.views import study_page as report
 from layerdiv_tl.views.figures.size_panels import SHUFFLED, information_panels, size_panels
 from layerdiv_tl.views.html import Page
 
