@@ -63,17 +63,10 @@ def curves(table: Path = TABLE) -> OverTraining:
     frame = pd.read_parquet(table)
     placed = checkpoints([f"{run}@step{step}" for run, step in frame[["run", "step"]].drop_duplicates().to_numpy()])
     places = [placed[f"{run}@step{step}"] for run, step in zip(frame["run"], frame["step"], strict=True)]
-    return OverTraining(
-        runs=tuple(frame["run"]),
-        shapes=tuple(place[1] for place in places),
-        tasks=tuple(frame["task"]),
-        seeds=np.array([place[2] for place in places]),
-        steps=frame["step"].to_numpy(dtype=np.int64),
-        totals={name: frame[name].to_numpy(dtype=float) for name in frame.columns.drop(["run", "task", "step"])},
-        components={place[1]: () for place in places},
-        terms={},
-        unit="sublayer",
-    )
+    frame = frame.assign(shape=[place[1] for place in places], seed=[place[2] for place in places])
+    totals = {name: tuple(x) if name in ("run", "shape", "task") else x.to_numpy(float) for name, x in frame.items()}
+    totals |= {name: frame[name].to_numpy(np.int64) for name in ("seed", "step")}
+    return OverTraining(totals, parts={}, unit="sublayer")
 
 
 def main(folder: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
 import pandas as pd
 
@@ -123,6 +123,18 @@ class DepthStudy(Result):
         by_time = sorted((a for a in self.analyses if a.name == name), key=lambda a: a.about["finished"])
         last = {a.model: a.result for a in by_time}
         return {model: last[model] for model in self.models if model in last}
+
+    def effects(self, of: Collection[tuple[str, str]]) -> dict[tuple[str, str], Effects]:
+        """{(model, task): effects} of these; only where they are of the rows that a task's last effects are of.
+
+        A run with another limit may have been stopped before it came to every checkpoint.
+        """
+        rows = ("prompts", "labels", "options", "multi_token")
+        own = (a for a in self.analyses if a.name == "effects" and (a.model, a.dataset) in of)
+        done = sorted(own, key=lambda a: a.about["finished"])
+        last = {a.dataset: [a.about["settings"][name] for name in rows] for a in done}
+        kept = [a for a in done if [a.about["settings"][name] for name in rows] == last[a.dataset]]
+        return {(a.model, a.dataset): cast(Effects, a.result) for a in kept}
 
     @property
     def claim_results(self) -> DepthResults:

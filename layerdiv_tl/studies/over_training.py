@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from .._checks import choice, instance, number, some_of, whole_number
 from ..components import Component, component_columns
 from ..depth.effect_results import Effects
-from ..ensemble.information.estimator import EstimatorName
-from ..ensemble.intervals import mean_interval
+from ..ensemble.intervals import estimate
 from ..errors import InputError
 from ..replication.populations import LEAST_SEEDS, mean_over_seeds
 from ..results import Result
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-    from ..components import Unit
-    from .study import Study
 
 # Quantities of a checkpoint: {name: (loss, term of the totals)}.
 QUANTITIES: Mapping[str, tuple[str, str]] = {
@@ -49,9 +45,7 @@ _UNITS = {
     **dict.fromkeys(INFORMATION, "bits"),
     **{f"{name}_effect": "logits" for name in EFFECTS},
 }
-# Settings that say which rows effects are of.
-_ROWS = ("prompts", "labels", "options", "multi_token")
-_ENDS = {"": "mean", "_low": "low", "_high": "high"}
+_NAMES = ["run", "shape", "seed", "task", "step"]
 _STEP = re.compile(r"(?P<run>.*?)[@/ _-]*step[-_ ]?(?P<step>\d+)")
 _SEED = re.compile(r"(?P<shape>.*?)[-_ ]*seed[-_ ]?(?P<seed>\d+)")
 
@@ -61,40 +55,28 @@ class OverTraining(Result):
     """Quantities of a study's checkpoints along the training step; made by `Study.over_training`.
 
     Attributes:
-        runs, tasks, shapes: The run, task and shape of each row: a checkpoint on a task. Runs of one shape differ in
-            their seed only.
-        seeds, steps: The training seed and step of each row.
-        totals: `{quantity: [row]}`, with `_low` and `_high` over the task's rows.
-        components: The components of each shape, in stream order.
-        terms: `{term: [row, component]}` of each component, NaN where a shape has fewer.
+        totals: The columns of `frame`: run, shape, seed, task, step, then `{quantity: [row]}` with `_low` and `_high`
+            over the task's rows. Runs of one shape differ in their seed only.
+        parts: The columns of `by_component`: the same names, the component's label, and `{term: [row]}`.
         unit: As in the study.
         sequences: The tasks whose options are scored as sequences, by log-likelihoods.
     """
 
-    runs: tuple[str, ...]
-    shapes: tuple[str, ...]
-    tasks: tuple[str, ...]
-    seeds: Int[np.ndarray, " row"]
-    steps: Int[np.ndarray, " row"]
-    totals: dict[str, Float[np.ndarray, " row"]]
-    components: dict[str, tuple[Component, ...]]
-    terms: dict[str, Float[np.ndarray, "row component"]]
+    totals: dict[str, Any]
+    parts: dict[str, Any]
     unit: str
     sequences: tuple[str, ...] = ()
 
-    @cached_property
+    @property
     def quantities(self) -> tuple[str, ...]:
         """The names of what was measured."""
-        return tuple(name for name in self.totals if not name.endswith(("_low", "_high")))
+        return tuple(name for name in self.totals if not name.endswith(("_low", "_high")) and name not in _NAMES)
 
     def units(self, task: str) -> dict[str, str]:
         """What each quantity is measured in on a task. Raises InputError for a task that was not measured."""
-        of_logits = "nats" if choice("task", task, tuple(dict.fromkeys(self.tasks))) in self.sequences else "logits"
+        tasks = tuple(dict.fromkeys(self.totals["task"]))
+        of_logits = "nats" if choice("task", task, tasks) in self.sequences else "logits"
         return {name: _UNITS.get(name, "logits²").replace("logits", of_logits) for name in self.quantities}
-
-    def _names(self) -> dict[str, Any]:
-        names = {"run": self.runs, "shape": self.shapes, "seed": self.seeds, "task": self.tasks, "step": self.steps}
-        return {name: list(column) for name, column in names.items()}
 
     def plot(self, kind: Literal["curves"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
@@ -102,19 +84,13 @@ class OverTraining(Result):
 
     def frame(self) -> pd.DataFrame:
         """One row per run, task and step, in this order: all quantities, with 95 % intervals over the task's rows."""
-        return pd.DataFrame(self._names() | self.totals)
+        return pd.DataFrame({name: list(column) for name, column in self.totals.items()})
 
     def by_component(self) -> pd.DataFrame:
         """One row per run, task, step and component: bias, diversity, net, and its own accuracy."""
-        frames = []
-        names = pd.DataFrame(self._names())
-        for row, shape in enumerate(self.shapes):
-            components = self.components[shape]
-            columns = names.iloc[[row] * len(components)].reset_index(drop=True)
-            own = pd.DataFrame({t: x[row, : len(components)] for t, x in self.terms.items()})
-            named = pd.concat([columns, pd.DataFrame(component_columns(components)), own], axis=1)
-            frames.append(named[own.notna().any(axis=1)])  # not every task has all of them
-        return pd.concat(frames, ignore_index=True)
+        named = component_columns(tuple(map(Component.parse, self.parts["component"])))
+        names = {name: list(self.parts[name]) for name in _NAMES}
+        return pd.DataFrame(names | named | {name: x for name, x in self.parts.items() if name not in names | named})
 
     def reached(self, share: float = 0.5) -> pd.DataFrame:
         """One row per run, task and quantity: the step at which it has gone a share of its way, from first to last.
@@ -126,24 +102,21 @@ class OverTraining(Result):
         """
         share = number("share", share, above=0, below=1)
         rows = []
-        frame = self.frame()
-        for (run, shape, seed, task), curve in frame.groupby(["run", "shape", "seed", "task"], sort=False):
-            steps = curve["step"].to_numpy(dtype=float)
+        keys = ["run", "shape", "seed", "task"]
+        for key, curve in self.frame().groupby(keys, sort=False):
             for name in self.quantities:
-                values = curve[name].to_numpy()
-                step, resolution = crossing(steps, values, share)
-                low, high = (curve.get(name + end, curve[name]).to_numpy() for end in ("_low", "_high"))
+                values, low, high = (curve.get(name + end, curve[name]).to_numpy() for end in ("", "_low", "_high"))
+                step, resolution = crossing(curve["step"].to_numpy(dtype=float), values, share)
                 if low[0] <= high[-1] and low[-1] <= high[0]:
                     step = resolution = np.nan
-                row = {"run": run, "shape": shape, "seed": seed, "task": task, "quantity": name}
-                ends = {"first": values[0], "last": values[-1]}
-                rows.append(row | ends | {"reached": step, "resolution": resolution})
+                row = dict(zip(keys, key, strict=True)) | {"quantity": name, "first": values[0], "last": values[-1]}
+                rows.append(row | {"reached": step, "resolution": resolution})
         return pd.DataFrame(rows)
 
     def order(self, reference: str = "accuracy", share: float = 0.5) -> pd.DataFrame:
         """Which quantity moves first: how many steps each goes a share of its way later than a reference does.
 
-        One row per shape, task and quantity: `lag` is the mean over training seeds of the step that it reached less
+        One row per shape, task and quantity: `lag` is the mean over training seeds of the step that it reached minus
         that of the reference, with Student's interval over seeds (three or more); `order` says "before", "later" or,
         where the interval holds 0 or there is none, "not told apart"; where no seed has a lag, which of the two does
         not move, or that the quantity is "not measured" at both ends. `resolution` is the mean gap between the
@@ -166,110 +139,81 @@ class OverTraining(Result):
                 told = f"{reference} does not move" if group["reached"].notna().any() else "does not move"
                 told = told if group[["first", "last"]].notna().all(axis=1).any() else "not measured"
             row = {"shape": shape, "task": task, "quantity": name, "n": lag.n, "reached": group["reached"].mean()}
-            row |= {"lag": lag.value, "lag_low": lag.low, "lag_high": lag.high, "resolution": group["gap"].mean()}
-            rows.append(row | {"order": told})
+            rows.append(row | lag.columns("lag") | {"resolution": group["gap"].mean(), "order": told})
         frame = pd.DataFrame(rows)
         frame.attrs["intervals"] = f"95 % intervals over training seeds, none of fewer than {LEAST_SEEDS}"
         return frame
 
     def __repr__(self) -> str:
-        counts = f"{len(set(self.runs))} runs × {len(set(self.steps.tolist()))} steps × {len(set(self.tasks))} tasks"
+        counts = " × ".join(f"{len(set(self.totals[name]))} {name}s" for name in ("run", "step", "task"))
         return f"OverTraining({counts}; {', '.join(self.quantities)})"
 
 
-def over_training(study: Study, unit: Unit, steps: Mapping[str, int] | None, estimator: str | None) -> OverTraining:
-    """What `Study.over_training` gives."""
-    totals = study._metrics(unit, "totals")
-    placed = checkpoints(list(totals["model"].unique()), steps)
-    wide: dict[str, pd.Series] = {}
-    for name, (loss, term) in QUANTITIES.items():
-        rows = totals[(totals["loss"] == loss) & (totals["term"] == term)].set_index(["model", "task"])
-        wide |= {name + end: rows[column] for end, column in _ENDS.items()}
-    frame = pd.DataFrame(wide)
-    frame = frame[frame.index.isin(placed, level="model")]
-    if estimator is not None:
-        choice("estimator", estimator, get_args(EstimatorName))
-        found = study.information(estimator, unit, models=list(placed)).set_index(["model", "task"])
-        for bits in INFORMATION:
-            ends = found.loc[found["term"] == bits, ["bits", "low", "high"]]
-            frame = frame.join(ends.set_axis([bits + end for end in _ENDS], axis=1))
-    where = [placed[model] for model, _ in frame.index]
-    frame = frame.assign(shape=[w[1] for w in where], seed=[w[2] for w in where], step=[w[3] for w in where])
-    frame = frame.assign(run=[w[0] for w in where]).reset_index().sort_values(["shape", "seed", "task", "step"])
-    components, terms = _component_terms(study, unit, frame)
-    cells = list(zip(frame["model"], frame["task"], strict=True))
-    for name, values, sums in _effects(study, unit, cells, [components[shape] for shape in frame["shape"]]):
-        terms[name] = values
-        for end, column in zip(_ENDS, sums.T, strict=True):
-            frame[name + end] = column
-    names = ["model", "task", "shape", "seed", "step", "run"]
-    settings = [cell["settings"] for cell in study.cells]
-    return OverTraining(
-        runs=tuple(frame["run"]),
-        shapes=tuple(frame["shape"]),
-        tasks=tuple(frame["task"]),
-        seeds=frame["seed"].to_numpy(dtype=np.int64),
-        steps=frame["step"].to_numpy(dtype=np.int64),
-        totals={str(name): frame[name].to_numpy(dtype=float) for name in frame.columns.drop(names)},
-        components=components,
-        terms=terms,
-        unit=unit,
-        sequences=tuple(dict.fromkeys(s["task"] for s in settings if not s["option_ids"])),
-    )
+def over_training(
+    totals: pd.DataFrame,
+    components: pd.DataFrame,
+    placed: Mapping[str, tuple[str, str, int, int]],
+    information: pd.DataFrame | None,
+    effects: Mapping[tuple[str, str], Effects],
+    **about: Any,
+) -> OverTraining:
+    """What `Study.over_training` gives.
 
+    Args:
+        totals, components, information: A study's totals, `Study.components` and `Study.information` of one unit.
+        placed: The models that are checkpoints, as `checkpoints` gives them.
+        effects: {(model, task): result}, as far as there are any.
+        about: The other attributes.
 
-def _effects(
-    study: Study, unit: Unit, cells: Sequence[tuple[str, str]], components: Sequence[tuple[Component, ...]]
-) -> Iterator[tuple[str, Float[np.ndarray, "cell component"], Float[np.ndarray, "cell 3"]]]:
-    """(quantity, each component's, their sum with its ends) of the effects that lie in a study's folders, if any do.
-
-    NaN where a cell or a component has none, or where a cell's are of other rows than those that were finished last: a
-    run with another limit may have been stopped before it came to every checkpoint.
+    Raises InputError where checkpoints of one shape have different components.
     """
-    depth = study.depth if unit == "sublayer" else None
-    some = () if depth is None else depth.analyses
-    done = [(a, a.result) for a in some if isinstance(a.result, Effects) and (a.model, a.dataset) in cells]
-    rows = {(a.model, a.dataset): [a.about["settings"][name] for name in _ROWS] for a, _ in done}
-    last = {a.dataset: rows[a.model, a.dataset] for a, _ in sorted(done, key=lambda found: found[0].about["finished"])}
-    stored = {(a.model, a.dataset): x for a, x in done if rows[a.model, a.dataset] == last[a.dataset]}
-    for name in EFFECTS if any(cell in stored for cell in cells) else ():
-        found = np.full((len(cells), max(map(len, components))), np.nan)
-        sums = np.full((len(cells), 3), np.nan)
-        for row, cell in enumerate(cells):
-            if (effects := stored.get(cell)) is None or name not in effects.effects:
-                continue
-            values = effects.effect(name)
-            of = dict(zip(effects.components, values.mean(0), strict=True))
-            found[row, : len(components[row])] = [of.get(component, np.nan) for component in components[row]]
-            total = values.sum(1)
-            sums[row] = total.mean(), *mean_interval(total)
-        yield f"{name}_effect", found, sums
-
-
-def _component_terms(
-    study: Study, unit: Unit, frame: pd.DataFrame
-) -> tuple[dict[str, tuple[Component, ...]], dict[str, np.ndarray]]:
-    """The components of every shape on any task, and each one's terms in the rows of a frame."""
-    table = study.components(unit)
-    cells = {key: rows.set_index("component") for key, rows in table.groupby(["model", "task"], sort=False)}
-    keys = list(zip(frame["model"], frame["task"], strict=True))
-    found: dict[str, dict[str, pd.Index]] = {}
-    for shape, (model, task) in zip(frame["shape"], keys, strict=True):
-        labels, of_run = (cells[model, task].index, found.setdefault(shape, {}))
-        if not of_run.setdefault(task, labels).equals(labels):
+    keys = ["model", "task"]
+    terms = {pair: name for name, pair in QUANTITIES.items()}
+    rows = totals.assign(term=[terms.get(pair, "") for pair in zip(totals["loss"], totals["term"], strict=True)])
+    frame = _columns(rows[rows["term"] != ""], "mean", QUANTITIES)
+    if information is not None:
+        frame = frame.join(_columns(information[information["term"].isin(INFORMATION)], "bits", INFORMATION))
+    own = {name: {key: e.effect(name) for key, e in effects.items() if name in e.effects} for name in EFFECTS}
+    for name, of in own.items() if effects else ():
+        sums = {key: estimate(values.sum(1)).columns(f"{name}_effect") for key, values in of.items()}
+        frame = frame.join(pd.DataFrame(list(sums.values()), pd.MultiIndex.from_tuples(sums, names=keys)))
+    where = pd.DataFrame(list(placed.values()), list(placed), ["run", "shape", "seed", "step"])
+    order = ["shape", "seed", "task", "step"]
+    frame = frame.reset_index().join(where, on="model", how="inner").sort_values(order)
+    parts = components[[*keys, "component", *(term for term in COMPONENT_TERMS if term in components)]]
+    for name, of in own.items() if effects else ():
+        means = {
+            (*key, component.label): value
+            for key, values in of.items()
+            for component, value in zip(effects[key].components, values.mean(0), strict=True)
+        }
+        column = pd.Series(means, name=f"{name}_effect").rename_axis([*keys, "component"])
+        parts = parts.join(column, on=[*keys, "component"])
+    parts = frame[[*keys, "run", "shape", "seed", "step"]].merge(parts, on=keys, sort=False)
+    for (shape, _), group in parts.groupby(["shape", "task"], sort=False):
+        labels = group.groupby("model", sort=False)["component"].agg(tuple).tolist()
+        if other := [some for some in labels if some != labels[0]]:
             raise InputError(
-                f"the checkpoints of {shape!r} have different components ({len(of_run[task])} and {len(labels)}): "
+                f"the checkpoints of {shape!r} have different components ({len(labels[0])} and {len(other[0])}): "
                 "checkpoints of one run have one shape and one precision; give steps= for those that belong together."
             )
-    # Log-likelihoods have a component more than logits, the normalizer in `constant`.
-    names = {shape: max(tasks.values(), key=len) for shape, tasks in found.items()}
-    most = max(map(len, names.values()))
-    terms = {}
-    for term in (t for t in COMPONENT_TERMS if t in table):
-        terms[term] = np.full((len(keys), most), np.nan)
-        for row, (key, shape) in enumerate(zip(keys, frame["shape"], strict=True)):
-            terms[term][row, : len(names[shape])] = cells[key][term].reindex(names[shape])
-    return {shape: tuple(map(Component.parse, labels)) for shape, labels in names.items()}, terms
+    return OverTraining(_stored(frame), _stored(parts), **about)
+
+
+def _columns(rows: pd.DataFrame, value: str, names: Iterable[str]) -> pd.DataFrame:
+    """{name, _low, _high} of each term, by (model, task); NaN for what was not measured."""
+    wide = rows.pivot(index=["model", "task"], columns="term", values=[value, "low", "high"])
+    ends = {"": value, "_low": "low", "_high": "high"}
+    wide = wide.reindex(columns=[(ends[end], name) for name, end in product(names, ends)])
+    return wide.set_axis([name + end for name, end in product(names, ends)], axis=1)
+
+
+def _stored(frame: pd.DataFrame) -> dict[str, Any]:
+    """Columns as a result holds them: names first; numbers as arrays, texts as tuples."""
+    ordered = frame[[*_NAMES, *frame.columns.drop([*_NAMES, "model"])]]
+    return {
+        str(name): column.to_numpy() if column.dtype.kind in "fi" else tuple(column) for name, column in ordered.items()
+    }
 
 
 def checkpoints(names: Sequence[str], steps: Mapping[str, int] | None = None) -> dict[str, tuple[str, str, int, int]]:

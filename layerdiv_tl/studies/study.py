@@ -18,6 +18,7 @@ from .._checks import choice, file_path, shown, text
 from .._files import PARTIAL, written
 from ..components import Unit
 from ..ensemble.fits import LogFit, log_fit
+from ..ensemble.information.estimator import EstimatorName
 from ..ensemble.reweight import Reweighting, reweight
 from ..errors import InputError
 from ..replication.claim import Evidence, claim_tests, claim_tests_over_seeds, claims_frame
@@ -30,7 +31,7 @@ from ..results import load_result
 from .depth_study import DepthStudy
 from .folder import CARD, OLD, Unread, card_of, read_newest, refuse_two_models, write_page
 from .information import CELL, PATTERN, study_information
-from .over_training import OverTraining, over_training
+from .over_training import OverTraining, checkpoints, over_training
 from .shards import FORMAT, META, METRICS, Shard, digest_of, file_digest
 from .tables import StudyTables
 
@@ -291,8 +292,24 @@ class Study(StudyTables):
         >>> training.frame()[["run", "step", "accuracy"]].values.tolist()
         [['model', 1, 1.0], ['model', 2, 1.0]]
         """
-        self._metrics(unit)
-        return over_training(self, unit, steps, estimator)
+        totals = self._metrics(unit, "totals")
+        placed = checkpoints(totals["model"].unique().tolist(), steps)
+        information = None
+        if estimator is not None:
+            name = choice("estimator", estimator, get_args(EstimatorName))
+            information = self.information(name, unit, models=list(placed))
+        about = [cell["settings"] for cell in self.cells]
+        found = [(model, task) for model, task in {(s["model"], s["task"]) for s in about} if model in placed]
+        effects = self.depth.effects(found) if self.depth is not None and unit == "sublayer" else {}
+        return over_training(
+            totals,
+            self.components(unit),
+            placed,
+            information,
+            effects,
+            unit=unit,
+            sequences=tuple(dict.fromkeys(s["task"] for s in about if not s["option_ids"])),
+        )
 
     def layer_sharing(
         self, unit: Unit = "sublayer", pairs: Mapping[str, str] | None = None, seeds: Seeds | None = None

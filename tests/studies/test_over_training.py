@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.components import Component
 from layerdiv_tl.studies.over_training import OverTraining, checkpoints, crossing
 from layerdiv_tl.views.depth_page import depth_page
 from layerdiv_tl.views.findings import depth_findings
@@ -28,9 +27,10 @@ def curves(lags):
     rise = {"accuracy": np.full(len(steps), 500.0), "diversity": 500.0 + np.array(lags, dtype=float)[seeds]}
     totals = {name: np.clip((steps - at) / 400 + 0.5, 0, 1) for name, at in rise.items()}
     totals |= {"loss": np.ones(len(steps)), "loss_low": np.zeros(len(steps)), "loss_high": 2 * np.ones(len(steps))}
-    names = {"runs": tuple(f"d4-seed{s}" for s in seeds), "shapes": ("d4",) * len(steps), "tasks": ("t",) * len(steps)}
-    rows = {"components": {"d4": (Component("embed"),)}, "terms": {"bias": np.zeros((len(steps), 1))}}
-    return OverTraining(**names, seeds=seeds, steps=steps, totals=totals, **rows, unit="sublayer")
+    names = {"run": tuple(f"d4-seed{s}" for s in seeds), "shape": ("d4",) * len(steps), "task": ("t",) * len(steps)}
+    names |= {"seed": seeds, "step": steps}
+    parts = {"component": ("embed",) * len(steps), "bias": np.zeros(len(steps))}
+    return OverTraining(names | totals, names | parts, unit="sublayer")
 
 
 @pytest.mark.full
@@ -136,11 +136,11 @@ def test_what_stands_still_or_is_missing_is_said():
     still = training.order("loss").set_index("quantity")["order"]
     assert still["diversity"] == "loss does not move"
     values = training.totals["diversity"].copy()
-    values[training.steps == 800] = np.nan
+    values[training.totals["step"] == 800] = np.nan
     bridged = replace(training, totals=training.totals | {"diversity": values}).order().set_index("quantity")
     assert (bridged["n"]["diversity"], bridged["order"]["diversity"]) == (3, "later")
     assert bridged["resolution"]["diversity"] > training.order().set_index("quantity")["resolution"]["diversity"]
-    values[training.steps == 2000] = np.nan
+    values[training.totals["step"] == 2000] = np.nan
     cut = replace(training, totals=training.totals | {"diversity": values}).order().set_index("quantity")
     assert cut["order"]["diversity"] == "not measured"
 
