@@ -128,7 +128,7 @@ def run_depth(options: argparse.Namespace) -> int:
     the rules of the code released with arXiv 2505.13898. Started again with the same arguments it continues where
     it stopped. A study in the same folder shows them in its report.
     """
-    from ..studies import depth_runner
+    from ..studies import runner
     from ..views.findings import depth_findings
     from ..views.tables import write_depth_frames
 
@@ -143,7 +143,7 @@ def run_depth(options: argparse.Namespace) -> int:
             f"Every layer is skipped and removed on up to {options.limit} rows of each task, which takes minutes on a "
             "CPU: a smaller --limit, --questions 0, or some --analyses take less …"
         )
-    study = depth_runner.run_depth(
+    study = runner.run_depth(
         options.model or "default",
         options.task,
         texts,

@@ -16,8 +16,8 @@ from ..errors import InputError
 from ..model.load import Model
 from .folder import failing
 from .grid import load_claimed
-from .runner import read_job
 from .shards import Cell
+from .study_jobs import read_work
 
 
 def dry_run(
@@ -35,17 +35,17 @@ def dry_run(
     >>> frame[["model", "rows", "rows_left", "tokens"]].values.tolist()
     [['zoo/d1', 8, 8, 208]]
     """
-    grid, job = read_job(models, tasks, units, limit, data, **settings)
+    grid, work = read_work(models, tasks, units, limit, Path(), data, **settings)
     records: list[dict[str, Any]] = []
     failures: list[str] = []
     with tempfile.TemporaryDirectory() as empty:
-        job = replace(job, out=Path(empty) if out is None else file_path("out", out))
+        work = replace(work, out=Path(empty) if out is None else file_path("out", out))
         for name, x in grid.items():
             with failing(failures, name):
-                model, identity = load_claimed(name, x, job.out, job.load, look_only=True)
-                batch_tokens = model.checked_batch_tokens(job.asked["batch_tokens"])
+                model, identity = load_claimed(name, x, work.out, work.load, look_only=True)
+                batch_tokens = model.checked_batch_tokens(work.asked["batch_tokens"])
                 per_token: dict[str, float] = {}
-                for where, cell in job.cells(model, identity, batch_tokens, failures):
+                for where, cell in work.cells(model, identity, batch_tokens, failures):
                     with failing(failures, where):
                         missing = [] if cell.finished else [cell.rows(number) for number in cell.missing()]
                         left = np.concatenate([np.empty(0, dtype=int), *missing])

@@ -1,39 +1,31 @@
-"""Running a study, models × tasks × units: it can be stopped, shared between processes and resumed."""
+"""Running a study, models × tasks × units, or depth analyses: in a folder that can be resumed and shared."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import multiprocessing
 import os
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, get_args
 
-from .._checks import flag, some_of, whole_number
-from .._files import sweep, write_text, written
-from .._progress import progress
+from .._checks import choice, flag, listed, some_of, whole_number
 from ..components import Unit
-from ..ensemble.intervals import wilson
+from ..depth.quantities import UNITS, AblatedPart
 from ..errors import InputError
-from ..model.fingerprint import Identity
-from ..model.load import Model, set_num_threads
-from ..model.prompts import encode
-from ..tasks.baselines import bag_of_words
+from ..model.prompts import to_python
+from ..tasks.questions import SAMPLE_QUESTIONS
+from ..tasks.questions import questions as read_questions
+from ..tasks.specs import SAMPLE_TASKS
 from ..tasks.task import Task, task
-from .folder import failing, made_by
-from .grid import load_claimed, load_options, models_of, output_folder, tasks_of
-from .ranks import first_shard
-from .shards import FORMAT, META, METRICS, Cell, Shard, cell_of, file_digest, metrics_of, write_json
+from .depth_jobs import DepthWork
+from .depth_study import ANALYSES, STANDARD, DepthStudy
+from .grid import load_options, models_of, output_folder, tasks_of
 from .study import Study
+from .study_jobs import read_work
 
-T = TypeVar("T")
-# Of tasks that many models read: counting words can outlast a small model.
-_KNOWN_BASELINES: dict[str, dict[str, Any]] = {}
+# Prompts of each task that residual norms, skips and the lens read where no texts are given.
+PROMPTS_PER_TASK = 16
+SYNTHETIC_QUESTIONS = "synthetic/k_hop"
 
 
 def run_study(
@@ -86,232 +78,83 @@ def run_study(
     """
     named = dict(template=template, shots=shots, seed=seed, train=train, multi_token=multi_token, chat=chat)
     named |= dict(keep_text=keep_text, batch_tokens=batch_tokens, load=load)
-    grid, job = read_job(models, tasks, units, limit, data, **named)
     workers = whole_number("workers", workers, 1)
+    grid, work = read_work(models, tasks, units, limit, Path(), data, **named)
     in_memory = [name for name, x in grid.items() if not isinstance(x, str | os.PathLike | None)]
     if workers > 1 and in_memory:
         raise InputError(f"workers={workers} needs models by name, and {in_memory[0]!r} is in this process's memory.")
-    job = replace(job, out=(folder := output_folder(out)))
-    # One process is this one.
-    workers = min(workers, len(grid))
-    parts = in_processes(job.run, grid, workers) if workers > 1 else [job.run(grid)]
-    failures = [failure for failed, _ in parts for failure in failed]
-    try:
-        study = Study.collect([folder], {cell for _, done in parts for cell in done})
-    except InputError as error:
-        raise InputError(" ".join(failures) or str(error)) from error
-    return replace(study, failures=(*failures, *study.failures))
+    return replace(work, out=output_folder(out)).collected(Study, grid, workers)
 
 
-def read_job(
-    models: Any,
-    tasks: Any,
-    units: Any,
-    limit: Any,
-    data: Any,
+def run_depth(
+    models: Any = "default",
+    tasks: Any = None,
+    texts: Sequence[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
     *,
-    template: Any = None,
-    shots: Any = 0,
-    seed: Any = 0,
-    train: Any = None,
-    multi_token: Any = False,
-    chat: Any = False,
-    keep_text: Any = False,
-    batch_tokens: Any = None,
-    load: Any = None,
-) -> tuple[dict[str, Any], Job]:
-    """{name: model} and the work on each, in no folder yet: the arguments of `run_study`, checked. InputError."""
-    grid, options = models_of(models), load_options(load)
-    names = tasks_of(tasks)
-    seed = whole_number("seed", seed, 0)
-    for name, value in {"multi_token": multi_token, "chat": chat, "keep_text": keep_text}.items():
-        flag(name, value)
-    cuts = [cast(Unit, unit) for unit in dict.fromkeys(some_of("units", units, get_args(Unit)))]
-    read: dict[str, Any] = {"limit": limit, "template": template, "shots": shots, "seed": seed, "train": train}
-    ready = [t if isinstance(t, Task) else task(t, data, **read) for t in names]
-    called = [t.name for t in ready]
-    if twice := [name for name in called if called.count(name) > 1]:
-        raise InputError(f"two tasks are called {twice[0]!r}: give each once, under a name of its own.")
-    # What somebody else would have to ask for to get the same cell; rows from Python's memory cannot be asked for.
-    asked = {name: value for name, value in read.items() if name != "train"}
-    asked |= {"chat": chat, "multi_token": multi_token, "batch_tokens": batch_tokens}
-    asked["trust_remote_code"] = bool(options.get("trust_remote_code"))
-    asked |= {name: None if rows is None else str(rows) for name, rows in (("data", data), ("train", train))}
-    on_disk = all(rows is None or isinstance(rows, str | os.PathLike) for rows in (data, train))
-    by_name = {t.name for x, t in zip(names, ready, strict=True) if on_disk and not isinstance(x, Task)}
-    return grid, Job(ready, cuts, keep_text, options, asked, by_name)
+    analyses: Sequence[str] | str | None = None,
+    data: Any = None,
+    limit: int | None = 64,
+    drop: int | None = None,
+    part: AblatedPart = "layer",
+    score: str = "loss",
+    ask: Any = None,
+    questions: int = 32,
+    multi_token: bool = False,
+    seed: int = 0,
+    batch_tokens: int | None = None,
+    load: Mapping[str, Any] | None = None,
+) -> DepthStudy:
+    """Run the standard depth analyses of one or several models, in a folder that can be resumed.
 
+    Residual norms, skips (at all tokens; at earlier ones for later ones), the logit lens, the depth score; for each
+    task, or for the texts where no task is named, the agreement of direct measures with ablation and a plan of what
+    to drop; and linear maps from each model to the next.
 
-@dataclass(frozen=True)
-class Job:
-    """The work on every model of a study; the arguments of `run_study`, read."""
+    Args:
+        models, data, limit, multi_token, load: As in `run_study`; the first 64 rows of each task, by default.
+        tasks: As in `run_study`; None is the authored sample tasks, or none where there are texts.
+        texts: What residual norms, skips and the lens read, of which some must have 4 tokens; None is the first 16
+            prompts of each task.
+        analyses: Which to run, by name; None is the standard set. "effects" is not in it: of a task, what each sublayer
+            does to the answer directly and in all (`effects`, by mean ablation), which `Study.over_training` reads.
+        out: The folder; None is a temporary one. Finished analyses are not computed again. A study may lie in it too,
+            and its report then shows both.
+        drop, part, score: How many layers the plan drops (None: a fifth), of which part and by which score: see
+            `drop_plan`.
+        ask, questions: The depth score's questions, as the source of `ld.depth.questions`, and how many of each number
+            of steps; 0 leaves it out. None asks `sample/hops`, or `synthetic/k_hop` of a model whose tokenizer does not
+            know the words (the zoo's), or none of one that knows neither.
+        seed, batch_tokens: As in the analyses.
 
-    tasks: list[Task]
-    units: list[Unit]
-    keep_text: bool
-    load: dict[str, Any]
-    asked: dict[str, Any]
-    by_name: set[str]
-    out: Path = Path()
-
-    def run(self, grid: Mapping[str, Any]) -> tuple[list[str], set[Path]]:
-        """Measure these models: a sentence for everything that failed, and the folders of finished cells."""
-        failures: list[str] = []
-        done: set[Path] = set()
-        for name, x in grid.items():
-            with failing(failures, name):
-                model, identity = load_claimed(name, x, self.out, self.load)
-                batch_tokens = model.checked_batch_tokens(self.asked["batch_tokens"])
-                for where, cell in self.cells(model, identity, batch_tokens, failures):
-                    with failing(failures, where):
-                        done.add(self._computed(model, cell, batch_tokens))
-                del model
-        return failures, done
-
-    def cells(
-        self, model: Model, identity: Identity, batch_tokens: int, failures: list[str]
-    ) -> Iterator[tuple[str, Cell]]:
-        """Every cell of a model, after its name in a sentence; one that cannot be is a sentence in `failures`."""
-        for t in self.tasks:
-            prompts, where = None, f"{model.name} on {t.name}"
-            with failing(failures, where):
-                prompts = prepared(t, model, self.asked["chat"], self.asked["multi_token"])
-                ids = encode(model, list(prompts.prompts))
-            for unit in self.units if prompts is not None else ():
-                yield f"{where} at unit {unit}", cell_of(model, identity, prompts, unit, self.out, ids, batch_tokens)
-
-    def _computed(self, model: Model, cell: Cell, batch_tokens: int) -> Path:
-        """Compute the missing shards of one cell, then its metrics; its folder."""
-        prompts = cell.task
-        try:
-            cell.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{str(cell.folder)!r} cannot be made ({error.strerror}).") from error
-        if self.keep_text:
-            lines = "".join(json.dumps({"row": i, "prompt": p}) + "\n" for i, p in enumerate(prompts.prompts))
-            write_text(cell.folder / "prompts.jsonl", lines)
-        metrics = cell.folder / METRICS
-        if cell.finished:
-            return cell.folder
-        sweep(cell.folder)
-        start, computed = time.time(), 0
-        total = len(prompts)
-        stored = total - sum(len(cell.rows(number)) for number in cell.missing())
-        title = f"{model.name} on {prompts.name} ({cell.unit})"
-        with progress(title, total, "prompt", stored):
-            for number in cell.missing(first_shard(cell.count)):
-                cell.compute(model, number, batch_tokens)
-                computed += len(cell.rows(number))
-        seconds = time.time() - start
-        frame = metrics_of(_whole_shards(cell, model, batch_tokens))
-        with written(metrics) as partial:
-            frame.to_parquet(partial, index=False)
-        asked = self.asked if prompts.name in self.by_name else None
-        write_json(cell.folder / META, _meta(model, cell, asked, seconds, computed))
-        return cell.folder
-
-
-def prepared(task: Task, model: Model, chat: bool = False, multi_token: bool = False) -> Task:
-    """The task as this model can take it: in its chat's form if wanted, with option ids, cut to its context."""
-    task = task.as_chat(model) if chat else task
-    task = task.resolve(model, multi_token)
-    return task if model.context is None else task.fit(model, model.context)
-
-
-def _whole_shards(cell: Cell, model: Model, batch_tokens: int) -> Iterator[Shard]:
-    """All shards in order; one that is not whole is computed again, once."""
-    for number in range(cell.count):
-        try:
-            yield cell.read(number)
-        except InputError:
-            cell.compute(model, number, batch_tokens)
-            yield cell.read(number)
-
-
-def _meta(model: Model, cell: Cell, asked: dict[str, Any] | None, seconds: float, rows: int) -> dict[str, Any]:
-    t = cell.task
-    about = {name: getattr(t, name) for name in ("source", "license", "dropped", "truncated", "scored")}
-    return about | {
-        "format": FORMAT,
-        "settings": cell.settings,
-        "metrics": file_digest(cell.folder / METRICS),
-        "asked": asked,
-        "baselines": _baselines(t, f"{t.prompt_hash} {t.options} {cell.settings['labels']}"),
-        "rows_here": rows,
-        "seconds_here": round(seconds, 3),
-        "rows_per_second": round(rows / seconds, 3) if rows else None,
-        **made_by(model),
-    }
-
-
-def _baselines(t: Task, key: str) -> dict[str, Any]:
-    """Accuracy of guessing and of word counts, as shares; word counts with a 95 % interval, None for few rows."""
-    if key not in _KNOWN_BASELINES:
-        words = None
-        # A class with fewer rows than folds is refused; where every prompt has its own options there are no classes.
-        with contextlib.suppress(InputError):
-            correct = bag_of_words(t)
-            words = [float(x) for x in (correct.mean(), *wilson(correct.sum(), len(correct)))]
-        _KNOWN_BASELINES[key] = {"chance": 1 / t.option_count, "bag_of_words": words}
-    return _KNOWN_BASELINES[key]
-
-
-def in_processes(work: Callable[[dict[str, Any]], T], grid: Mapping[str, Any], workers: int) -> list[T]:
-    """What `work` gives for each {name: model} of a grid, by so many processes, in the grid's order.
-
-    Whatever ends this process, an interrupt or a kill, ends them too, at once. Raises InputError where one of them
-    was ended.
+    A model or analysis that fails is named in `failures` and the others go on. Raises InputError for input that
+    names nothing, for analyses that lack what they need (a task, a second model, questions), and where nothing at all
+    could be measured.
     """
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-
-    before = set(multiprocessing.active_children())
-    # Processes that each take all cores only wait for one another.
-    share = max(1, (os.cpu_count() or 1) // workers)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _begin, (share,)) as pool:
-        try:
-            with _not_interrupted():
-                futures = [pool.submit(work, {name: x}) for name, x in grid.items()]
-            return [future.result() for future in futures]
-        except BrokenProcessPool as error:
-            raise InputError(
-                "a process of workers= was ended: in a script, call it below `if __name__ == '__main__':`; elsewhere "
-                "there may be too little memory for so many models at a time, so give fewer. What is finished is kept "
-                "in out."
-            ) from error
-        except BaseException:  # an interrupt: leaving the pool would wait for what they are at
-            for process in set(multiprocessing.active_children()) - before:
-                process.terminate()
-            raise
-
-
-def _begin(cores: int) -> None:
-    """What a worker does first: take its part of the cores, and end when its parent is gone."""
-    from tqdm import tqdm
-
-    tqdm.set_lock(threading.RLock())  # its own would be a semaphore of the system, which an ended process leaves behind
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # at a terminal all processes get it; the parent ends its workers
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_follow_parent, daemon=True).start()
-    set_num_threads(cores)
-
-
-def _follow_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(128 + signal.SIGTERM)
-
-
-@contextlib.contextmanager
-def _not_interrupted() -> Iterator[None]:
-    """Processes that are started here take no notice of an interrupt from their first moment on."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+    grid, options = models_of(models), load_options(load)
+    tasks = ([] if texts is not None else list(SAMPLE_TASKS)) if tasks is None else tasks
+    names = tasks_of(tasks) if not isinstance(tasks, list | tuple) or tasks else []
+    wanted = STANDARD if analyses is None else tuple(some_of("analyses", analyses, list(ANALYSES)))
+    ready = [t if isinstance(t, Task) else task(t, data, limit=limit, seed=seed) for t in names]
+    questions, seed = whole_number("questions", questions, 0), whole_number("seed", seed, 0)
+    flag("multi_token", multi_token)
+    choice("part", part, get_args(AblatedPart))
+    choice("score", score, UNITS)
+    drop = None if drop is None else whole_number("drop", drop, 1)
+    if texts is None:
+        texts = [prompt for t in ready for prompt in t.prompts[:PROMPTS_PER_TASK]]
+    texts = listed("texts", texts, "a list of texts")
+    if not texts:
+        raise InputError("texts is empty: give a list of texts.")
+    for name, lacks, reason in (
+        ("effects", not ready, "effects are of a task's answers: name a task."),
+        ("map_layers", len(grid) < 2, "map_layers is from one model to the next: give several."),
+        ("depth_score", not questions, "depth_score needs questions above 0."),
+    ):
+        if lacks and name in wanted and analyses is not None:
+            raise InputError(reason)
+    # Before models are loaded.
+    sources = ((SAMPLE_QUESTIONS, SYNTHETIC_QUESTIONS) if ask is None else (ask,)) if questions else ()
+    asked = [read_questions(x, limit=questions) for x in sources if "depth_score" in wanted]
+    read = (to_python(texts), ready, drop, part, score, asked, multi_token, seed, batch_tokens)
+    return DepthWork(options, output_folder(out), wanted, *read).collected(DepthStudy, grid)

@@ -174,7 +174,7 @@ class Study(StudyTables):
         They are read once: load the study again for those of a later run. Raises InputError where they are of another
         model that has the same name.
         """
-        study = DepthStudy.collect([folder for folder in self.folders if os.path.isdir(os.path.expanduser(folder))])
+        study = DepthStudy.collect([folder for folder in self.folders if Path(folder).expanduser().is_dir()])
         if study is not None:
             cards = [(cell["folder"], card_of(cell)) for cell in self.cells]
             refuse_two_models([*cards, *((", ".join(study.folders), card_of(a.about)) for a in study.analyses)])

@@ -11,8 +11,7 @@ from typing import Any
 from .. import zoo
 from .._checks import some_of
 from ..zoo.registry import SHIPPED
-from .depth_runner import run_depth
-from .runner import run_study
+from .runner import run_depth, run_study
 from .study import Study
 
 # Information asks for thousands of rows; more of these tasks than of the others, then.

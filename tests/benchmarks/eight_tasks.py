@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 import layerdiv_tl as ld
-from layerdiv_tl.studies.runner import prepared
+from layerdiv_tl.studies.study_jobs import prepared
 from layerdiv_tl.tasks.specs import EIGHT_TASKS
 
 

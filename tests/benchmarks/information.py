@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 import layerdiv_tl as ld
-from layerdiv_tl.studies.runner import prepared
+from layerdiv_tl.studies.study_jobs import prepared
 from layerdiv_tl.tasks.specs import EIGHT_TASKS
 
 ESTIMATORS = ("gaussian", "vote", "variational")

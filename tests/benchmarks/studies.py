@@ -19,7 +19,7 @@ import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.model.prompts import encode
-from layerdiv_tl.studies.runner import prepared
+from layerdiv_tl.studies.study_jobs import prepared
 from layerdiv_tl.tasks.specs import EIGHT_TASKS
 
 BATCH = 8

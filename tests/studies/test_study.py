@@ -18,7 +18,6 @@ import torch
 import layerdiv_tl as ld
 from layerdiv_tl.cli import main
 from layerdiv_tl.ensemble.losses import LOSSES
-from layerdiv_tl.studies import runner as running
 from layerdiv_tl.studies import shards
 from layerdiv_tl.studies.dry_run import dry_run
 from layerdiv_tl.studies.grid import tasks_of
@@ -386,7 +385,7 @@ def test_memory_does_not_grow_with_rows(folder, tmp_path):
         cell = next((tmp_path / str(count)).glob("*/*/*"))
         loaded = (shards.Shard.load(file) for file in sorted(cell.glob("shard-*")))
         tracemalloc.start()
-        running.metrics_of(loaded)
+        shards.metrics_of(loaded)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.3 * peaks[0]

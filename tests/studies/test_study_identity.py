@@ -461,7 +461,7 @@ DEPTH = [
 @pytest.mark.parametrize("name", [*DEPTH, "multi_token", "batch_tokens"])
 def test_strange_arguments_of_a_depth_study_end_in_a_sentence(model, tmp_path, name, monkeypatch):
     monkeypatch.setattr(
-        "layerdiv_tl.studies.depth_runner.jobs_of", lambda *given: []
+        "layerdiv_tl.studies.depth_jobs.analyses_of", lambda *given: []
     )  # the arguments, not the analyses
     for value in STRANGE:
         asked = {"models": {"m": model}, "texts": TEXTS, "out": tmp_path / "out", name: value}

@@ -1,0 +1,169 @@
+"""The work of a depth study on a model: its standard analyses, each in a file of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .. import depth
+from ..depth.effects import effects
+from ..depth.quantities import AblatedPart, ablatable_components
+from ..errors import InputError
+from ..model.fingerprint import Identity
+from ..model.load import Model
+from ..model.options import ids_after_text, knows
+from ..model.prompts import encode
+from ..results import Result
+from ..tasks.questions import Questions
+from ..tasks.task import Task
+from .depth_study import FORMAT, STANDARD, Analysis, analysis_file, is_whole
+from .folder import made_by
+from .shards import digest_of
+from .work import Job, Work
+
+# Shorter texts have no token that is skipped, one that is measured, and a cut between them.
+LEAST_TOKENS = 4
+# Analyses that read no texts where a task is named.
+_WITHOUT_TEXTS = frozenset(("depth_score", "effects"))
+
+
+@dataclass(frozen=True)
+class DepthWork(Work):
+    """The analyses of every model, and what they read; the arguments of `run_depth`, read."""
+
+    analyses: tuple[str, ...]
+    texts: list[str]
+    tasks: list[Task]
+    drop: int | None
+    part: AblatedPart
+    score: str
+    questions: list[Questions]  # of which a model is asked the first that its tokenizer knows
+    multi_token: bool
+    seed: int
+    batch_tokens: int | None
+    # The model that came before, from which layers are mapped.
+    before: list[tuple[Model, Identity]] = field(default_factory=list)
+
+    def jobs(self, model: Model, identity: Identity, failures: list[str]) -> Iterator[Job]:
+        """The analyses of a model that are wanted."""
+        for one in analyses_of(model, self.before[0] if self.before else None, self):
+            if one.analysis in self.analyses:
+                what = f"{one.analysis} of {model.name} ({one.dataset})"
+                yield what, partial(_run, self.out, model, identity, one)
+        self.before[:] = [(model, identity)]
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """One analysis to run: everything its numbers follow from, besides the model, and the call that makes it."""
+
+    analysis: str
+    dataset: str
+    settings: dict[str, Any]
+    make: Callable[[], Result]
+
+
+def analyses_of(model: Model, before: tuple[Model, Identity] | None, inputs: DepthWork) -> Iterator[_Wanted]:
+    """All analyses of a model; the maps are from the model `before` it, if there is one."""
+    size: dict[str, Any] = {"batch_tokens": model.checked_batch_tokens(inputs.batch_tokens)}
+    seeded = {"seed": inputs.seed, **size}
+    rows = [ids for ids in encode(model, inputs.texts, any_length=True) if len(ids) >= LEAST_TOKENS]
+    if not rows and not _WITHOUT_TEXTS.issuperset(inputs.analyses):
+        raise InputError(f"no text has {LEAST_TOKENS} tokens: give longer ones.")
+    texts = [list(ids if model.context is None else ids[: model.context]) for ids in rows]
+    on_texts = f"{len(texts)} texts"
+    read = {"texts": digest_of(texts), **size}
+    yield _Wanted("residual_norms", on_texts, read, lambda: depth.residual_norms(model, texts, **size))
+    yield _Wanted("skip", on_texts, read, lambda: depth.skip(model, texts, **size))
+    yield _Wanted("skip_future", on_texts, read, lambda: depth.skip(model, texts, mode="future", **size))
+    yield _Wanted("logit_lens", on_texts, read, lambda: depth.logit_lens(model, texts, **size))
+    known = [asked for asked in inputs.questions if _knows(model, asked.answers)]
+    # Where the tokenizer knows the answers of none, those that were asked for fail, and say so.
+    is_wanted = len(inputs.questions) == 1 or inputs.analyses != STANDARD
+    for asked in (known or (inputs.questions if is_wanted else []))[:1]:
+        settings = {"questions": [asked.texts, asked.answers], "effect": "published", **seeded}
+        score = partial(depth.depth_score, model, asked, effect="published", **seeded)
+        yield _Wanted("depth_score", f"{len(asked.texts)} questions", settings, score)
+    count = len(ablatable_components(model, rows[0], inputs.part)) if "drop_plan" in inputs.analyses else 0
+    budget = max(1, int(count / 5 + 0.5)) if inputs.drop is None else inputs.drop
+    if inputs.drop is not None and 0 < count <= budget:
+        raise InputError(f"drop={budget} must be below {count}, the {inputs.part}s of {model.name} that could go.")
+    plan = {"drop": inputs.drop, "part": inputs.part, "score": inputs.score}
+    tasks: list[Task | None] = [*inputs.tasks] or [None]
+    for t in tasks:
+        dataset, settings = on_texts, read | seeded
+        if t is not None:
+            labels = hashlib.sha256(t.labels.tobytes()).hexdigest()
+            settings = {"prompts": t.prompt_hash, "options": list(t.options), "labels": labels, **seeded}
+            dataset, settings["multi_token"] = t.name, inputs.multi_token
+
+        def agreement(t: Task | None = t) -> Result:
+            return depth.agreement(model, _resolved(t, model, inputs.multi_token, texts), **seeded)
+
+        def drop_plan(t: Task | None = t) -> Result:
+            rows = _resolved(t, model, inputs.multi_token, texts)
+            return depth.drop_plan(model, rows, budget, inputs.score, inputs.part, **seeded)
+
+        yield _Wanted("agreement", dataset, settings, agreement)
+        # Of one, none can go, which is said where a plan was asked for.
+        if inputs.drop is not None or count > 1 or inputs.analyses != STANDARD:
+            yield _Wanted("drop_plan", dataset, settings | plan, drop_plan)
+        if t is not None:
+
+            def ablate(t: Task = t) -> Result:
+                return effects(model, t.resolve(model, inputs.multi_token), unit="sublayer", ablation="mean", **seeded)
+
+            yield _Wanted("effects", dataset, settings | {"unit": "sublayer", "ablation": "mean"}, ablate)
+    if before is not None:
+        shallow, identity = before
+        settings = {"texts": digest_of(inputs.texts), "from": asdict(identity), **seeded}
+
+        def maps() -> Result:
+            return depth.map_layers(shallow, model, _comparable_texts(shallow, model, inputs.texts), **seeded)
+
+        yield _Wanted("map_layers", f"from {shallow.name}", settings, maps)
+
+
+def _knows(model: Model, texts: Iterable[str]) -> bool:
+    tokenizer = model.tokenizer
+    return tokenizer is None or all(knows(tokenizer, ids_after_text(tokenizer, text), text) for text in texts)
+
+
+def _resolved(t: Task | None, model: Model, multi_token: bool, texts: list[list[int]]) -> Any:
+    """The task with this model's option ids, or the texts; a task that the model cannot take fails its own jobs."""
+    return texts if t is None else t.resolve(model, multi_token)
+
+
+def _comparable_texts(before: Model, model: Model, texts: Sequence[Any]) -> list[Any]:
+    """The texts that both models read whole; where their tokens are the same, what both read of each."""
+    models = before, model
+    rows = [encode(each, texts, any_length=True) for each in models]
+    limits = [len(max(rows[0] + rows[1], key=len)) if each.context is None else each.context for each in models]
+    if rows[0] == rows[1] and before.vocabulary == model.vocabulary:
+        return [row[: min(limits)] for row in rows[0] if len(row) >= LEAST_TOKENS]
+    return [
+        text
+        for text, *both in zip(texts, *rows, strict=True)
+        if all(LEAST_TOKENS <= len(row) <= limit for row, limit in zip(both, limits, strict=True))
+    ]
+
+
+def _run(folder: Path, model: Model, identity: Identity, job: _Wanted) -> Path:
+    """The analysis from the folder, or computed and written there; the file that describes it."""
+    # Names too: two that make one name of a file are two analyses.
+    settings = job.settings | {"model": model.name, "dataset": job.dataset, "dtype": model.provenance["dtype"]}
+    settings |= {"weights": identity.weights, "tokenizer": identity.tokenizer, **identity.settings, "format": FORMAT}
+    about: dict[str, Any] = {"format": FORMAT, "model": model.name, "analysis": job.analysis, "dataset": job.dataset}
+    about |= {"settings": settings, "digest": digest_of(settings, 12)}
+    file = analysis_file(folder, about)
+    if not is_whole(file):
+        start = time.time()
+        result = job.make()
+        about |= {"seconds": round(time.time() - start, 3), **made_by(model)}
+        Analysis(model.name, job.analysis, job.dataset, result, about).write(folder)
+    return file

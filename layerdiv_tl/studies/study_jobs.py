@@ -1,0 +1,177 @@
+"""The work of a study on a model: its cells, each computed shard by shard and then summed up."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from .._checks import flag, some_of, whole_number
+from .._files import sweep, write_text, written
+from .._progress import progress
+from ..components import Unit
+from ..ensemble.intervals import wilson
+from ..errors import InputError
+from ..model.fingerprint import Identity
+from ..model.load import Model
+from ..model.prompts import encode
+from ..tasks.baselines import bag_of_words
+from ..tasks.task import Task, task
+from .folder import failing, made_by
+from .grid import load_options, models_of, tasks_of
+from .ranks import first_shard
+from .shards import FORMAT, META, METRICS, Cell, Shard, cell_of, file_digest, metrics_of, write_json
+from .work import Job, Work
+
+# Of tasks that many models read: counting words can outlast a small model.
+_KNOWN_BASELINES: dict[str, dict[str, Any]] = {}
+
+
+def read_work(
+    models: Any,
+    tasks: Any,
+    units: Any,
+    limit: Any,
+    out: Path,
+    data: Any,
+    *,
+    template: Any = None,
+    shots: Any = 0,
+    seed: Any = 0,
+    train: Any = None,
+    multi_token: Any = False,
+    chat: Any = False,
+    keep_text: Any = False,
+    batch_tokens: Any = None,
+    load: Any = None,
+) -> tuple[dict[str, Any], StudyWork]:
+    """{name: model} and the work on each: the arguments of `run_study`, checked. Raises InputError."""
+    grid, options = models_of(models), load_options(load)
+    names = tasks_of(tasks)
+    seed = whole_number("seed", seed, 0)
+    for name, value in {"multi_token": multi_token, "chat": chat, "keep_text": keep_text}.items():
+        flag(name, value)
+    cuts = [cast(Unit, unit) for unit in dict.fromkeys(some_of("units", units, get_args(Unit)))]
+    read: dict[str, Any] = {"limit": limit, "template": template, "shots": shots, "seed": seed, "train": train}
+    ready = [t if isinstance(t, Task) else task(t, data, **read) for t in names]
+    called = [t.name for t in ready]
+    if twice := [name for name in called if called.count(name) > 1]:
+        raise InputError(f"two tasks are called {twice[0]!r}: give each once, under a name of its own.")
+    # What somebody else would have to ask for to get the same cell; rows from Python's memory cannot be asked for.
+    asked = {name: value for name, value in read.items() if name != "train"}
+    asked |= {"chat": chat, "multi_token": multi_token, "batch_tokens": batch_tokens}
+    asked["trust_remote_code"] = bool(options.get("trust_remote_code"))
+    asked |= {name: None if rows is None else str(rows) for name, rows in (("data", data), ("train", train))}
+    on_disk = all(rows is None or isinstance(rows, str | os.PathLike) for rows in (data, train))
+    by_name = {t.name for x, t in zip(names, ready, strict=True) if on_disk and not isinstance(x, Task)}
+    return grid, StudyWork(options, out, ready, cuts, keep_text, asked, by_name)
+
+
+@dataclass(frozen=True)
+class StudyWork(Work):
+    """The work on every model of a study; the arguments of `run_study`, read."""
+
+    tasks: list[Task]
+    units: list[Unit]
+    keep_text: bool
+    asked: dict[str, Any]
+    by_name: set[str]
+
+    def jobs(self, model: Model, identity: Identity, failures: list[str]) -> Iterator[Job]:
+        """The cells of a model."""
+        batch_tokens = model.checked_batch_tokens(self.asked["batch_tokens"])
+        for what, cell in self.cells(model, identity, batch_tokens, failures):
+            yield what, partial(self._computed, model, cell, batch_tokens)
+
+    def cells(
+        self, model: Model, identity: Identity, batch_tokens: int, failures: list[str]
+    ) -> Iterator[tuple[str, Cell]]:
+        """Every cell of a model, after its name in a sentence; one that cannot be is a sentence in `failures`."""
+        for t in self.tasks:
+            prompts, where = None, f"{model.name} on {t.name}"
+            with failing(failures, where):
+                prompts = prepared(t, model, self.asked["chat"], self.asked["multi_token"])
+                ids = encode(model, list(prompts.prompts))
+            for unit in self.units if prompts is not None else ():
+                yield f"{where} at unit {unit}", cell_of(model, identity, prompts, unit, self.out, ids, batch_tokens)
+
+    def _computed(self, model: Model, cell: Cell, batch_tokens: int) -> Path:
+        """Compute the missing shards of one cell, then its metrics; its folder."""
+        prompts = cell.task
+        try:
+            cell.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{str(cell.folder)!r} cannot be made ({error.strerror}).") from error
+        if self.keep_text:
+            lines = "".join(json.dumps({"row": i, "prompt": p}) + "\n" for i, p in enumerate(prompts.prompts))
+            write_text(cell.folder / "prompts.jsonl", lines)
+        metrics = cell.folder / METRICS
+        if cell.finished:
+            return cell.folder
+        sweep(cell.folder)
+        start, computed = time.time(), 0
+        total = len(prompts)
+        stored = total - sum(len(cell.rows(number)) for number in cell.missing())
+        title = f"{model.name} on {prompts.name} ({cell.unit})"
+        with progress(title, total, "prompt", stored):
+            for number in cell.missing(first_shard(cell.count)):
+                cell.compute(model, number, batch_tokens)
+                computed += len(cell.rows(number))
+        seconds = time.time() - start
+        frame = metrics_of(_whole_shards(cell, model, batch_tokens))
+        with written(metrics) as partial:
+            frame.to_parquet(partial, index=False)
+        asked = self.asked if prompts.name in self.by_name else None
+        write_json(cell.folder / META, _meta(model, cell, asked, seconds, computed))
+        return cell.folder
+
+
+def prepared(task: Task, model: Model, chat: bool = False, multi_token: bool = False) -> Task:
+    """The task as this model can take it: in its chat's form if wanted, with option ids, cut to its context."""
+    task = task.as_chat(model) if chat else task
+    task = task.resolve(model, multi_token)
+    return task if model.context is None else task.fit(model, model.context)
+
+
+def _whole_shards(cell: Cell, model: Model, batch_tokens: int) -> Iterator[Shard]:
+    """All shards in order; one that is not whole is computed again, once."""
+    for number in range(cell.count):
+        try:
+            yield cell.read(number)
+        except InputError:
+            cell.compute(model, number, batch_tokens)
+            yield cell.read(number)
+
+
+def _meta(model: Model, cell: Cell, asked: dict[str, Any] | None, seconds: float, rows: int) -> dict[str, Any]:
+    t = cell.task
+    about = {name: getattr(t, name) for name in ("source", "license", "dropped", "truncated", "scored")}
+    return about | {
+        "format": FORMAT,
+        "settings": cell.settings,
+        "metrics": file_digest(cell.folder / METRICS),
+        "asked": asked,
+        "baselines": _baselines(t, f"{t.prompt_hash} {t.options} {cell.settings['labels']}"),
+        "rows_here": rows,
+        "seconds_here": round(seconds, 3),
+        "rows_per_second": round(rows / seconds, 3) if rows else None,
+        **made_by(model),
+    }
+
+
+def _baselines(t: Task, key: str) -> dict[str, Any]:
+    """Accuracy of guessing and of word counts, as shares; word counts with a 95 % interval, None for few rows."""
+    if key not in _KNOWN_BASELINES:
+        words = None
+        # A class with fewer rows than folds is refused; where every prompt has its own options there are no classes.
+        with contextlib.suppress(InputError):
+            correct = bag_of_words(t)
+            words = [float(x) for x in (correct.mean(), *wilson(correct.sum(), len(correct)))]
+        _KNOWN_BASELINES[key] = {"chance": 1 / t.option_count, "bag_of_words": words}
+    return _KNOWN_BASELINES[key]
