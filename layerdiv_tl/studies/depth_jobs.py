@@ -51,7 +51,8 @@ class DepthWork(Work):
 
     def jobs(self, model: Model, identity: Identity, failures: list[str]) -> Iterator[Job]:
         """The analyses of a model that are wanted."""
-        for one in analyses_of(model, self.before[0] if self.before else None, self):
+        every = list(analyses_of(model, self.before[0] if self.before else None, self))  # refused before any runs
+        for one in every:
             if one.analysis in self.analyses:
                 what = f"{one.analysis} of {model.name} ({one.dataset})"
                 yield what, partial(_run, self.out, model, identity, one)

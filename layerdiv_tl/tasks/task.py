@@ -324,7 +324,7 @@ def task(
     """
     own_train = None
     if isinstance(name, str | os.PathLike) and (str(name).endswith(".jsonl") or str(name).startswith(lm_eval.PREFIX)):
-        if template is not None or shots or train is not None:
+        if template is not None or whole_number("shots", shots, 0, MAX_ROWS) or train is not None:
             raise InputError(f"{name} brings its prompts: leave template=, shots= and train= out.")
         return _with_own_options(str(name), data, limit)
     if isinstance(name, os.PathLike) or (isinstance(name, str) and name.endswith(".json")):
@@ -367,6 +367,7 @@ def _build(
 ) -> Task:
     if train is not None and not hasattr(train, "iloc") and not hasattr(train, "to_list"):
         file_path("train", train)  # refused also where no shots are drawn from it
+    shots, seed = whole_number("shots", shots, 0, MAX_ROWS), whole_number("seed", seed, 0)
     if shots and isinstance(spec.options, str):
         raise InputError(
             f"the rows of {spec.name} have options of their own, so shots= finds no classes: leave it out."
@@ -377,7 +378,6 @@ def _build(
         data, in_folder = None, False
     rows = spec.rows("test", limit) if data is None else read_rows(data, spec.file_names, spec.split)
     fields, source = render(spec, rows, template, limit), rows.source
-    shots, seed = whole_number("shots", shots, 0, MAX_ROWS), whole_number("seed", seed, 0)
     if shots:
         names = tuple(f"{name}_train" for name in spec.file_names)
         if train is not None:
