@@ -7,7 +7,7 @@ training seeds of the same shapes, or the texts of one model; a verdict speaks f
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,11 +17,10 @@ import pandas as pd
 
 from ..ensemble.fits import log_fit
 from ..ensemble.intervals import LEAST, LEVEL, Estimate
-from ..errors import InputError
 from ..zoo import registry
 from .correlation import SIGNS, curve_correlations
-from .layer_sharing import Seeds, checked_pairs, checked_seeds, same_parameters
-from .populations import LEAST_SEEDS, NOTHING, mean_by_shape, mean_over_models, mean_over_seeds, on_scale
+from .layer_sharing import checked_pairs, same_parameters
+from .populations import LEAST_SEEDS, NOTHING, mean_by_shape, mean_over_models, on_scale
 from .tradeoff import tradeoff_signs
 
 Verdict = Literal["confirmed", "refuted", "within noise", "not tested"]
@@ -165,6 +164,11 @@ class Evidence:
     n_resamples: int = 1000
     seed: int = 0
 
+    @property
+    def permuted(self) -> dict[str, Any]:
+        """How models are permuted."""
+        return {"clusters": self.shapes, "n_resamples": self.n_resamples, "seed": self.seed}
+
     def rows(self, table: str, loss: str, term: str) -> pd.DataFrame:
         """The metrics of one term."""
         m = self.metrics
@@ -208,8 +212,7 @@ def _mse_tracks_accuracy(evidence: Evidence) -> Iterator[ClaimTest]:
     if evidence.curves is None:
         yield from (ClaimTest(number, "per model", NOTHING, NO_CURVES) for number in (1, 2))
         return
-    options: dict[str, Any] = {"clusters": evidence.shapes, "n_resamples": evidence.n_resamples, "seed": evidence.seed}
-    r, p = curve_correlations(evidence.curves, "mse", SIGNS["mse"], **options)
+    r, p = curve_correlations(evidence.curves, "mse", SIGNS["mse"], **evidence.permuted)
     r = r.set_index(["model", "task"])
     constant = r["pearson"].isna().sum()
     more = f" ({constant} more do not vary)" if constant else ""
@@ -239,12 +242,11 @@ def _mlps_dominate(evidence: Evidence) -> Iterator[ClaimTest]:
 
 def _bias_and_diversity_trade_off(evidence: Evidence) -> Iterator[ClaimTest]:
     variants = {"centered": ("bias_centered", "diversity_centered"), "Eq. 14": ("bias", "diversity")}
-    options: dict[str, Any] = {"clusters": evidence.shapes, "n_resamples": evidence.n_resamples, "seed": evidence.seed}
     for variant, (bias, diversity) in variants.items():
         if evidence.curves is None:
             yield ClaimTest(5, variant, NOTHING, NO_CURVES)
             continue
-        signs = tradeoff_signs(evidence.curves, bias=bias, diversity=diversity, **options)
+        signs = tradeoff_signs(evidence.curves, bias=bias, diversity=diversity, **evidence.permuted)
         over = "models" if np.isfinite(signs.low) else "nothing"
         e = Estimate(signs.difference, signs.low, signs.high, signs.models, over)
         rises, still, falls = signs.counts.sum(1).tolist()
@@ -325,90 +327,3 @@ def claim_tests(evidence: Evidence) -> Iterator[ClaimTest]:
     yield from _bias_stays_away(evidence)
     yield from _returns_diminish(evidence)
     yield from _sharing_lowers_diversity(evidence)
-
-
-def claim_tests_over_seeds(evidence: Evidence, seeds: Seeds) -> tuple[list[ClaimTest], dict[str, Any]]:
-    """The same rows, every estimate the mean over training seeds; and what the table's `attrs` say of them."""
-    by_seed, left_out = _split_by_seed(evidence, seeds)
-    shapes = next(iter(by_seed.values())).models["model"].tolist()
-    pairs = same_parameters(next(iter(by_seed.values())).models, {})
-    if evidence.pairs is not None:
-        given, pairs = checked_pairs(evidence.models, evidence.pairs), {}
-        for pair in given.items():
-            if without := [name for name in pair if name not in seeds or seeds[name][0] not in shapes]:
-                lacks = f"pairs names {without[0]!r}, which has no shape that all seeds have"
-                raise InputError(f"{lacks}: leave it out of pairs.")
-            pairs[seeds[pair[0]][0]] = seeds[pair[1]][0]
-    # Of each seed's tests only the estimate is used, which does not depend on resampling.
-    each = [list(claim_tests(replace(own, pairs=pairs, n_resamples=1))) for own in by_seed.values()]
-    few = f"; an interval needs {LEAST_SEEDS} seeds" if len(by_seed) < LEAST_SEEDS else ""
-    description = f"over seeds {', '.join(map(str, by_seed))} of {', '.join(shapes)}{few}"
-    description += f"; left out: {', '.join(left_out)}" if left_out else ""
-    variants: dict[tuple[int, str], list[ClaimTest]] = {}
-    for test in (test for tests in each for test in tests):
-        variants.setdefault((test.number, test.variant), []).append(test)
-    rows = [_over_seeds(tests, len(by_seed), description) for tests in variants.values()]
-    attrs = {"seeds": list(by_seed), "shapes": shapes, "left out": left_out, "interval_over": description}
-    return rows, attrs
-
-
-def _over_seeds(tests: Sequence[ClaimTest], count: int, description: str) -> ClaimTest:
-    """The mean of one variant's estimates over the seeds that have it, of so many."""
-    last, claim = tests[-1], CLAIMS[tests[0].number]
-    transform, inverse = SCALES[claim.scale]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        e = on_scale(mean_over_seeds(transform(np.array([test.estimate.value for test in tests]))), inverse)
-    condition = None
-    if last.condition is not None:
-        condition = mean_over_seeds(np.array([test.condition.value for test in tests if test.condition]))
-    missing = f"which {e.n} of the seeds have" if e.n < count else ""
-    note = "; ".join(filter(None, [missing, claim.undecided, description]))
-    return replace(last, estimate=e, note=note, p=np.nan, models=0, condition=condition)
-
-
-def _split_by_seed(evidence: Evidence, seeds: Seeds) -> tuple[dict[Hashable, Evidence], list[str]]:
-    """The frames of every seed, of the shapes and tasks that all seeds have, with shapes for names, in order of depth.
-
-    Also what was left out: models that are in none, and tasks of a shape that not every seed has.
-    """
-    models = evidence.models.set_index("model")
-    seeds = checked_seeds(seeds, models.index)
-    names: dict[Hashable, dict[str, str]] = {seed: {} for seed in sorted({s for _, s in seeds.values()}, key=_order)}
-    for name, (shape, seed) in seeds.items():
-        names[seed][shape] = name
-    if len(names) < 2:
-        count = f"{len(names)} training seed{'s' * (len(names) != 1)}"
-        raise InputError(f"seeds holds {count}: give models of two at least, {LEAST_SEEDS} for intervals.")
-    has = evidence.metrics.groupby("model", sort=False)["task"].unique().map(set)
-    in_all = set.intersection(*map(set, names.values()))
-    tasks = {shape: set.intersection(*(has[of[shape]] for of in names.values())) for shape in in_all}
-    first = next(iter(names.values()))
-    shapes = sorted(filter(tasks.get, tasks), key=lambda shape: (models["members"][first[shape]], shape))
-    if not shapes:
-        raise InputError(
-            f"no shape has all the seeds {', '.join(map(str, names))} on a task: leave out the models of a seed that "
-            "has few shapes."
-        )
-
-    def cut(frame: pd.DataFrame, of: Mapping[str, str]) -> pd.DataFrame:
-        parts = [frame[(frame["model"] == of[s]) & frame["task"].isin(tasks[s])].assign(model=s) for s in shapes]
-        return pd.concat([part.sort_values("task", kind="stable") for part in parts], ignore_index=True)
-
-    found = {}
-    for seed, of in names.items():
-        own = models.loc[[of[shape] for shape in shapes]].reset_index(drop=True)
-        own.insert(0, "model", shapes)
-        curves = None if evidence.curves is None else cut(evidence.curves, of)
-        curves = None if curves is None or curves.empty else curves
-        found[seed] = replace(evidence, metrics=cut(evidence.metrics, of), models=own, curves=curves, shapes={})
-    used = {of[shape] for of in names.values() for shape in shapes}
-    left_out = [str(name) for name in sorted(models.index) if name not in used]
-    for shape in shapes:
-        more = set.union(*(has[of[shape]] for of in names.values())) - tasks[shape]
-        left_out += [f"{shape} on {task}" for task in sorted(more)]
-    return found, left_out
-
-
-def _order(seed: Hashable) -> tuple[bool, Any, str]:
-    """Numbers in order, then everything else by its repr."""
-    return (False, seed, "") if isinstance(seed, int | float) else (True, 0, repr(seed))

@@ -6,7 +6,7 @@ metric, such as accuracy and −MSE, and gives z, its jackknife over clusters of
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Literal, get_args
@@ -17,16 +17,8 @@ from jaxtyping import Float, Int
 from scipy.stats import rankdata, t
 
 from .._checks import instance, resampling, shown, whole_number
+from ..ensemble import permutation
 from ..ensemble.intervals import LEAST, LEVEL
-from ..ensemble.permutation import (
-    by_cluster,
-    cluster_numbers,
-    model_permutations,
-    over_models,
-    permutation_p,
-    permuted_sums,
-    strata_of,
-)
 from ..ensemble.validation import checked, framed
 from ..errors import InputError
 
@@ -38,23 +30,13 @@ AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
 COEFFICIENTS: tuple[Coefficient, ...] = get_args(Coefficient)
 AVERAGE = "average"
 
+_METRICS = (
+    *("mse", "bias", "diversity", "bias_centered", "diversity_centered", "diversity_logit"),
+    *("diversity_logit_centered", "coherence", "cross_entropy", "cross_entropy_bias", "cross_entropy_diversity"),
+    *("entropy", "net", "brier"),
+)
 # Whether a metric is expected to rise (1) or to fall (−1) where accuracy rises.
-SIGNS: dict[str, int] = {
-    "mse": -1,
-    "bias": -1,
-    "diversity": 1,
-    "bias_centered": -1,
-    "diversity_centered": 1,
-    "diversity_logit": 1,
-    "diversity_logit_centered": 1,
-    "coherence": 1,
-    "cross_entropy": -1,
-    "cross_entropy_bias": -1,
-    "cross_entropy_diversity": 1,
-    "entropy": -1,
-    "net": -1,
-    "brier": -1,
-}
+SIGNS: dict[str, int] = {name: 1 if "diversity" in name or name == "coherence" else -1 for name in _METRICS}
 
 
 def correlations(
@@ -108,7 +90,7 @@ def correlations(
     signs = _checked_signs(frame, signs)
     frame = checked(frame, ("model", "task", "junction"), ("accuracy", *signs))
     tasks, models = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["model"]))
-    cluster = cluster_numbers(models, clusters)
+    cluster = permutation.cluster_numbers(models, clusters)
     estimates: dict[tuple[str, ...], CorrelationEstimate] = {}
     for metric, sign in signs.items():
         for index, (task, pairs) in enumerate(_pairs_by_task(frame, metric, sign).items()):
@@ -174,7 +156,7 @@ def curve_correlations(
     varying = [{m: standardized(p) for m, p in of_task.items() if not fault_of(*p)} for of_task in pairs.values()]
     lengths = frame.groupby("model", sort=False)["junction"].nunique().to_numpy()
     products = np.stack([products_between(of_task, len(models)) for of_task in varying], 2)
-    p = permuted_p(products, lengths, cluster_numbers(models, clusters), n_resamples, seed)
+    p = permuted_p(products, lengths, permutation.cluster_numbers(models, clusters), n_resamples, seed)
     return pd.DataFrame(rows), p
 
 
@@ -277,9 +259,7 @@ class Curves:
             return {m: standardized(pair, self.coefficient) for m, pair in self.pairs.items()}
         pooled = self.aggregation == "pooled"
         pairs = [standardized(pair) if pooled else pair for pair in self.pairs.values()]
-        a, b = standardized(
-            (np.concatenate([a for a, _ in pairs]), np.concatenate([b for _, b in pairs])), self.coefficient
-        )
+        a, b = standardized(concatenated(pairs), self.coefficient)
         ends = np.cumsum([len(a) for a, _ in pairs])[:-1]
         return dict(zip(self.pairs, zip(np.split(a, ends), np.split(b, ends), strict=True), strict=True))
 
@@ -289,7 +269,7 @@ class Curves:
             return np.nan
         curves = self.standardized_pairs()
         if self.aggregation != "per_model":
-            a, b = concatenated(curves)
+            a, b = concatenated(curves.values())
             return float(_fisher(a @ b / len(a)))
         z = _fisher(np.array([a @ b / len(a) for a, b in curves.values()]))
         number = self.cluster[list(curves)]
@@ -309,7 +289,7 @@ class Curves:
             return "" if self.pairs else "no model has two curves that vary"
         if len(self.pairs) < 3:
             return "fewer than three models: no correlation over models"
-        fault = fault_of(*concatenated(self.pairs))
+        fault = fault_of(*concatenated(self.pairs.values()))
         return f"{fault} over models" if fault else ""
 
     def estimate(self, n_resamples: int, seed: Any, confidence_level: float = LEVEL) -> CorrelationEstimate:
@@ -365,12 +345,12 @@ def permuted_p(
     known = np.isfinite(products)
     count = known.sum(2)
     means = np.divide(np.where(known, products, 0.0).sum(2), count, out=np.full(count.shape, np.nan), where=count > 0)
-    between = by_cluster(means, cluster)
+    between = permutation.by_cluster(means, cluster)
     kept = np.flatnonzero(np.isfinite(np.diag(between)))
     between = between[np.ix_(kept, kept)]
     depths = depths_of(lengths, cluster)
-    ways = model_permutations(strata_of([depths[c] for c in kept], between), n_resamples, seed)
-    return permutation_p(permuted_sums(between, ways))
+    ways = permutation.model_permutations(permutation.strata_of([depths[c] for c in kept], between), n_resamples, seed)
+    return permutation.permutation_p(permutation.permuted_sums(between, ways))
 
 
 def depths_of(lengths: Int[np.ndarray, " model"], cluster: Int[np.ndarray, " model"]) -> list[tuple[int, ...]]:
@@ -382,7 +362,7 @@ def with_interval(
     z: float, z_without: Mapping[int, float], confidence_level: float, **columns: Any
 ) -> CorrelationEstimate:
     """An estimate from Fisher's z, with the jackknife's interval over clusters of models."""
-    low, high = over_models(z, np.array(list(z_without.values())), confidence_level)
+    low, high = permutation.over_models(z, np.array(list(z_without.values())), confidence_level)
     r, low, high = (float(np.tanh(x)) for x in (z, low, high))
     return CorrelationEstimate(r, low, high, z=z, z_without=z_without, **columns)
 
@@ -413,6 +393,7 @@ def _fisher(r: Any) -> Any:
     return np.arctanh(np.clip(r, -1 + 1e-16, 1 - 1e-16))
 
 
-def concatenated(pairs: Mapping[int, Pair]) -> Pair:
+def concatenated(pairs: Iterable[Pair]) -> Pair:
     """Both curves of all models, one after the other."""
-    return np.concatenate([a for a, _ in pairs.values()]), np.concatenate([b for _, b in pairs.values()])
+    a, b = map(np.concatenate, zip(*pairs, strict=True))
+    return a, b

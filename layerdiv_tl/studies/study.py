@@ -21,7 +21,8 @@ from ..ensemble.fits import LogFit, log_fit
 from ..ensemble.information.estimator import EstimatorName
 from ..ensemble.reweight import Reweighting, reweight
 from ..errors import InputError
-from ..replication.claim import Evidence, claim_tests, claim_tests_over_seeds, claims_frame
+from ..replication.claim import Evidence, claim_tests, claims_frame
+from ..replication.claims_over_seeds import claim_tests_over_seeds
 from ..replication.correlation import correlations
 from ..replication.depth_claims import depth_claim_tests
 from ..replication.layer_sharing import Seeds, layer_sharing_table
