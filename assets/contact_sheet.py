@@ -1,4 +1,4 @@
-"""Every kind of figure of every result, at 700 and 1000 pixels, light and dark, on one offline page.
+"""Every kind of figure of every result, at 400, 700 and 1440 pixels, light and dark, on one offline page.
 
     python assets/contact_sheet.py [PAGE]
 
@@ -8,6 +8,7 @@ or lie on one another; CI asks it of every figure. A kind that is registered and
 
 from __future__ import annotations
 
+import contextlib
 import html
 import json
 import sys
@@ -21,11 +22,10 @@ from plotly.offline import get_plotlyjs
 from plotly.utils import PlotlyJSONEncoder
 
 import layerdiv_tl as ld
-from layerdiv_tl._registry import FIGURES
 from layerdiv_tl.results import Result
-from layerdiv_tl.views import figures  # registers them
+from layerdiv_tl.views import style
 
-WIDTHS = (700, 1000)
+WIDTHS = (400, 700, 1440)
 TEXT = "The Eiffel Tower is in Paris, which is the capital of France."
 CHAIN, SUMS = "synthetic/k_hop", "synthetic/modular:largest=19"
 MODELS = ("d1", "d2", "d4", "d8", "d4-shared", "d8-shared")
@@ -87,7 +87,6 @@ def results(folder: Path) -> Iterator[tuple[str, Result]]:
     yield "LogitDifference", c.difference(0, 1)
     yield "Comparison", ld.compare("zoo/d4", "zoo/d4-seed1", ld.task(CHAIN, limit=32), unit="head")
     yield "TextComparison", ld.compare(model, ld.load_model(dtype="bfloat16"), TEXT)
-    yield "Task", task
     yield "Profile", ld.profile(model, TEXT)
     yield "CorpusProfile", ld.corpus_profile(model, list(task.prompts[:8]))
     yield "AttentionPatterns", ld.attention_patterns(model, TEXT, heads=["L3.H0", "L20.H4"])
@@ -118,7 +117,6 @@ def _information() -> Iterator[tuple[str, Result]]:
     yield "Information", information
     yield "Bounds", information.bounds()
     yield "GainCurve", information.gain_curve()
-    yield "LowerBound", information.lower_bound
 
 
 def _depth() -> Iterator[tuple[str, Result]]:
@@ -139,18 +137,14 @@ def _depth() -> Iterator[tuple[str, Result]]:
 
 
 def drawn(folder: Path) -> dict[str, Any]:
-    """{name of a result and kind: its figure}. Raises RuntimeError for a registered kind that is not among them."""
+    """{name of a result and kind: its figure}. Raises RuntimeError for a kind that is not among them."""
     sheet: dict[str, Any] = {}
-    missing = {(result, kind) for result, kinds in FIGURES.items() for kind in kinds}
+    missing = {function for cls in Result._classes.values() for function in cls.figures.values()}
     for name, result in results(folder):
-        cls = next(c.__name__ for c in type(result).__mro__ if c.__name__ in FIGURES)
-        for kind in FIGURES[cls]:
-            try:
-                sheet[f"{name} · {kind}"] = figures.figure(result, kind=kind)
-            except ld.InputError:  # this result lacks what the kind draws; another one must have it
-                continue
-            missing.discard((cls, kind))
-    missing -= {("Shard", kind) for kind in FIGURES["Shard"]}  # contributions with labels, the same figures
+        for kind, function in type(result).figures.items():
+            with contextlib.suppress(ld.InputError):  # this result lacks what the kind draws; another one must have it
+                sheet[f"{name} · {kind}"] = result.plot(kind)
+                missing.discard(function)
     if missing:
         raise RuntimeError(f"no result here shows {sorted(missing)}: add one to assets/contact_sheet.py.")
     return sheet
@@ -161,7 +155,7 @@ def write(page: Path) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         sheet = drawn(Path(folder))
     data = {name: json.loads(figure.to_json()) for name, figure in sheet.items()}
-    templates = {name: figures.style.template(scheme).to_plotly_json() for name, scheme in _schemes().items()}
+    templates = {name: style.template(scheme).to_plotly_json() for name, scheme in _schemes().items()}
     cells = []
     for name, figure in data.items():
         height = figure["layout"].get("height", 450)
@@ -172,10 +166,10 @@ def write(page: Path) -> Path:
             for scheme in templates
         )
         cells.append(f"<h2>{html.escape(name)}</h2><div class=row>{row}</div>")
-    style = "body{font:14px sans-serif;margin:24px}.row{display:flex;flex-wrap:wrap;gap:12px}.dark{background:#181b20}"
+    css = "body{font:14px sans-serif;margin:24px}.row{display:flex;flex-wrap:wrap;gap:12px}.dark{background:#181b20}"
     values = f"const FIGURES={_script(data)},TEMPLATES={_script(templates)};"
     page.write_text(
-        f"<!doctype html><meta charset=utf-8><title>Figures of layerdiv_tl</title><style>{style}</style>"
+        f"<!doctype html><meta charset=utf-8><title>Figures of layerdiv_tl</title><style>{css}</style>"
         f"<script>{get_plotlyjs()}</script><h1>Figures of layerdiv_tl</h1>{''.join(cells)}"
         f"<script>{values}{SCRIPT}</script>",
         encoding="utf-8",
@@ -184,7 +178,7 @@ def write(page: Path) -> Path:
 
 
 def _schemes() -> dict[str, Any]:
-    return {"light": figures.style.LIGHT, "dark": figures.style.DARK}
+    return {"light": style.LIGHT, "dark": style.DARK}
 
 
 def _script(value: Any) -> str:

@@ -40,6 +40,8 @@ Kind = TypeVar("Kind", bound="Result")
 class Result:
     """Base of all results: `.frame() .plot() .save(path) .load(path)`."""
 
+    # {kind of figure: "module.function" of views.figures}; the first is the default.
+    figures: ClassVar[Mapping[str, str]] = {}
     _classes: ClassVar[dict[str, type[Result]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -50,12 +52,12 @@ class Result:
         """The result as one tidy pandas frame; `frame.attrs["units"]` holds the units of its columns."""
         raise NotImplementedError
 
-    def plot(self, **options: Any) -> go.Figure:
+    def plot(self, kind: Any = None, **options: Any) -> go.Figure:
         """The result's natural figure (plotly), or another: kind="…"; `options` are those of its figure function.
 
         Raises InputError for a kind that this result does not have, with the names of those it has.
         """
-        figure: go.Figure = _registry.lookup("figure")(self, **options)
+        figure: go.Figure = _registry.lookup("figure")(self, kind, **options)
         return figure
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -71,6 +71,8 @@ class Comparison(TwoModels):
     def model_change(self) -> Float[np.ndarray, "example option"]:
         """What the models themselves answer differently, b minus a, after any soft-cap."""
         return self.b.model_logits - self.a.model_logits
+
+    figures: ClassVar = {"bars": "comparison.change_bars", "depth": "comparison.sums_by_depth"}
 
     def plot(self, kind: Literal["bars", "depth"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
@@ -228,6 +230,12 @@ class TextComparison(TwoModels):
         """Of both models, `[position]`: the entropy and all nets; the loss where nothing caps the logits."""
         a, b = (entropy + net.sum(1) for entropy, net in zip(self.entropies, self.nets, strict=True))
         return a, b
+
+    figures: ClassVar = {
+        "map": "comparison.change_map",
+        "bars": "comparison.text_change_bars",
+        "depth": "comparison.sums_by_depth",
+    }
 
     def plot(self, kind: Literal["map", "bars", "depth"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

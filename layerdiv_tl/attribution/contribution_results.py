@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -86,6 +86,8 @@ class LogitDifference(Result):
     def accuracy(self) -> float:
         """How often the model prefers the first answer; of equal ones in half of the cases."""
         return float(hits(np.stack([self.model_difference, 0 * self.model_difference], 1), np.zeros(1, int)).mean())
+
+    figures: ClassVar = {"bars": "attribution.difference_bars"}
 
     def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
@@ -362,6 +364,8 @@ class Contributions(Result):
         kept = tuple(self.components[i] for i in rows)
         own: dict[str, Any] = {name: x[:, rows] for name in TABLES if (x := getattr(self, name)) is not None}
         return replace(self, **own, components=kept, complete=False)
+
+    figures: ClassVar = {"map": "attribution.contribution_map"}
 
     def plot(self, kind: Literal["map"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

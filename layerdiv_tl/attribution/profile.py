@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -143,6 +143,8 @@ class CorpusProfile(ProfileSource):
     def loss(self) -> float:
         """The model's own mean cross-entropy of the next token, in nats."""
         return float(self.losses[0])
+
+    figures: ClassVar = {"bars": "ensemble.profile_bars", "scatter": "ensemble.bias_diversity_scatter"}
 
     def plot(self, kind: Literal["bars", "scatter"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

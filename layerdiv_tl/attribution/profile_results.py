@@ -171,6 +171,13 @@ class Profile(ProfileSource):
         terms = {name: np.stack([mean.mean, *mean.interval()]) for name, mean in running.items()}
         return self._mean_frame(terms, self.measured_in, int(running["bias"].clusters))
 
+    figures: ClassVar = {
+        "map": "attribution.profile_map",
+        "depth": "ensemble.profile_bars",
+        "loss": "attribution.loss_bars",
+        "scatter": "ensemble.bias_diversity_scatter",
+    }
+
     def plot(self, kind: Literal["map", "depth", "loss", "scatter"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -86,6 +86,8 @@ class SourceTokens(Result):
     def option_texts(self, example: int) -> tuple[str, ...]:
         """The options of an example."""
         return self.options if isinstance(self.options[0], str) else self.options[example]
+
+    figures: ClassVar = {"map": "attribution.source_map", "tokens": "attribution.source_bars"}
 
     def plot(self, kind: Literal["map", "tokens"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -81,6 +81,12 @@ class Agreement(Result):
         ranked = "" if best is None else f"; {best} ranks them best, ρ {rho[best]:.2f}"
         worst = f"{self.components[loss.argmax()].label} costs most, {loss.max():.3g} nats"
         return f"Agreement({self.model} on {self.rows}: of {len(self.components)} components {worst}{ranked})"
+
+    figures: ClassVar = {
+        "scatter": "pruning.agreement_scatter",
+        "ranks": "pruning.agreement_ranks",
+        "correlations": "pruning.agreement_correlations",
+    }
 
     def plot(self, kind: Literal["scatter", "ranks", "correlations"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

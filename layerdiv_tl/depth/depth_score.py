@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -117,6 +117,8 @@ class DepthScore(Result):
         what = f"{len(self.ids)} questions × {len(self.components)} layers"
         score = f"depth score {self._score(np.ones(len(self.ids), dtype=bool))[0]:.3g} layers"
         return f"DepthScore({self.model}: {what}; {score}; {(self.rank == 1).mean():.0%} of the answers come first)"
+
+    figures: ClassVar = {"bars": "depth.score_bars"}
 
     def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -121,6 +121,13 @@ class Effects(Result):
         if "direct" in self.effects:
             largest += f", direct {self.effect('direct')[:, most].mean():.3g}"
         return f"Effects({self.model}: {len(self.names)} ablated ({self.ablation}), {len(self.labels)} rows; {largest})"
+
+    figures: ClassVar = {
+        "scatter": "effects.effect_scatter",
+        "totals": "effects.total_bars",
+        "compensation": "effects.compensation_bars",
+        "map": "effects.backup_map",
+    }
 
     def plot(
         self, kind: Literal["scatter", "totals", "compensation", "map"] | None = None, **options: Any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -54,6 +54,8 @@ class Erasure(TokenResult):
         mean = np.array([x[np.isfinite(x)].mean() if np.isfinite(x).any() else 0.0 for x in self.effect.T])
         most = f"most before {self.components[mean.argmax()].label}, by {mean.max():.3g} on average"
         return f"Erasure({self.model}: {len(self.text)} tokens × {len(mean)} layers; predictions change {most})"
+
+    figures: ClassVar = {"map": "depth.erasure_map", "bars": "depth.erasure_bars"}
 
     def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

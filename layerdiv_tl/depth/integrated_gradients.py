@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -71,6 +71,8 @@ class IntegratedGradients(TokenResult):
         texts, count = self.change.shape
         shape = f"{texts} texts × {count} components, {self.steps} {self.path} steps"
         return f"IntegratedGradients({self.model}: {shape}; the sums are {self.gap:.1%} off the change)"
+
+    figures: ClassVar = {"map": "depth.gradient_map", "bars": "depth.gradient_bars"}
 
     def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

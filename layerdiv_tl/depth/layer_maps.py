@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -63,6 +63,8 @@ class LayerMaps(Result):
         what = f"{len(self.components)} × {len(self.targets)} layers, {len(self.counts)} held-out texts"
         left = f"the best map to a layer leaves {best.min():.3g} to {best.max():.3g} of its norm"
         return f"LayerMaps({self.source} → {self.target}: {what}; {left})"
+
+    figures: ClassVar = {"map": "depth.layer_map"}
 
     def plot(self, kind: Literal["map"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

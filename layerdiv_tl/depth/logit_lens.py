@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -58,6 +58,8 @@ class LogitLens(TokenResult):
         settled = f"half of the final {self.k} likeliest tokens are there after {self.components[half].label}"
         first = f"KL to the final prediction {kl[0]:.3g} nats after {self.components[0].label}"
         return f"LogitLens({self.model}: {len(kl)} junctions at {len(self.kl)} tokens; {first}; {settled})"
+
+    figures: ClassVar = {"bars": "depth.lens_bars"}
 
     def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -85,6 +85,8 @@ class DropPlan(Result):
         gone = ", ".join(c.label for c in self.dropped[:6]) + ", …" * (budget > 6)
         cost = f"loss {loss:.3g} → {after:.3g} nats, accuracy {hits:.0%} → {left:.0%}"
         return f"DropPlan({self.model}: {gone}, {budget} of {len(self.candidates)} by {self.score}; {cost})"
+
+    figures: ClassVar = {"curve": "pruning.drop_curve", "components": "pruning.score_bars"}
 
     def plot(self, kind: Literal["curve", "components"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

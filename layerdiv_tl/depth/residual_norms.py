@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -56,6 +56,8 @@ class ChangePoint(Result):
         if self.p >= 0.05:
             return f"ChangePoint({self.quantity}: no significant change point; best candidate: {place})"
         return f"ChangePoint({self.quantity}: falls from {self.before:.3g} to {self.after:.3g} at {place})"
+
+    figures: ClassVar = {"bars": "depth.change_point_bars"}
 
     def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
@@ -115,6 +117,8 @@ class ResidualNorms(TokenResult):
         least, most = (f"{self.components[i].label} {mean[i]:.3g}" for i in (np.nanargmin(mean), np.nanargmax(mean)))
         what = f"{len(mean)} components at {len(self.text)} tokens"
         return f"ResidualNorms({self.model}: {what}; norms relative to the stream's from {least} to {most})"
+
+    figures: ClassVar = {"bars": "depth.norm_bars"}
 
     def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

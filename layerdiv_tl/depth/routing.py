@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -86,6 +86,8 @@ class RouterStatistics(Result):
         least, most = (f"{self.components[i].label} {loads[i]:.1%}" for i in (loads.argmin(), loads.argmax()))
         what = f"{len(loads)} experts in {len(self.layers)} layers, {self.lengths.sum()} tokens"
         return f"RouterStatistics({self.model}: {what}; loads from {least} to {most})"
+
+    figures: ClassVar = {"map": "depth.load_map", "entropy": "depth.entropy_lines"}
 
     def plot(self, kind: Literal["map", "entropy"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

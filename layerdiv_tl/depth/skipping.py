@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -80,6 +80,8 @@ class Skip(TokenResult):
         least, most = (f"{self.components[i].label} {cost[i]:+.3g}" for i in (cost.argmin(), cost.argmax()))
         what = f"{len(cost)} components skipped one by one"
         return f"Skip({self.model}: {what}; the loss changes least without {least}, most without {most} nats)"
+
+    figures: ClassVar = {"map": "depth.skip_map", "bars": "depth.skip_bars"}
 
     def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -43,9 +43,7 @@ if TYPE_CHECKING:
 Part = Literal["raw", "centered", "shift"]
 NormAt = Literal["frozen", "recomputed"]
 Table = Literal["totals", "components", "modules", "depth", "depth_recomputed"]
-Figure = Literal[
-    "bars", "cross_entropy", "heads", "modules", "pairwise", "depth", "tradeoff", "repeats", "roles", "scatter"
-]
+Figure = Literal["bars", "cross_entropy", "heads", "modules", "pairwise", "depth", "tradeoff", "roles", "scatter"]
 TERMS = ("bias", "diversity", "net")
 # Columns of the short table of components.
 _SHORT = (*COLUMNS, *TERMS, "net_linear", *(x + end for x in ("accuracy", "logit_difference") for end in ENDS))
@@ -236,6 +234,18 @@ class Decomposition(Result):
         if self.ensemble_correct is None:
             raise InputError("this decomposition has no gold option for each example, so no accuracy: give labels.")
         return float(self.ensemble_correct.mean())
+
+    figures: ClassVar = {
+        "bars": "ensemble.loss_bars",
+        "cross_entropy": "ensemble.cross_entropy_bars",
+        "heads": "ensemble.head_map",
+        "modules": "ensemble.module_shares",
+        "pairwise": "pairwise.pairwise_map",
+        "depth": "ensemble.depth_curves",
+        "tradeoff": "ensemble.tradeoff_bars",
+        "roles": "effects.role_scatter",
+        "scatter": "ensemble.bias_diversity_scatter",
+    }
 
     def plot(self, kind: Figure | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -61,6 +61,8 @@ class LogFit(Result):
         error = np.sqrt(np.einsum("ij,jk,ik->i", design, covariance, design))
         y, half = design @ coefficients, stdtrit(len(self.x) - 2, 0.5 + self.confidence_level / 2) * error
         return pd.DataFrame({"x": points, "y": y, "low": y - half, "high": y + half})
+
+    figures: ClassVar = {"curve": "study.fit_curve"}
 
     def plot(self, kind: Literal["curve"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -68,6 +68,8 @@ class Reweighting(Result):
     def cross_entropy(self) -> float:
         """Held-out cross-entropy after re-weighting, in nats."""
         return float(_nats(self.after, self.gold)[~self.is_train].mean())
+
+    figures: ClassVar = {"weights": "pruning.weight_bars"}
 
     def plot(self, kind: Literal["weights"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

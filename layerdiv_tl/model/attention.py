@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -60,6 +60,8 @@ class AttentionPatterns(Result):
     tokens: tuple[str, ...]
     patterns: Float[np.ndarray, "head query key"]
     model: str
+
+    figures: ClassVar = {"maps": "attribution.attention_maps"}
 
     def plot(self, kind: Literal["maps"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -58,6 +58,8 @@ class TradeOff(Result):
     p: float
     models: int
     confidence_level: float
+
+    figures: ClassVar = {"steps": "study.tradeoff_steps"}
 
     def plot(self, kind: Literal["steps"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

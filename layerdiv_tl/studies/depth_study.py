@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast
 
 import pandas as pd
 
@@ -141,6 +141,8 @@ class DepthStudy(Result):
         """What claims 9-12 are about."""
         norms, skips, scores = map(self.newest, ("residual_norms", "skip_future", "depth_score"))
         return DepthResults(norms, skips, scores, [maps for _, maps in self.of(LayerMaps)])
+
+    figures: ClassVar = {"depth": "curves.study_lines"}
 
     def plot(self, kind: Literal["depth"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -77,6 +77,8 @@ class OverTraining(Result):
         tasks = tuple(dict.fromkeys(self.totals["task"]))
         of_logits = "nats" if choice("task", task, tasks) in self.sequences else "logits"
         return {name: _UNITS.get(name, "logits²").replace("logits", of_logits) for name in self.quantities}
+
+    figures: ClassVar = {"curves": "curves.training_curves"}
 
     def plot(self, kind: Literal["curves"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

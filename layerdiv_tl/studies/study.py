@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 import pandas as pd
 
@@ -51,6 +51,17 @@ _FILES = ("shard-*.safetensors", METRICS, META, PARTIAL)
 @dataclass(frozen=True, eq=False, repr=False)
 class Study(StudyTables):
     """A study of a grid of models, tasks and units. Made by `run_study`, or read from its folders by `load`."""
+
+    figures: ClassVar = {
+        "table": "study.table_map",
+        "size": "study.size_panels",
+        "correlations": "study.correlation_bars",
+        "curves": "curves.depth_panels",
+        "shares": "study.share_bars",
+        "scaling": "study.scaling_curve",
+        "tradeoff": "study.tradeoff_of",
+        "information": "study.information_of",
+    }
 
     def plot(
         self,

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from jaxtyping import Int
@@ -25,7 +25,6 @@ from .templates import TaskSpec, demonstrations, render
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
 MAX_ROWS = 1_000_000  # a synthetic task has no end
 
@@ -244,10 +243,6 @@ class Task(Result):
             prompts[row], cut = option_tokens.shorten_passage(tokenizer, prompts[row], span, context)
             passages[row, 1] -= cut
         return replace(self, prompts=tuple(prompts), passages=passages, truncated=self.truncated + len(long))
-
-    def plot(self, kind: Literal["labels"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
-        return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per example: text, prompt, gold label and option."""

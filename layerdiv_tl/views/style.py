@@ -1,12 +1,9 @@
-"""The one place that sets colors, fonts and number formats; the colors and names themselves stand in labels.toml."""
+"""Colors, fonts and number formats of figures and pages, each in this one place."""
 
 from __future__ import annotations
 
 import math
-import tomllib
 from dataclasses import dataclass
-from importlib import resources
-from typing import Any
 
 import plotly.graph_objects as go
 
@@ -28,10 +25,73 @@ class Theme:
     diverging: list[tuple[float, str]]
 
 
-LABELS: dict[str, Any] = tomllib.loads((resources.files(__package__) / "labels.toml").read_text(encoding="utf-8"))
-LIGHT, DARK, BOTH = (Theme(**LABELS[name]) for name in ("light", "dark", "both"))
-MODULE, MODULE_NAME = LABELS["module"], LABELS["module_name"]
-TERM, TERM_NAME = LABELS["term"], LABELS["term_name"]
+# Three palettes, so that a color has one meaning: modules are blue, vermilion and green; signs purple (below) and gold
+# (above); terms, models and tasks have the others. `sequential` has the paper's color at zero; `diverging` is centered.
+LIGHT = Theme(
+    ink="#1f2430",
+    muted="#667085",
+    grid="#e6e8ee",
+    zero="#9aa1ad",
+    paper="#ffffff",
+    ground="#f6f7f9",
+    sequential=[(0.0, "#ffffff"), (0.25, "#cfe2ef"), (0.5, "#7db3d5"), (0.75, "#2f7fb3"), (1.0, "#003f66")],
+    diverging=[(0.0, "#4a2377"), (0.25, "#a58bc9"), (0.5, "#ffffff"), (0.75, "#dcb54f"), (1.0, "#7d5a00")],
+)
+DARK = Theme(
+    ink="#e8eaf0",
+    muted="#a3abb9",
+    grid="#343a46",
+    zero="#667085",
+    paper="#1b1f27",
+    ground="#12151b",
+    sequential=[(0.0, "#1b1f27"), (0.25, "#1d4663"), (0.5, "#2f7fb3"), (0.75, "#7db3d5"), (1.0, "#e3f1fa")],
+    diverging=[(0.0, "#cdb7ea"), (0.25, "#7c55ad"), (0.5, "#1b1f27"), (0.75, "#a67d14"), (1.0, "#f2d583")],
+)
+# Reads on either ground, which shows through: a notebook's theme is not known when a figure is made. Gray has as much
+# contrast to white as to the dark grounds of JupyterLab and VS Code.
+BOTH = Theme(
+    ink="#767f8c",
+    muted="#767f8c",
+    grid="rgba(128, 136, 150, 0.25)",
+    zero="rgba(128, 136, 150, 0.8)",
+    paper="rgba(0,0,0,0)",
+    ground="rgba(0,0,0,0)",
+    sequential=[(0.0, "rgba(31, 111, 168, 0)"), (1.0, "rgba(31, 111, 168, 1)")],
+    diverging=[
+        (0.0, "rgba(122, 79, 181, 1)"),
+        (0.4999, "rgba(122, 79, 181, 0)"),
+        (0.5001, "rgba(192, 138, 0, 0)"),
+        (1.0, "rgba(192, 138, 0, 1)"),
+    ],
+)
+# Okabe and Ito's colors: distinct for every common color vision, in print too. {module: (color, name)}.
+_MODULES = {
+    "embedding": ("#009e73", "Embedding"),
+    "attention": ("#0072b2", "Attention"),
+    "mixer": ("#56b4e9", "Mixer"),
+    "mlp": ("#d55e00", "MLP"),
+    "group": ("#7a5cc7", "Group"),
+    "ple": ("#e69f00", "Per-layer input"),
+    "laurel": ("#999933", "Laurel"),
+    "constant": ("#8a8f98", "Constant"),
+    "rounding": ("#b0b5bd", "Rounding"),
+    "intervention": ("#cc79a7", "Intervention"),
+    "member": ("#0072b2", "Member"),
+    "layer": ("#7a5cc7", "Whole layer"),
+}
+MODULE = {module: color for module, (color, _) in _MODULES.items()}
+MODULE_NAME = {module: name for module, (_, name) in _MODULES.items()}
+# Terms along depth; the centered one, which softmax sees, is a lighter shade.
+TERM = {
+    "accuracy": "#5d6b9e",
+    "mse": "#8a6242",
+    "bias": "#c2417c",
+    "bias_centered": "#e58fb4",
+    "diversity": "#2595a8",
+    "diversity_centered": "#7cc9d6",
+    "cross_entropy": "#7f9c2f",
+    "entropy": "#b08a00",
+}
 CLEAR = "rgba(0,0,0,0)"
 # What a page marks as confirmed; as refuted, or not to be overlooked.
 GOOD, BAD = "#009e73", "#d55e00"
@@ -164,10 +224,10 @@ def measured(value: float, low: float = math.nan, high: float = math.nan, *, uni
     """A number with its unit and, where there is one, its 95 % interval, for hovers.
 
     >>> measured(0.12345, 0.1, 0.15, unit="nats")
-    '0.123 nats<br>95 % [0.1, 0.15]'
+    '0.123 nats\\n95 % [0.1, 0.15]'
     """
     shown = number(value) + (f" {unit}" if unit else "")
-    return shown if math.isnan(low) else f"{shown}<br>95 % {interval(low, high)}"
+    return shown if math.isnan(low) else f"{shown}\n95 % {interval(low, high)}"
 
 
 def faint(color: str, share: float = 0.22) -> str:

@@ -385,7 +385,7 @@ def test_bars_and_lines_are_the_frames():
         np.testing.assert_array_equal(line.y, layers[layers["group"] == group]["share"])
         assert line.line.color == color
         assert line.name == f"hops {group:g}"
-    said = figure.layout.title.subtitle.text.replace("<br>", " ")
+    said = f"{figure.layout.title.text} {figure.layout.title.subtitle.text}".replace("<br>", " ")
     assert f"{found.slope.value:+.2g} layers" in said
     assert style.number(found.slope.p) in said
     hostile = "</script><img src=x>"
@@ -400,4 +400,4 @@ def test_a_figure_of_many_groups_draws_those_with_most_questions():
     figure = made(pointed(np.linspace(2, 9, 20)), groups).plot()
     assert len(figure.data[0].y) == 12
     assert [line.name for line in figure.data[1:]] == [f"hops {group}" for group in range(4, 12)]
-    assert "no slope" in made(pointed([3, 4]), [1, 1]).plot().layout.title.subtitle.text
+    assert "no slope" in made(pointed([3, 4]), [1, 1]).plot().layout.title.text

@@ -195,10 +195,10 @@ def methods(name: str, result: Any, leave: tuple[str, ...] = (), **given: dict[s
 
 def figures(name: str, result: Result, **given: Any) -> Iterator[Case]:
     """A case for every kind of figure of a result, and its options."""
-    from layerdiv_tl.views.figures import FIGURES
+    from layerdiv_tl.views.figures import function_of
 
-    kinds = next((FIGURES[of.__name__] for of in type(result).__mro__ if of.__name__ in FIGURES), {})
-    for number, (kind, function) in enumerate(kinds.items()):
+    for number, kind in enumerate(type(result).figures):
+        function = function_of(type(result), kind)
         options = {p.name: str(p.annotation) for p in list(inspect.signature(function).parameters.values())[1:]}
         if not number:
             options |= {"kind": "Kind | None", "dark": "bool | None"}

@@ -15,7 +15,7 @@ from layerdiv_tl.cli import main
 from layerdiv_tl.studies import zoo_experiment as experiment
 from layerdiv_tl.studies.information import PATTERN, stored_information
 from layerdiv_tl.views import study_page as report
-from layerdiv_tl.views.figures.size_panels import SHUFFLED, information_panels, size_panels
+from layerdiv_tl.views.figures.study import SHUFFLED, information_panels
 from layerdiv_tl.views.html import Page
 
 pytestmark = pytest.mark.full  # studies of several models
@@ -183,7 +183,7 @@ def test_a_figure_of_sizes_shows_the_means_over_tasks(study, against):
         assert len(new) == len(figure.data)
         assert {x for part in new for x in part if x is not None} == set(models[column])
     with pytest.raises(ld.InputError, match="against='depth'.*'members' or 'parameters'"):
-        size_panels(study, against="depth")
+        study.plot(kind="size", against="depth")
 
 
 def test_whiskers_of_sizes_are_of_independent_tasks(study):

@@ -31,7 +31,6 @@ def test_rows_with_options_of_their_own(tmp_path):
     assert ld.task(str(file), limit=2).options == t.options[:2]
     shared = ld.task(written(tmp_path / "shared.jsonl", [row | {"options": [" a", " b"], "label": 1} for row in ROWS]))
     assert shared.options == (" a", " b")
-    t.plot()
 
 
 @pytest.mark.full

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -79,6 +79,8 @@ class Bounds(Result):
     options: int
     errors: dict[str, tuple[float, float, float]]
     confidence_level: float
+
+    figures: ClassVar = {"bounds": "information.bound_marks"}
 
     def plot(self, kind: Literal["bounds"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

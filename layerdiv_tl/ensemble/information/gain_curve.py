@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -63,6 +63,8 @@ class GainCurve(Result):
     label_entropy: float
     confidence_level: float
     doubts: tuple[str, ...]
+
+    figures: ClassVar = {"curve": "information.gain_lines"}
 
     def plot(self, kind: Literal["curve"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -101,6 +101,8 @@ class Information(Sample, Result):
     @cached_property
     def _estimate(self) -> Estimator:
         return self.estimate()
+
+    figures: ClassVar = {"terms": "information.term_bars", "members": "information.member_bars"}
 
     def plot(self, kind: Literal["terms", "members"] | None = None, **options: Any) -> go.Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""

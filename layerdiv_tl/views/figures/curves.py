@@ -1,10 +1,8 @@
-"""Several models along depth: terms of the prefix ensembles, a panel for every task, and the analyses of depth."""
+"""Several models along depth, and checkpoints along training."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
-from itertools import chain
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,84 +10,74 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from ..._checks import some_of, whole_number
-from ..._registry import figure_of
+from ..._checks import choice, some_of, whole_number
+from ...components import Unit
+from ...ensemble.decomposition import NormAt
 from ...errors import InputError
 from ...replication.correlation import z_scores
-from .. import plotting as kit
-from .. import style
+from .. import axes, kit, style
 
 if TYPE_CHECKING:
     from ...studies.depth_study import DepthStudy
+    from ...studies.over_training import OverTraining
+    from ...studies.study import Study
 
-# Terms of each half, and those of both. The error of probabilities has no shift.
+# Terms of each half, and those of both: the error of probabilities has no shift.
 _HALVES = {"raw": ("bias", "diversity"), "centered": ("bias_centered", "diversity_centered")}
 _BOTH = ("accuracy", "mse")
 # More models than this in one panel are a haze: they are only shown one at a time.
 TOGETHER = 5
-_COLUMNS = 4
+# {(analysis, column): heading} of the panels of a depth study, and which are on a logarithmic axis.
+_PANELS = {
+    ("residual_norms", "relative_norm_median"): "‖output‖ / ‖stream‖, median over tokens",
+    ("skip_future", "output_change"): "Skipped at earlier tokens: change of later answers",
+    ("skip", "loss"): "Skipped: growth of the loss, nats",
+    ("logit_lens", "kl"): "KL(answer after the layer ‖ last answer), nats",
+}
+_LOGARITHMIC = ("residual_norms", "logit_lens")
+_SHOWN = ("accuracy", "loss", "bias_centered", "diversity_centered", "diversity_logit_centered")
 
 
 def depth_panels(
-    curves: pd.DataFrame,
+    study: Study,
+    unit: Unit = "sublayer",
+    norm: NormAt = "frozen",
     models: int | Sequence[str] | None = None,
     part: Literal["raw", "centered"] = "raw",
     depth: Literal["relative", "junction"] = "relative",
 ) -> go.Figure:
-    """Curves of the prefix ensembles against depth, a panel for every task, colored by term (Fig. 5 and 7).
+    """Draw curves of the prefix ensembles against depth, a panel for every task, colored by term (Fig. 5 and 7).
 
-    Args:
-        curves: `Study.curves()`, not standardized. Each curve is drawn less its mean, over its standard deviation (one
-            that never moves is not drawn); the hover has the value itself.
-        models: Names, or how many of the best by accuracy at the last junction, averaged over their tasks (the paper
-            shows five); None is all. One is shown at a time, the first first; a menu has the others, and up to five
-            together.
-        part, depth: What is shown first of bias and diversity (buttons change it); junctions as shares of a model's
-            depth, which models of different depth have in common, or by number.
-
-    Raises InputError for an unknown model.
+    Each curve is drawn minus its mean, over its standard deviation (one that never moves is not drawn); the hover has
+    the value itself. `models` are names, or how many of the best by accuracy at the last junction (the paper shows
+    five). One is shown at a time; a menu has the others, and up to five together. `part` is shown first. `depth` gives
+    junctions as shares of a model's depth or by number.
     """
-    chosen = _chosen(curves, models)
-    tasks = list(dict.fromkeys(curves["task"]))
+    curves = study.curves(unit, norm)
+    chosen, tasks = _chosen(curves, models), list(dict.fromkeys(curves["task"]))
     terms = [term for term in (*_BOTH, *_HALVES["raw"], *_HALVES["centered"]) if term in curves]
     groups = curves[curves["model"].isin(chosen)].groupby(["model", "task"], sort=False)
-    lines: dict[Any, dict[str, Any]] = {key: _standardized(curve, terms, depth) for key, curve in groups}
+    lines: dict[Any, pd.DataFrame] = {key: _standardized(curve, terms, depth) for key, curve in groups}
 
-    def draw(models: Sequence[str]) -> list[list[go.Scatter]]:
-        together = 0.5 if len(models) > 1 else 1.0
-        return [[_trace(lines, models, task, term, part).update(opacity=together) for term in terms] for task in tasks]
+    def draw(models: Sequence[str], part: str) -> go.Figure:
+        contents = [[_trace(lines, models, task, term, part) for term in terms] for task in tasks]
+        columns = min(2, len(tasks))
+        title = "share of depth" if depth == "relative" else "junction"
+        figure = kit.panels(contents, [kit.clipped(task) for task in tasks], columns, x_title=title)
+        figure.update_yaxes(title_text="standard deviations", col=1)
+        x = {"range": [-0.03, 1.03], "tickvals": [0, 0.5, 1]} if depth == "relative" else {"nticks": 4}
+        heights = [height for line in lines.values() for height in np.ravel(line[terms])]
+        y = axes.linear_axis(heights) | {"zeroline": False}
+        subtitle = "Standardized: each curve minus its mean, over its standard deviation. Accuracy is the thick line."
+        heading = "MSE, bias, diversity and accuracy along depth"
+        return kit.finish(figure, heading, subtitle, x=x, y=y, plot=220 * -(-len(tasks) // columns))
 
-    columns = min(_COLUMNS, len(tasks))
-    rows = -(-len(tasks) // columns)
-    figure = kit.panels(draw(chosen[:1]), [kit.short(task) for task in tasks], columns)
-    halves = {
-        style.LABELS["part"][half]: [{"visible": [_visible(trace.legendgroup, half) for trace in figure.data]}]
-        for half in _HALVES
-    }
-    views = {kit.clipped(model): [model] for model in chosen}
+    views = {model: [model] for model in chosen}
     if 1 < len(chosen) <= TOGETHER:
         views[f"all {len(chosen)} together"] = chosen
-    attributes = ("x", "y", "customdata", "text", "opacity")
-    choices = {label: [kit.changes(chain(*draw(models)), *attributes)] for label, models in views.items()}
-    menu = kit.buttons(choices, method="restyle", type="dropdown", direction="down", x=1, xanchor="right")
-    for number in range(max(0, len(tasks) - columns), len(tasks)):
-        # Panels that have none below them.
-        title = {"title_text": style.LABELS["junctions"][depth], "title_font": {"size": 12}} if columns < 4 else {}
-        figure.update_xaxes(showticklabels=True, **title, **kit.cell(number, columns))
-    if columns == 4:  # too narrow for a title each
-        figure.update_xaxes(title_text=style.LABELS["junctions"][depth], title_font={"size": 12}, row=rows, col=1)
-    figure.update_yaxes(title_text="standard deviations", title_font={"size": 12}, col=1)
-    heights = [y for line in lines.values() for term in terms for y in line[term][0] if y is not None]
-    low, high = min(heights, default=-1.0), max(heights, default=1.0)
-    return kit.arrange(
-        figure,
-        "MSE, bias, diversity and accuracy along depth",
-        "Standardized: each curve less its mean, over its standard deviation. Accuracy is the thick line.",
-        x={"range": [-0.03, 1.03], "tickvals": [0, 0.5, 1]} if depth == "relative" else {"nticks": 4},
-        y={"range": [low - 0.2, high + 0.2], "zeroline": False},
-        plot=220 * rows,
-        menus=[*kit.buttons(halves, list(_HALVES).index(part), "restyle"), *menu],
-    )
+    drawn = {name: draw(some, part) for name, some in views.items()}
+    shown = kit.choose(drawn, chosen[0], type="dropdown", direction="down", x=1, xanchor="right")
+    return kit.choose({half: shown if half == part else draw(chosen[:1], half) for half in _HALVES}, part)
 
 
 def _chosen(curves: pd.DataFrame, models: int | Sequence[str] | None) -> list[str]:
@@ -105,81 +93,119 @@ def _chosen(curves: pd.DataFrame, models: int | Sequence[str] | None) -> list[st
     return some_of("models", models, present)
 
 
-def _standardized(curve: pd.DataFrame, terms: Sequence[str], depth: str) -> dict[str, Any]:
-    """One model on one task: junctions as `x`, and of every term heights and what the hover has of each point."""
+def _standardized(curve: pd.DataFrame, terms: Sequence[str], depth: str) -> pd.DataFrame:
+    """One model on one task: junctions as `x`, and of every term its height and the value for the hover."""
     x = curve["junction"].to_numpy(dtype=float)
-    x = x / max(1.0, x.max()) if depth == "relative" else x
-    line: dict[str, Any] = {"x": [round(position, 4) for position in x.tolist()]}
+    # Four decimals are finer than a pixel; a page with sixteen models holds 50 000 of these numbers.
+    line = pd.DataFrame({"x": (x / max(1.0, x.max()) if depth == "relative" else x).round(4)})
     for term in terms:
-        raw = curve[term].to_numpy(dtype=float)
-        # Four decimals are finer than a pixel; a page with sixteen models holds 50 000 of these numbers.
-        heights = [round(v, 4) if np.isfinite(v) else None for v in z_scores(raw).tolist()]
-        points = [[style.number(v), label] for v, label in zip(raw, curve["component"], strict=True)]
-        line[term] = (heights, points)
+        line[term] = z_scores(curve[term].to_numpy(dtype=float)).round(4)
+        line[f"{term} value"] = [
+            f"after {label}\n{style.number(v)}" for v, label in zip(curve[term], curve["component"], strict=True)
+        ]
     return line
 
 
-def _trace(lines: dict[Any, dict[str, Any]], models: Sequence[str], task: str, term: str, part: str) -> go.Scatter:
+def _trace(lines: dict[Any, pd.DataFrame], models: Sequence[str], task: str, term: str, part: str) -> go.Scatter:
     """The curves of several models as one trace, with a gap between any two."""
-    rows: list[tuple[Any, Any, Any, Any]] = []
-    gap = (None, None, [None, None], None)
-    for model in models:
-        if curve := lines.get((model, task)):
-            name = [html.escape(model)] * len(curve["x"])
-            rows += [gap] * bool(rows) + list(zip(curve["x"], *curve[term], name, strict=True))
     # A trace without a point would be left out of the legend, which the others share.
-    x, y, points, text = map(list, zip(*(rows or [gap]), strict=True))
+    gap = pd.DataFrame({"x": [np.nan], term: [np.nan], f"{term} value": [""], "model": [""]})
+    blocks = [gap]
+    for model in models:
+        if (curve := lines.get((model, task))) is not None:
+            blocks += [curve[["x", term, f"{term} value"]].assign(model=model), gap]
+    rows = pd.concat(blocks[1:-1] or [gap], ignore_index=True)
+    name, visible = term.replace("_", ", ").replace("mse", "MSE"), term in (*_BOTH, *_HALVES[part])
     # A centered term is never seen with its raw one and shares its color.
-    color, name = style.TERM[term.removesuffix("_centered")], style.TERM_NAME[term]
-    look: dict[str, Any] = {"width": 2.4 if term == "accuracy" else 1.6, "marks": 0, "legendgroup": term}
-    look |= {"customdata": points, "text": text, "visible": _visible(term, part), "name": name}
-    hover = f"<b>%{{text}}</b>, after %{{customdata[1]}}<br>{name} %{{customdata[0]}}<br>standardized %{{y:.2f}}"
-    return kit.line(x, y, color, hovertemplate=f"{hover}<extra></extra>", **look)
+    color = style.TERM[term.removesuffix("_centered")]
+    look: dict[str, Any] = {"name": name, "visible": visible, "opacity": 0.5 if len(models) > 1 else 1.0}
+    look |= {"hovertext": rows["model"] + "\n" + name + " " + rows[f"{term} value"], "hoverinfo": "text"}
+    width = 2.4 if term == "accuracy" else 1.6
+    return kit.line(rows["x"].to_numpy(), rows[term].to_numpy(), color, **look).update(line_width=width)
 
 
-def _visible(term: str, half: str) -> bool:
-    return term in _BOTH or term in _HALVES[half]
+def study_lines(depth: DepthStudy, along: Literal["relative", "layer"] = "relative") -> go.Figure:
+    """Draw residual norms, skips and the logit lens against depth, a line for every model.
 
-
-@figure_of("depth", "DepthStudy")
-def depth_use_lines(depth: DepthStudy, along: Literal["relative", "layer"] = "relative") -> go.Figure:
-    """Residual norms, skips and the logit lens against depth, a line for every model.
-
-    Args:
-        along: "relative": layers as shares of a model's depth, which models of different depth have in common; "layer":
-            by number. Raises InputError for another, and where none of these was run.
+    `along` "relative": layers as shares of a model's depth; "layer": by number. Raises InputError where none of these
+    analyses was run.
     """
-    models, shown, contents = depth.models, style.LABELS["title"]["depth_study"], []
-    for panel in shown:
-        results, lines = depth.newest(panel["analysis"]), []
+    models, contents, headings, logarithmic = depth.models, [], [], []
+    for (analysis, column), heading in _PANELS.items():
+        results, lines = depth.newest(analysis), []
         for number, model in enumerate(models):
             if model not in results:
                 continue
             frame = results[model].frame()
             # Of the lens the junction after a whole layer, its last one.
-            frame = frame[frame["kind"] == "layer"] if panel["analysis"] == "residual_norms" else frame
-            frame = frame[frame["layer"].notna()]
+            frame = frame[(frame["kind"] == "layer" if analysis == "residual_norms" else True) & frame["layer"].notna()]
             layers = frame["component"].str.replace(r"\..*", "", regex=True)
             frame = frame[(layers != layers.shift(-1)).to_numpy()]
             x = np.arange(len(frame)) / (max(len(frame) - 1, 1) if along == "relative" else 1)
-            y = frame[panel["column"]].to_numpy(dtype=float)
-            y = np.where(y > 0, y, np.nan) if panel["logarithmic"] else y  # a lens ends at 0
-            hover = f"<b>{html.escape(model)}</b>, %{{text}}<br>%{{y:.3g}}<extra></extra>"
-            labels: dict[str, Any] = {"name": kit.clipped(model), "legendgroup": model, "hovertemplate": hover}
-            labels["text"] = [html.escape(label) for label in frame["component"]]
-            lines.append(kit.line(x, y, style.SERIES[number % len(style.SERIES)], **labels))
-        contents.append(lines)
-    drawn = [(panel, lines) for panel, lines in zip(shown, contents, strict=True) if lines]
-    if not drawn:
+            y = frame[column].to_numpy(dtype=float)
+            y = np.where(y > 0, y, np.nan) if analysis in _LOGARITHMIC else y  # a lens ends at 0
+            texts, color = kit.hover(frame, [column], [model] * len(frame)), style.SERIES[number % len(style.SERIES)]
+            lines.append(kit.trace(frame, x, y, color, texts, shape="line", name=kit.clipped(model)))
+        if lines:
+            contents.append(lines)
+            headings.append(heading)
+            logarithmic.append(analysis in _LOGARITHMIC)
+    if not contents:
         raise InputError("these analyses have no curves by layer: draw one by itself, study.analyses[0].result.plot().")
-    shown, contents = [panel for panel, _ in drawn], [lines for _, lines in drawn]
-    headings = [html.escape(panel["heading"]) for panel in shown]
-    figure = kit.panels(contents, headings, x_title=style.LABELS["along"][along])
-    for row, panel in enumerate(shown, start=1):
-        if panel["logarithmic"]:
-            figure.update_yaxes(kit.log_axis(np.concatenate([line.y for line in contents[row - 1]])), row=row, col=1)
+    title = "layer" + (", as a share of depth" if along == "relative" else "")
+    figure = kit.panels(contents, headings, x_title=title)
+    for row, (lines, is_log) in enumerate(zip(contents, logarithmic, strict=True), start=1):
+        if is_log:
+            figure.update_yaxes(axes.log_axis(np.concatenate([line.y for line in lines])), row=row, col=1)
     alone = len(models) == 1
-    title = f"How {f'{models[0]} uses' if alone else f'{len(models)} models use'} depth"
+    title = f"{models[0] if alone else f'{len(models)} models'} along depth"
     subtitle = "Means over tokens unless said otherwise; logarithmic where the numbers span decades."
-    room: dict[str, Any] = {"plot": 150 * len(shown)}
-    return kit.arrange(figure, title, subtitle, showlegend=not alone, **room)
+    return kit.finish(figure, title, subtitle, showlegend=not alone, plot=150 * len(contents))
+
+
+def training_curves(
+    training: OverTraining, quantities: Sequence[str] | None = None, task: str | None = None
+) -> go.Figure:
+    """Draw quantities against the training step: a panel for each, in each a line per run, and a menu of the tasks.
+
+    Runs of one shape have one color; a vertical line is where accuracy has gone half of its way, the mean over seeds.
+    `quantities` None shows accuracy, loss, centered bias and diversity; `task` is shown first, None is the first that
+    has all of them. Raises InputError for a quantity or task that was not measured.
+    """
+    names = [name for name in _SHOWN if name in training.quantities]
+    names = names if quantities is None else some_of("quantities", quantities, training.quantities)
+    frame, order = training.frame(), training.order()
+    tasks, shapes = list(dict.fromkeys(frame["task"])), list(dict.fromkeys(frame["shape"]))
+    lacking = {t: [name for name in names if frame.loc[frame["task"] == t, name].isna().all()] for t in tasks}
+    fullest = min(tasks, key=lambda t: len(lacking[t]))
+    first = fullest if task is None else choice("task", task, tasks)
+    color = {shape: style.SERIES[i % len(style.SERIES)] for i, shape in enumerate(shapes)}
+    runs = frame[["run", "shape"]].drop_duplicates()
+    absent = [f"{', '.join(some).replace('_', ' ')} on {t}" for t, some in lacking.items() if some]
+    subtitle = f"Members at unit {training.unit}."
+    subtitle += " A line for every training seed." if len(runs) > len(shapes) else ""
+    subtitle += " Dotted: accuracy has gone half of its way." if order["reached"].notna().any() else ""
+    subtitle += f" Not measured: {'; '.join(absent)}." if absent else ""
+    views = {}
+    for t in tasks:
+        units, contents = training.units(t), list[list[go.Scatter]]()
+        for name in names:
+            contents.append([])
+            for run, shape in runs.itertuples(index=False):
+                curve = frame[(frame["run"] == run) & (frame["task"] == t)]
+                curve = curve.assign(component=[f"{run}, step {step}" for step in curve["step"]])
+                line = kit.trace(curve, "step", name, color[shape], shape="line", name=shape, error_y=None)
+                contents[-1].append(line)
+        headings = [name.replace("_", " ") for name in names]
+        figure = kit.panels(contents, headings, units=[units[name] for name in names], x_title="training step")
+        if "accuracy" in names:  # a curve that never moves would be drawn on an axis of any length
+            figure.update_yaxes(range=[-0.04, 1.04], row=1 + names.index("accuracy"), col=1)
+        reached = order[(order["task"] == t) & (order["quantity"] == "accuracy")].dropna(subset="reached")
+        span = {"type": "line", "y0": 0, "y1": 1, "yref": "paper"}
+        shapes_of = [
+            span | {"x0": row.reached, "x1": row.reached, "line": kit.DOTTED | {"color": color[row.shape]}}
+            for row in reached.itertuples()
+        ]
+        look: dict[str, Any] = {"shapes": shapes_of, "showlegend": len(shapes) > 1, "plot": 150 * len(names)}
+        views[t] = kit.finish(figure, f"{len(runs)} runs over training", subtitle, **look)
+    return kit.choose(views, first, type="dropdown", direction="down", x=1, xanchor="right")

@@ -1,187 +1,191 @@
-"""Direct against total effects, what lies between the two for one component, and which components react to which."""
+"""Direct against total effects, compensation by later components, and components by size and logit difference."""
 
 from __future__ import annotations
 
-import html
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
-from ..._registry import figure_of
+from ...components import component_columns
+from ...ensemble.decomposition import Decomposition
 from ...ensemble.intervals import LEAST
-from .. import plotting as kit
-from .. import style
+from ...errors import InputError
+from .. import axes, kit, style
 
 if TYPE_CHECKING:
     from ...depth.effect_results import Effects
 
+On = Literal["logit difference", "loss", "accuracy"]
 # What an effect is on, as the columns of the frame end.
-ENDS = {"logit difference": "", "loss": "_loss", "accuracy": "_accuracy"}
-_MAX_NAMES = 10
+_ENDS = {"logit difference": "", "loss": "_loss", "accuracy": "_accuracy"}
 
 
-@figure_of("scatter", "Effects")
-def effect_scatter(
-    effects: Effects, on: Literal["logit difference", "loss", "accuracy"] = "logit difference"
-) -> go.Figure:
-    """Direct (x) against total effect (y) of every component and group, with 95 % intervals, or the range of few rows.
+def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
+    """Draw direct (x) against total effect (y) of every component and group, with 95 % intervals, or the range of rows.
 
-    On the dashed diagonal nothing compensates for what is ablated, and nothing adds to it; on the horizontal line
-    through 0 the answer does not need what the component writes. Options of several tokens have total effects alone:
-    these are drawn as bars (`kind="totals"`).
+    On the dashed diagonal nothing compensates for what is ablated, and nothing adds to it. Options of several tokens
+    have total effects alone: these are drawn as bars (`kind="totals"`).
     """
     if "direct" not in effects.effects:
         return total_bars(effects, on)
-    frame, end = effects.frame(), ENDS[on]
-    unit = frame.attrs["units"][f"total{end}"]
-    x, y = (frame[f"{name}{end}"].to_numpy() for name in ("direct", "total"))
-    columns = {name: f"{name}{end}" for name in ("direct", "total", "indirect")}
-    hover, count = kit.hover_lines(frame, columns), len(effects.components)
-    said = kit.whiskered(frame)
+    frame, end = effects.frame(), _ENDS[on]
+    direct, total = f"direct{end}", f"total{end}"
+    texts, said = kit.hover(frame, [direct, total, f"indirect{end}"]), kit.intervals(frame)
     if len(effects.labels) < LEAST:  # no intervals
         for name in ("direct", "total"):
             by_row = effects.effect(name, end)
             frame[f"{name}{end}_low"], frame[f"{name}{end}_high"] = by_row.min(0), by_row.max(0)
         said += " Whiskers: from the lowest row to the highest."
-    whiskers = [kit.whiskers(frame, f"{name}{end}", visible=True) for name in ("direct", "total")]
-    traces = kit.module_traces(
-        effects.components, y[:count], hover[:count], x=x[:count], draw=kit.dots, size=7, marker={"opacity": 0.85}
-    )
-    places = [at for _, at in kit.by_module(effects.components)]
-    if effects.groups:
-        look: dict[str, Any] = {"size": 10, "symbol": "diamond", "name": "Group", "hover": hover[count:]}
-        traces.append(kit.dots(x[count:], y[count:], style.SERIES[7], **look))
-        places.append(np.arange(count, len(frame)))
-    for trace, at in zip(traces, places, strict=True):
-        own = [{k: v[at] if isinstance(v, np.ndarray) else v for k, v in some.items()} for some in whiskers]
-        trace.update(error_x=own[0], error_y=own[1])
-    ends = []
-    for name, v in (("direct", x), ("total", y)):
-        whisker_ends = (frame[f"{name}{end}_{which}"].dropna() for which in ("low", "high"))
-        seen = np.hstack([0.0, v, *whisker_ends])
-        room = 0.05 * float(np.ptp(seen)) or 0.5
-        ends.append([float(seen.min()) - room, float(seen.max()) + room])
-    low, high = np.min(ends), np.max(ends)
-    dashes: dict[str, Any] = {"width": 1.5, "marks": 0, "dash": "dash", "hoverinfo": "skip"}
-    traces.append(kit.line([low, high], [low, high], style.NEUTRAL, name="total = direct", **dashes))
-    shares = np.stack([(v - v_low) / (v_high - v_low) for v, (v_low, v_high) in zip((x, y), ends, strict=True)], 1)
-    orders = np.stack([np.argsort(-np.abs(v), kind="stable") for v in (y - x, y, x)], 1)[:_MAX_NAMES]
-    where: dict[str, Any] = {"most": _MAX_NAMES, "apart": (0.18, 0.045), "size": 11, "left": shares[:, 0] > 0.75}
-    names = kit.extreme_names(frame["component"].tolist(), x, y, shares, orders, **where)
-    # Above its mark, or the mark's own whisker would run through a name.
-    traces.append(names.update(textposition=[place.replace("middle", "top") for place in names.textposition]))
-    return kit.arrange(
-        go.Figure(traces),
-        f"Direct and total effects on the {on}, {effects.model}",
-        f"{_about(effects)}. With the component minus without it; off the diagonal others compensate for what is "
-        f"ablated, or rest on it. {said}",
-        x={"title_text": f"direct effect, {unit}", "range": ends[0], "zeroline": True},
-        y={"title_text": f"total effect, {unit}", "range": ends[1], "zeroline": True},
-        height=640,
-        hovermode="closest",
-    )
+    x, y = frame[direct].to_numpy(), frame[total].to_numpy()
+    sides = [
+        axes.linear_axis([0, *np.ravel(frame[[name, f"{name}_low", f"{name}_high"]])])
+        | {"title_text": f"{name.split('_')[0]} effect, {frame.attrs['units'][name]}", "zeroline": True}
+        for name in (direct, total)
+    ]
+    ends = [min(axis["range"][0] for axis in sides), max(axis["range"][1] for axis in sides)]
+    names = kit.extreme_names(frame["component"], x, y, sides, [np.abs(v) for v in (y - x, y, x)])
+    diagonal = kit.line(ends, ends, dash="dash", name="total = direct")
+    most = kit.most(frame, total)["component"]
+    title = f"{most} has the largest total effect on the {on} of {effects.model}"
+    subtitle = f"{_about(effects)} Off the diagonal, others compensate for the component or depend on it. {said}"
+    figure = go.Figure([*kit.by_module(frame, direct, total, texts), diagonal, names])
+    return kit.finish(figure, title, subtitle, x=sides[0], y=sides[1], plot=440, hovermode="closest")
 
 
-@figure_of("totals", "Effects")
-def total_bars(effects: Effects, on: Literal["logit difference", "loss", "accuracy"] = "logit difference") -> go.Figure:
+def total_bars(effects: Effects, on: On = "logit difference") -> go.Figure:
     """Draw the total effect of every component along depth, with 95 % intervals, and of groups after them."""
-    frame, name, count = effects.frame(), f"total{ENDS[on]}", len(effects.components)
-    hover = kit.hover_lines(frame, {"total": name})
-    error = kit.whiskers(frame[:count], name)
-    traces = kit.module_traces(effects.components, frame[name][:count], hover[:count], error=error)
-    for number in range(count, len(frame)):
-        own = frame[number : number + 1]
-        look: dict[str, Any] = {"hover": hover[number : number + 1], "name": kit.clipped(effects.names[number])}
-        traces.append(kit.bar([number], own[name], style.SERIES[7], error=kit.whiskers(own, name), **look))
-    what = f"{_about(effects)}. With the component minus without it. {kit.whiskered(frame)}"
-    unit = frame.attrs["units"][name]
-    title = f"Total effects on the {on}, {effects.model}"
-    x = kit.component_axis(effects.components)
-    return kit.arrange(go.Figure(traces), title, what, x=x, y={"title_text": unit}, plot=320)
+    frame, name = effects.frame(), f"total{_ENDS[on]}"
+    most = kit.most(frame, name)["component"]
+    title = f"{most} has the largest total effect on the {on} of {effects.model}"
+    return kit.component_bars(frame, {name: ""}, title, _about(effects), plot=320)
 
 
-@figure_of("compensation", "Effects")
 def compensation_bars(effects: Effects, component: str | None = None, max_components: int = 16) -> go.Figure:
-    """From the direct effect of one ablated component to its total effect: what each later one changes.
+    """Draw what leads from the direct effect of an ablated component to its total effect: changes of later components.
 
-    `component` None is the component or group with the largest indirect effect. The later ones that change most are
-    shown in stream order, the others together. Raises InputError for a component that was not ablated.
+    `component` None is the one with the largest indirect effect. The later ones that change most are shown in stream
+    order, the others together. Raises InputError for a component that was not ablated.
     """
-    name = component or effects.names[int(np.abs(effects.effect("indirect").mean(0)).argmax())]
-    frame = effects.compensation(name)
-    number, size = effects.names.index(name), frame["compensation"].abs().to_numpy()
-    later = np.arange(len(frame) - 1)
-    shown = np.sort(later[np.argsort(-size[later], kind="stable")][:max_components])
-    rest = np.setdiff1d(later, shown)
-    table = effects.frame().iloc[number]
-    whole = {key: [table[f"{key}{end}"] for end in ("", "_low", "_high")] for key in ("direct", "total")}
-    ends = [f"compensation{end}" for end in ("", "_low", "_high")]
-    values = [
-        *frame.iloc[shown][ends].to_numpy().tolist(),
-        *([[float(frame["compensation"].iloc[rest].sum()), np.nan, np.nan]] if len(rest) else []),
-        frame.iloc[-1][ends].tolist(),
-    ]
-    colors = [style.MODULE[c.module] for i in shown for c in effects.members if c.label == frame["component"].iloc[i]]
-    colors += [style.NEUTRAL] * (len(values) - len(shown))
-    names = [*frame["component"].iloc[shown], *([f"{len(rest)} others"] if len(rest) else []), "final norm"]
-    rows = [("direct", whole["direct"], style.SERIES[7]), *zip(names, values, colors, strict=True)]
-    rows.append(("total", whole["total"], style.SERIES[7]))
-    value, low, high = np.array([row[1] for row in rows], dtype=float).T
-    hover = [
-        f"<b>{html.escape(n)}</b><br>{style.measured(*map(float, v), unit=effects.measured_in)}" for n, v, _ in rows
-    ]
-    # The others together have no interval.
-    error = kit.error_bars(value, np.where(np.isnan(low), value, low), np.where(np.isnan(high), value, high))
-    bars = kit.bar(value, np.arange(len(rows)), [row[2] for row in rows], across=True, hover=hover, error=error)
-    return kit.arrange(
-        go.Figure(bars),
-        f"From the direct to the total effect of {kit.clipped(name)}, {effects.model}",
-        f"{_about(effects)}. The direct effect on the logit difference, what its presence changes in each later "
-        f"component's contribution, and their sum, the total effect. {kit.whiskered(frame)}",
-        x={"title_text": effects.measured_in, "zeroline": True},
-        y=kit.named_rows([row[0] for row in rows]),
-        plot=22 * len(rows) + 20,
+    name, unit = (
+        component or effects.names[int(np.abs(effects.effect("indirect").mean(0)).argmax())],
+        effects.measured_in,
     )
+    change, modules = effects.compensation(name), {c.label: c.module for c in effects.members}
+    change["module"] = [modules.get(label, "constant") for label in change["component"]]
+    later, whole = change.iloc[:-1], effects.frame().iloc[effects.names.index(name)]
+    kept = kit.top(later["compensation"], max_components)
+    others = later.drop(index=later.index[kept])
+    rest = {"component": f"{len(others)} others", "module": "constant", "compensation": others["compensation"].sum()}
+    direct, total = (
+        pd.DataFrame(
+            [
+                {f"compensation{end}": whole[side + end] for end in ("", "_low", "_high")}
+                | {"component": side, "module": "group"}
+            ]
+        )
+        for side in ("direct", "total")
+    )
+    rows = [direct, later.iloc[kept], *[pd.DataFrame([rest])] * (len(others) > 0), change.iloc[-1:], total]
+    frame = pd.concat(rows, ignore_index=True)
+    frame.attrs = {"units": {"compensation": unit}, "intervals": change.attrs.get("intervals", "")}
+    title = f"From the direct effect of {name}, {whole['direct']:.3g}, to its total effect, {whole['total']:.3g} {unit}"
+    subtitle = (
+        f"{effects.model}: {_about(effects)} Between the two: by how much its presence changes each later component's "
+        f"contribution to the logit difference. {kit.intervals(frame)}"
+    )
+    figure = go.Figure(kit.bars(frame, "compensation", shape="across", showlegend=False))
+    x, y = {"title_text": unit, "zeroline": True}, axes.named_rows(frame["component"].tolist())
+    return kit.finish(figure, title, subtitle, x=x, y=y, plot=22 * len(frame) + 20, barmode="overlay")
 
 
-@figure_of("map", "Effects")
 def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
-    """A map ablated component × later component: by how much the first's presence changes the other's contribution.
+    """Draw a map ablated × later component: by how much the one's presence changes the other's contribution.
 
     Of both the `max_components` with the largest changes are shown, in stream order.
     """
-    frame = effects.backups()
-    labels = [c.label for c in effects.members]
-    place = {label: number for number, label in enumerate(labels)}
-    z = np.full((len(labels), len(labels)), np.nan)
-    rows, columns = (frame[name].map(place).to_numpy(int) for name in ("ablated", "component"))
-    z[rows, columns] = frame["compensation"]
-    hover = np.full(z.shape, "", dtype=object)
-    hover[rows, columns] = [
-        f"{text}<br>without {html.escape(ablated)}"
-        for text, ablated in zip(
-            kit.hover_lines(frame, {"compensation": "compensation"}), frame["ablated"], strict=True
-        )
+    frame, count = effects.backups(), len(effects.members)
+    place = {c.label: number for number, c in enumerate(effects.members)}
+    at = tuple(frame[name].map(place).to_numpy(int) for name in ("ablated", "component"))
+    texts = kit.hover(frame, ["compensation"], "without " + frame["ablated"])
+    z, texts = kit.grid((count, count), at, frame["compensation"], texts)
+    sizes = [np.nan_to_num(np.abs(z)).max(axis) for axis in (1, 0)]
+    kept = [
+        some[size[some] > 0]
+        for some, size in zip((kit.top(size, max_components) for size in sizes), sizes, strict=True)
     ]
-    size = np.nan_to_num(np.abs(z))
-    kept = [np.sort(np.argsort(-size.max(axis), kind="stable")[:max_components]) for axis in (1, 0)]
-    kept = [at[size[at].any(1) if axis else size[:, at].any(0)] for axis, at in zip((1, 0), kept, strict=True)]
-    y, x = ([effects.members[i] for i in at] for at in kept)
-    cells = np.ix_(*kept)
-    return kit.arrange(
-        go.Figure(kit.heat_map(z[cells], hover[cells], effects.measured_in, signed=True)),
-        f"Which later components react to which, {effects.model}",
-        f"{_about(effects)}. By how much a component's presence changes each later one's contribution to the logit "
-        "difference, mean over rows; where the sign is that of the direct effect the later one rests on it, else it "
-        "compensates for it.",
-        x=kit.component_axis(x, "later component"),
-        y=kit.component_axis(y, "ablated component") | {"autorange": "reversed"},
-        plot=560,
+    rows, columns = (pd.DataFrame(component_columns([effects.members[i] for i in some])) for some in kept)
+    most, cells = kit.most(frame, "compensation"), np.ix_(*kept)
+    title = f"{most['component']} reacts most, to the ablation of {most['ablated']}"
+    subtitle = (
+        f"{effects.model}: {_about(effects)} By how much a component's presence changes each later one's contribution "
+        "to the logit difference: with the sign of the direct effect the later one depends on it, else it compensates."
     )
+    figure = go.Figure(kit.heat(z[cells], texts[cells], effects.measured_in, signed=True))
+    y = axes.component_axis(rows, "ablated component") | {"autorange": "reversed"}
+    return kit.finish(figure, title, subtitle, x=axes.component_axis(columns, "later component"), y=y, plot=460)
 
 
 def _about(effects: Effects) -> str:
     rows = f"{len(effects.labels)} rows" + (f" of {effects.source}" if effects.source != "prompts" else "")
     where = "all tokens" if effects.positions == "all" else "the last token"
-    return f"{rows}, {effects.ablation} ablation at {where}"
+    return f"{rows}, {effects.ablation} ablation at {where}; with the component minus without it."
+
+
+def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure:
+    """Draw every component's size, √(centered diversity), against its mean logit difference, colored by its accuracy.
+
+    A reader stands to the right of 0 and is often right alone. A counterweight is large and right alone as often as
+    guessing: it raises one option whatever the example, against components that raise another. `effects`: `Effects` of
+    some components on other rows, or several (by mean and by zero ablation), whose costs in nats of cross-entropy stand
+    below the scatter. Raises InputError for a decomposition without labels, and for effects of another type.
+    """
+    half = decomposition.halves.get("centered", decomposition)
+    if half.gold is None:
+        raise InputError("roles need a gold option for each example: decompose with labels.")
+    several = () if effects is None else effects if isinstance(effects, list | tuple) else (effects,)
+    if not all(type(e).__name__ == "Effects" for e in several):
+        raise InputError("effects= of this figure must be results of ld.effects, one or a list of them.")
+    frame, chance = half.by_component(full=True), 1 / half.values.shape[2]
+    frame = frame[frame["diversity"] > 0].reset_index(drop=True).assign(size=lambda rows: np.sqrt(rows["diversity"]))
+    x, y = frame["logit_difference"].to_numpy(), frame["size"].to_numpy()
+    beyond = frame["accuracy"].to_numpy() - chance
+    most = float(np.abs(beyond).max()) or chance
+    bar = {"title": {"text": "right alone", "side": "right"}, "thickness": 12, "outlinewidth": 0}
+    bar |= {"tickvals": [-most, 0, most], "ticktext": [f"{chance + v:.0%}" for v in (-most, 0, most)]}
+    bar |= {"y": 1, "yanchor": "top", "len": 0.5} if several else {}
+    marker = {"cmin": -most, "cmax": most, "autocolorscale": True, "colorbar": bar, "size": 10}
+    marker |= {"line": {"width": 1, "color": style.NEUTRAL}}
+    ends = axes.linear_axis(x, 0.12), axes.log_axis(y)
+    names = kit.extreme_names(frame["component"], x, y, ends, [x, y, np.abs(x)])
+    named, texts = frame[np.isin(x, names.x)], kit.hover(frame, ["logit_difference", "accuracy", "bias"])
+    whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
+    traces = [whiskers, kit.trace(frame, x, y, beyond, texts, marker=marker), names]
+    first = kit.most(frame, "logit_difference", 1)
+    title = f"{first['component']} is first by logit difference, and right alone in {first['accuracy']:.0%}"
+    about = f"{len(half.values)} rows, contributions centered over the options. Color: how often a component alone is "
+    about += f"right, pale where it is as often as guessing ({chance:.0%}). {kit.intervals(frame)}"
+    figure = kit.panels([traces, _costs(several)] if several else [traces], gap=0.5, shared_xaxes=False)
+    figure.update_xaxes(ends[0] | {"title_text": "mean logit difference, logits", "zeroline": True}, row=1, col=1)
+    figure.update_yaxes(ends[1] | {"title_text": "size: √ centered diversity, logits"}, row=1, col=1)
+    rows = list(dict.fromkeys(name for e in several for name in e.names))
+    if several:
+        title_text = f"increase of the loss without it, nats ({len(several[0].labels)} other rows)"
+        figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
+        figure.update_yaxes(axes.named_rows(rows), row=2, col=1)
+        figure.update_layout(yaxis_domain=[0.45, 1], yaxis2_domain=[0, 0.28])
+    return kit.finish(figure, title, about, plot=400 + (260 + 16 * len(rows)) * bool(several))
+
+
+def _costs(effects: Any) -> list[go.Scatter]:
+    """What ablating costs in nats, a trace for each ablation."""
+    names, traces = list(dict.fromkeys(name for e in effects for name in e.names)), []
+    for number, (e, color) in enumerate(zip(effects, style.SERIES, strict=False)):
+        frame = e.frame()
+        ends = {"_low": -frame["total_loss_high"], "_high": -frame["total_loss_low"]}
+        cost = frame.assign(cost=-frame["total_loss"], **{f"cost{end}": values for end, values in ends.items()})
+        cost.attrs = {"units": {"cost": "nats"}}
+        y = np.array([names.index(name) for name in e.names]) + 0.16 * (number - (len(effects) - 1) / 2)
+        traces.append(kit.trace(cost, "cost", y, color, name=f"{e.ablation} ablation"))
+    return traces

@@ -2,169 +2,150 @@
 
 from __future__ import annotations
 
-import html
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
 from ..._checks import choice, listed, one_of
-from ..._registry import figure_of
-from .. import plotting as kit
-from .. import style
+from .. import axes, kit, style
 
 if TYPE_CHECKING:
-    from ...ensemble.information import Bounds, GainCurve, Information, LowerBound
+    from ...ensemble.information import Bounds, GainCurve, Information
 
-_LABELS = style.LABELS["information"]
-_NAMES = _LABELS["term"]
+TERMS = {
+    "relevancy": "relevancy Σ I(u_i; Y)",
+    "redundancy": "redundancy TC(U)",
+    "conditional_redundancy": "conditional redundancy TC(U|Y)",
+    "joint": "joint information I(U; Y)",
+    "diversity": "diversity TC(U|Y) − TC(U)",
+}
+_BOUNDS = {
+    "fano_printed": "Fano, as printed (lower)",
+    "fano": "Fano, sharp (lower)",
+    "hellman_raviv": "Hellman-Raviv (upper)",
+    "ensemble": "all members together",
+    "classifier": "a classifier of the members",
+}
+_METHODS = {
+    "gaussian": "Gaussian copula",
+    "table": "votes, joint table",
+    "tree": "votes, tree (lower bounds)",
+    "variational": "cross-validated classifier (lower bounds)",
+}
+_ORDERS = {"depth": "in stream order", "greedy": "by largest gain", "random": "in random orders (mean)"}
 # The same color for a term in every figure of information.
-_COLORS = dict(zip(_NAMES, style.SERIES, strict=False))
-_SHOWN = ("relevancy", "gain")  # of every member
+_COLORS = dict(zip(TERMS, style.SERIES, strict=False))
 
 
-@figure_of("terms", "Information", default=True)
 def term_bars(information: Information) -> go.Figure:
-    """Every term of Eq. 13 in bits with its interval; the gray band is what its null gives.
+    """Draw every term of Eq. 13 in bits with its interval; the gray band is its null, H(Y) is dotted.
 
-    A term inside its band cannot be distinguished from noise. H(Y), beyond which no joint information goes, is dotted.
-    The diamond is a nonlinear lower bound of the joint information; where it contradicts the estimate, the
-    subtitle says so.
+    A term inside its band cannot be distinguished from noise. The diamond is a nonlinear lower bound of the joint
+    information.
     """
-    frame = information.frame()
-    frame = frame[np.isfinite(frame["bits"])].reset_index(drop=True)
-    rows, entropy = frame.to_dict("records"), information.label_entropy
-    nulls = [f"{row['null_model']}: {style.interval(row['null_low'], row['null_high'])}" for row in rows]
-    hover = [
-        f"<b>{_NAMES[row['term']]}</b><br>{kit.estimated(row['bits'], row['low'], row['high'])} bits "
-        f"({row['bound']})<br>null, {null}, p = {style.number(row['p'])}"
-        for row, null in zip(rows, nulls, strict=True)
+    frame = information.frame().dropna(subset="bits").reset_index(drop=True)
+    frame = _named(frame.assign(component=frame["term"].map(TERMS)), "bits", bits="bits")
+    rows: list[Any] = list(frame.itertuples())
+    nulls = [f"{row.null_model}: {style.interval(row.null_low, row.null_high)}" for row in rows]
+    tests = [
+        f"{bound}\nnull, {null}, p = {p:.3g}" for bound, null, p in zip(frame["bound"], nulls, frame["p"], strict=True)
     ]
-    noise: dict[str, Any] = {"width": 0.66, "opacity": 0.35, "name": "what noise gives (95 %)", "across": True}
-    noise |= {"base": frame["null_low"], "hover": [f"{text} bits" for text in nulls]}
-    estimates: dict[str, Any] = {"size": 10, "name": "estimate with 95 % interval", "hover": hover, "across": True}
-    estimates["error"] = kit.whiskers(frame, "bits", "low", "high", thickness=1.6)
+    wide, texts = frame["null_high"] - frame["null_low"], kit.hover(frame, ["bits"], tests)
+    colors = [_COLORS[term] for term in frame["term"]]
     traces = [
-        kit.bar(frame["null_high"] - frame["null_low"], frame.index, style.NEUTRAL, **noise),
-        kit.dots(frame["bits"], frame.index, [_COLORS[term] for term in frame["term"]], **estimates),
+        kit.trace(
+            frame, wide, frame.index, texts=nulls, shape="across", base=frame["null_low"], opacity=0.35, name="null"
+        ),
+        kit.trace(frame, "bits", frame.index, colors, texts, name="estimate with 95 % interval", marker={"size": 10}),
     ]
     if bound := information.lower_bound:
-        color, ends = _COLORS["joint"], (bound.bits, bound.low, bound.high)
-        mark: dict[str, Any] = {"size": 10, "symbol": "diamond-open", "edge": 2, "name": "nonlinear lower bound"}
-        mark["hover"] = [f"<b>I(U; Y) is at least</b><br>{kit.estimated(*ends)} bits"]
-        mark["error"] = kit.error_bars(*([end] for end in ends), thickness=1.2, color=color)
-        traces.append(kit.dots([bound.bits], frame.index[frame["term"] == "joint"], color, across=True, **mark))
-    figure = go.Figure(traces).add_vline(x=entropy, line=kit.DOTTED)
-    subtitle = f"{len(information.labels)} rows, {_LABELS['method'][information.method]}. Dotted: H(Y) = "
-    subtitle = " ".join([f"{subtitle}{style.number(entropy)} bits.", *information.doubts])
-    title = f"Information of {len(information.components)} members about the label"
-    axes: dict[str, Any] = {"x": {"title_text": "bits"}, "y": kit.named_rows([_NAMES[term] for term in frame["term"]])}
-    return kit.arrange(figure, title, subtitle, **axes, plot=56 * len(frame) + 30, below=104)
+        ends = {"component": "I(U; Y) is at least", "bits": bound.bits, "low": bound.low, "high": bound.high}
+        own, at = _named(pd.DataFrame([ends]), "bits", bits="bits"), frame.index[frame["term"] == "joint"]
+        marker = {"size": 10, "symbol": "diamond-open", "line": {"width": 2}}
+        traces.append(kit.trace(own, "bits", at, _COLORS["joint"], marker=marker, name="nonlinear lower bound"))
+    joint = frame.loc[frame["term"] == "joint", "bits"].iloc[0]
+    of = f"{joint:.3g} of {information.label_entropy:.3g} bits"
+    title = f"{len(information.components)} members hold {of} about the label"
+    subtitle = (
+        f"{len(information.labels)} rows, {_METHODS[information.method]}. Dotted: H(Y). {' '.join(information.doubts)}"
+    )
+    figure = go.Figure(traces).add_vline(x=information.label_entropy, line=kit.DOTTED)
+    return kit.finish(figure, title, subtitle, x="bits", y=axes.named_rows(list(frame["component"])), plot=310)
 
 
-@figure_of("members", "Information")
 def member_bars(information: Information) -> go.Figure:
-    """Relevancy of every member with its interval over its null, and below it the information no other member has."""
-    frame = information.by_component()
-    x, single = np.arange(len(frame)), all(" " not in span for span in information.spans)
-    colors: dict[str, Any] = {term: [style.MODULE[c.module] for c in information.components] for term in _SHOWN}
-    if not single:  # groups of neighbors are of several modules
-        colors = {"relevancy": _COLORS["relevancy"], "gain": _COLORS["joint"]}
-    relevancy, gain = (
-        [
-            f"<b>{html.escape(row['span'])}</b><br>{term} {style.number(row[term])} "
-            f"{style.interval(row['low'], row['high']) if term == 'relevancy' else ''} bits"
-            for row in frame.to_dict("records")
-        ]
-        for term in _SHOWN
-    )
-    null = kit.band(x, frame["null_low"], frame["null_high"])
-    error = kit.whiskers(frame, "relevancy", "low", "high")
-    upper = kit.bar(x, frame["relevancy"], colors["relevancy"], width=None, error=error, hover=relevancy)
-    lower = kit.bar(x, frame["gain"], colors["gain"], width=None, hover=gain)
-    headings = ["Relevancy I(u_i; Y); gray: labels shuffled", "Gain I(U; Y) − I(U without it; Y)"]
-    figure = kit.panels([[null, upper], [lower]], headings)
-    spans = {"tickmode": "array", "tickvals": x, "ticktext": [html.escape(span) for span in information.spans]}
-    axis = kit.component_axis(information.components) if single else spans | {"tickangle": -40, "showgrid": False}
-    title, y = "Information of each member about the label", {"title_text": "bits"}
-    return kit.arrange(figure, title, x=axis, y=y, plot=430, below=None if single else 134)
+    """Draw the relevancy of every member with its interval over its null, and the information no other member has."""
+    frame = information.by_component().assign(component=information.spans)
+    frame = _named(frame, "relevancy", relevancy="bits", gain="bits")
+    if any(" " in span for span in information.spans):  # groups of neighbors are of several modules
+        frame["module"] = "group"
+    most = kit.most(frame, "relevancy")
+    columns = {"relevancy": "Relevancy I(u_i; Y); gray: labels shuffled", "gain": "Gain I(U; Y) − I(U without it; Y)"}
+    title = f"{most['component']} tells most about the label: {most['relevancy']:.3g} bits"
+    figure = kit.component_bars(frame, columns, title)
+    return figure.add_trace(kit.band(np.arange(len(frame)), frame["null_low"], frame["null_high"]), row=1, col=1)
 
 
-@figure_of("bounds", "Bounds")
-def bound_bars(bounds: Bounds) -> go.Figure:
-    """Bounds of the error from the information, and the errors observed, as shares of rows with intervals.
+def bound_marks(bounds: Bounds) -> go.Figure:
+    """Draw bounds of the error from the information, and the errors observed, as shares of rows with intervals.
 
-    Hollow marks are bounds that an information estimated from below does not keep valid.
+    Pale marks are bounds that an information estimated from below does not keep valid.
     """
-    frame, names = bounds.frame(), _LABELS["bound"]
-    is_bound = frame["kind"] == "bound"
-    hollow = is_bound & ~frame["valid"].fillna(True).astype(bool)
-    colors = np.where(is_bound, style.SERIES[0], style.SERIES[1]).tolist()
-    symbols = np.where(is_bound, "line-ns", "circle").astype(object) + np.where(hollow, "-open", "")
-    hover = [
-        f"<b>{names[row['name']]}</b><br>{row['error']:.1%} [{row['low']:.1%}, {row['high']:.1%}]"
-        + ("<br>not kept valid by an information estimated from below" if pale else "")
-        for row, pale in zip(frame.to_dict("records"), hollow, strict=True)
-    ]
-    marker = {"line": {"width": 3, "color": colors}, "opacity": np.where(hollow, 0.45, 1.0).tolist()}
-    marks: dict[str, Any] = {"size": 12, "symbol": symbols.tolist(), "marker": marker, "hover": hover, "across": True}
-    marks["error"] = kit.whiskers(frame, "error", "low", "high", thickness=1.5)
-    return kit.arrange(
-        go.Figure(kit.dots(frame["error"], frame.index, colors, **marks)),
-        "Bounds of the error, and the errors observed (Eq. 12)",
+    frame = bounds.frame()
+    frame = _named(frame.assign(component=frame["name"].map(_BOUNDS)), "error", error="of rows")
+    is_bound = (frame["kind"] == "bound").to_numpy()
+    pale = is_bound & ~frame["valid"].fillna(True).astype(bool).to_numpy()
+    colors = np.where(is_bound, *style.SERIES[:2]).tolist()
+    marker = {"size": 12, "symbol": np.where(is_bound, "line-ns", "circle"), "opacity": np.where(pale, 0.45, 1.0)}
+    texts = kit.hover(frame, ["error"], np.where(pale, "not kept valid by an information estimated from below", ""))
+    marks = kit.trace(
+        frame, "error", frame.index, colors, texts, marker=marker | {"line": {"width": 3, "color": colors}}
+    )
+    errors = frame.set_index("component")["error"]
+    seen = errors[~is_bound]
+    title = f"{seen.idxmin()} errs in {seen.min():.1%} of rows; Fano's bound is {errors[_BOUNDS['fano']]:.1%} (Eq. 12)"
+    subtitle = (
         f"From I(U; Y) ≥ {style.number(bounds.information)} of {style.number(bounds.label_entropy)} bits, by a "
-        "cross-validated classifier. Pale: a lower bound that needs I from above, so it may be passed.",
-        x={"title_text": "share of rows", "tickformat": ".0%"},
-        y=kit.named_rows([names[name] for name in frame["name"]]),
-        plot=52 * len(frame) + 20,
+        "cross-validated classifier. Pale: a lower bound that needs I from above, so it may be passed."
     )
+    x, y = {"title_text": "share of rows", "tickformat": ".0%"}, axes.named_rows(frame["component"].tolist())
+    return kit.finish(go.Figure(marks), title, subtitle, x=x, y=y, plot=280)
 
 
-@figure_of("curve", "GainCurve")
 def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",)) -> go.Figure:
-    """Terms of Eq. 13 as members are added, in bits; gray is the joint information with shuffled labels.
+    """Draw terms of Eq. 13 as members are added, in bits; gray is the joint information with shuffled labels.
 
-    `terms`: "joint", "relevancy", "redundancy", "conditional_redundancy", "diversity", one or several. Rings mark
+    `terms`: one or several of "joint", "relevancy", "redundancy", "conditional_redundancy", "diversity". Rings mark
     dips of the joint information, which are the estimate's: information itself never falls. H(Y) is dotted.
-    Raises InputError for an unknown term.
     """
-    given = listed("terms", terms, f"a list of some of {one_of(_NAMES, 'and')}")
-    terms = tuple(choice("terms", term, _NAMES) for term in given)
-    frame = curve.frame()
+    given = listed("terms", terms, f"a list of some of {one_of(TERMS, 'and')}")
+    chosen, frame = [choice("terms", term, TERMS) for term in given], curve.frame()
+    frame["component"] = [f"{count} members" for count in frame["members"]]
+    frame.attrs["units"] = dict.fromkeys(TERMS, "bits")
+    last = [f"{span} last" if span else "" for span in frame.get("span", [""] * len(frame))]
     members, figure = frame["members"], go.Figure()
-    if "joint" in terms and np.isfinite(frame["joint_null_low"]).any():
-        null = kit.band(members, frame["joint_null_low"], frame["joint_null_high"], name="labels shuffled (95 %)")
-        figure.add_trace(null)
-    spans = frame["span"] if "span" in frame else [""] * len(frame)
-    last = [f", {html.escape(span)} last" if span else "" for span in spans]
-    for term in terms:
-        if not np.isfinite(frame[term]).any():
-            continue
-        value, low, high = (frame[term + end] for end in ("", "_low", "_high"))
-        hover = [
-            f"<b>{int(k)} members</b>{span}<br>{term.replace('_', ' ')} {kit.estimated(*numbers)} bits"
-            for k, span, *numbers in zip(members, last, value, low, high, strict=True)
-        ]
-        figure.add_trace(kit.band(members, low, high, _COLORS[term]))
-        figure.add_trace(kit.line(members, value, _COLORS[term], width=2, marks=4, name=_NAMES[term], hover=hover))
+    if "joint" in chosen and frame["joint_null_low"].notna().any():
+        figure.add_trace(kit.band(members, frame["joint_null_low"], frame["joint_null_high"], name="labels shuffled"))
+    for term in (term for term in chosen if frame[term].notna().any()):
+        texts = kit.hover(frame, [term], last)
+        figure.add_trace(kit.band(members, frame[f"{term}_low"], frame[f"{term}_high"], _COLORS[term]))
+        figure.add_trace(
+            kit.trace(frame, members, term, _COLORS[term], texts, shape="line", name=TERMS[term], error_y=None)
+        )
     dips = frame[frame["dip"]]
-    if "joint" in terms and len(dips):
-        ring: dict[str, Any] = {"size": 9, "symbol": "circle-open", "edge": 1.5, "name": "dips"}
-        figure.add_trace(kit.dots(dips["members"], dips["joint"], _COLORS["joint"], hoverinfo="skip", **ring))
+    if "joint" in chosen and len(dips):
+        ring = {"size": 9, "symbol": "circle-open", "line": {"width": 1.5}}
+        figure.add_trace(kit.trace(dips, "members", "joint", _COLORS["joint"], marker=ring, name="dips", error_y=None))
     figure.add_hline(y=curve.label_entropy, line=kit.DOTTED)
-    title = f"Information as members are added, {_LABELS['order'][curve.order]}"
-    subtitle = f"{curve.statement} Dotted: H(Y) = {style.number(curve.label_entropy)} bits."
-    axes: dict[str, Any] = {"x": {"title_text": "members"}, "y": {"title_text": "bits"}}
-    return kit.arrange(figure, title, " ".join([subtitle, *curve.doubts]), **axes, plot=360, below=108)
+    title = f"{style.number(frame['joint'].iloc[-1])} bits with all members, added {_ORDERS[curve.order]}"
+    subtitle = f"{curve.statement} Dotted: H(Y) = {style.number(curve.label_entropy)} bits. {' '.join(curve.doubts)}"
+    return kit.finish(figure, title, subtitle, x="members", y="bits", plot=360)
 
 
-@figure_of("rows", "LowerBound")
-def row_histogram(bound: LowerBound) -> go.Figure:
-    """The classifier's information on each unseen row's label, in bits; the line is the mean, the lower bound."""
-    figure = go.Figure(go.Histogram(x=bound.rows, marker={"color": style.SERIES[0]}, nbinsx=60))
-    figure.add_vline(x=bound.bits, line=kit.DOTTED)
-    title = "Information found by a nonlinear classifier, row by row"
-    mean = kit.estimated(bound.bits, bound.low, bound.high)
-    subtitle = f"log2 q(y|u)/p(y) of {len(bound.rows)} rows; mean {mean} bits, a lower bound of I(U; Y)."
-    axes: dict[str, Any] = {"x": {"title_text": "bits"}, "y": {"title_text": "rows"}}
-    return kit.arrange(figure, title, subtitle, **axes, plot=300)
+def _named(frame: pd.DataFrame, column: str, **units: str) -> pd.DataFrame:
+    """A frame whose `low` and `high` are those of a column, with units."""
+    frame = frame.rename(columns={"low": f"{column}_low", "high": f"{column}_high"})
+    frame.attrs = {"units": units}
+    return frame

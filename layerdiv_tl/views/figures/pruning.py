@@ -1,133 +1,219 @@
-"""Components dropped and weighted: plans of what to drop, the scores that chose it, and learned weights."""
+"""Agreement of cheap measures with ablations, plans of what to drop, and learned weights of components."""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
-from ..._registry import figure_of
-from ...components import Component
-from ...ensemble.intervals import ENDS
 from ...ensemble.reweight import Reweighting
-from .. import plotting as kit
-from .. import style
-from .agreement import NAMES, Effect
+from ...errors import InputError
+from .. import axes, kit, style
 
 if TYPE_CHECKING:
+    from ...depth.agreement import Agreement
     from ...depth.pruning import DropPlan
 
-_STREAM = "component, in stream order"
+# `depth.quantities.Effect`, without the torch that its module imports: options are checked against it.
+Effect = Literal["loss", "accuracy"]
+_NAMES = {
+    "diversity": "diversity, raw",
+    "diversity_centered": "diversity, centered",
+    "net": "net",
+    "relevancy": "relevancy",
+    "relative_norm": "relative norm",
+    "block_influence": "block influence",
+    "loss": "ablation loss",
+    "accuracy": "accuracy lost",
+}
+_DROPPED = {"layer": "layer", "attn": "attention sublayer", "mlp": "MLP", "sublayer": "sublayer"}
 
 
-@figure_of("curve", "DropPlan", default=True)
+def agreement_scatter(
+    agreement: Agreement, effect: Effect = "loss", scale: Literal["rank", "value"] = "rank"
+) -> go.Figure:
+    """Draw every component's rank by each direct measure (x) against the effect of its removal (y), colored by module.
+
+    `scale` is that of y at first: the effect's rank, which Spearman's ρ compares, or its value; buttons change it. A
+    rising cloud is agreement. The hover has values and ranks with 95 % intervals.
+    """
+    frame, measures, rho = agreement.frame(), _measures(agreement), _pooled(agreement, effect)
+    headings = [f"{_NAMES[m]}: ρ = {rho[m]:.2f}" if m in rho else _NAMES[m] for m in measures]
+    step = next(s for s in (1, 5, 10, 20, 50, 100, 200, 500, len(frame)) if len(frame) / s <= 4)
+    at = sorted({1, *range(step, len(frame) + 1, step)})
+    ends = {"range": [1.06 * len(frame) + 0.5, 0.5 - 0.06 * len(frame)], "type": "linear"}
+    ranked = axes.ticks(at, list(map(str, at))) | ends
+    valued = axes.linear_axis(frame[[effect, f"{effect}_low", f"{effect}_high"]]) | {"tickvals": None, "ticktext": None}
+    unit = frame.attrs["units"][effect]
+    views = {}
+    for name, column, axis in (("rank", f"{effect}_rank", ranked), ("value", effect, valued)):
+        contents = []
+        for measure in measures:
+            x, y = frame[f"{measure}_rank"].to_numpy(), frame[column].to_numpy()
+            error = kit.whiskers(frame, column, visible=name == "value")
+            marks = kit.by_module(frame, x, y, _rank_texts(frame, effect, measure), error_y=error)
+            far = [frame[effect].to_numpy()] if name == "value" else []
+            contents.append(
+                [*marks, kit.extreme_names(frame["component"], x, y, (ranked, axis), far, most=4, apart=(0.5, 0.1))]
+            )
+        figure = kit.panels(contents, headings, 2, shared_xaxes=False, x_title="rank by the measure")
+        figure.update_yaxes(
+            title_text=f"rank by {_NAMES[effect]}" if name == "rank" else f"{_NAMES[effect]}, {unit}", col=1
+        )
+        title = f"Do cheap measures predict the {_NAMES[effect]} of {agreement.model}'s {_part(agreement)}s?"
+        subtitle = f"{agreement.rows}. A dot is a {_part(agreement)}; rank 1 is needed most. ρ is Spearman's over all."
+        views[name] = kit.finish(figure, title, subtitle, x=ranked, y=axis, plot=240 * -(-len(measures) // 2))
+    return kit.choose(views, scale)
+
+
+def agreement_ranks(agreement: Agreement) -> go.Figure:
+    """Draw a map quantity × component of ranks, effects first, then direct measures; strong colors are needed most."""
+    frame, quantities, part = agreement.frame(), ["loss", "accuracy", *_measures(agreement)], _part(agreement)
+    z = [frame[f"{quantity}_rank"] for quantity in quantities]
+    texts = [_rank_texts(frame, quantity) for quantity in quantities]
+    figure = go.Figure(kit.heat(z, texts, "rank", len(frame), reversescale=True).update(zmin=1))
+    figure.add_hline(y=1.5, line={"width": 2})
+    title = f"{agreement.model} needs {kit.most(frame, 'loss_rank', -1)['component']} most of its {part}s"
+    subtitle = f"{agreement.rows}. Rank 1 is needed most. Above the line: by what removing the {part} does."
+    y = axes.named_rows([_NAMES[quantity] for quantity in quantities])
+    return kit.finish(figure, title, subtitle, x=axes.component_axis(frame, kit.STREAM), y=y, plot=34 * len(quantities))
+
+
+def agreement_correlations(agreement: Agreement, effect: Effect = "loss") -> go.Figure:
+    """Draw Spearman's ρ of every measure's ranks and those by an effect, of all components and of each kind.
+
+    The hover has its middle 95 % over resampled components. Raises InputError for fewer than three components.
+    """
+    frame = agreement.correlations()
+    if not len(frame):
+        raise InputError("ranks of fewer than three components have no correlation worth a figure: plot kind='ranks'.")
+    measures, figure, pooled = _measures(agreement), go.Figure(), _pooled(agreement, effect)
+    frame = frame[frame["effect"] == effect].assign(component=frame["measure"].map(_NAMES))
+    for kind, rows in frame.groupby("kind", sort=False):
+        rows, module = (
+            rows.set_index("measure").loc[measures],
+            {"attn": "attention", "mlp": "mlp"}.get(str(kind), "layer"),
+        )
+        name = f"{'all together' if module == 'layer' else style.MODULE_NAME[module]} ({rows['components'].iloc[0]})"
+        over = [style.interval(*ends) for ends in rows[["low_components", "high_components"]].to_numpy()]
+        texts = kit.hover(
+            rows, {"ρ": "correlation"}, [f"middle 95 % over resampled components {ends}" for ends in over]
+        )
+        look: dict[str, Any] = {"shape": "bars", "name": name, "width": None}
+        figure.add_trace(kit.trace(rows, np.arange(len(rows)), "correlation", style.MODULE[module], texts, **look))
+    best = max(pooled, key=lambda name: pooled[name]) if pooled else ""
+    title = f"No measure has a correlation with {agreement.model}'s {_NAMES[effect]}"
+    if best:
+        title = (
+            f"{_NAMES[best].capitalize()} predicts {agreement.model}'s {_NAMES[effect]} best: ρ = {pooled[best]:.2f}"
+        )
+    subtitle = f"{agreement.rows}. Spearman's ρ over components. Few rows blur ranks, and pull ρ towards 0."
+    x = axes.named_columns([_NAMES[measure] for measure in measures], range(len(measures)))
+    y = {"title_text": "Spearman's ρ", "range": [-1.05, 1.05], "zeroline": True}
+    return kit.finish(figure, title, subtitle, x=x, y=y, below=70, barmode="group")
+
+
+def _measures(agreement: Agreement) -> list[str]:
+    """The direct measures of an agreement, in their usual order."""
+    return [name for name in _NAMES if name in agreement.quantities and name not in ("loss", "accuracy")]
+
+
+def _part(agreement: Agreement) -> str:
+    return "layer" if agreement.components[0].kind == "layer" else "sublayer"
+
+
+def _pooled(agreement: Agreement, effect: Effect) -> dict[str, float]:
+    """The correlation of each measure over all components, where it has one."""
+    frame = agreement.correlations()
+    if not len(frame):
+        return {}
+    rows = frame[(frame["kind"] == "all") & (frame["effect"] == effect) & frame["correlation"].notna()]
+    return dict(zip(rows["measure"], rows["correlation"], strict=True))
+
+
+def _rank_texts(frame: pd.DataFrame, *quantities: str) -> np.ndarray:
+    """Component, then value and rank of each quantity with their intervals."""
+    columns: dict[str, str] = {}
+    for quantity in quantities:
+        columns |= {_NAMES[quantity]: quantity, f"rank by {_NAMES[quantity]}": f"{quantity}_rank"}
+    return kit.hover(frame, columns)
+
+
 def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
-    """Loss or accuracy against the number of components dropped, by the plan and by block influence.
+    """Draw loss or accuracy against the number of components dropped, by the plan and by block influence.
 
-    A greedy plan is next to that of its components measured alone.
-
-    Bands are 95 % intervals over rows; every ring is a random plan of as many components, the bar their mean; the
-    whole model is dotted. A button hides the random plans. Raises InputError for an unknown quantity.
+    A greedy plan is next to that of its components measured alone. Bands are 95 % intervals over rows; every ring is a
+    random plan of as many components, the bar their mean; the whole model is dotted. A button hides the random plans.
     """
     from ...depth.pruning import RANDOM
 
     frame, budget, figure = plan.frame(), len(plan.dropped), go.Figure()
-    low, high = f"{quantity}_low", f"{quantity}_high"
+    unit = {"loss": "nats per answer", "accuracy": "of answers right"}[quantity]
+    frame.attrs["units"] = {quantity: unit}
     names = ("the plan", "by block influence", "each measured alone")
     looks = zip(names, style.SERIES, ("solid", "dash", "dot"), strict=False)
     for (key, dropped), (name, color, dash) in zip(plan.ordered.items(), looks, strict=False):
-        rows = frame[frame["plan"].isin(["none", key])]
-        figure.add_trace(kit.band(rows["dropped"], rows[low], rows[high], color, 0.14, legendgroup=key))
-        hover = [_curve_hover(row, name, quantity, dropped) for row in rows.to_dict("records")]
-        look: dict[str, Any] = {"width": 2, "marks": 7, "dash": dash, "name": name, "legendgroup": key, "hover": hover}
-        figure.add_trace(kit.line(rows["dropped"], rows[quantity], color, **look))
-    others = plan.random_plans()
+        rows = frame[frame["plan"].isin(["none", key])].assign(component=name)
+        last = [f"{n} dropped, {dropped[n - 1]} last" if n else "the whole model" for n in rows["dropped"]]
+        figure.add_trace(kit.band(rows["dropped"], rows[f"{quantity}_low"], rows[f"{quantity}_high"], color))
+        look: dict[str, Any] = {"shape": "line", "name": name, "dash": dash, "error_x": None, "error_y": None}
+        figure.add_trace(kit.trace(rows, "dropped", quantity, color, kit.hover(rows, [quantity], last), **look))
+    others, whole = plan.random_plans(), frame.loc[frame["plan"] == "none", quantity].iloc[0]
     if len(others):
-        mean = frame[frame["plan"] == RANDOM].iloc[0]
-        hover = [
-            f"<b>random plan {row['number']}</b><br>{quantity} {style.number(row[quantity])}<br>without "
-            f"{kit.clipped(str(row['components']), 60)}"
-            for row in others.to_dict("records")
-        ]
-        text = f"<b>mean of random plans</b><br>{quantity} {style.number(mean[quantity])}, middle 95 % "
-        text += style.interval(mean[low], mean[high])
-        ring: dict[str, Any] = {"symbol": "circle-open", "edge": 1.5, "name": f"{len(others)} random plans"}
-        mark: dict[str, Any] = {"symbol": "line-ew-open", "size": 22, "edge": 3, "name": "their mean"}
-        for values, texts, look in ((others[quantity], hover, ring), ([mean[quantity]], [text], mark)):
-            x = [budget] * len(texts)
-            figure.add_trace(kit.dots(x, values, style.NEUTRAL, hover=texts, legendgroup=RANDOM, **look))
-    figure.add_hline(y=frame.loc[frame["plan"] == "none", quantity].iloc[0], line=kit.DOTTED)
-    without = [trace.legendgroup != RANDOM for trace in figure.data]
-    views = {name: [{"visible": seen}] for name, seen in (("with random plans", True), ("without", without))}
-    rows, part = plan.provenance["rows"], style.LABELS["depth"]["dropped"][plan.part]
+        others = others.assign(component=[f"without {kit.clipped(str(names), 60)}" for names in others["components"]])
+        mean = frame[frame["plan"] == RANDOM].assign(component="mean of random plans")
+        ring, bar = {"symbol": "circle-open"}, {"symbol": "line-ew-open", "size": 22, "line": {"width": 3}}
+        for rows, marker, name in ((others, ring, f"{len(others)} random plans"), (mean, bar, "their mean")):
+            look = {"marker": marker, "name": name, "error_y": None}
+            figure.add_trace(kit.trace(rows, [budget] * len(rows), quantity, **look))
+    figure.add_hline(y=whole, line=kit.DOTTED)
+    rows, part = plan.provenance["rows"], _DROPPED[plan.part]
     chosen = "Scores were given; block influence chose" if plan.score == "given" else "Chosen"
-    return kit.arrange(
-        figure,
-        f"{plan.model} without {budget} of {len(plan.candidates)} {part}s, least {_score(plan)} first"
-        + ", one after another" * bool(plan.alone_dropped),
-        f"{chosen} on {rows['scored']} rows of {rows['where']}, measured on {rows['measured']} others; nothing is "
-        f"retrained. {_compared(plan, quantity)} {kit.whiskered(frame, 'Bands')} Dotted: the model as it is.",
-        x={"title_text": f"{part}s dropped", "dtick": max(1, budget // 12), "zeroline": False},
-        y={"title_text": style.LABELS["depth"]["axis"][quantity]},
-        plot=400,
-        menus=kit.buttons(views, method="restyle") if len(others) else (),
+    end = frame.loc[(frame["plan"] == "plan") & (frame["dropped"] == budget), quantity].iloc[0]
+    title = f"{plan.model} without {budget} of {len(plan.candidates)} {part}s: {quantity} {whole:.3g} → {end:.3g}"
+    subtitle = (
+        f"Lowest {_score(plan)} first{', one after another' * bool(plan.alone_dropped)}. {chosen} on {rows['scored']} "
+        f"rows of {rows['where']}, measured on {rows['measured']} others; nothing is retrained. "
+        f"{compared(plan, quantity)} {kit.intervals(frame, 'Bands')} Dotted: the whole model."
     )
+    x = {"title_text": f"{part}s dropped", "dtick": max(1, budget // 12), "zeroline": False}
+    drawn = kit.finish(figure, title, subtitle, x=x, y=f"{quantity}, {unit}", plot=360)
+    if not len(others):
+        return drawn
+    hidden = go.Figure(drawn)
+    hidden.data[-2].visible = hidden.data[-1].visible = False
+    return kit.choose({"with random plans": drawn, "without": hidden}, "with random plans")
 
 
-@figure_of("components", "DropPlan")
-def drop_components(plan: DropPlan) -> go.Figure:
-    """The score of every candidate in stream order, colored by module; what goes is solid and numbered."""
+def score_bars(plan: DropPlan) -> go.Figure:
+    """Draw the score of every candidate in stream order, colored by module; what goes is solid and numbered."""
     from ...depth.quantities import LOWER_IS_BETTER
 
-    frame = plan.scores()
-    unit = f" {frame.attrs['units']['score']}".rstrip()
-    hover = [
-        f"<b>{html.escape(label)}</b><br>score {style.number(score)}{unit}<br>"
-        + (f"dropped, number {number}" if number else "stays")
-        for label, score, number in zip(frame["component"], frame["score"], frame["drop_order"], strict=True)
-    ]
-    own = [style.MODULE[component.module] for component in plan.candidates]
-    colors = [c if goes else style.faint(c, 0.45) for c, goes in zip(own, frame["drop"], strict=True)]
+    frame, rows, part = plan.scores(), plan.provenance["rows"], _DROPPED[plan.part]
     numbers = np.array([str(number) if number else "" for number in frame["drop_order"]], dtype=object)
+    told = kit.hover(frame, ["score"], [f"dropped, number {number}" if number else "stays" for number in numbers])
     look: dict[str, Any] = {"text": numbers, "textposition": "outside", "textangle": 0, "cliponaxis": False}
-    traces = kit.module_traces(plan.candidates, frame["score"], hover, color=np.array(colors, dtype=object), **look)
-    rows = plan.provenance["rows"]
-    given = f"Scores from {rows['scored']} rows of {rows['where']}"
-    source = "Scores were given" if plan.score == "given" else given
-    part = style.LABELS["depth"]["dropped"][plan.part]
-    goes = f"The {len(plan.dropped)} lowest of {len(frame)} go"
+    traces = kit.bars(frame, "score", told, marker={"opacity": np.where(frame["drop"], 1.0, 0.4)}, **look)
+    source = "Scores were given." if plan.score == "given" else f"Scores from {rows['scored']} rows of {rows['where']}."
+    goes = f"The {len(plan.dropped)} lowest of {len(frame)} are dropped"
     if plan.alone_dropped:
-        goes = f"{len(plan.dropped)} of {len(frame)} go one after another, each the lowest with those before it gone"
-    y_title = ("−" if plan.score in LOWER_IS_BETTER else "") + _score(plan) + (unit and f",{unit}")
-    return kit.arrange(
-        go.Figure(traces),
-        f"How much {plan.model} needs each {part}, by {_score(plan)}",
-        f"{source}. {goes}, numbered from the first to go; faint: stays.",
-        x=kit.component_axis(plan.candidates, _STREAM, edge=1),
-        y={"title_text": y_title},
-        plot=380,
-        barmode="overlay",
-    )
+        goes = (
+            f"{len(plan.dropped)} of {len(frame)} go one after another, each the lowest once those before it are gone"
+        )
+    title = f"By {_score(plan)}, {plan.model} needs {kit.most(frame, 'score', -1)['component']} least of its {part}s"
+    y = "−" * (plan.score in LOWER_IS_BETTER) + _score(plan) + f", {frame.attrs['units']['score']}".removesuffix(", ")
+    x, subtitle = axes.component_axis(frame, kit.STREAM), f"{source} {goes}, numbered from the first to go."
+    return kit.finish(go.Figure(traces), title, subtitle, x=x, y=y, barmode="overlay")
 
 
 def _score(plan: DropPlan) -> str:
-    return str(NAMES.get(plan.score, "scores of one's own"))
+    return _NAMES.get(plan.score, "given score")
 
 
-def _curve_hover(row: dict[Any, Any], plan: str, quantity: str, dropped: Sequence[Component]) -> str:
-    text = "<b>the model as it is</b>"
-    if count := row["dropped"]:
-        last = html.escape(dropped[count - 1].label)
-        text = f"<b>{plan}, {count} dropped</b><br>without {last}{' too' * (count > 1)}"
-    numbers = (row[quantity + end] for end in ("", "_low", "_high"))
-    return f"{text}<br>{style.measured(*numbers, unit=style.LABELS['depth']['unit'][quantity])}"
-
-
-def _compared(plan: DropPlan, quantity: str) -> str:
-    """The plan next to others that drop as much, on the same rows."""
+def compared(plan: DropPlan, quantity: str) -> str:
+    """Compare the plan with others that drop as much, on the same rows, in a sentence."""
     from ...depth.pruning import ALONE, INFLUENCE, RANDOM
 
     frame = plan.compare()
@@ -135,44 +221,33 @@ def _compared(plan: DropPlan, quantity: str) -> str:
     unit = f" {frame.attrs['units']['loss']}" if quantity == "loss" else ""
     differences = []
     for row in frame.to_dict("records"):
-        value, low, high = (row[quantity + end] for end in ENDS)
+        value, low, high = (row[quantity + end] for end in ("", "_low", "_high"))
         side, ends = ("below", (-high, -low)) if value < 0 else ("above", (low, high))
         differences.append(f"{style.number(abs(value))}{unit} {side} {others[row['other']]} {style.interval(*ends)}")
-    text = f"With {len(plan.dropped)} gone the plan's {quantity} is {' and '.join(differences)}"
+    count = f"{len(plan.dropped)} removal{'s' * (len(plan.dropped) > 1)}"
+    text = f"After {count} the plan's {quantity} is {' and '.join(differences)}"
     for rate in frame.loc[frame["other"] == RANDOM, "win_rate"]:
         text += f"; {100 * rate:.0f} % of random plans have a higher loss"
     return text + ", on the same rows."
 
 
-@figure_of("weights", "Reweighting")
-def reweighting_bars(reweighting: Reweighting) -> go.Figure:
-    """The weight of every component as a mark, and a bar to it from 1, which is the model itself, colored by module.
+def weight_bars(reweighting: Reweighting) -> go.Figure:
+    """Draw the weight of every component as a bar from 1, which is the model itself, colored by module.
 
-    A component that was left alone is a mark at 1, one that is zero-ablated a bar down to 0. The subtitle has what the
-    weights are worth on the rows that were not learned from.
+    A component that is zero-ablated is a bar down to 0. The subtitle has what the weights change on held-out rows.
     """
-    components, weights = reweighting.components, reweighting.weights
-    rows = zip(components, weights, strict=True)
-    hover = [f"<b>{html.escape(c.label)}</b><br>weight {style.number(w)}" for c, w in rows]
-    predictors = reweighting.frame().set_index("predictor")
-    before, after = (cast(Any, predictors.loc[name]) for name in ("model", "reweighted"))
+    frame, rows = reweighting.by_component(), reweighting.frame().set_index("predictor").to_dict("index")
+    before, after = rows["model"], rows["reweighted"]
 
-    def shown(row: Any, name: str) -> str:
-        return kit.estimated(*(row[name + end] for end in ("", "_low", "_high")))
+    def shown(row: dict[Any, Any], name: str) -> str:
+        return f"{style.number(row[name])} {style.interval(row[f'{name}_low'], row[f'{name}_high'])}"
 
-    bars = kit.module_traces(components, weights - 1, hover, base=1, showlegend=False, width=0.35)
-    marks = kit.module_traces(components, weights, hover, draw=kit.dots, size=8)
-    figure = go.Figure([*bars, *marks]).add_hline(y=1, line={"width": 1})
-    top = max(1.05, 1.05 * float(weights.max()))
-    return kit.arrange(
-        figure,
-        "Weights of components (1: the model itself, 0: zero-ablated)",
-        f"{int(after['rows'])} rows not learned from: accuracy {shown(before, 'accuracy')} → "
-        f"{shown(after, 'accuracy')}, gain {shown(after, 'accuracy_gain')}; cross-entropy "
-        f"{shown(before, 'cross_entropy')} → {shown(after, 'cross_entropy')} nats, saved "
-        f"{shown(after, 'cross_entropy_gain')}. Learned from {int(reweighting.is_train.sum())} rows.",
-        x=kit.component_axis(components, _STREAM, edge=1),
-        y={"title_text": "weight", "range": [-0.03 * top, top]},
-        plot=300,
-        barmode="overlay",
-    )
+    changes = [
+        f"{word} {shown(before, name)} → {shown(after, name)}, gain {shown(after, name + '_gain')}"
+        for word, name in (("accuracy", "accuracy"), ("cross-entropy", "cross_entropy"))
+    ]
+    title = f"Weights raise held-out accuracy from {before['accuracy']:.3g} to {after['accuracy']:.3g}"
+    subtitle = f"1: the model itself, 0: zero-ablated. On {int(after['rows'])} held-out rows {'; '.join(changes)}. "
+    subtitle += f"Learned from {int(reweighting.is_train.sum())} rows."
+    figure = go.Figure(kit.bars(frame, "weight", base=1.0)).add_hline(y=1, line={"width": 1})
+    return kit.finish(figure, title, subtitle, x=axes.component_axis(frame, kit.STREAM), y="weight", barmode="overlay")

@@ -1,0 +1,289 @@
+"""Contributions, profiles and source tokens as maps and bars; attention patterns; the loss of every token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from ..._checks import whole_number
+from ...components import component_columns
+from ...ensemble.decomposition import Part
+from ...ensemble.intervals import mean_interval
+from .. import axes, kit, style
+from ..html import quoted
+from .ensemble import half_of
+
+if TYPE_CHECKING:
+    from ...attribution.contribution_results import Contributions, LogitDifference
+    from ...attribution.profile_results import Profile
+    from ...attribution.source_tokens import SourceTokens
+    from ...model.attention import AttentionPatterns
+
+Term = Literal["bias", "diversity", "net", "target_logit"]
+# More rows than this are thinner than a pixel. Of more neurons or latents the largest are shown, with their names.
+MOST_ROWS, _MOST_NEURONS = 400, 40
+_MANY = ("neuron", "mlp_latent", "attn_latent", "mixer_latent")
+_BIAS = "value bias"
+
+
+def contribution_map(contributions: Contributions, example: int | None = None, centered: bool = True) -> go.Figure:
+    """Draw a map option × component of direct contributions, those of several tokens summed over their positions.
+
+    `example` None takes the mean over examples. `centered` subtracts each component's mean over the options, which
+    softmax cannot see; of two options it shows their difference and, where they are known, its two `sides`. Of neurons
+    the 40 largest are shown; heads are a map layer × head for each option. Raises InputError for an example that does
+    not exist.
+    """
+    u, n = contributions.values, contributions.values.shape[2]
+    if example is not None:
+        whole_number("example", example, -len(u), len(u) - 1)
+    texts = contributions.shared_options
+    if texts is None:
+        only = 0 if len(u) == 1 else example
+        texts = contributions.options[only] if only is not None else tuple(f"option {k}" for k in range(n))
+    values, names, zero = u, [repr(text) for text in texts], "raw"
+    if centered and n == 2:
+        values, zero = u[:, :, :1] - u[:, :, 1:], "the difference of the options"
+        if contributions.sides is not None:
+            values = np.concatenate([values, contributions.sides], 2)
+            zero += " and what is added to either"
+            zero += ", relative to the mean over the vocabulary" * (contributions.score == "logits")
+        names = [" − ".join(names), *names][: values.shape[2]]
+    elif centered and n > 1:  # one option has no others to be centered over
+        values, zero = u - u.mean(2, keepdims=True), "centered over the options"
+    shown = values.mean(0) if example is None else values[example]
+    unit, of = ("nats", "log-likelihoods") if contributions.score == "log_likelihood" else ("logits", "logits")
+    subtitle = f"{'Mean over examples' if example is None else f'Example {example}'}, {zero}"
+    subtitle += ", summed over each option's tokens." if contributions.option_ids.ndim > 2 else "."
+    frame = pd.DataFrame(component_columns(contributions.components))
+    labels = frame["component"].tolist()
+    largest = np.unravel_index(np.abs(shown).argmax(), shown.shape)
+    size = f"{style.number(shown[largest])} {unit}"
+    title = f"{labels[largest[0]]} contributes most to the {of}: {size} to {names[largest[1]]}"
+    if (frame["kind"] == "head").any():
+        return _head_panels(frame, shown, names, unit, title, subtitle)
+    x = axes.component_axis(frame, kit.STREAM)
+    if frame["kind"].isin(_MANY).any() and len(frame) > _MOST_NEURONS:  # with gaps between them, each needs its name
+        kept = kit.top(np.abs(shown).max(1), _MOST_NEURONS)
+        subtitle += f" The {_MOST_NEURONS} largest of {len(labels):,} components."
+        labels, shown = [labels[i] for i in kept], shown[kept]
+        x = axes.named_columns(labels, range(len(labels)))
+    cells = kit.hovers(names, labels, shown.T, unit)
+    figure = go.Figure(kit.heat(shown.T, cells, unit, kit.robust_limit(shown, 1.0), signed=True, ygap=1))
+    return kit.finish(figure, title, subtitle, x=x, y=axes.named_rows(names), plot=20 + 44 * len(names))
+
+
+def _head_panels(
+    frame: pd.DataFrame, values: np.ndarray, names: list[str], unit: str, title: str, subtitle: str
+) -> go.Figure:
+    """A map layer × head for every option, its MLPs in a column of their own; `values` `[component, option]`."""
+    limit, labels, contents = kit.robust_limit(values), frame["component"].tolist(), list[list[go.Heatmap]]()
+    for name, row in zip(names, values.T, strict=True):
+        texts = kit.hovers([name], labels, row[None], unit)[0]
+        layers, z, text, of_layer = kit.head_table(frame, row, texts)
+        mlps = np.flatnonzero((frame["kind"] == "mlp") & (of_layer >= 0))
+        if len(mlps):  # an empty column stands between
+            z, text = (
+                np.pad(z, ((0, 0), (0, 2)), constant_values=np.nan),
+                np.pad(text, ((0, 0), (0, 2)), constant_values=""),
+            )
+            z[of_layer[mlps], -1], text[of_layer[mlps], -1] = row[mlps], texts[mlps]
+        contents.append([kit.heat(z, text, unit, limit, signed=True, showscale=not contents, xgap=1, ygap=1)])
+    columns, heads = min(2, len(names)), z.shape[1] - 2 * bool(len(mlps))
+    ticks = list(range(0, heads, max(1, -(-heads * columns // 16))))
+    x = axes.ticks([*ticks, *[heads + 1] * bool(len(mlps))], [*map(str, ticks), *["MLP"] * bool(len(mlps))])
+    figure = kit.panels(contents, [kit.clipped(name) for name in names], columns, x_title="head")
+    plot = max(180, 11 * len(layers)) * -(-len(names) // columns)
+    return kit.finish(
+        figure, title, f"{subtitle} Colors end at the 99th percentile.", x=x, y=axes.layer_axis(layers), plot=plot
+    )
+
+
+def difference_bars(difference: LogitDifference, max_components: int = 24) -> go.Figure:
+    """Draw the sums of positive and of negative contributions, and the components with the largest difference.
+
+    Bars are means over examples, whiskers their 95 % intervals. Marks are the difference's two sides
+    (`LogitDifference.sides`): a component may raise the difference because it lowers the second answer.
+    """
+    frame = difference.frame()
+    unit, columns = frame.attrs["units"]["difference"], ["difference", "difference_low", "difference_high"]
+    kept, remark = kit.largest(frame, "difference", max_components)
+    kept = kept.iloc[np.argsort(-np.abs(kept["difference"].to_numpy()), kind="stable")]
+    sums = {"sum of positive": difference.positive, "sum of negative": difference.negative, "total": difference.total}
+    whole = pd.DataFrame([(x.mean(), *mean_interval(x)) for x in sums.values()], columns=columns)
+    shown = pd.concat([whole.assign(component=list(sums), module="constant"), kept], ignore_index=True)
+    shown.attrs, first = frame.attrs, len(sums)
+    traces: list[Any] = kit.bars(shown, "difference", shape="across")
+    traces[0].update(name="sums", legendgroup="sums")
+    pair = difference.pairs if isinstance(difference.pairs[0], str) else None
+    what = "Logit difference" if difference.score == "logits" else "Log-likelihood difference"
+    of = f"{pair[0]!r} − {pair[1]!r}" if pair else "two answers of each prompt"
+    subtitle = f"{of}. The model prefers the first in {difference.accuracy:.0%} of {len(difference.values)} examples. "
+    if difference.sides is not None:
+        for side, symbol in ((0, "circle"), (1, "diamond")):
+            name = f"to {quoted(pair[side])}" if pair else f"to the {('first', 'second')[side]}"
+            values = [difference.sides[:, :, side].sum(1).mean(), *difference.sides[:, kept.index, side].mean(0)]
+            texts, rows = [f"{x:+.3g} {unit} {name}" for x in values], [first - 1, *range(first, len(shown))]
+            color, marker = style.SERIES[1 - side], {"symbol": symbol}
+            traces.append(kit.trace(shown, values, rows, color, texts, name=name, marker=marker))
+        zero = "relative to the mean over the vocabulary" if difference.score == "logits" else "in its log-likelihood"
+        subtitle += f"Marks: what is added to either answer, {zero}. "
+    title = f"{what} {style.number(whole['difference'][2])} {unit}; most of it from {kept['component'].iloc[0]}"
+    x, y = {"title_text": f"mean contribution, {unit}", "zeroline": True}, axes.named_rows(shown["component"].tolist())
+    subtitle += f"{remark} {kit.intervals(frame)}"
+    figure = kit.finish(go.Figure(traces), title, subtitle, x=x, y=y, plot=40 + 20 * len(shown), barmode="overlay")
+    return figure.add_hline(y=first - 0.5, line=kit.DOTTED)
+
+
+def profile_map(profile: Profile, term: Term = "net", part: Part = "centered") -> go.Figure:
+    """Draw a map component × token of one number of a profile, the embedding at the bottom.
+
+    `part` is the half of a squared profile; a profile in nats has none. Colors end at the 99th percentile. Of more than
+    400 components those with the largest mean size are shown. Raises InputError for an unknown term or part.
+    """
+    halved = hasattr(profile, "centered") and term != "target_logit"
+    values = np.asarray(getattr(half_of(profile, part) if halved else profile, term), dtype=np.float64)
+    unit = "logits" if term == "target_logit" else profile.measured_in
+    name = "contribution to the next token's logit" if term == "target_logit" else term + f", {part}" * halved
+    title = f"{name[0].upper()}{name[1:]} of every component at every token"
+    return token_map(profile, values, title, "", unit, term in ("net", "target_logit"))
+
+
+def token_map(text: Any, values: np.ndarray, title: str, subtitle: str, unit: str, signed: bool) -> go.Figure:
+    """A map component × token of the values of a text: of many components those with the largest mean size."""
+    kept = kit.top(np.nan_to_num(np.abs(values)).mean(1), MOST_ROWS)
+    if len(kept) < len(values):
+        subtitle += f" The {len(kept)} largest of {len(values):,} components."
+    rows = pd.DataFrame(component_columns([text.components[i] for i in kept]))
+    tokens = [
+        f"at {quoted(token)}, next: {quoted(after) if after else '–'}"
+        for token, after in zip(text.tokens, text.next_tokens, strict=True)
+    ]
+    texts = kit.hovers(rows["component"].tolist(), tokens, values[kept], unit)
+    figure = go.Figure(kit.heat(values[kept], texts, unit, signed=signed))
+    x, y = axes.token_axis(text.tokens), axes.component_axis(rows)
+    return kit.finish(
+        figure, title, f"{subtitle} Colors end at the 99th percentile.".strip(), x=x, y=y, plot=500, below=50
+    )
+
+
+def loss_bars(profile: Profile) -> go.Figure:
+    """Draw the model's cross-entropy of every token, in nats, at the token that was to be predicted.
+
+    The dotted line is the loss of a uniform guess over the vocabulary. The first token of a text, which is not
+    predicted, has no bar.
+    """
+    predicted = np.flatnonzero(np.isfinite(profile.losses))
+    losses, uniform = profile.losses[predicted], float(np.log(profile.vocabulary))
+    hover = [
+        f"{quoted(profile.tokens[i + 1])} at {i + 1}\n{loss:.3g} nats\nprobability {np.exp(-loss):.3g}"
+        for i, loss in zip(predicted, losses, strict=True)
+    ]
+    figure = go.Figure(go.Bar(x=predicted + 1, y=losses, hovertext=hover, hoverinfo="text"))
+    figure.add_hline(y=uniform, line=kit.DOTTED)
+    most = int(losses.argmax()) if len(losses) else 0
+    hardest = f": most at {quoted(profile.tokens[predicted[most] + 1])}" if len(losses) else ""
+    title = f"Mean loss {style.number(losses.mean())} nats{hardest}"
+    x = axes.token_axis(profile.tokens) | {"range": [-0.6, len(profile.tokens) - 0.4]}
+    y = {"title_text": "nats", "rangemode": "tozero"}
+    return kit.finish(
+        figure, title, f"Dotted: a uniform guess over the vocabulary, {uniform:.1f} nats.", x=x, y=y, below=50
+    )
+
+
+def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figure:
+    """Draw a map of every head: rows are the tokens that attend, columns those attended to, from 0 to 1.
+
+    Of more than `max_heads` heads those with the lowest mean entropy are shown.
+    """
+    p = patterns.patterns
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = -np.where(p > 0, p * np.log(p), 0.0).sum(-1).mean(-1)
+    heads = np.sort(np.argsort(entropy, kind="stable")[:max_heads])
+    tokens, maps = [quoted(token, 12) for token in patterns.tokens], list[list[go.Heatmap]]()
+    labels = [patterns.components[i].label for i in heads]
+    for label, head in zip(labels, heads, strict=True):
+        past = np.where(np.tri(len(tokens), dtype=bool), p[head], np.nan)
+        texts = kit.hovers(
+            [f"{label}\nfrom {token}" for token in tokens], [f"to {token}" for token in tokens], past, ""
+        )
+        maps.append([kit.heat(past, texts, "attention", 1.0, showscale=not maps)])
+    columns = min(2, len(heads))
+    down = -(-len(heads) // columns)
+    figure = kit.panels(maps, labels, columns, gap=min(0.3, 0.1 * down), across=0.05, shared_xaxes=True)
+    some = f"The {len(heads)} of {len(p)} heads with the lowest entropy. " if len(heads) < len(p) else ""
+    total = "1" if np.allclose(p.sum(2), 1, atol=1e-2) else "at most 1: a sink takes the rest"
+    ticks = axes.token_axis(patterns.tokens, "") | {"tickfont": {"size": 10}}
+    y = ticks | {"tickangle": 0, "autorange": "reversed"}
+    title = f"{labels[int(entropy[heads].argmin())]} attends most sharply: attention from row to column"
+    return kit.finish(figure, title, f"{some}Each row sums to {total}.", x=ticks, y=y, plot=down * 260, below=40)
+
+
+def source_map(sources: SourceTokens, example: int = 0, option: int = 0, max_heads: int = 24) -> go.Figure:
+    """Draw a map head × source token of each head's contribution to an option by source token (attention × value).
+
+    Where there are several options it is the contribution to this one minus the mean of those to the others. Shown are
+    the heads with the largest Σ|parts|, in stream order. Raises InputError for an example or option that is not there.
+    """
+    parts, of, tokens = _score(sources, example, option)
+    kept = kit.top(np.abs(parts).sum(1), max_heads)
+    shown, labels = parts[kept], [sources.heads[i].label for i in kept]
+    texts = kit.hovers(labels, [f"from {quoted(token)}" for token in tokens], shown, "logits")
+    weights = sources.weights[example][kept][:, : len(tokens)]
+    texts[:, : weights.shape[1]] += np.array([[f"\nattention {w:.1%}" for w in row] for row in weights], dtype=object)
+    head, token = np.unravel_index(np.abs(shown).argmax(), shown.shape)
+    place, some = sources.positions[example], f" The {len(kept)} largest of {len(sources.heads)} heads."
+    title = f"Contribution of each head by source token: most by {labels[head]} from {quoted(tokens[token])}"
+    subtitle = f"To {of} at {quoted(sources.tokens[example][place])} (token {place})."
+    subtitle += some * (len(kept) < len(sources.heads))
+    figure = go.Figure(kit.heat(shown, texts, "logits", signed=True, xgap=1, ygap=1))
+    y, plot = axes.ticks(range(len(kept)), labels), max(200, 16 * len(kept))
+    return kit.finish(figure, title, subtitle, x=_source_axis(tokens), y=y, plot=plot, below=60)
+
+
+def source_bars(sources: SourceTokens, example: int = 0, option: int = 0) -> go.Figure:
+    """Draw what the values of each source token contribute to an option of an example through all heads together.
+
+    Bars are the sums of the positive and of the negative parts, marks their sum; options as in `source_map`. Raises
+    InputError for an example or an option that does not exist.
+    """
+    parts, of, tokens = _score(sources, example, option)
+    sides = {"positive parts": np.maximum(parts, 0.0).sum(0), "negative parts": np.minimum(parts, 0.0).sum(0)}
+    places, total = np.arange(len(tokens)), parts.sum(0)
+    texts = [
+        f"{quoted(token)}\n{style.number(a + b)} = {style.number(a)} − {style.number(-b)} logits"
+        for token, a, b in zip(tokens, *sides.values(), strict=True)
+    ]
+    frame, colors = pd.DataFrame(index=places), (style.SERIES[3], style.SERIES[0])
+    traces = [
+        kit.trace(frame, places, values, color, texts, shape="bars", name=name)
+        for (name, values), color in zip(sides.items(), colors, strict=True)
+    ]
+    figure = go.Figure([*traces, kit.trace(frame, places, total, style.SERIES[1], texts, name="sum")])
+    title = f"Head contributions by source token: most from {quoted(tokens[int(np.abs(total).argmax())])}"
+    about = f"To {of}, by {len(sources.heads)} head{'s' * (len(sources.heads) > 1)}."
+    y = {"title_text": "logits", "zeroline": True}
+    return kit.finish(figure, title, about, x=_source_axis(tokens), y=y, below=60, barmode="relative")
+
+
+def _score(sources: SourceTokens, example: int, option: int) -> tuple[np.ndarray, str, list[str]]:
+    """Parts `[head, source]` of an option's score, with the value bias last where there is one; their names."""
+    n, _, _, k = sources.values.shape
+    example, option = whole_number("example", example, 0, n - 1), whole_number("option", option, 0, k - 1)
+    end = sources.positions[example] + 1
+    values = np.concatenate([sources.values[example, :, :end], sources.value_bias[example, :, None]], 1)
+    tokens, texts = [*sources.tokens[example][:end], _BIAS], sources.option_texts(example)
+    if not sources.value_bias.any():
+        values, tokens = values[:, :-1], tokens[:-1]
+    others = [j for j in range(k) if j != option]
+    score = values[:, :, option] - (values[:, :, others].mean(2) if others else 0.0)
+    minus = f" − {texts[others[0]]!r}" if len(others) == 1 else f" − the mean of {len(others)} others"
+    return score, repr(texts[option]) + minus * bool(others), tokens
+
+
+def _source_axis(tokens: list[str]) -> dict[str, Any]:
+    axis = axes.token_axis(tokens, "source token")
+    return axis | {"ticktext": [_BIAS if text == quoted(_BIAS) else text for text in axis["ticktext"]]}

@@ -1,0 +1,299 @@
+"""Bias and diversity of components: along depth, against one another, of heads, of modules; Theorem 3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from ..._checks import choice
+from ...ensemble.decomposition import Decomposition, NormAt, Part
+from ...errors import InputError
+from .. import axes, kit, style
+
+_HEADINGS = {"bias": "Bias", "diversity": "Diversity", "net": "Net = bias − diversity"}
+_PARTS = get_args(Part)
+
+
+def column_of(frame: pd.DataFrame, term: str, part: Part) -> str:
+    """The column that holds a part of a term; a term without parts has one column."""
+    name = term if part == "raw" else f"{term}_{part}"
+    return name if name in frame else term
+
+
+def half_of(measured: Any, part: Part) -> Any:
+    """The half of a decomposition or profile that a part is; itself for raw, and where it has no halves."""
+    return measured if part == "raw" else getattr(measured, part, None) or measured
+
+
+def _parts(frame: pd.DataFrame, part: Part, term: str = "bias") -> tuple[list[Part], Part]:
+    """The parts in which a frame holds a term, and the one to show first: raw where it lacks the one asked for."""
+    choice("part", part, _PARTS)
+    parts: list[Part] = [p for p in _PARTS if p == "raw" or f"{term}_{p}" in frame]
+    return parts, part if part in parts else "raw"
+
+
+def _table(measured: Any) -> pd.DataFrame:
+    frame: pd.DataFrame = measured.by_component(full=True) if hasattr(measured, "halves") else measured.by_component()
+    return frame
+
+
+def _named(text: str, half: Any) -> str:
+    """A title, with the half that a result is."""
+    part = getattr(half, "part", "raw")
+    return text if part == "raw" else f"{text} ({part})"
+
+
+def _zero(half: Any, part: Part) -> dict[str, float]:
+    """Bias and net of a component that writes nothing, by column, where the result has them."""
+    suffix, levels = "" if part == "raw" else f"_{part}", {"bias": getattr(half, "zero_bias", None)}
+    if getattr(getattr(half, "loss_function", None), "is_exact", False):
+        levels["net"] = half.zero_net
+    return {term + suffix: level for term, level in levels.items() if level is not None}
+
+
+def loss_bars(decomposition: Decomposition, part: Part = "raw", max_components: int = 1500) -> go.Figure:
+    """Draw bias, diversity and net of every component as bars, whose means are those of the decomposition's loss.
+
+    `part` is shown first; for the squared error buttons switch between raw, centered and shift. Of more than
+    `max_components` those with the largest diversity are shown. Bars of bias and net begin at the zero baseline.
+    """
+    exact, units = decomposition.loss_function.is_exact, decomposition.frame().attrs["units"]
+
+    def title(half: Decomposition) -> str:
+        loss, bias, diversity = map(style.number, (half.loss, half.bias, half.diversity))
+        if exact:
+            return _named(f"Loss {loss} = bias {bias} − diversity {diversity} {units['bias']}", half)
+        return f"Loss {loss}, bias {bias} {units['bias']}, diversity {diversity} {units['diversity']}"
+
+    return _part_bars(decomposition, part, max_components, title)
+
+
+def profile_bars(profile: Any, part: Part = "centered", max_components: int = 1500) -> go.Figure:
+    """Draw bias, diversity and net of every component, means over the tokens of a text or corpus; as `loss_bars`."""
+    count = profile.positions if hasattr(profile, "positions") else int(profile.has_target.sum())
+    title = f"Bias and diversity of every component, means over {count:,} tokens"
+    return _part_bars(profile, part, max_components, lambda half: title)
+
+
+def _part_bars(measured: Any, part: Part, count: int, title: Callable[[Any], str]) -> go.Figure:
+    whole = _table(measured)
+    parts, part = _parts(whole, part)
+    frame, remark = kit.largest(whole, column_of(whole, "diversity", part), count)
+    views: dict[str, go.Figure] = {}
+    for name in parts:
+        half = half_of(measured, name)
+        columns = {column_of(frame, term, name): text for term, text in _HEADINGS.items() if term in frame}
+        views[name] = kit.component_bars(frame, columns, title(half), remark, zero=_zero(half, name))
+    return kit.choose(views, part)
+
+
+def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500) -> go.Figure:
+    """Draw what each component adds to the cross-entropy of the labels, in nats (`net_linear`): below 0 it helps.
+
+    Heads are a map layer × head. Of more than `max_components` the largest are shown. Raises InputError for a dense
+    target and for a half of a decomposition, which have no labels.
+    """
+    if decomposition.gold is None or decomposition.part != "raw":
+        raise InputError("kind='cross_entropy' needs labels: decompose with labels=, and plot the whole, not a half.")
+    if decomposition.loss_name != "cross_entropy":
+        decomposition = replace(decomposition, loss_name="cross_entropy", tau=None)
+    loss, entropy = style.number(decomposition.loss), style.number(decomposition.entropy)
+    title = f"Components' parts of the cross-entropy: with the entropy {entropy} they sum to the loss {loss} nats"
+    if any(c.kind == "head" for c in decomposition.components):
+        return kit.retitle(head_map(decomposition, "net_linear"), title)
+    frame, remark = kit.largest(decomposition.by_component(full=True), "net_linear", max_components)
+    return kit.component_bars(frame, {"net_linear": ""}, title, remark, plot=320)
+
+
+def bias_diversity_scatter(
+    measured: Any, part: Part = "centered", log: bool | None = None, max_components: int = 5000
+) -> go.Figure:
+    """Draw bias (x) against diversity (y), one mark per component, colored by module; `part` as in `loss_bars`.
+
+    `log`: logarithmic axes; None takes them where every number is above 0. On the dashed diagonal net = bias −
+    diversity is 0; on the dotted line bias is the zero baseline. The most extreme marks are named.
+    """
+    whole = _table(measured)
+    parts, part = _parts(whole, part)
+    frame, remark = kit.largest(whole, column_of(whole, "diversity", part), max_components)
+    pairs = {p: [column_of(frame, term, p) for term in ("bias", "diversity")] for p in parts}
+    if log is None:
+        log = bool((frame[[name for pair in pairs.values() for name in pair]].to_numpy() > 0).all())
+    views: dict[str, go.Figure] = {}
+    scale, units = axes.log_axis if log else axes.linear_axis, frame.attrs["units"]
+    for p, (bias, diversity) in pairs.items():
+        texts = kit.hover(frame, [name for name in (bias, diversity, column_of(frame, "net", p)) if name in frame])
+        zero, x, y = (
+            getattr(half_of(measured, p), "zero_bias", None),
+            frame[bias].to_numpy(),
+            frame[diversity].to_numpy(),
+        )
+        x_axis, y_axis = scale(x if zero is None else np.append(x, zero)), scale(y)
+        ends = [np.power(10.0, axis["range"]) if log else axis["range"] for axis in (x_axis, y_axis)]
+        at = np.nan if zero is None else zero
+        names = kit.extreme_names(frame["component"], x, y, (x_axis, y_axis), guide=at)
+        traces = [*kit.by_module(frame, x, y, texts, opacity=0.75), names]
+        if zero is not None:
+            traces.append(kit.line([zero, zero], ends[1], dash="dot", name=kit.ZERO))
+        if "net" in frame:
+            corners = [min(ends[0][0], ends[1][0]), max(ends[0][1], ends[1][1])]
+            traces.append(kit.line(corners, corners, dash="dash", name="net = 0"))
+        x_axis, y_axis = (
+            x_axis | {"title_text": f"bias, {units[bias]}"},
+            y_axis | {"title_text": f"diversity, {units[diversity]}"},
+        )
+        title = _named(f"{frame['component'].iloc[int(np.argmax(y))]} has the largest diversity", measured)
+        views[p] = kit.finish(go.Figure(traces), title, remark, x=x_axis, y=y_axis, plot=460, hovermode="closest")
+    return kit.choose(views, part)
+
+
+def depth_curves(
+    decomposition: Decomposition, part: Part = "centered", norm: NormAt = "frozen", size_fair: bool = False
+) -> go.Figure:
+    """Draw accuracy (with labels), loss, bias and diversity of the prefix ensemble at every junction (Fig. 5 and 7).
+
+    `part` and `size_fair` are shown first; buttons switch between the parts there are, and to |L|² × diversity, which
+    does not fall merely because later prefixes have more members. `norm` is "frozen" or "recomputed", as in `by_depth`.
+    Bands are 95 % intervals over examples; open marks are partial sums, which the stream never holds.
+    """
+    frame = decomposition.by_depth(norm)
+    parts, part = _parts(frame, part, "diversity")
+    fair = ["", "|L|² × "] if "diversity_logit" in frame else [""]
+    steps, partial, units = np.arange(len(frame)), frame["partial"].to_numpy(dtype=bool), frame.attrs["units"]
+    notes = np.where(partial, "partial: the stream never holds this sum", "")
+    marker = {"size": 7, "symbol": np.where(partial, "circle-open", "circle")}
+    terms = [term for term in ("accuracy", "loss", "bias", "diversity") if term in frame]
+    read = "the whole stream's norm" if norm == "frozen" else "each junction's own norm"
+    subtitle = f"All components before a junction, read out with {read}."
+    subtitle += " Open marks: partial sums, which the stream never holds." * bool(partial.any())
+    ends, chance, views = frame["loss"].iloc[[0, -1]].map(style.number), 1 / decomposition.values.shape[2], {}
+    title = f"Loss of the prefix ensembles along depth: {ends.iloc[0]} to {ends.iloc[1]} {units['loss']}"
+    exact = " = bias − diversity" * (decomposition.gap is not None)
+    for p, factor in [(p, factor) for factor in fair for p in parts if not (factor and p == "shift")]:
+        contents = []
+        for term in terms:
+            name = column_of(frame, "diversity_logit" if factor and term == "diversity" else term, p)
+            band = kit.band(steps, frame[f"{name}_low"], frame[f"{name}_high"])
+            marks = kit.by_module(frame, steps, frame[name].to_numpy(), kit.hover(frame, [name], notes), marker=marker)
+            contents.append([band, kit.line(steps, frame[name]), *marks])
+        if "accuracy" in terms:
+            contents[0].append(kit.line([-0.5, len(frame) - 0.5], [chance] * 2, dash="dot", name="guessing"))
+        headings = [*(term.capitalize() + exact * (term == "loss") for term in terms[:-1]), f"{factor}Diversity"]
+        x_title = "junction: the last component written"
+        figure = kit.panels(contents, headings, units=[units[term] for term in terms], x_title=x_title)
+        look: dict[str, Any] = {"x": axes.component_axis(frame) | {"showgrid": True}, "plot": 170 * len(terms)}
+        views[factor + p] = kit.finish(figure, _named(title, decomposition), subtitle, **look)
+    return kit.choose(views, (fair[-1] if size_fair and part != "shift" else "") + part)
+
+
+def head_map(
+    decomposition: Decomposition, term: str = "diversity", part: Part = "centered", within_layer: bool = False
+) -> go.Figure:
+    """Draw a map layer × head of one column of `by_component`, the first layer at the bottom; MLPs as bars next to it.
+
+    `term` and `part` name a numeric column ("net", "accuracy", "diversity_share", …). `within_layer` subtracts the mean
+    of the layer's heads; hovers have the value itself. Bias and net are relative to the zero baseline. Raises
+    InputError for a decomposition without heads, an unknown part, and a column that holds no numbers.
+    """
+    frame = decomposition.by_component(full=True)
+    if not (frame["kind"] == "head").any():
+        raise InputError("there are no heads here: decompose contributions(model, …, unit='head').")
+    name = column_of(frame, term, part)
+    numeric = [str(column) for column in frame if column in frame.attrs["units"] and f"{column}_low" in frame]
+    if name not in numeric:
+        choice("term", term, numeric)
+    unit, zero = frame.attrs["units"][name], 0.0
+    if not within_layer:
+        zero = _zero(half_of(decomposition, part), part).get(name, 0.0)
+    texts = kit.hover(frame, [name])
+    layers, z, text, of_layer = kit.head_table(frame, frame[name] - zero, texts)
+    z = z - np.nanmean(z, 1, keepdims=True) if within_layer else z
+    contents: list[list[Any]] = [[kit.heat(z, text, unit, signed=bool((z < 0).any()), xgap=1, ygap=1)]]
+    mlps = np.flatnonzero((frame["kind"] == "mlp") & (of_layer >= 0))
+    if len(mlps):
+        shown, look = (frame[name] - zero).to_numpy()[mlps], {"shape": "across", "showlegend": False}
+        contents.append(kit.by_module(frame.iloc[mlps], shown, of_layer[mlps], texts[mlps], **look))
+    widths = [0.75, 0.25][: len(contents)]
+    figure = kit.panels(contents, columns=len(contents), shared_xaxes=False, column_widths=widths)
+    figure.update_xaxes(title_text=f"MLP, {unit}", nticks=3, col=2)
+    heads = {
+        "title_text": "head",
+        "dtick": max(1, -(-z.shape[1] // 12)),
+        "tick0": 0,
+        "showgrid": False,
+        "zeroline": False,
+    }
+    figure.update_xaxes(heads, col=1)
+    baseline = f"Relative to the zero baseline, {style.number(zero)}. " if zero else ""
+    subtitle = "Minus the mean of the layer's heads. " if within_layer else baseline
+    subtitle += "Bars: the layer's MLP. " * bool(len(mlps)) + "Colors end at the 99th percentile."
+    best = kit.most(frame[frame["kind"] == "head"], name)["component"]
+    title = f"{best} has the largest {name.replace('_', ' ')} of the attention heads"
+    y, plot = axes.layer_axis(layers), max(200, min(640, 18 * len(layers)))
+    return kit.finish(figure, _named(title, decomposition), subtitle, y=y, plot=plot)
+
+
+def module_shares(decomposition: Decomposition) -> go.Figure:
+    """Draw each module's share of bias and of diversity, raw and centered side by side (Fig. 4).
+
+    The line across a bar is the module's share of components, n_g/|L|: what it would hold if its members were like all
+    others. Whiskers are 95 % intervals over examples.
+    """
+    frame = decomposition.by_module()
+    frame["component"] = [style.MODULE_NAME[module] for module in frame["module"]]
+    parts = [part for part in _PARTS[:2] if part == "raw" or f"bias_share_{part}" in frame]
+    width, contents = 0.8 / len(frame), list[list[Any]]()
+    offsets = (np.arange(len(frame)) - (len(frame) - 1) / 2) * width
+    told = [f"share of components {share:.3g}" for share in frame["member_share"]]
+    for part in parts:
+        contents.append([])
+        for place, term in enumerate(("bias", "diversity")):
+            name = column_of(frame, f"{term}_share", part)
+            contents[-1] += kit.bars(
+                frame, name, kit.hover(frame, [name], told), places=place + offsets, width=0.92 * width
+            )
+            line = {"symbol": "line-ew-open", "size": 16, "line": {"width": 2.5}}
+            contents[-1].append(kit.trace(frame, place + offsets, "member_share", texts=told, marker=line))
+    figure = kit.panels(contents, parts if len(parts) > 1 else [], len(parts), across=0.06, shared_xaxes=False)
+    column = column_of(frame, "diversity_share", parts[-1])
+    most = kit.most(frame, column)
+    title = f"{most['component']}, {most['member_share']:.0%} of components, holds {most[column]:.0%} of the diversity"
+    subtitle = "The line across a bar is the module's share of components, n_g/|L|. " + kit.intervals(frame)
+    x, y = axes.ticks([0, 1], ["bias", "diversity"]), {"tickformat": ".0%", "rangemode": "tozero"}
+    return kit.finish(figure, _named(title, decomposition), subtitle, x=x, y=y, barmode="overlay")
+
+
+def tradeoff_bars(decomposition: Decomposition, part: Part = "centered", paper: bool = False) -> go.Figure:
+    """Draw the summands of bias and of diversity side by side, and their sums (Theorem 3, `tradeoff`).
+
+    Buttons switch between raw, centered and shift, of which `part` is shown first. `paper` takes the form printed in
+    Eq. 11 instead of the exact one. The shaded rows are Ω, which is in both: moving them moves neither loss nor
+    accuracy. Raises InputError for a loss other than the squared error.
+    """
+    halves, views = {"raw": decomposition} | decomposition.halves, {}
+    choice("part", part, _PARTS)
+    for name, half in halves.items():
+        frame = half.tradeoff(paper)
+        unit, sums = frame.attrs["units"]["bias"], {term: frame[term].sum() for term in ("bias", "diversity")}
+        whole = pd.concat([frame, pd.DataFrame([{"term": "sum"} | sums])], ignore_index=True)
+        whole, places, figure = whole.rename(columns={"term": "component"}), np.arange(len(whole)), go.Figure()
+        whole.attrs = frame.attrs
+        for term, side in (("bias", -0.19), ("diversity", 0.19)):
+            look: dict[str, Any] = {"shape": "across", "width": 0.36, "name": term}
+            figure.add_trace(kit.trace(whole, term, places + side, style.TERM[term], **look))
+        shared = np.flatnonzero(frame["term"].str.contains("Ω"))
+        shade = {"fillcolor": style.faint(style.NEUTRAL), "line_width": 0, "layer": "below"}
+        figure.add_hrect(y0=shared.min() - 0.5, y1=shared.max() + 0.5, **shade)
+        figure.add_hline(y=len(frame) - 0.5, line={"width": 1})
+        names = [*(f"{row.term}\n{row.formula}" for row in frame.itertuples()), "sum"]
+        y = axes.ticks(places, names) | {"range": [len(whole) - 0.5, -0.5]}
+        title = f"Bias {sums['bias']:.3g} and diversity {sums['diversity']:.3g} {unit} by Theorem 3"
+        form = "As printed in Eq. 11" if paper else "Exact"
+        subtitle = f"{form}. Shaded: Ω, which is in both. {kit.intervals(frame)}"
+        views[name] = kit.finish(figure, _named(title, half), subtitle, x=unit, y=y, plot=380, barmode="overlay")
+    return kit.choose(views, part if part in views else "raw")

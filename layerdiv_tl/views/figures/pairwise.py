@@ -1,0 +1,99 @@
+"""Pairs of components: one number of each, ordered by the clustering that stands above them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from ...components import component_columns
+from ...ensemble.decomposition import Decomposition, Part
+from .. import kit, style
+from .ensemble import column_of
+
+By = Literal["cosine", "distance", "disagreement"]
+_TITLES = {
+    "cosine": "Cosine similarity of contributions",
+    "distance": "Squared distance of contributions",
+    "disagreement": "Disagreement rate",
+}
+
+
+def pairwise_map(
+    decomposition: Decomposition, by: By = "cosine", part: Part = "centered", max_components: int = 400
+) -> go.Figure:
+    """Draw a matrix component × component of one number of `pairwise`, with the clustering that orders it above.
+
+    `by` and `part` choose the number, by which the components are clustered too; "disagreement" has no parts, and none
+    has a shift. Of more components those with the largest centered diversity are shown. Under the tree stands each
+    component's module; two branches meet at the mean distance of their members (1 − cosine for "cosine"). Raises
+    InputError for one component, and for more than 1000 of them.
+    """
+    count, remark = len(decomposition.components), ""
+    if count > max_components:
+        half = decomposition.halves.get("centered", decomposition)
+        kept = kit.top(half.diversities.mean(0), max_components)
+        components = tuple(decomposition.components[i] for i in kept)
+        decomposition = replace(decomposition, values=decomposition.values[:, kept], components=components)
+        remark = f"the {max_components:,} of {count:,} most diverse; "
+    frame = decomposition.pairwise(by)
+    name = column_of(frame, by, part)
+    order: list[str] = frame.attrs["order"]
+    place = {label: i for i, label in enumerate(order)}
+    one, other = (frame[side].map(place).to_numpy() for side in ("component", "other"))
+    # The diagonal stays empty: a component makes no pair with itself.
+    cells = np.full((len(order), len(order)), np.nan)
+    ends = np.full((len(order), len(order), 2), np.nan, dtype=np.float32)
+    cells[one, other] = cells[other, one] = frame[name]
+    ends[one, other] = ends[other, one] = frame[[f"{name}_low", f"{name}_high"]]
+    unit = frame.attrs["units"][name]
+    template = f"<b>%{{y}}</b> and <b>%{{x}}</b><br>%{{z:.3g}} {unit}"
+    template += "<br>95 % [%{customdata[0]:.3g}, %{customdata[1]:.3g}]" if np.isfinite(ends).any() else ""
+    look: dict[str, Any] = {"x": order, "y": order, "customdata": ends, "hovertemplate": f"{template}<extra></extra>"}
+    limit = kit.robust_limit(cells, 1.0) if by == "distance" else 1.0
+    bar = {"len": 0.78, "y": 0.39}
+    figure = go.Figure(
+        kit.heat(cells.astype(np.float32), None, unit, limit, signed=by == "cosine", colorbar=bar, **look)
+    )
+    members = pd.DataFrame(component_columns(decomposition.components))
+    labels = members["component"].to_numpy()
+    strip: dict[str, Any] = {"shape": "bars", "width": 1.0, "yaxis": "y2"}
+    figure.add_traces(kit.by_module(members, labels, np.ones(len(labels)), labels, **strip))
+    # An axis exists where a trace needs it; the tree is a shape, since no trace can stand between two categories.
+    hidden: dict[str, Any] = {"marker": {"opacity": 0}, "hoverinfo": "skip", "showlegend": False}
+    figure.add_scatter(x=order[:1], y=[0], yaxis="y3", mode="markers", **hidden)
+    path, top = _tree(np.array(frame.attrs["linkage"]))
+    figure.add_shape(type="path", path=path, xref="x", yref="y3", line={"width": 1})
+    first = kit.most(frame, name, 1 if by == "cosine" else -1)
+    centered = {"disagreement": ""}.get(by, "raw; " if name == by else "centered over the options; ")
+    ticks = {"type": "category", "categoryorder": "array", "categoryarray": order, "nticks": 24, "showgrid": False}
+    bare = {"visible": False, "fixedrange": True}
+    return kit.finish(
+        figure,
+        f"{_TITLES[by]}: most alike are {first['component']} and {first['other']} ({style.number(first[name])})",
+        f"{remark}{centered}ordered by average linkage",
+        plot=560,
+        below=40,
+        barmode="overlay",
+        bargap=0,
+        xaxis=ticks | {"tickangle": -90, "anchor": "y", "range": [-0.5, len(order) - 0.5]},
+        yaxis=ticks | {"domain": [0, 0.78], "range": [len(order) - 0.5, -0.5]},
+        yaxis2=bare | {"domain": [0.79, 0.81], "range": [0, 1]},
+        yaxis3=bare | {"domain": [0.82, 1], "range": [0, 1.03 * top]},
+    )
+
+
+def _tree(linkage: np.ndarray) -> tuple[str, float]:
+    """The branches as one path, leaves at 0, 1, 2, …, and how high they go."""
+    from scipy.cluster.hierarchy import dendrogram
+
+    tree = dendrogram(linkage, no_plot=True)
+    # scipy puts the leaves at 5, 15, 25, …
+    links = [
+        " L".join(f"{(x - 5) / 10:.4g},{y:.4g}" for x, y in zip(xs, ys, strict=True))
+        for xs, ys in zip(tree["icoord"], tree["dcoord"], strict=True)
+    ]
+    return " ".join(f"M{link}" for link in links), float(np.max(tree["dcoord"])) or 1.0

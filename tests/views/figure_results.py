@@ -1,0 +1,103 @@
+"""A small result of every class that has a figure: what the tests of figures draw."""
+
+from functools import cache
+from tempfile import mkdtemp
+
+import numpy as np
+import pandas as pd
+
+import layerdiv_tl as ld
+from tests.conftest import llama, tied
+from tests.oracles.tokenizers import word_tokenizer
+
+PROMPTS = [[1, 2, 3], [4, 5], [6], [9, 2, 7], [3, 8], [5, 5, 1], [2], [7, 4]]
+OPTIONS, LABELS = [7, 30, 11], [0, 1, 0, 2, 1, 2, 0, 1]
+TEXTS = [[5, 1, 4, 1, 5, 9], [3, 14, 15], [17, 11, 60, 0, 7]]
+ROWS = [[i % 61, (3 * i) % 61, 5, i // 2, 7, 11 + i, 40 - i] for i in range(12)]
+LAYERS = {"2 layers": 2, "3 layers": 3, "5 layers": 5}
+TASKS = ("first", "second", "third")
+
+
+@cache
+def deep():
+    return ld.load_model(llama(num_hidden_layers=4))
+
+
+def heads():
+    """A model that runs two of its blocks twice, by heads."""
+    return ld.contributions(tied(0, 1, 2, 0, 1), PROMPTS, OPTIONS, unit="head")
+
+
+def effects():
+    groups = {"a pair": ["L0.H0", "L1.mlp"]}
+    ids = [[i % 61, (3 * i) % 61, 5, i // 2, 7] for i in range(9)]
+    return ld.effects(llama(), ids, [7, 9, 12], np.arange(9) % 3, unit="head", groups=groups)
+
+
+@cache
+def study():
+    """Three tiny models of different depth on three tasks of random words."""
+    words = word_tokenizer(["[UNK]", "yes", "no", *(f"w{i}" for i in range(58))])
+    models = {
+        name: ld.load_model(llama(seed=layers, num_hidden_layers=layers), tokenizer=words)
+        for name, layers in LAYERS.items()
+    }
+    tasks = []
+    for seed, name in enumerate(TASKS):
+        rng = np.random.default_rng(seed)
+        texts = [" ".join(f"w{i}" for i in rng.integers(0, 58, 6)) for _ in range(40)]
+        frame = pd.DataFrame({"text": texts, "label": rng.integers(0, 2, 40)})
+        tasks.append(ld.Task.from_frame(frame, template="{text} {answer}", options=["yes", "no"], name=name))
+    return ld.run_study(models, tasks, out=mkdtemp())
+
+
+@cache
+def information():
+    """Six noisy copies of a label, in two halves that share their noise."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 600)
+    noise = np.repeat(rng.normal(size=(600, 3)), 2, axis=1) + 0.7 * rng.normal(size=(600, 6))
+    return ld.information(y[:, None] * 0.8 + noise, y, n_permutations=20, n_resamples=20)
+
+
+MAKERS = {
+    "Decomposition": lambda: ld.decompose(heads(), LABELS),
+    "Contributions": lambda: ld.contributions(llama(), PROMPTS, OPTIONS),
+    "Contributions of heads": heads,
+    "LogitDifference": lambda: ld.logit_difference(llama(), PROMPTS, [7] * 8, [8] * 8, unit="head"),
+    "Comparison": lambda: ld.compare(llama(), llama(seed=1), PROMPTS, OPTIONS, labels=LABELS),
+    "TextComparison": lambda: ld.compare(llama(), llama(seed=1), TEXTS),
+    "Profile": lambda: ld.profile(llama(), [[1, 2, 3, 4, 5], [6, 7, 8]]),
+    "CorpusProfile": lambda: ld.corpus_profile(llama(), [[1, 2, 3], [4, 5, 6, 7], [8, 9]]),
+    "AttentionPatterns": lambda: ld.attention_patterns(llama(), [1, 2, 3, 4]),
+    "SourceTokens": lambda: ld.source_tokens(llama(), PROMPTS[:2], OPTIONS),
+    "ResidualNorms": lambda: ld.depth.residual_norms(deep(), TEXTS),
+    "ChangePoint": lambda: ld.depth.residual_norms(deep(), TEXTS).change_point(),
+    "Skip": lambda: ld.depth.skip(deep(), TEXTS),
+    "LogitLens": lambda: ld.depth.logit_lens(deep(), TEXTS),
+    "Erasure": lambda: ld.depth.erase(deep(), TEXTS, layers=[0, 2, 3]),
+    "IntegratedGradients": lambda: ld.depth.integrated_gradients(deep(), TEXTS, "mlp", steps=8),
+    "LayerMaps": lambda: ld.depth.map_layers(deep(), llama(seed=1), TEXTS),
+    "Agreement": lambda: ld.depth.agreement(deep(), ROWS),
+    "DropPlan": lambda: ld.depth.drop_plan(deep(), ROWS, 3, part="sublayer", random=4),
+    "Effects": effects,
+    "RouterStatistics": lambda: ld.router_statistics("zoo/moe", [[1, 2, 3, 4, 5, 16, 10], [3, 16, 5, 22, 10]] * 4),
+    "DepthScore": lambda: ld.depth.depth_score("zoo/d4", ld.depth.questions("synthetic/k_hop", limit=6)),
+    "Information": information,
+    "Bounds": lambda: information().bounds(),
+    "GainCurve": lambda: information().gain_curve(order="depth", n_permutations=10, n_resamples=10),
+    "Study": study,
+    "LogFit": lambda: study().scaling("cross-entropy"),
+    "TradeOff": lambda: study().tradeoff_signs(n_resamples=50),
+    "Reweighting": lambda: study().reweight("3 layers", "first", l1=0.001),
+    "OverTraining": lambda: ld.run_study(
+        {"step0": "zoo/d4", "step1": "zoo/d4-seed1"}, ["synthetic/k_hop"], limit=16, out=mkdtemp()
+    ).over_training(),
+    "DepthStudy": lambda: ld.run_depth(["zoo/d1", "zoo/d2"], ["synthetic/k_hop"], limit=8, questions=0, out=mkdtemp()),
+}
+
+
+@cache
+def made(name):
+    """The result of a name, computed once."""
+    return MAKERS[name]()

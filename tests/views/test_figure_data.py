@@ -1,0 +1,696 @@
+"""What is drawn is what the frames say: every kind of figure against the result that it is of."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+from scipy.cluster.hierarchy import cophenet, linkage
+
+import layerdiv_tl as ld
+from layerdiv_tl.ensemble.fits import log_fit
+from layerdiv_tl.replication.correlation import AGGREGATIONS
+from layerdiv_tl.studies.tables import QUANTITIES
+from layerdiv_tl.views import style
+from layerdiv_tl.views.figures.pruning import compared
+from tests.conftest import llama
+from tests.oracles.families import family
+from tests.views.figure_results import LABELS, LAYERS, OPTIONS, PROMPTS, TASKS, made
+
+PARTS = ("raw", "centered", "shift")
+
+
+def on(figure, number):
+    """The traces of a panel."""
+    return [t for t in figure.data if (t.yaxis or "y") == f"y{number + 1 if number else ''}"]
+
+
+def places(traces):
+    """{label: (x, y)} of bars and marks, by the first line of their hover."""
+    shown = [t for t in traces if t.hovertext is not None and (t.type == "bar" or t.mode == "markers")]
+    rows = [(h, t.x[i], t.y[i]) for t in shown for i, h in enumerate(np.ravel(t.hovertext))]
+    return {text.split("</b>")[0].removeprefix("<b>"): (x, y) for text, x, y in rows}
+
+
+def suffix(part):
+    return "" if part == "raw" else f"_{part}"
+
+
+BARS = [
+    ("ResidualNorms", "bars", ["relative_norm", "cosine"]),
+    ("Skip", "bars", ["output_change", "loss", "downstream_change"]),
+    ("LogitLens", "bars", ["kl", "topk_overlap"]),
+    ("Erasure", "bars", ["effect"]),
+    ("IntegratedGradients", "bars", ["attribution", "size"]),
+    ("Decomposition", "bars", ["bias", "diversity", "net"]),
+    ("Comparison", "bars", ["change", "own_change", "net_linear_change"]),
+    ("TextComparison", "bars", ["change", "own_change", "loss_change"]),
+    ("CorpusProfile", "bars", ["bias_centered", "diversity_centered", "net_centered"]),
+    ("Profile", "depth", ["bias_centered", "diversity_centered", "net_centered"]),
+    ("Effects", "totals", ["total"]),
+    ("DropPlan", "components", ["score"]),
+    ("Reweighting", "weights", ["weight"]),
+    ("Information", "members", ["relevancy", "gain"]),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "columns"), BARS, ids=[name for name, *_ in BARS])
+def test_bars_are_the_frame_in_modules_colors(name, kind, columns):
+    """Each panel has one column with its interval; every component once, in stream order, in its module's color."""
+    result = made(name)
+    frame = {"DropPlan": "scores", "ResidualNorms": "frame", "Comparison": "frame", "Effects": "frame"}.get(name)
+    frame = getattr(result, frame or ("by_component" if hasattr(result, "by_component") else "frame"))()
+    if name == "Decomposition":
+        frame = result.by_component(full=True)
+    if name == "Information":
+        frame = frame.rename(columns={"low": "relevancy_low", "high": "relevancy_high"})
+    figure = result.plot(kind)
+    for number, column in enumerate(columns):
+        seen = np.full((len(frame), 3), np.nan)
+        for trace in on(figure, number):
+            if trace.type == "scatter" and (trace.fill or trace.marker.symbol == "line-ew-open"):  # a null, medians
+                continue
+            at = np.array(trace.x, dtype=int)
+            assert {style.MODULE[module] for module in frame["module"].iloc[at]} == {trace.marker.color}
+            base = np.zeros(len(at)) if trace.type != "bar" or trace.base is None else trace.base
+            seen[at, 0] = trace.y + base
+            if trace.error_y.array is not None:
+                seen[at, 1:] = np.stack([seen[at, 0] - trace.error_y.arrayminus, seen[at, 0] + trace.error_y.array], 1)
+            if f"{column}_max" in frame:
+                assert all(
+                    style.number(x) in t for x, t in zip(frame[f"{column}_max"].iloc[at], trace.hovertext, strict=True)
+                )
+        np.testing.assert_allclose(seen[:, 0], frame[column], atol=1e-12)
+        if f"{column}_low" in frame:
+            np.testing.assert_allclose(seen[:, 1:], frame[[f"{column}_low", f"{column}_high"]], atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["squared", "paper", "cross_entropy", "brier"])
+def test_the_default_figure_is_of_the_decompositions_own_loss(loss):
+    """Bars average to `bias` and `diversity`, in their units, and begin at the zero baseline; other kinds are drawn."""
+    u = made("Decomposition")
+    d = ld.decompose(u.values, LABELS, loss=loss, components=u.components)
+    figure = d.plot()
+    for number, term in enumerate(("bias", "diversity")):
+        tops = np.concatenate([np.add(t.base, t.y) for t in on(figure, number)])
+        assert len(tops) == len(d.components)
+        assert tops.mean() == pytest.approx(getattr(d, term))
+        assert figure.layout[f"yaxis{number + 1 if number else ''}"].title.text == d.by_component().attrs["units"][term]
+    assert figure.layout.shapes[0].y0 == pytest.approx(d.zero_bias)
+    assert all(style.number(x) in figure.layout.title.text for x in (d.loss, d.bias, d.diversity))
+    for kind in ("scatter", "depth", "modules", "heads", "pairwise"):
+        assert isinstance(d.plot(kind), go.Figure)
+    assert ("net = 0" in [trace.name for trace in d.plot("scatter").data]) == (loss != "paper")
+    if loss != "squared":
+        with pytest.raises(ld.InputError, match="squared"):
+            d.plot("tradeoff")
+
+
+def test_the_cross_entropy_is_drawn_when_asked_for():
+    """Whatever the loss: the means of net_linear, as bars or a map of heads; what has no labels has no such figure."""
+    for unit in ("sublayer", "head"):
+        c = ld.contributions(llama(), PROMPTS, OPTIONS, unit=unit)
+        d, nats = ld.decompose(c, LABELS), ld.decompose(c, LABELS, loss="cross_entropy")
+        net = dict(zip((c.label for c in c.components), nats.net_linear.mean(0), strict=True))
+        figure = d.plot("cross_entropy")
+        if unit == "sublayer":
+            assert {label: y for label, (_, y) in places(figure.data).items()} == pytest.approx(net)
+        else:
+            expected = [[net[f"L{layer}.H{head}"] for head in range(4)] for layer in range(3)]
+            np.testing.assert_allclose(np.array(figure.data[0].z, dtype=float), expected)
+    for other in (ld.decompose(c.values, target=c.values.sum(1)), d.centered):
+        with pytest.raises(ld.InputError, match="labels="):
+            other.plot("cross_entropy")
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head"])
+def test_a_difference_is_drawn_with_its_two_sides(unit):
+    """Each relative to the vocabulary's mean: of a difference's figure, and of contributions to two options.
+
+    The second source are contributions to every id, averaged.
+    """
+    model, first, second = llama(), 7, 30
+    c = ld.contributions(model, PROMPTS, [first, second], unit=unit)
+    vocabulary = ld.contributions(model, PROMPTS, list(range(model.config.vocab_size)), unit=unit).values
+    sides = (vocabulary[:, :, [first, second]] - vocabulary.mean(2, keepdims=True)).mean(0)
+    truth = [sides[:, 0] - sides[:, 1], *sides.T]
+    figure = ld.logit_difference(model, PROMPTS, [first] * 8, [second] * 8, unit=unit).plot()
+    labels, row = list(figure.layout.yaxis.ticktext), {c.label: i for i, c in enumerate(c.components)}
+    marks = [t for t in figure.data if isinstance(t, go.Scatter)]
+    for side, trace in enumerate(marks):
+        for place, x in zip(trace.y, trace.x, strict=True):
+            label = labels[int(place)]
+            assert x == pytest.approx(sides[:, side].sum() if label == "total" else sides[row[label], side], abs=1e-6)
+    bars = {labels[int(y)]: x for t in figure.data if t.type == "bar" for x, y in zip(t.x, t.y, strict=True)}
+    assert bars["total"] == pytest.approx(truth[0].sum(), abs=1e-6)
+    assert bars[labels[3]] == pytest.approx(truth[0][np.abs(truth[0]).argmax()], abs=1e-6)
+    if unit == "sublayer":
+        np.testing.assert_allclose(np.array(c.plot().data[0].z, dtype=float), truth, atol=1e-6)
+    else:
+        heads = [i for i, c in enumerate(c.components) if c.kind == "head"]
+        for panel, values in zip(c.plot().data, truth, strict=True):
+            np.testing.assert_allclose(np.array(panel.z, dtype=float)[:, :4].ravel(), values[heads], atol=1e-6)
+    directions = ld.contributions(model, PROMPTS, directions=np.eye(2, model.config.hidden_size), unit=unit)
+    assert directions.difference().sides is None
+    assert len(directions.plot().data) == 1
+
+
+def test_maps_of_contributions_are_their_values():
+    c = made("Contributions")
+    raw = c.plot(example=1, centered=False).data[0]
+    np.testing.assert_array_equal(np.array(raw.z), c.values[1].T)
+    mean = c.values.mean(0)
+    np.testing.assert_allclose(np.array(c.plot().data[0].z), (mean - mean.mean(1, keepdims=True)).T)
+    shard = made("Study").contributions("5 layers", "second")
+    np.testing.assert_array_equal(np.array(shard.plot(example=3, centered=False).data[0].z), shard.values[3].T)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_scatter_shows_bias_against_diversity(part):
+    """x and y are the frame's columns, the guides are where they belong, and the most diverse mark is named."""
+    d = made("Decomposition")
+    frame = d.by_component(full=True).set_index("component")[[f"bias{suffix(part)}", f"diversity{suffix(part)}"]]
+    figure = d.plot("scatter", part=part)
+    assert places(figure.data) == {label: tuple(row) for label, row in zip(frame.index, frame.values, strict=True)}
+    guides = {trace.name: trace for trace in figure.data if trace.mode == "lines"}
+    assert set(guides["zero baseline"].x) == {(d if part == "raw" else getattr(d, part)).zero_bias}
+    assert list(guides["net = 0"].x) == list(guides["net = 0"].y)
+    (names,) = (trace for trace in figure.data if trace.mode == "text")
+    named = {text.strip(): place for text, *place in zip(names.text, names.x, names.y, strict=True)}
+    assert named[frame.iloc[:, 1].idxmax()] == list(frame.loc[frame.iloc[:, 1].idxmax()])
+    for axis, column in (("xaxis", frame.iloc[:, 0]), ("yaxis", frame.iloc[:, 1])):
+        low, high = figure.layout[axis].range
+        assert (low < np.log10(column)).all()
+        assert (np.log10(column) < high).all()
+    one = ld.decompose(np.array([[[2.0, 0.0]], [[1.0, 3.0]]]), [0, 1])  # diversity 0 has no logarithm
+    assert one.plot("scatter").layout.yaxis.type == "linear"
+
+
+@pytest.mark.parametrize("norm", ["frozen", "recomputed"])
+def test_depth_curves_are_the_prefixes(norm):
+    """Curves, bands and marks are `by_depth`'s columns; open marks are partial sums; accuracy has its guess."""
+    d = ld.decompose(ld.contributions(family("neox_parallel"), PROMPTS, OPTIONS, unit="head"), LABELS)
+    frame = d.by_depth(norm)
+    assert frame["partial"].any()
+    for part, fair in (("raw", True), ("centered", False), ("shift", False)):
+        figure = d.plot("depth", norm=norm, part=part, size_fair=fair)
+        terms = ["loss", "bias", "diversity_logit" if fair else "diversity"]
+        for number, column in enumerate(["accuracy", *(term + suffix(part) for term in terms)]):
+            band, curve, *points = on(figure, number)
+            if column == "accuracy":
+                assert set(points.pop().y) == {1 / 3}
+            np.testing.assert_array_equal(curve.y, frame[column])
+            there_and_back = np.concatenate([frame[f"{column}_high"], frame[f"{column}_low"][::-1]])
+            np.testing.assert_array_equal(band.y, there_and_back)
+            seen = {x: (y, s) for t in points for x, y, s in zip(t.x, t.y, t.marker.symbol, strict=True)}
+            partial = {True: "circle-open", False: "circle"}
+            assert seen == {i: (row[column], partial[row["partial"]]) for i, row in frame.iterrows()}
+    without = ld.decompose(d.values, target=np.zeros((8, 3)), components=d.components).plot("depth")
+    assert len(without.layout.annotations) == 3  # no accuracy
+
+
+def test_module_shares_stand_next_to_count_shares():
+    d = ld.decompose(ld.contributions(llama(), PROMPTS, OPTIONS, unit="head"), LABELS)
+    frame, figure = d.by_module().set_index("module"), d.plot("modules")
+    bars = [t for t in figure.data if t.type == "bar"]
+    for trace in bars:
+        columns = [f"{term}_share{'' if trace.xaxis == 'x' else '_centered'}" for term in ("bias", "diversity")]
+        column = columns[round(trace.x[0])]
+        assert trace.y[0] == frame.loc[trace.legendgroup, column]
+        assert trace.y[0] - trace.error_y.arrayminus[0] == pytest.approx(frame.loc[trace.legendgroup, f"{column}_low"])
+    assert len(bars) == 4 * len(frame)
+    lines = [t for t in figure.data if t.type == "scatter"]
+    assert all(list(t.y) == frame["member_share"].tolist() for t in lines)
+
+
+@pytest.mark.parametrize(
+    ("term", "part", "at"), [("net", "raw", "net"), ("diversity", "centered", "diversity_centered")]
+)
+def test_the_grid_holds_every_head_where_it_is(term, part, at):
+    """Row = layer, column = head; next to it the MLPs; within a layer, minus the layer's mean; gaps stay empty."""
+    d = ld.decompose(ld.contributions(llama(), PROMPTS, OPTIONS, unit="head"), LABELS)
+    frame = d.by_component(full=True).set_index("component")
+    grid, mlps = d.plot("heads", term=term, part=part).data
+    frame[at] -= d.zero_net if term == "net" else 0.0
+    expected = [[frame.loc[f"L{layer}.H{head}", at] for head in range(4)] for layer in range(3)]
+    np.testing.assert_array_equal(grid.z, expected)
+    np.testing.assert_array_equal(mlps.x, [frame.loc[f"L{layer}.mlp", at] for layer in range(3)])
+    np.testing.assert_array_equal(mlps.y, [0, 1, 2])
+    assert "L2.H3" in grid.hovertext[2][3]
+    within = d.plot("heads", term=term, part=part, within_layer=True).data[0]
+    np.testing.assert_allclose(within.z, np.array(expected) - np.mean(expected, 1, keepdims=True))
+    kept = [i for i, c in enumerate(d.components) if c.label in ("L0.H3", "L2.H0", "L2.H1")]
+    some = dataclasses.replace(d, values=d.values[:, kept], components=tuple(d.components[i] for i in kept))
+    (gaps,) = some.plot("heads").data
+    assert {(int(r), int(c)) for r, c in zip(*np.nonzero(np.isfinite(gaps.z)), strict=True)} == {(0, 3), (1, 0), (1, 1)}
+    with pytest.raises(ld.InputError, match="no heads here"):
+        ld.decompose(d.values, LABELS).plot("heads")
+    for wrong in ("color", "kind", "layer"):
+        with pytest.raises(ld.InputError, match=f"term='{wrong}'"):
+            d.plot("heads", term=wrong)
+
+
+def test_the_pairs_are_the_cosines_in_the_order_of_the_tree():
+    """Cells equal cosines computed from the values; the tree joins leaves at the heights scipy finds for them."""
+    d = ld.decompose(ld.contributions(llama(), PROMPTS, OPTIONS, unit="head"), LABELS)
+    u = d.values - d.values.mean(2, keepdims=True)
+    flat = np.moveaxis(u, 1, 0).reshape(u.shape[1], -1)
+    flat /= np.linalg.norm(flat, axis=1, keepdims=True)
+    cosine = dict(zip((c.label for c in d.components), flat, strict=True))
+    figure = d.plot("pairwise")
+    matrix, labels = figure.data[0], list(figure.data[0].x)
+    assert sorted(labels) == sorted(cosine)
+    assert list(matrix.y) == labels == list(figure.layout.xaxis.categoryarray)
+    expected = np.array([[cosine[a] @ cosine[b] for b in labels] for a in labels])
+    np.fill_diagonal(expected, np.nan)
+    np.testing.assert_allclose(matrix.z, expected, atol=1e-6)
+    strip = {x: trace.name for trace in figure.data if trace.type == "bar" for x in trace.x}
+    assert strip == {c.label: style.MODULE_NAME[c.module] for c in d.components}
+    path = figure.layout.shapes[0].path.split("M")[1:]
+    links = [np.array([point.split(",") for point in link.strip().split(" L")], dtype=float) for link in path]
+    assert sorted(x for link in links for x, y in link if y == 0) == list(range(len(labels)))
+    joined = linkage(1 - expected[np.triu_indices(len(labels), 1)], "average")
+    np.testing.assert_allclose(sorted(link[1, 1] for link in links), sorted(joined[:, 2]), rtol=1e-3)
+    low = next(link for link in links if link[0, 1] == link[3, 1] == 0)
+    far = np.zeros((len(labels), len(labels)))
+    far[np.triu_indices(len(labels), 1)] = cophenet(joined)
+    one, other = sorted((int(low[0, 0]), int(low[3, 0])))
+    assert low[1, 1] == pytest.approx(far[one, other], rel=1e-3)
+    frame = d.pairwise("distance").set_index(["component", "other"])["distance"]
+    raw = d.plot("pairwise", by="distance", part="raw", max_components=5).data[0]
+    assert len(raw.x) == 5
+    assert raw.z[0][1] == pytest.approx(frame.get(tuple(raw.x[:2]), frame.get(tuple(raw.x[1::-1]))), rel=1e-6)
+
+
+@pytest.mark.parametrize("paper", [False, True])
+def test_trade_off_bars_are_theorem_3(paper):
+    """Bars are the summands, the last their sum; Ω's rows are shaded, and are those that stand in both."""
+    d = made("Decomposition")
+    for part in PARTS:
+        half = d if part == "raw" else getattr(d, part)
+        table, figure = half.tradeoff(paper), d.plot("tradeoff", paper=paper, part=part)
+        for trace, term in zip(figure.data, ("bias", "diversity"), strict=True):
+            np.testing.assert_allclose(trace.x[:-1], table[term], atol=1e-12)
+            assert trace.x[-1] == pytest.approx(table[term].sum())
+            np.testing.assert_allclose((trace.x + trace.error_x.array)[:-1], table[f"{term}_high"], atol=1e-12)
+            if not paper:
+                assert trace.x[-1] == pytest.approx(getattr(half, term))
+    raw, shade = d.tradeoff(paper), figure.layout.shapes[0]
+    both = raw[(raw["bias"] != 0) & (raw["diversity"] != 0)]
+    assert [i for i in range(len(raw)) if shade.y0 < i < shade.y1] == both.index.tolist()
+
+
+def test_roles_are_sizes_next_to_what_components_do_alone():
+    """Marks are the frame's logit difference and √(centered diversity), colored by accuracy; costs those of effects."""
+    task = ld.task("synthetic/recall", limit=24)
+    chosen, others = task.take(range(16)), task.take(range(16, 24))
+    d = ld.decompose(ld.contributions("zoo/d4", chosen), chosen.labels)
+    effects = [ld.effects("zoo/d4", others, ablation=how, components=["L1.attn", "L3.mlp"]) for how in ("mean", "zero")]
+    frame = d.centered.by_component(full=True)
+    for figure in (d.plot("roles"), d.plot("roles", effects=effects)):
+        (marks,) = (trace for trace in figure.data if trace.marker.colorbar.title.text)
+        np.testing.assert_allclose(marks.x, frame["logit_difference"])
+        np.testing.assert_allclose(np.square(marks.y), frame["diversity"])
+        np.testing.assert_allclose(marks.marker.color, frame["accuracy"] - 1 / len(task.options))
+    for e, name in zip(effects, ("mean ablation", "zero ablation"), strict=True):
+        (trace,) = (trace for trace in figure.data if trace.name == name)
+        np.testing.assert_allclose(trace.x, -e.frame()["total_loss"])
+    with pytest.raises(ld.InputError, match="labels"):
+        ld.decompose(d.values, target=d.target).plot("roles")
+    with pytest.raises(ld.InputError, match="effects"):
+        d.plot("roles", effects=[d])
+
+
+@pytest.mark.parametrize("term", ["bias", "diversity", "net", "target_logit"])
+def test_a_profile_is_a_map_of_its_numbers(term):
+    p, drawn = made("Profile"), {}
+    for part in PARTS:
+        half = p if part == "raw" or term == "target_logit" else getattr(p, part)
+        drawn = p.plot(term=term, part=part).data[0]
+        np.testing.assert_array_equal(np.array(drawn.z, dtype=float), getattr(half, term))
+    assert (drawn.zmin < 0) == (term in ("net", "target_logit"))
+    nats = ld.profile(llama(), [[1, 2, 3, 4]], loss="cross_entropy").plot(term=term)
+    assert nats.data[0].colorbar.title.text == ("logits" if term == "target_logit" else "nats")
+    many = ld.profile(llama(intermediate_size=200), [[1, 2, 3]], "neuron").plot(term=term)
+    assert len(many.data[0].z) == 400
+
+
+def test_losses_and_attention_are_drawn_token_by_token():
+    p = ld.profile(llama(), [5, 1, 4, 1, 5, 9, 2, 6])
+    figure = p.plot("loss")
+    assert list(figure.data[0].x) == list(range(1, 8))
+    np.testing.assert_allclose(figure.data[0].y, p.loss[:7])
+    assert figure.layout.shapes[0].y0 == pytest.approx(np.log(61))
+    patterns = made("AttentionPatterns")
+    for drawn, pattern, component in zip(patterns.plot().data, patterns.patterns, patterns.components, strict=True):
+        values = np.array(drawn.z, dtype=float)
+        np.testing.assert_array_equal(np.isnan(values), np.triu(np.ones((4, 4), dtype=bool), 1))
+        np.testing.assert_array_equal(np.nan_to_num(values), pattern)
+        assert component.label in drawn.hovertext[0][0]
+    entropy = [-(p[p > 0] * np.log(p[p > 0])).sum() for p in patterns.patterns]
+    few = {note.text for note in patterns.plot(max_heads=2).layout.annotations}
+    assert few == {patterns.components[i].label for i in np.argsort(entropy)[:2]}
+    sunk = dataclasses.replace(patterns, patterns=0.7 * patterns.patterns).plot()
+    assert "at most 1" in sunk.layout.title.subtitle.text
+
+
+def test_maps_of_layers_and_tokens_are_the_frames():
+    """Cells are the means of pairs of layers, and the values of the text that was asked for; others are empty."""
+    skip, maps = made("Skip"), made("LayerMaps")
+    z, pairs = np.array(skip.plot().data[0].z, dtype=float), skip.by_pair()
+    for row in pairs.itertuples():
+        assert z[row.layer, int(row.downstream_layer[1:].split(".")[0])] == row.effect
+    assert np.isfinite(z).sum() == len(pairs) == 6
+    table = maps.frame().pivot(index="layer", columns="target", values="error")
+    np.testing.assert_array_equal(np.array(maps.plot().data[0].z, dtype=float), table.to_numpy())
+    for name, column in (("Erasure", "effect"), ("IntegratedGradients", "attribution")):
+        frame, heat = made(name).by_token(), made(name).plot(text=2).data[0]
+        table = frame[frame["text"] == 2].pivot(index="component", columns="position", values=column)
+        table = table.loc[[c.label for c in made(name).components]]
+        np.testing.assert_array_equal(np.array(heat.z, dtype=float), table.to_numpy())
+    routing = made("RouterStatistics")
+    frame = routing.frame()
+    drawn = np.array(routing.plot().data[0].z, dtype=float)
+    np.testing.assert_allclose(drawn[np.isfinite(drawn)], frame["load"] / frame["even_load"])
+    shares = routing.by_layer()
+    np.testing.assert_allclose(routing.plot("entropy").data[0].y, shares["load_entropy"] / shares["highest_entropy"])
+
+
+def test_the_change_point_is_where_the_line_stands(monkeypatch):
+    """The line stands before the first component of the change point's layer, and nowhere within noise."""
+    norms = made("ResidualNorms")
+    change = norms.change_point()
+    monkeypatch.setattr(type(norms), "change_point", lambda self: dataclasses.replace(change, p=0.06))
+    assert not norms.plot().layout.shapes
+    monkeypatch.setattr(type(norms), "change_point", lambda self: dataclasses.replace(change, p=0.04))
+    first = next(i for i, c in enumerate(norms.components) if c.layer == change.layer)
+    line = next(shape for shape in norms.plot().layout.shapes if shape.type == "line")
+    assert line.x0 == line.x1 == first - 0.5
+    assert norms.plot().layout.yaxis.type == "log"
+    assert list(change.plot().data[0].x) == [change.before, change.after]
+
+
+@pytest.mark.parametrize("on_", ["logit difference", "loss", "accuracy"])
+def test_effects_stand_where_the_frame_puts_them(on_):
+    """Every component and group at its direct and total effect, whiskers inside the axes."""
+    effects, end = made("Effects"), {"loss": "_loss", "accuracy": "_accuracy"}.get(on_, "")
+    frame, figure = effects.frame(), effects.plot(on=on_)
+    columns = zip(frame["component"], frame[f"direct{end}"], frame[f"total{end}"], strict=True)
+    assert places(figure.data) == {label: (x, y) for label, x, y in columns}
+    low, high = figure.layout.yaxis.range
+    assert low < frame[f"total{end}_low"].min()
+    assert frame[f"total{end}_high"].max() < high
+
+
+def test_compensation_leads_from_the_direct_to_the_total_effect():
+    effects = made("Effects")
+    for name in ("L0.mlp", "a pair"):
+        figure, change = effects.plot("compensation", component=name, max_components=4), effects.compensation(name)
+        bars = dict(sorted((y, x) for t in figure.data for x, y in zip(t.x, t.y, strict=True)))
+        values = list(bars.values())
+        assert values[0] == pytest.approx(change.attrs["direct"])
+        assert values[-1] == pytest.approx(change.attrs["total"]) == pytest.approx(sum(values[:-1]))
+        assert len(values) == 1 + 4 + 2 + 1  # direct, four components, all others, the norm, total
+    drawn, frame = np.asarray(effects.plot("map").data[0].z, dtype=float), effects.backups()
+    np.testing.assert_allclose(np.sort(drawn[np.isfinite(drawn)]), np.sort(frame.compensation))
+    prompts = ld.task("synthetic/recall", limit=16).prompts
+    several = ld.effects("zoo/d4", prompts, [" red", " blue black"], [0, 1] * 8)
+    ends, frame = places(several.plot(on="loss").data), several.frame()
+    assert {label: y for label, (_, y) in ends.items()} == dict(
+        zip(frame["component"], frame["total_loss"], strict=True)
+    )
+    for kind in ("compensation", "map"):
+        with pytest.raises(ld.InputError, match="several tokens"):
+            several.plot(kind)
+
+
+@pytest.mark.parametrize("effect", ["loss", "accuracy"])
+@pytest.mark.parametrize("scale", ["rank", "value"])
+def test_agreement_panels_have_every_component_where_the_frame_puts_it(effect, scale):
+    """x is a measure's rank, y the effect or its rank; 1 is at the right and at the top; marks are named in place."""
+    agreement = made("Agreement")
+    frame, figure = agreement.frame().set_index("component"), agreement.plot(effect=effect, scale=scale)
+    at = effect if scale == "value" else f"{effect}_rank"
+    measures = ["diversity", "diversity_centered", "net", "relative_norm", "block_influence"]
+    rho = agreement.correlations().query("kind == 'all' and effect == @effect").set_index("measure")["correlation"]
+    for number, measure in enumerate(measures):
+        truth = {c: (frame[f"{measure}_rank"][c], frame[at][c]) for c in frame.index}
+        assert places(on(figure, number)) == truth
+        (names,) = (t for t in on(figure, number) if t.mode == "text")
+        assert all(truth[t.strip()] == (a, b) for t, a, b in zip(names.text, names.x, names.y, strict=True))
+        heading = figure.layout.annotations[number].text
+        assert heading.endswith(f"ρ = {rho[measure]:.2f}") == bool(np.isfinite(rho[measure]))
+    left, right = figure.layout.xaxis.range
+    bottom, top = figure.layout.yaxis.range
+    assert left > right
+    assert (bottom > top) == (scale == "rank")
+    drawn = np.array(agreement.plot("ranks").data[0].z, dtype=float)
+    np.testing.assert_array_equal(drawn, frame[[f"{q}_rank" for q in ("loss", "accuracy", *measures)]].to_numpy().T)
+    bars = agreement.plot("correlations", effect=effect).data
+    for trace, (_, rows) in zip(
+        bars, agreement.correlations().query("effect == @effect").groupby("kind", sort=False), strict=True
+    ):
+        np.testing.assert_array_equal(trace.y, rows["correlation"])
+        assert all(style.number(low) in text for low, text in zip(rows["low_components"], trace.hovertext, strict=True))
+    two = dataclasses.replace(agreement, components=agreement.components[:2], sums=agreement.sums[:, :, :2])
+    assert isinstance(two.plot(), go.Figure)
+    with pytest.raises(ld.InputError, match="fewer than three components"):
+        two.plot("correlations")
+
+
+@pytest.mark.parametrize("quantity", ["loss", "accuracy"])
+def test_a_drop_curve_is_the_frame(quantity):
+    """Lines begin at the whole model, bands are the intervals, every random plan has its ring at the budget."""
+    plan = made("DropPlan")
+    frame, figure = plan.frame(), plan.plot(quantity=quantity)
+    bands = [t for t in figure.data if t.fill == "toself"]
+    lines = [t for t in figure.data if t.mode == "lines+markers"]
+    for key, band, line in zip(["plan", "block_influence"], bands, lines, strict=True):
+        rows = frame[frame["plan"].isin(["none", key])]
+        np.testing.assert_array_equal(line.x, [0, 1, 2, 3])
+        np.testing.assert_array_equal(line.y, rows[quantity])
+        np.testing.assert_array_equal(band.y, np.r_[rows[f"{quantity}_high"], rows[f"{quantity}_low"][::-1]])
+        gone = plan.dropped if key == "plan" else plan.influence_dropped
+        assert all(c.label in text for c, text in zip(gone, line.hovertext[1:], strict=True))
+    rings, mean = figure.data[-2:]
+    np.testing.assert_array_equal(rings.y, plan.random_plans()[quantity])
+    assert mean.y[0] == pytest.approx(np.mean(rings.y))
+    assert figure.layout.shapes[0].y0 == frame[quantity].iloc[0]
+    button = figure.layout.updatemenus[0].buttons[1]
+    assert button.args[0]["visible"][-2:] == [False, False]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("quantity", ["loss", "accuracy"])
+def test_the_caption_says_on_which_side_another_plan_lies(sign, quantity):
+    """Above or below, by a positive number and its interval's ends in order, as `compare` has them."""
+    row = {"other": "block_influence", "dropped": 1, "win_rate": 0.5}
+    ends = (0.05, 0.01, 0.09) if sign > 0 else (-0.05, -0.09, -0.01)
+    row |= {f"{quantity}{end}": x for end, x in zip(("", "_low", "_high"), ends, strict=True)}
+    frame = pd.DataFrame([row])
+    frame.attrs["units"] = {"loss": "nats", "accuracy": "share"}
+    said = compared(SimpleNamespace(compare=lambda: frame, dropped=(1,)), quantity)
+    unit = " nats" if quantity == "loss" else ""
+    assert f"is 0.05{unit} {'above' if sign > 0 else 'below'} block influence's [0.01, 0.09]" in said
+
+
+def test_information_is_the_frames_over_its_nulls():
+    found, bounds, curve = made("Information"), made("Bounds"), made("GainCurve")
+    frame, (band, marks, bound) = found.frame(), found.plot().data
+    np.testing.assert_allclose(marks.x, frame["bits"])
+    np.testing.assert_allclose(marks.x + marks.error_x.array, frame["high"])
+    np.testing.assert_allclose(marks.x - marks.error_x.arrayminus, frame["low"])
+    np.testing.assert_allclose(np.array(band.base, dtype=float), frame["null_low"])
+    np.testing.assert_allclose(np.add(band.base, band.x).astype(float), frame["null_high"])
+    assert (bound.x[0], frame["term"][bound.y[0]]) == (found.lower_bound.bits, "joint")
+    assert found.plot().layout.shapes[0].x0 == pytest.approx(found.label_entropy)
+    frame, drawn = bounds.frame(), bounds.plot().data[0]
+    np.testing.assert_allclose(drawn.x, frame["error"])
+    invalid = (frame["kind"] == "bound") & ~frame["valid"].fillna(True).astype(bool)
+    assert [opacity < 1 for opacity in drawn.marker.opacity] == invalid.tolist()
+    frame, figure = curve.frame(), curve.plot(terms=("joint", "diversity"))
+    lines = [trace for trace in figure.data if trace.mode == "lines+markers"]
+    for trace, term in zip(lines, ("joint", "diversity"), strict=True):
+        np.testing.assert_allclose(trace.y, frame[term])
+    dips = [trace for trace in figure.data if trace.name == "dips"]
+    assert (len(dips[0].x) if dips else 0) == frame["dip"].sum()
+    doubted = dataclasses.replace(found, doubts=("what the estimate leaves out",))
+    assert "what the estimate leaves out" in doubted.plot().layout.title.subtitle.text.replace("<br>", " ")
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_a_table_holds_the_cells_of_its_quantity(quantity):
+    """Texts are the frame's means in the table's factor, empty without a cell; color is minus uniform for MSE, bias."""
+    whole = made("Study")
+    m = whole.metrics
+    gappy = dataclasses.replace(whole, metrics=m[(m["model"] != "3 layers") | (m["task"] != "second")])
+    loss, term, factor = QUANTITIES[quantity]
+    totals = m[(m["table"] == "totals") & (m["loss"] == loss) & (m["term"] == term)].set_index(["model", "task"])[
+        "mean"
+    ]
+    wanted = factor * np.array([[totals[model, task] for task in TASKS] for model in LAYERS])
+    wanted[1, 1] = np.nan
+    wanted = np.column_stack([wanted, wanted.mean(1)])
+    even = {"accuracy": 50, "logit difference": 0, "cross-entropy": np.log(2)} | dict.fromkeys(
+        ("MSE", "bias", "uniform"), 25
+    )
+    wanted = np.vstack([wanted, np.full(4, even.get(quantity, np.nan))])  # two options
+    drawn = gappy.plot(quantity=quantity).data[0]
+    assert [list(row) for row in drawn.text] == [[f"{v:.4g}" if v == v else "" for v in row] for row in wanted]
+    wanted = wanted - 25 * (quantity in ("MSE", "bias"))
+    np.testing.assert_allclose(np.array(drawn.z, dtype=float), wanted, rtol=1e-9, atol=1e-9)
+    assert (drawn.zmin == -drawn.zmax) == (quantity in ("MSE", "bias", "logit difference"))
+    assert drawn.zmax == (100 if quantity == "accuracy" else pytest.approx(np.nanmax(np.abs(wanted))))
+    assert drawn.hovertext[2][0].startswith("<b>5 layers</b><br>first<br>")
+    for kind in ("curves", "shares", "size", "correlations"):
+        assert quantity != "accuracy" or isinstance(gappy.plot(kind), go.Figure)
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_bars_of_correlations_are_the_frames(aggregation):
+    """Height r, whiskers the interval; full where p < 0.05, hollow where not, hatched where there is no p."""
+    table, metrics = made("Study").correlations(n_resamples=50), ["entropy", "mse", "diversity_centered"]
+    figure = made("Study").plot("correlations", n_resamples=50, aggregation=aggregation, metrics=metrics)
+    bars = [trace for trace in figure.data if trace.type == "bar"]
+    for trace, (kind, metric) in zip(bars, [(k, m) for k in ("pearson", "spearman") for m in metrics], strict=True):
+        rows = table[(table.aggregation == aggregation) & (table.coefficient == kind) & (table.metric == metric)]
+        rows = rows.set_index("task").loc[[*TASKS, "average"]]
+        np.testing.assert_allclose(trace.y, rows["r"])
+        inside = (rows["low"] <= rows["r"]) & (rows["r"] <= rows["high"])
+        np.testing.assert_allclose(np.array(trace.error_y.array)[inside], (rows["high"] - rows["r"])[inside])
+        for fill, shape, p in zip(
+            trace.marker.color,
+            trace.marker.pattern.shape,
+            rows["p_t" if aggregation == "final" else "p_permutation"],
+            strict=True,
+        ):
+            assert (fill == style.CLEAR) == (p >= 0.05)
+            assert (shape == "/") == (p != p)
+
+
+@pytest.mark.parametrize("depth", ["relative", "junction"])
+@pytest.mark.parametrize("part", ["raw", "centered"])
+def test_curves_are_the_standardized_ones(depth, part):
+    """Heights are `curves(standardized=True)`, hovers the raw values; several models in one trace have gaps."""
+    study = made("Study")
+    wanted, raw = study.curves(standardized=True), study.curves()
+    terms = ["accuracy", "mse", f"bias{suffix(part)}", f"diversity{suffix(part)}"]
+    for model in LAYERS:
+        figure = study.plot("curves", depth=depth, part=part, models=[model])
+        for number, task in enumerate(TASKS):
+            rows = wanted[(wanted.model == model) & (wanted.task == task)]
+            traces = [t for t in on(figure, number) if t.visible]
+            for trace, term in zip(traces, terms, strict=True):
+                np.testing.assert_allclose(np.array(trace.y, dtype=float), rows[term], atol=6e-5)
+                x = np.arange(len(rows)) / (len(rows) - 1 if depth == "relative" else 1)
+                np.testing.assert_allclose(np.array(trace.x, dtype=float), x, atol=6e-5)
+                ends = zip(trace.hovertext, raw.loc[rows.index, term], rows["component"], strict=True)
+                assert all(style.number(v) in text and label in text for text, v, label in ends)
+    figure = study.plot("curves", depth=depth, part=part)
+    together = np.array(figure.layout.updatemenus[0].buttons[-1].args[0]["y"][0], dtype=float)
+    assert np.isnan(together).sum() == len(LAYERS) - 1
+    last = raw.loc[raw.groupby(["model", "task"])["junction"].idxmax()].groupby("model")["accuracy"].mean()
+    best = study.plot("curves", models=1)
+    assert last.idxmax() in best.data[0].hovertext[0]
+
+
+def test_a_curve_that_never_moves_is_not_drawn(monkeypatch):
+    """As in the frame: it has no standard deviation to be divided by."""
+    study = made("Study")
+    flat = study.curves().assign(accuracy=0.5)
+    monkeypatch.setattr(type(study), "curves", lambda self, *args: flat)
+    drawn = [y for t in study.plot("curves").data if t.name == "accuracy" for y in t.y]
+    assert np.isnan(drawn).all()
+
+
+@pytest.mark.parametrize("form", ["squared", "paper"])
+def test_shares_fill_a_bar(form):
+    """Segments are the frame's shares and add up to one; diamonds stand at the cumulated shares of the members."""
+    frame, figure = made("Study").shares(form=form), made("Study").plot("shares", form=form)
+    groups = list(frame.groupby(["term", "gauge"], sort=False))
+    assert [note.text for note in figure.layout.annotations] == [f"{term}, {gauge}" for (term, gauge), _ in groups]
+    for number, (_, rows) in enumerate(groups):
+        shares, totals = rows.set_index(["model", "module"])["share"], dict.fromkeys(LAYERS, 0.0)
+        for trace in on(figure, number):
+            if trace.type == "bar":
+                for x, y in zip(trace.x, trace.y, strict=True):
+                    model = list(LAYERS)[int(y)]
+                    assert x == shares[model, trace.legendgroup]
+                    totals[model] += x
+            else:  # embedding, then n attention, then n MLP sublayers
+                edges = {e for n in LAYERS.values() for e in (1 / (2 * n + 1), (n + 1) / (2 * n + 1))}
+                np.testing.assert_allclose(sorted(trace.x), sorted(edges))
+        np.testing.assert_allclose(list(totals.values()), 1)
+
+
+def test_a_scaling_curve_is_the_fit():
+    """Points with their models' names, a + b ln x between them with its band, in the quantity's unit."""
+    study = made("Study")
+    for quantity, unit in (("MSE", "hundredths"), ("accuracy", "%"), ("entropy", "nats")):
+        figure, fit = study.plot("scaling", quantity=quantity), study.scaling(quantity)
+        band, line, points = figure.data
+        np.testing.assert_array_equal(points.x, [2 * n + 1 for n in LAYERS.values()])
+        np.testing.assert_allclose(points.y, study.table()[quantity]["Avg."])
+        assert [text.split("<br>")[0] for text in points.hovertext] == [f"<b>{m}</b>" for m in LAYERS]
+        b, a = np.polyfit(np.log(points.x), points.y, 1)
+        np.testing.assert_allclose(line.y, a + b * np.log(line.x))
+        curve = fit.predict(np.array(line.x))
+        np.testing.assert_allclose(band.y, np.r_[curve["high"], curve["low"][::-1]])
+        assert unit in figure.layout.yaxis.title.text
+    rng, x = np.random.default_rng(0), np.arange(4.0, 16)
+    fit = log_fit(x, np.log(x) + rng.normal(size=12) * x / 8)
+    title = fit.plot().layout.title
+    said = f"{title.text} {title.subtitle.text}".replace("<br>", " ")
+    for row in fit.frame().set_index("term").loc[["slope", "curvature"]].itertuples():  # as the claim's: Student's miss
+        assert style.interval(row.robust_low, row.robust_high) in said
+        assert style.interval(row.low, row.high) not in said
+    assert [t.mode for t in log_fit([1.0, 2.0], [0.0, 1.0]).plot().data] == ["lines", "markers"]  # no band
+
+
+def test_steps_and_weights_are_the_frames():
+    result = made("TradeOff")
+    (bars,), frame = result.plot().data, result.frame()
+    np.testing.assert_allclose(bars.y, frame["share"])
+    np.testing.assert_allclose(bars.y + bars.error_y.array, frame["high"])
+    np.testing.assert_allclose(bars.y - bars.error_y.arrayminus, frame["low"])
+    still = made("Study").plot("tradeoff", still=1.0, n_resamples=20)
+    assert np.isnan(still.data[0].y[0])
+    assert "nan" not in still.layout.title.subtitle.text
+    assert {bar.base for bar in made("Reweighting").plot().data} == {1.0}
+
+
+def test_one_model_on_one_task_has_figures():
+    """Everything but a scaling curve, which needs two sizes, can be drawn of a single cell."""
+    m = made("Study").metrics
+    alone = dataclasses.replace(made("Study"), metrics=m[(m["model"] == "2 layers") & (m["task"] == "first")])
+    for kind in alone.figures:
+        if kind == "scaling":
+            with pytest.raises(ld.InputError, match="two different x"):
+                alone.plot(kind)
+        else:
+            alone.plot(kind).to_json()
+
+
+def test_sources_are_the_parts_of_the_score():
+    """Cells are each head's part of the option minus the mean of the others, tokens the sums over heads."""
+    sources = made("SourceTokens")
+    values = sources.values[1, :, : sources.positions[1] + 1]
+    parts = values[:, :, 2] - values[:, :, :2].mean(2)
+    drawn = np.array(sources.plot(example=1, option=2, max_heads=99).data[0].z, dtype=float)
+    np.testing.assert_allclose(drawn[:, : parts.shape[1]], parts)
+    total = next(t for t in sources.plot("tokens", example=1, option=2).data if t.name == "sum")
+    np.testing.assert_allclose(total.y[: parts.shape[1]], parts.sum(0))
+
+
+@pytest.mark.parametrize("name", ["Comparison", "TextComparison"])
+def test_two_models_are_compared_by_module_and_depth(name):
+    x, figure = made(name), made(name).plot("depth")
+    for number, table in enumerate((x.by_module(), x.by_depth(4))):
+        for trace, side in zip(on(figure, number), "ab", strict=True):
+            np.testing.assert_allclose(trace.y, table[side])
+    if name == "TextComparison":
+        for changed, array in (("loss", "loss_change"), ("logit", "centered_change"), ("own", "own_change")):
+            drawn = np.array(x.plot(changed=changed).data[0].z, dtype=float)
+            np.testing.assert_allclose(drawn, getattr(x, array))
