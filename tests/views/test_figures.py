@@ -43,7 +43,7 @@ def test_the_kinds_of_plot_are_those_that_can_be_drawn():
         if cls.__subclasses__() or not cls.figures:
             assert cls.__subclasses__() or name in WITHOUT, f"{name} has no figure"
             continue
-        literal, _ = get_args(eval(cls.plot.__annotations__["kind"], vars(sys.modules[cls.__module__])))
+        literal, _ = get_args(eval(cls.plot.__annotations__["kind"], vars(sys.modules[cls.plot.__module__])))
         assert get_args(literal) == tuple(cls.figures), name
         drawn |= {(base.__name__, kind) for base in cls.__mro__ if "figures" in vars(base) for kind in base.figures}
         for kind in cls.figures:
