@@ -306,7 +306,8 @@ def test_one_text_has_a_page_and_no_intervals(models, tmp_path):
     study = ld.run_depth({"one": models["one"]}, texts=TEXTS[:1], questions=0)
     assert [f.split(" of")[0] for f in study.failures] == ["drop_plan"]
     assert not any("nan" in finding.text for finding in depth_findings(study))
-    assert "(no interval)" in study.report(tmp_path / "r.html").read_text()
+    page = study.report(tmp_path / "r.html").read_text()
+    assert "No intervals: 1 text" in page.replace("\\u003cbr>", " ")
 
 
 @pytest.mark.full
