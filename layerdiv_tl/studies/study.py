@@ -200,33 +200,27 @@ class Study(StudyTables):
         seed: int = 0,
         seeds: Seeds | None = None,
     ) -> pd.DataFrame:
-        """Claims of both papers, tested on this study: a row for every variant of a claim.
+        """Test the claims of both papers on this study: a row for every variant of a claim.
 
-        1. MSE tracks accuracy. 2. Spearman's correlation is below Pearson's. 3. Shares of bias follow the
-           counts of members (equivalence within 0.05). 4. MLPs dominate diversity. 5. Bias and diversity trade off
-           only where accuracy stands still. 6. Bias stays away from 0. 7. Returns diminish with the number of
-           components. 8. Reuse of layers lowers diversity, before and after the size correction. 9-12 are those of
-           `DepthStudy.claims`, from depth analyses in the same folder.
+        1. MSE tracks accuracy. 2. Spearman's correlation is below Pearson's. 3. Shares of bias follow the counts of
+        members (within 0.05). 4. MLPs dominate diversity. 5. Bias and diversity trade off only where accuracy stands
+        still. 6. Bias stays away from 0. 7. Returns diminish with the number of components. 8. Reuse of layers lowers
+        diversity, before and after the size correction. 9-12 are `DepthStudy.claims`, of analyses in the same folder.
 
-        Columns: `estimate` with a 95 % interval (`low`, `high`), the `null` it is compared with, `measured_in`, `p`,
-        what the interval is over (`interval_over`) and how many these are (`n`), `verdict`, the `population` that it is
-        about ("8 models", "8 tasks of one model") and `rationale`. A verdict is "confirmed" or "refuted" where the
-        interval lies on one side of the null, "within noise" where it holds the
-        null, "not tested" where there are too few models, nothing that the claim is about, or no null that holds.
-        Verdicts are at 5 %, not corrected for their number; `tests/calibration` measures how often they are false.
-
-        Intervals are over models if there are eight (training seeds of one shape that the zoo knows count as one),
-        else over eight tasks, which speaks of these models only. Claims 1 and 5 are decided over models only, and
-        where `p` is below 0.05 too, which permutes models of one depth (see `correlations`): tasks share a model's
-        curve, and all models may change at the same depth. Claim 2 is estimated and never decided.
+        `estimate` has a 95 % interval (`low`, `high`) over the `n` things in `interval_over`, and the `null` it is
+        compared with. The `verdict` is "confirmed" or "refuted" where the interval lies on one side of the null,
+        "within noise" where it holds the null, else "not tested"; it speaks of the `population` only ("8 models", "8
+        tasks of one model"). It is at 5 %, not corrected for the number of claims; `tests/calibration` measures how
+        often it is false. Intervals are over models if there are eight (training seeds of one shape count as one),
+        else over eight tasks. Claims 1 and 5 are decided over models only, and where `p` is below 0.05 too, which
+        permutes models of one depth (see `correlations`). Claim 2 is estimated and never decided.
 
         Args:
             pairs: {model that reuses layers: model that does not} for claim 8; None takes those whose numbers of
                 parameters are within 5 % of each other, of the same training seed where the zoo knows one.
-            seeds: {model: (shape, seed)}, as `ld.zoo.seeds(names)` makes it, where models of one shape differ in their
-                training seed only. Claims 1-8 are then means over seeds (of logarithms for claim 8, of Fisher's z for
-                claim 1), from the shapes that all seeds have, with Student's interval over three seeds or more and no
-                p. A pair of one seed stands for all. `attrs` holds `seeds`, `shapes` and what was `left out`.
+            seeds: {model: (shape, seed)}, as `ld.zoo.seeds(names)` makes it. Claims 1-8 are then means over seeds, from
+                the shapes that all seeds have, with Student's interval over three seeds or more and no p; a pair of one
+                seed stands for all. `attrs` holds `seeds`, `shapes` and what was `left out`.
 
         Raises InputError for a unit, a pair or a name in `seeds` that the study does not have, fewer than two seeds,
         two models of one shape and seed, and where no shape has all seeds.
@@ -326,16 +320,13 @@ class Study(StudyTables):
     def layer_sharing(
         self, unit: Unit = "sublayer", pairs: Mapping[str, str] | None = None, seeds: Seeds | None = None
     ) -> pd.DataFrame:
-        """Models that reuse layers and baselines that do not, as in the paper's Table 1 (5.6): a row for each pair.
+        """Compare models that reuse layers with baselines that do not (Table 1, 5.6): a row for each pair.
 
         `matched_on` is "same parameters" (within 5 %) or "same depth", as many members and the same training seed.
-        Averaged over the `tasks` that both have: columns of `table`, diversity also `_centered`; those that end in
-        `_baseline` are of the model that does not reuse; `<diversity>_ratio` is reused over baseline, the geometric
-        mean, with the interval of its logarithm in `_ratio_low` and `_ratio_high`.
-
-        Rows whose `interval_over` is "seeds" come first: of two or more training seeds of one pair of shapes, which
-        go by the shapes' names; the interval is over these `n` seeds, and needs three. That of the others is over
-        their `n` tasks, needs eight, and speaks of these two models only.
+        Columns of `table` are averaged over the `tasks` that both have, those of the baseline in `_baseline`;
+        `<diversity>_ratio` is reused over baseline, the geometric mean, with its interval. That is over the `n` tasks
+        of these two models, if there are eight; rows that come first and go by the shapes' names are of two or more
+        training seeds of one pair of shapes, with an interval over three seeds or more (`interval_over`).
 
         Args:
             pairs, seeds: As in `claims`; None takes those of the same number of parameters and those of the same depth,

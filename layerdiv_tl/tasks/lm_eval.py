@@ -42,7 +42,13 @@ def lm_eval_rows(name: str, data: Any, limit: int | None) -> Rows:
             source = f"Hugging Face {task.DATASET_PATH} {task.DATASET_NAME or ''}".strip()
         else:
             given = read_rows(data, (bare, name.replace("/", "_")))
-            task, source = _on_rows(known, bare, name, given), given.source
+            datasets, source = import_optional("datasets", "pip install 'layerdiv-tl[datasets]'"), given.source
+            with _reading(name, source):
+                rows = datasets.Dataset.from_list([dict(row) for row in given.rows])
+                splits = defaultdict(lambda: rows, dict.fromkeys(("train", "validation", "test"), rows))
+                own = {"task": bare, "custom_dataset": lambda **kwargs: splits, "dataset_kwargs": None}
+                # A group is how lm-eval changes settings of the tasks it has.
+                task = _load(known, {"group": f"layerdiv_tl {bare}", "task": [own]})
         _check(task, name)
         docs = enumerate(islice(task.eval_docs, limit), start=1)
         return Rows([Row(_row(task, doc, name, number), f"row {number} of {name}") for number, doc in docs], source)
@@ -56,17 +62,6 @@ def _manager() -> Any:
 
 def _load(known: Any, spec: Any) -> Any:
     return next(iter(known.load([spec])["tasks"].values()))
-
-
-def _on_rows(known: Any, bare: str, name: str, given: Rows) -> Any:
-    """The task on a user's rows, which stand for every split whatever the task calls it."""
-    datasets = import_optional("datasets", "pip install 'layerdiv-tl[datasets]'")
-    with _reading(name, given.source):
-        rows = datasets.Dataset.from_list([dict(row) for row in given.rows])
-        splits = defaultdict(lambda: rows, dict.fromkeys(("train", "validation", "test"), rows))
-        own = {"custom_dataset": lambda **kwargs: splits, "dataset_kwargs": None}
-        # A group is how lm-eval changes settings of the tasks it has.
-        return _load(known, {"group": f"layerdiv_tl {bare}", "task": [{"task": bare, **own}]})
 
 
 def _check(task: Any, name: str) -> None:

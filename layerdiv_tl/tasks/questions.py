@@ -99,16 +99,16 @@ def questions(
     """
     limit = None if limit is None else whole_number("limit", limit, 1)
     wanted = None if levels is None else _check_levels(levels)
-    if isinstance(source, str) and source.startswith(PREFIX):
-        return _generated(source, wanted, DEFAULT_GENERATED if limit is None else limit)
-    if isinstance(source, str) and source == SAMPLE_QUESTIONS:
-        return _from_rows(sample_rows(source), source, "MIT", wanted, limit)
+    name = source if isinstance(source, str) else "own questions"
+    if name.startswith(PREFIX):
+        return _generated(name, wanted, DEFAULT_GENERATED if limit is None else limit)
+    if name == SAMPLE_QUESTIONS:
+        return _from_rows(sample_rows(name), name, "MIT", wanted, limit)
     if isinstance(source, str) and not os.path.exists(Path(source).expanduser()):
         known = ", ".join([SAMPLE_QUESTIONS, *STEP_PARAMETER])
         raise InputError(f"there are no questions {shown(source)}: choose among {known}, or give a file of rows.")
-    data = read_rows(source, ("questions", "test"), "test")
-    name = Path(source).stem if isinstance(source, str | os.PathLike) else "own questions"
-    return _from_rows(data, name, "unknown", wanted, limit)
+    name = Path(source).stem if isinstance(source, str | os.PathLike) else name
+    return _from_rows(read_rows(source, ("questions", "test"), "test"), name, "unknown", wanted, limit)
 
 
 def _generated(name: str, levels: Sequence[float] | None, limit: int) -> Questions:
@@ -131,19 +131,16 @@ def _generated(name: str, levels: Sequence[float] | None, limit: int) -> Questio
 
 def _from_rows(data: Rows, name: str, license: str, levels: Sequence[float] | None, limit: int | None) -> Questions:
     first = data.rows[0]
-    if not {"text", "answer"} <= set(first):
-        columns = ", ".join(map(str, first)) or "none"
-        needed = f"text, answer, and one of {', '.join(MEASURES)}"
-        raise InputError(f"{first.where} lacks text or answer (its columns: {columns}): give {needed}.")
     by = next((measure for measure in MEASURES if measure in first), "")
-    if not by:
-        raise InputError(f"{first.where} has none of {', '.join(MEASURES)}: say how many steps it takes.")
+    if not by or not {"text", "answer"} <= set(first):
+        needed = f"text, answer, and one of {', '.join(MEASURES)}"
+        raise InputError(f"{first.where} has the columns {', '.join(map(str, first)) or 'none'}: give {needed}.")
     found: list[_Question] = []
     counts = Counter[float]()
     for row in data.rows:
-        text, answer, steps = _cell(row, "text"), _cell(row, "answer"), _step_count(row[by], row, by)
-        chain = row.get("chain")
-        links = [_text(link, f"{row.where}: a link of the chain") for link in chain] if isinstance(chain, list) else []
+        text, answer = (_text(row[column], row, f"the {column}") for column in ("text", "answer"))
+        steps, chain = _step_count(row, by), row.get("chain")
+        links = [_text(link, row, "a link of the chain") for link in chain] if isinstance(chain, list) else []
         if (levels is None or steps in levels) and (limit is None or counts[steps] < limit):
             counts[steps] += 1
             # A blank between the two is the answer's: most tokenizers join it with the word that follows.
@@ -162,19 +159,16 @@ def _collect(found: list[_Question], by: str, name: str, source: str, license: s
     return Questions(texts, answers, np.array(groups, dtype=float), by, ids, chains, name, source, license)
 
 
-def _cell(row: Row, column: str) -> str:
-    return _text(row[column], f"{row.where}: the {column}")
-
-
-def _text(value: Any, where: str) -> str:
+def _text(value: Any, row: Row, what: str) -> str:
     is_text = isinstance(value, str | int | np.integer) and not isinstance(value, bool)
     if not is_text or not str(value).strip():
-        raise InputError(f"{where} is {value!r:.40}: it must be text, and not empty.")
+        raise InputError(f"{row.where}: {what} is {value!r:.40}: it must be text, and not empty.")
     return str(value)
 
 
-def _step_count(value: Any, row: Row, column: str) -> float:
+def _step_count(row: Row, column: str) -> float:
     """The number of steps in a cell, which may be text."""
+    value = row[column]
     try:
         count = float("nan") if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):

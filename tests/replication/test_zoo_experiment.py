@@ -222,16 +222,6 @@ def test_one_row_leaves_no_interval(tmp_path):
     assert not any("95 %" in text for t in figure.data if t.xaxis == "x4" for text in t.hovertext or ())
 
 
-@pytest.mark.parametrize("value", [3.3, 0.7e-5, 13.0, 9.99e8])
-def test_equal_values_have_a_tick(study, value):
-    """A logarithmic axis names at least one number, however alike the models are."""
-    m = study.metrics.copy()
-    m.loc[m["table"] == "totals", ["mean", "low", "high"]] = value
-    axis = replace(study, metrics=m).plot(kind="size").layout.yaxis5
-    assert axis.type == "log"
-    assert [tick for tick in axis.tickvals if axis.range[0] <= np.log10(tick) <= axis.range[1]]
-
-
 @pytest.mark.nightly
 def test_every_task_has_its_own_entropy(study):
     """Tasks of other H(Y) have dashed lines of their own: one of the largest would hide what exceeds the others."""

@@ -111,7 +111,7 @@ def test_levels_and_limit_choose(tmp_path):
         ("[" * 100000, "line 1 of own.jsonl"),
         ("[1, 2]", "line 1 of own.jsonl"),
         ('{"prompt": "a", "answer": "b"}', "line 1 of own.jsonl .*prompt, answer"),
-        ("{}", "its columns: none"),
+        ("{}", "the columns none"),
         ('{"text": "a", "answer": "b"}', "line 1 of own.jsonl .* hops, steps, level, difficulty"),
         (
             '{"text": "a", "answer": "b", "hops": 1}\n\n{"text": "a", "hops": 1}',

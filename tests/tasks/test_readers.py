@@ -177,6 +177,8 @@ def test_bad_files(tmp_path, name, content, message):
         ({"template": "{text:>9}"}, r"template .*\{text\}"),
         ({"template": "{text.upper}"}, "template .* sst2"),
         ({"template": "{}"}, "template .* sst2"),
+        ({"template": "{text"}, "template"),
+        ({"limit": 2.5}, "limit=2.5"),
     ],
 )
 def test_bad_arguments(tmp_path, monkeypatch, arguments, message):
@@ -363,6 +365,7 @@ def test_every_field_survives_saving(tmp_path):
     assert again.prompt_hash == t.prompt_hash
     assert (again.shots, again.dropped, again.source, again.option_ids) == (2, 0, t.source, ())
     np.testing.assert_array_equal(again.passages, t.passages)
+    assert again.frame().equals(t.frame())
 
 
 def test_columns_and_keys_that_stand_twice_are_refused(tmp_path):

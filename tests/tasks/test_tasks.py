@@ -42,18 +42,6 @@ def test_a_first_part_is_balanced_too(task):
     assert ld.task(task.name, limit=2 * k).labels.tolist() == [*range(k), *range(k)]
 
 
-def test_another_template(task):
-    other = ld.task(task.name, template="{text} Say:", limit=3)
-    assert other.prompts[2] == f"{task.texts[2]} Say:"
-    assert other.options == task.options
-
-
-def test_saved_and_loaded(task, tmp_path):
-    again = ld.Task.load(task.save(tmp_path / "task"))
-    assert again.frame().equals(task.frame())
-    assert (again.prompts, again.options, again.source) == (task.prompts, task.options, task.source)
-
-
 @pytest.mark.full
 def test_bag_of_words_equals_fitting_each_fold_by_hand(task):
     """A second route: explicit folds, explicit vocabulary, explicit fit."""
@@ -68,22 +56,6 @@ def test_bag_of_words_equals_fitting_each_fold_by_hand(task):
             fitted = LogisticRegression(max_iter=1000).fit(words.transform(texts[train]), task.labels[train])
             right[held] += (fitted.predict(words.transform(texts[held])) == task.labels[held]) / 2
     np.testing.assert_array_equal(bag_of_words(task, repeats=2, seed=3), right)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"name": "sst3"}, "'sst3': .*sample/"),
-        ({"limit": 0}, "limit=0"),
-        ({"limit": 2.5}, "limit=2.5"),
-        ({"template": "no field"}, "template .*{text}"),
-        ({"template": "{text} {label}"}, "template .*{text}"),
-        ({"template": "{text"}, "template"),
-    ],
-)
-def test_bad_arguments(arguments, message):
-    with pytest.raises(ld.InputError, match=message):
-        ld.task(**{"name": "sample/sentiment", **arguments})
 
 
 def test_too_few_rows_for_the_baseline():
