@@ -6,11 +6,11 @@ from .attribution.compare import compare as compare
 from .attribution.comparison import Comparison as Comparison
 from .attribution.comparison import TextComparison as TextComparison
 from .attribution.contribution_results import Contributions as Contributions
-from .attribution.contribution_results import LogitDifference as LogitDifference
 from .attribution.contributions import contributions as contributions
 from .attribution.contributions import logit_difference as logit_difference
 from .attribution.head_scores import head_classes as head_classes
 from .attribution.head_scores import head_scores as head_scores
+from .attribution.logit_difference import LogitDifference as LogitDifference
 from .attribution.profile import CorpusProfile as CorpusProfile
 from .attribution.profile import corpus_profile as corpus_profile
 from .attribution.profile import profile as profile

@@ -115,6 +115,20 @@ class Component:
         return f"L{self.layer}.{name}" if self.repeat is None else f"L{self.layer}@{self.repeat}.{name}"
 
     @property
+    def transformer_lens_label(self) -> str:
+        """TransformerLens' label of a row of its residual stacks; the own label where it has none.
+
+        >>> [Component.parse(x).transformer_lens_label for x in ("L23.H3", "L23.attn", "embed", "L3.mlp_bias")]
+        ['L23H3', '23_attn_out', 'embed', 'L3.mlp_bias']
+        """
+        if self.repeat is None and self.name is None:
+            if self.kind in ("head", "neuron"):
+                return self.label.replace(".", "")
+            if self.kind in ("attn", "mlp"):
+                return f"{self.layer}_{self.kind}_out"
+        return self.label
+
+    @property
     def module(self) -> Module:
         """The paper's module (Eq. 9): heads and their bias are attention, neurons and theirs MLP."""
         kind = _SUBLAYERS.get(self.kind, self.kind)

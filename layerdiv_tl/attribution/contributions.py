@@ -22,7 +22,8 @@ from ..model.prompts import Prompts, encode, to_python, with_mask
 from ..model.transformer_lens import is_cache
 from .blocks import are_partial
 from .contexts import BatchContributions
-from .contribution_results import Contributions, LogitDifference
+from .contribution_results import Contributions
+from .logit_difference import LogitDifference
 from .passes import ContributionBuffer, ContributionPasses, RemoteReadOut
 from .question import read_question
 

@@ -29,8 +29,8 @@ from ..model.load import Model
 from .blocks import Rows, StreamWalk
 from .directions import Directions, fold, pull_back, token_directions
 
-# Rows of the unembedding that are worked on together.
-CHUNK = 4096
+# Rows of the unembedding that are worked on together; in float64 so many that they stay in a core's cache.
+CHUNK, FINE = 4096, 1024
 # Columns of R that are worked on together: the zeros left of the diagonal are not multiplied.
 BAND = 144
 # Numbers of one table (positions × rows × width, or positions × vocabulary) that are held at a time.
@@ -52,10 +52,8 @@ class Vocabulary:
     def _mean_row(self) -> tuple[Float[Tensor, "1 d"], Float[Tensor, " 1"] | None]:
         """The mean of the unembedding's own rows, and of its bias; float64."""
         rows, bias = self.architecture.unembed_rows(None)
-        device, total = self.architecture.device, torch.zeros(1, rows.shape[1], dtype=torch.float64)
-        for some in rows.split(CHUNK):
-            total += some.double().sum(0).cpu()
-        return total.to(device) / len(rows), None if bias is None else bias.to(device).double().mean(0, keepdim=True)
+        total = _weighted_sum(torch.ones(1, len(rows), dtype=torch.float64, device=self.architecture.device), rows)
+        return total / len(rows), None if bias is None else bias.to(total).mean(0, keepdim=True)
 
     @cached_property
     def mean(self) -> Float[Tensor, " d+1"]:
@@ -78,15 +76,16 @@ class Vocabulary:
         self, weights: Float[Tensor, "position v"], dtype: torch.dtype = torch.float64
     ) -> Float[Tensor, "position d+1"]:
         """Σ_v weight · direction at each position, in float64; `dtype` is that of the products."""
-        (rows, bias), (mean, _) = self.architecture.unembed_rows(None), self._mean_row
-        total = torch.zeros(len(weights), rows.shape[1], dtype=torch.float64, device=weights.device)
-        for start in range(0, len(rows), CHUNK):
-            some = rows[start : start + CHUNK].to(weights.device, dtype)
-            if dtype != torch.float64:  # the mean would take the digits of what distinguishes ids
-                some = some - mean.to(some)
-            total += weights[:, start : start + CHUNK].to(dtype) @ some
-        if dtype != torch.float64:
-            total += weights.double().sum(1, keepdim=True) * mean.to(total)
+        rows, bias = self.architecture.unembed_rows(None)
+        if dtype == torch.float64:
+            total = _weighted_sum(weights, rows)
+        else:
+            mean, total = self._mean_row[0], torch.zeros(1, dtype=torch.float64, device=weights.device)
+            for start in range(0, len(rows), CHUNK):
+                some = rows[start : start + CHUNK].to(weights.device, dtype)
+                # The mean would take the digits of what distinguishes ids.
+                total = total + weights[:, start : start + CHUNK].to(dtype) @ (some - mean.to(some))
+            total = total + weights.double().sum(1, keepdim=True) * mean.to(total)
         return fold(self.architecture, total, None if bias is None else weights.to(total) @ bias.to(total))
 
     def gram(self, dtype: torch.dtype) -> Float[Tensor, "d+1 d+1"]:
@@ -112,6 +111,15 @@ class Vocabulary:
                 factor = torch.linalg.qr(values.clamp_min(0).sqrt()[:, None] * vectors.T).R
             self._roots[dtype] = factor
         return self._roots[dtype]
+
+
+def _weighted_sum(weights: Float[Tensor, "n v"], rows: Float[Tensor, "v d"]) -> Float[Tensor, "n d"]:
+    """weights @ rows in float64, FINE rows at a time, where the weights are."""
+    total = torch.zeros(len(weights), rows.shape[1], dtype=torch.float64, device=weights.device)
+    for start in range(0, len(rows), FINE):
+        some = rows[start : start + FINE].to(total)
+        total.addmm_(weights[:, start : start + FINE].to(total), some)
+    return total
 
 
 class VocabularyReadout:

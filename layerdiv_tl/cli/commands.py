@@ -315,6 +315,31 @@ def run_compare(options: argparse.Namespace) -> int:
     return 0
 
 
+def run_check(options: argparse.Namespace) -> int:
+    """Check whether the components of a model sum to its logits, unit by unit.
+
+    Decompose two rows of random tokens at every unit and print the largest gap, or the place where the sum breaks. The
+    exit code is 1 where the sublayers do not sum.
+    """
+    from ..attribution.exactness import exactness
+    from ..model.load import load_model
+
+    model = load_model(None if options.model == "default" else options.model, **load_options(options))
+    frame = exactness(model)
+    if options.json:
+        printing.print_json({"model": model.provenance, "units": frame.to_dict("records")})
+    else:
+        rows = []
+        for row in frame.to_dict("records"):
+            numbers = [str(row["rows"]), *(f"{row[name]:.1e}" for name in ("identity_gap", "absolute_gap"))]
+            cells = ["", "", ""] if row["reason"] else numbers
+            names = ("components", "gap / Σ|u|", "gap, logits")
+            result = {"result": row["reason"] or "sums to the logits"}
+            rows.append({"unit": row["unit"], **dict(zip(names, cells, strict=True)), **result})
+        printing.print_table(rows, right=("components", "gap / Σ|u|", "gap, logits"))
+    return 1 if frame["reason"][0] else 0
+
+
 def run_tasks(options: argparse.Namespace) -> int:
     """The tasks by name: options, templates, rows, license."""
     from ..replication.paper_models import task_records

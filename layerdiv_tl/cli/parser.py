@@ -190,6 +190,12 @@ def _compare(command: Command) -> None:
     command.loading(large=False)
 
 
+def _check(command: Command) -> None:
+    command.add("model", metavar="MODEL", help=ONE_MODEL)
+    command.json("the table")
+    command.loading(large=False)
+
+
 def _list(command: Command) -> None:
     command.json("a list")
     command.add("--out", metavar="FILE", help="write the JSON list to a file")
@@ -202,5 +208,6 @@ def _docs(command: Command) -> None:
 
 OPTIONS: dict[str, Callable[[Command], None]] = {
     **{"demo": _demo, "run": _run, "depth": _depth, "effects": _effects, "zoo": _zoo, "report": _report},
-    **{"profile": _profile, "compare": _compare, "tasks": _list, "models": _list, "docs": _docs},
+    **{"profile": _profile, "compare": _compare, "check": _check, "tasks": _list},
+    **{"models": _list, "docs": _docs},
 }

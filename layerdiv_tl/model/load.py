@@ -6,10 +6,11 @@ import copy as copying
 import os
 from collections.abc import Set
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -28,6 +29,8 @@ from .transformer_lens import is_cache, is_transformer_lens, of_transformer_lens
 from .weights import Adapters, adapter_names, split_adapters, without_peft
 
 ZOO = "zoo/"
+# The order in which a model's sublayers run, by their modules: a bridge is adapted anew wherever it is given.
+_ORDERS: WeakKeyDictionary[Any, tuple[tuple[int, ...], list[tuple[int, int | None]]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,13 +119,19 @@ class Model:
     def sublayer_order(self) -> list[tuple[Sublayer, int | None]]:
         """The sublayers in the order in which they run, and which repeat each is (None where there is one).
 
-        Read off a pass of one token, which runs at the first call: configurations do not say it.
+        Read off a pass of one token, which runs once for each model in memory: configurations do not say it.
         """
+        sublayers = self.architecture.sublayers
         if self.engine is not None:
-            return [(sublayer, None) for sublayer in self.architecture.sublayers]
-        with inference_mode_for(self.architecture):
-            done = run(self.architecture, *pad([[0]]))
-        return list(zip((output.sublayer for output in done.sublayer_outputs), done.repeats, strict=True))
+            return [(sublayer, None) for sublayer in sublayers]
+        modules = tuple(id(sublayer.hook_point.module) for sublayer in sublayers)
+        if _ORDERS.get(self.architecture.root, ((), []))[0] != modules:
+            with inference_mode_for(self.architecture):
+                done = run(self.architecture, *pad([[0]]))
+            places = {id(sublayer): place for place, sublayer in enumerate(sublayers)}
+            order = [places[id(output.sublayer)] for output in done.sublayer_outputs]
+            _ORDERS[self.architecture.root] = (modules, list(zip(order, done.repeats, strict=True)))
+        return [(sublayers[place], repeat) for place, repeat in _ORDERS[self.architecture.root][1]]
 
     def components(self, unit: UnitLike = "sublayer") -> tuple[Component, ...]:
         """The components of one pass, in stream order: the rows of `contributions`."""
@@ -209,6 +218,7 @@ def load_model(
         loaded = from_source(None if x == "default" else x, kwargs, tokenizer)
         if device_map is None:
             _move(loaded[0], device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+        _check_model(loaded[0])
         return _wrap(*loaded, adapters)
     source, x = (x, _registry.lookup("zoo_source")(x)) if is_zoo else ("in memory", x)
     tokenizer = read_tokenizer(tokenizer, trust_remote_code, x)
@@ -238,7 +248,6 @@ def _of_remote(x: Any, tokenizer: Any, remote: bool | str) -> Model:
 
 
 def _wrap(model: Any, tokenizer: Any, source: str, name: str, adapters: Adapters) -> Model:
-    _check_model(model)
     name = name.encode(errors="replace").decode()  # a folder's name may be no Unicode
     wrapped, whole = is_transformer_lens(model), getattr(model, "original_model", model)
     model = model if wrapped else text_side(model)
@@ -267,8 +276,11 @@ def _provenance(
         "parameters": sum(p.numel() for p in module.parameters()),
         "dtype": str(architecture.dtype).removeprefix("torch."),
         "device": str(architecture.device),
-        **{package: version(package) for package in ("torch", "transformers", "transformer_lens")},
+        **{package: _version(package) for package in ("torch", "transformers", "transformer_lens")},
     }
+
+
+_version = cache(version)
 
 
 def _name_of(model: Any) -> str:
@@ -318,6 +330,8 @@ def _check_model(model: Any) -> None:
             f"{shown(model)} is not a model that can be decomposed: give a Hugging Face id, a local folder, "
             "a .gguf file, a Hugging Face causal LM, a TransformerBridge or a HookedTransformer."
         )
+    if not any(parameter.is_meta for parameter in model.parameters()):
+        return
     # What accelerate has offloaded is on the meta device, too, but its hooks load the weights when they are used.
     offloaded = [name for name, module in model.named_modules() if _offloads(getattr(module, "_hf_hook", None))]
     for name, parameter in model.named_parameters():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .._checks import file_path
 from .._files import write_text
+from ..errors import InputError
 from . import style
 
 if TYPE_CHECKING:
@@ -156,12 +157,19 @@ def page_head(title: str, css: str) -> str:
 
 @cache
 def circuitsvis() -> str:
-    """The script of circuitsvis that comes with the package. Nothing of it is imported: that would load torch."""
-    from importlib.metadata import distribution
+    """The script of circuitsvis that is installed. Nothing of it is imported: that would load torch.
 
-    bundle = distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")
-    with open(str(bundle), encoding="utf-8") as file:
-        return file.read().replace("</script", "<\\/script")
+    Raises InputError where circuitsvis is not installed, or no longer holds the script.
+    """
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        bundle = distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")
+        return Path(str(bundle)).read_text(encoding="utf-8").replace("</script", "<\\/script")
+    except (PackageNotFoundError, OSError) as error:
+        raise InputError(
+            f"circuitsvis, which draws this view, was not found ({error}): pip install 'circuitsvis>=1.43'."
+        ) from error
 
 
 @cache

@@ -302,3 +302,34 @@ def test_padding_of_a_cache_is_read_as_that_of_prompts():
         c = ld.contributions(cache, options=[7, 30], **given)
         assert c.tokens == wanted.tokens
         np.testing.assert_allclose(c.values, wanted.values, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_labels_and_values_as_logit_attrs_has_them():
+    """A folded bridge's own attributions, head by head, and the labels of its stacks."""
+    bridge = boot(llama())
+    bridge.enable_compatibility_mode()
+    _, cache = bridge.run_with_cache(torch.tensor([[5, 1, 4, 1], [3, 7, 11, 40]]))
+    c = ld.contributions(cache, options=[7, 30], unit="head")
+    values, labels = c.to_transformer_lens()
+    stack, theirs = cache.stack_head_results(pos_slice=-1, return_labels=True)
+    wanted = cache.logit_attrs(stack, tokens=7, incorrect_tokens=30, pos_slice=-1)
+    own = [labels.index(label) for label in theirs]
+    np.testing.assert_allclose(values[own, :, 0] - values[own, :, 1], wanted, atol=1e-5)
+    parts, names = cache.decompose_resid(pos_slice=-1, return_labels=True)
+    whole, labels = ld.contributions(cache, options=[7, 30]).to_transformer_lens()
+    assert labels == names
+    np.testing.assert_allclose(whole[:, :, 0], cache.logit_attrs(parts, tokens=7, pos_slice=-1), atol=1e-5)
+
+
+def test_nothing_is_remembered_of_other_weights():
+    """A bridge runs a pass of its own only once, and what follows from weights is read each time."""
+    bridge, ids = boot(llama()), torch.tensor([[5, 1, 4, 1]])
+    ld.contributions(bridge.run_with_cache(ids)[1], options=[7, 30], unit="head")
+    with torch.no_grad():
+        for parameter in bridge.parameters():
+            parameter.data.mul_(1 + 0.1 * torch.rand_like(parameter))  # which no version counter sees
+    c = ld.contributions(bridge.run_with_cache(ids)[1], options=[7, 30], unit="head")
+    wanted = ld.contributions(ld.load_model(bridge, copy=True), ids, [7, 30], unit="head")
+    for name in ("values", "expectations", "vocabulary_means"):
+        np.testing.assert_allclose(getattr(c, name), getattr(wanted, name), atol=1e-6)

@@ -1,12 +1,13 @@
 """Figures and pages: every number under its name, hostile text harmless, no network."""
 
 import re
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.views import style
+from layerdiv_tl.views import html, style
 from layerdiv_tl.views.html import Page
 from tests.conftest import llama
 
@@ -99,3 +100,20 @@ def test_nothing_on_a_page_runs_into_anything(contributions, tmp_path, browser, 
             })"""
         )
         assert faults == []
+
+
+def test_a_missing_circuitsvis_is_said(monkeypatch, tmp_path):
+    """Not installed, or of a version that has its script elsewhere."""
+
+    class Moved:
+        def locate_file(self, name: str) -> Path:
+            return tmp_path / name
+
+    def gone(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    for found in (gone, lambda name: Moved()):
+        monkeypatch.setattr(metadata, "distribution", found)
+        html.circuitsvis.cache_clear()
+        with pytest.raises(ld.InputError, match="circuitsvis"):
+            html.circuitsvis()

@@ -17,7 +17,8 @@ from ..html import quoted
 from .ensemble import half_of
 
 if TYPE_CHECKING:
-    from ...attribution.contribution_results import Contributions, LogitDifference
+    from ...attribution.contribution_results import Contributions
+    from ...attribution.logit_difference import LogitDifference
     from ...attribution.profile_results import Profile
     from ...attribution.source_tokens import SourceTokens
     from ...model.attention import AttentionPatterns

@@ -1,0 +1,116 @@
+"""`LogitDifference`: the components' terms of one answer's logit minus another's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from ..components import Component, component_columns
+from ..ensemble.hits import hits
+from ..ensemble.intervals import estimate, estimates_frame
+from ..results import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+Score = Literal["logits", "log_likelihood"]
+
+
+@dataclass(frozen=True, eq=False)
+class LogitDifference(Result):
+    """Contributions to one answer's logit minus another's: Σ over components = the logit difference.
+
+    Attributes:
+        values: float64 `[example, component]`: contributions to the first answer minus those to the second, in logits;
+            of answers of several tokens the difference of their log-likelihoods, in nats.
+        model_difference: float64 `[example]`, the model's own, after any `soft_cap`.
+        pairs: The two answers, or the two of every example.
+        sides: float64 `[example, component, 2]`: contributions to either answer, whose difference `values` is. Logits
+            are relative to the component's mean over the vocabulary, the one zero that no constant can move:
+            log-likelihoods need no zero. None where neither is known (`Contributions.vocabulary_means`).
+        identity_gap, absolute_gap, complete, soft_cap, score, model, unit: As in `Contributions`.
+    """
+
+    values: Float[np.ndarray, "example component"]
+    sides: Float[np.ndarray, "example component 2"] | None
+    components: tuple[Component, ...]
+    model_difference: Float[np.ndarray, " example"]
+    pairs: tuple
+    identity_gap: float
+    absolute_gap: float
+    complete: bool
+    soft_cap: float | None
+    score: Score
+    model: str
+    unit: str
+
+    @property
+    def total(self) -> Float[np.ndarray, " example"]:
+        """The sum over the components here."""
+        return self.values.sum(1)
+
+    @property
+    def positive(self) -> Float[np.ndarray, " example"]:
+        """The sum over the components that raise the first answer over the second. `positive + negative` is `total`."""
+        return np.maximum(self.values, 0.0).sum(1)
+
+    @property
+    def negative(self) -> Float[np.ndarray, " example"]:
+        """The sum over the components that lower it."""
+        return np.minimum(self.values, 0.0).sum(1)
+
+    @property
+    def mean(self) -> Float[np.ndarray, " component"]:
+        """Each component's difference, the mean over examples."""
+        return self.values.mean(0)
+
+    @cached_property
+    def interval(self) -> tuple[Float[np.ndarray, " component"], Float[np.ndarray, " component"]]:
+        """The ends of the 95 % interval of `mean` over examples; NaN for fewer than 8."""
+        return estimate(self.values)[1:3]
+
+    @property
+    def accuracy(self) -> float:
+        """How often the model prefers the first answer; of equal ones in half of the cases."""
+        return float(hits(np.stack([self.model_difference, 0 * self.model_difference], 1), np.zeros(1, int)).mean())
+
+    figures: ClassVar = {"bars": "attribution.difference_bars"}
+
+    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        return super().plot(kind=kind, **options)
+
+    def frame(self) -> pd.DataFrame:
+        """One row per component: its mean difference, the means of its positive and negative values, and its `sides`.
+
+        `attrs` holds the same three of all components together (not shares: signed parts of a sum may be larger than
+        it), and the model's accuracy.
+        """
+        parts = {
+            "difference": self.values,
+            "positive": np.maximum(self.values, 0),
+            "negative": np.minimum(self.values, 0),
+        }
+        columns = {"difference": estimate(self.values)}
+        columns |= {name: parts[name].mean(0) for name in ("positive", "negative")}
+        if self.sides is not None:
+            columns |= dict(zip(("first", "second"), self.sides.mean(0).T, strict=True))
+        units = dict.fromkeys(columns, "logits" if self.score == "logits" else "nats")
+        frame = estimates_frame(component_columns(self.components) | columns, units)
+        totals = {name: x.sum(1).mean() for name, x in parts.items()}
+        totals |= estimate(self.total).columns("difference")
+        frame.attrs |= {name: float(x) for name, x in totals.items()}
+        frame.attrs |= {"accuracy": self.accuracy, "identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
+        return frame
+
+    def __repr__(self) -> str:
+        n, members = self.values.shape
+        sums = f"{self.total.mean():.3f} = {self.positive.mean():.3f} − {-self.negative.mean():.3f}"
+        return (
+            f"LogitDifference({self.model}: {n} examples × {members} components; {sums}; accuracy {self.accuracy:.3f})"
+        )
