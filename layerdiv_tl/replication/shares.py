@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from .._checks import number
-from ..ensemble.intervals import LEVEL, mean_interval
+from ..ensemble.intervals import LEVEL, estimate
 from ..ensemble.validation import checked, framed
 from ..errors import InputError
 
@@ -52,9 +52,10 @@ def module_shares(frame: pd.DataFrame, *, confidence_level: float = LEVEL) -> pd
             shares = values.div(values.sum(axis=1), axis=0)[values.sum(axis=1) > 0].dropna().to_numpy()
             name, _, gauge = term.partition("_")
             part = pd.DataFrame({"model": model, "module": order, "term": name, "gauge": gauge or "raw"})
-            nothing = [float("nan")] * len(order)
-            part["share"] = shares.mean(0) if len(shares) else nothing
-            part["low"], part["high"] = mean_interval(shares, confidence_level) if len(shares) else (nothing, nothing)
+            part[["share", "low", "high"]] = float("nan")
+            if len(shares):
+                e = estimate(shares, over="tasks", confidence_level=confidence_level)
+                part["share"], part["low"], part["high"] = e.value, e.low, e.high
             part["member_share"], part["excess"] = member_share, part["share"] - member_share
             parts.append(part.assign(tasks=len(shares)))
     table = pd.concat(parts, ignore_index=True)

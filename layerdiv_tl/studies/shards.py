@@ -25,7 +25,7 @@ from ..components import COLUMNS, Unit
 from ..ensemble.decompose import decompose
 from ..ensemble.decomposition import Decomposition, Table
 from ..ensemble.hits import hits
-from ..ensemble.intervals import RunningMean, wilson
+from ..ensemble.intervals import RunningMean
 from ..ensemble.losses import LOSSES
 from ..errors import InputError
 from ..model.fingerprint import Identity
@@ -213,9 +213,8 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
         for (loss, table), (names, terms) in running.items()
         for term, mean in terms.items()
     ]
-    count = int(np.max(answers.count))
-    low, high = wilson(answers.total, count)
-    shares = {"term": options, "mean": answers.mean, "low": low, "high": high, "examples": count}
+    given = answers.estimate("share")
+    shares = {"term": options, "mean": given.value, "low": given.low, "high": given.high, "examples": given.n}
     blocks.append(pd.DataFrame({"loss": "none", "table": "answers"} | shares, index=range(len(options))))
     blocks += [pd.DataFrame({"loss": ["none"], "table": "totals", "term": gap, "mean": gaps[gap]}) for gap in gaps]
     blocks += [_block("none", "totals", {}, term, mean) for term, mean in per_size.items()]
@@ -239,12 +238,12 @@ def _tables(d: Decomposition) -> list[Table]:
 
 
 def _block(loss: str, table: str, names: dict[str, Any], term: str, mean: RunningMean) -> pd.DataFrame:
-    low, high = wilson(mean.total, mean.count) if term.startswith("accuracy") else mean.interval()
+    e = mean.estimate("share" if term.startswith("accuracy") else "mean")
     columns: dict[str, Any] = {"loss": loss, "table": table}
     columns |= {name: names[name] for name in _NAMES if name in names}
     columns |= {"members": names.get("members"), "share": names.get("member_share"), "term": term}
-    columns |= {"mean": mean.mean, "low": low, "high": high, "examples": mean.count}
-    return pd.DataFrame(columns, index=range(len(np.atleast_1d(mean.mean))))
+    columns |= {"mean": e.value, "low": e.low, "high": e.high, "examples": mean.count}
+    return pd.DataFrame(columns, index=range(len(np.atleast_1d(e.value))))
 
 
 def cell_of(
