@@ -13,7 +13,7 @@ from scipy.stats import rankdata, spearmanr
 
 from .._checks import choice, whole_number
 from ..components import Component, component_columns
-from ..ensemble.intervals import LEAST, cluster_means, interval, interval_note, paired_interval, resamples
+from ..ensemble.intervals import LEAST, Estimate, estimate, estimates_frame, interval, resamples
 from ..model.load import as_model
 from ..results import Result
 from .quantities import (
@@ -27,7 +27,6 @@ from .quantities import (
     read_rows,
     score_ablations,
 )
-from .tokens import labeled_frame, with_ends
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -103,10 +102,10 @@ class Agreement(Result):
         ranks, resampled = self._ranks(values), self._ranks(self._resampled)
         for i, name in enumerate(self.quantities):
             sums, counts = self.sums[:, i], self.counts[:, i, None]
-            ends = paired_interval(sums, counts) if name == "accuracy" else cluster_means(sums, counts)[1:]
+            found = estimate(sums, "difference" if name == "accuracy" else "mean", counts=counts)
             spread = resampled[:, i] if len(self.sums) >= LEAST else np.full_like(resampled[:, i], np.nan)
-            columns |= with_ends(name, values[i], *ends) | with_ends(f"{name}_rank", ranks[i], *interval(spread))
-        return labeled_frame(columns, {name: UNITS[name] for name in self.quantities}, interval_note(len(self.sums)))
+            columns |= {name: found, f"{name}_rank": Estimate(ranks[i], *interval(spread), len(self.sums))}
+        return estimates_frame(columns, {name: UNITS[name] for name in self.quantities})
 
     def correlations(self) -> pd.DataFrame:
         """Spearman's correlation of each direct measure with each effect, over components of one kind or all.
@@ -134,7 +133,8 @@ class Agreement(Result):
                 for name in direct:
                     rho, drawn = (_pearson(r[..., index[name], :], r[..., index[effect], :]) for r in ranks)
                     records.append([name, effect, kind, float(rho), *map(float, interval(drawn)), len(group)])
-        return labeled_frame(pd.DataFrame(records, columns=_COLUMNS), {"correlation": "Spearman's ρ"})
+        columns = {column: [record[i] for record in records] for i, column in enumerate(_COLUMNS)}
+        return estimates_frame(columns, {"correlation": "Spearman's ρ"})
 
     def _ranks(
         self, values: Float[np.ndarray, "*draw quantity component"]

@@ -16,7 +16,7 @@ from torch import Tensor
 from .._checks import listed, number, resampling, shown
 from ..components import Component, component_columns
 from ..ensemble.fits import Slope, slope
-from ..ensemble.intervals import jackknife, leave_one_out, mean_interval, wilson
+from ..ensemble.intervals import Estimate, estimate, estimates_frame, jackknife, leave_one_out
 from ..errors import InputError
 from ..model.load import as_model
 from ..model.options import is_task
@@ -35,7 +35,7 @@ from .engine import (
     tokens_between,
 )
 from .inputs import FirstToken, Part, ablatable_blocks, check_choices, read_answers
-from .tokens import SOFTMAX_CHANGE, labeled_frame, with_ends
+from .tokens import SOFTMAX_CHANGE
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -135,17 +135,17 @@ class DepthScore(Result):
         rows = []
         for group, mask in self._groups():
             score = self._score(mask)
-            correct, count = float(self.correct[mask].sum()), int(mask.sum())
+            value, low, high = (end / last if last else np.nan for end in score[:3])
             row: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[mask]).sum())}
-            row |= with_ends("score", *score)
-            row |= with_ends("relative", *(value / last if last else np.nan for value in score))
-            row |= with_ends("accuracy", correct / count, *wilson(correct, count))
+            row |= {"score": score, "relative": score._replace(value=value, low=low, high=high)}
+            row |= {"accuracy": estimate(self.correct[mask].astype(float), "share")}
             for name in ("probability", "lengths", "answer_lengths"):
                 row[name.removesuffix("s")] = float(getattr(self, name)[mask].mean())
             rows.append(row)
         units = {"group": self.by, "score": "layers", "relative": "share of the depth"}
         units |= {"length": "tokens", "answer_length": "tokens"}
-        return labeled_frame(rows, units, "95 % intervals over the questions of a group, where it has at least 8")
+        note = "95 % intervals over the questions of a group, where it has at least 8"
+        return estimates_frame(rows, units, intervals=note)
 
     def by_layer(self) -> pd.DataFrame:
         """One row per group and layer: the mean of `effect`, its `share` of all layers', and 95 % intervals.
@@ -157,34 +157,35 @@ class DepthScore(Result):
             effects = self.effects[mask]
             columns: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[mask]).sum())}
             columns |= component_columns(self.components)
-            columns |= with_ends("effect", effects.mean(0), *mean_interval(effects))
-            columns |= with_ends("share", *_ratio(effects, effects.sum(1, keepdims=True), 1.0))
-            frames.append(pd.DataFrame(columns))
+            columns |= {"effect": estimate(effects), "share": _ratio(effects, effects.sum(1, keepdims=True), 1.0)}
+            frames.append(estimates_frame(columns))
         units = {"group": self.by, "effect": SOFTMAX_CHANGE, "share": "share of all layers' effects"}
-        return labeled_frame(pd.concat(frames, ignore_index=True), units)
+        return estimates_frame(dict(pd.concat(frames, ignore_index=True)), units)
 
     def by_question(self) -> pd.DataFrame:
         """One row per question: its name, score, the answer's probability, rank and correctness, and lengths."""
         columns = {"id": self.ids, "group": self.groups, "score": self.scores, "probability": self.probability}
         columns |= {"rank": self.rank, "correct": self.correct}
         columns |= {"length": self.lengths, "answer_length": self.answer_lengths}
-        return labeled_frame(columns, {"score": "layers", "length": "tokens", "answer_length": "tokens"})
+        return estimates_frame(columns, {"score": "layers", "length": "tokens", "answer_length": "tokens"})
 
-    def _score(self, mask: Bool[np.ndarray, " question"]) -> tuple[float, ...]:
+    def _score(self, mask: Bool[np.ndarray, " question"]) -> Estimate:
         """The score of some questions' mean effects, and its interval over them."""
         effects, last = self.effects[mask], len(self.components) - 1
-        return tuple(map(float, _ratio(effects @ np.arange(last + 1), effects.sum(1), last)))
+        return _ratio(effects @ np.arange(last + 1), effects.sum(1), last)
 
     def _groups(self) -> Iterable[tuple[float, Bool[np.ndarray, " question"]]]:
         return ((float(group), self.groups == group) for group in np.unique(self.groups))
 
 
-def _ratio(values: np.ndarray, effects: np.ndarray, largest: float) -> tuple[Any, Any, Any]:
+def _ratio(values: np.ndarray, effects: np.ndarray, largest: float) -> Estimate:
     """Σ values / Σ effects, and its interval over questions from 0 to `largest`; NaN where nothing has an effect."""
     if not effects.sum() > _SMALLEST:
-        return (np.full(values.shape[1:], np.nan),) * 3
+        unknown = np.full(values.shape[1:], np.nan)
+        return Estimate(unknown, unknown, unknown, len(values), "questions")
     ratio = values.sum(0) / effects.sum()
-    return ratio, *jackknife(ratio, leave_one_out(values, effects), within=(0.0, largest))
+    low, high = jackknife(ratio, leave_one_out(values, effects), within=(0.0, largest))
+    return Estimate(ratio, low, high, len(values), "questions")
 
 
 def depth_score(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._checks import MOST_ITEMS, number, whole_number
 from ..components import Component, component_columns
-from ..ensemble.intervals import interval, interval_note
+from ..ensemble.intervals import estimate, estimates_frame, interval
 from ..errors import InputError
 from ..model.batches import batches, inference_mode_for, upcast
 from ..model.load import Model, as_model
@@ -23,7 +23,7 @@ from ..model.prompts import Ids, encode
 from ..results import Result
 from .engine import layer_components
 from .inputs import read_texts, unwrap_texts
-from .tokens import labeled_frame, mean_columns, quantile_columns, resampled_ratio, with_ends
+from .tokens import quantile_columns, resampled_ratio
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -80,9 +80,9 @@ class LayerMaps(Result):
         columns: dict[str, Any] = component_columns(self.components, np.repeat(np.arange(len(self.components)), count))
         columns["target"] = [c.label for c in self.targets] * len(self.components)
         counts, error = self.counts[:, None].astype(float), self.error.reshape(len(self.counts), -1)
-        columns |= mean_columns("error", error * counts, counts) | quantile_columns("error", error)
+        columns |= {"error": estimate(error * counts, counts=counts, over="texts")} | quantile_columns("error", error)
         columns["error_max"] = self.error_max.max(0).ravel()
-        return labeled_frame(columns, {"error": "share of the target's norm"}, interval_note(len(counts), "texts"))
+        return estimates_frame(columns, {"error": "share of the target's norm"})
 
     def depth_alignment(self) -> pd.DataFrame:
         """How far the best-matching layers are from the same relative depth, in one row.
@@ -96,7 +96,8 @@ class LayerMaps(Result):
 
         distance, resampled, chance = self.distances()
         best = self._means()[0].argmin(1)
-        row = with_ends("distance", distance, *map(float, interval(resampled))) | {"chance": chance}
+        low, high = map(float, interval(resampled))
+        row = {"distance": distance, "distance_low": low, "distance_high": high, "chance": chance}
         row["rank_correlation"] = float(spearmanr(np.arange(len(best)), best).statistic) if np.ptp(best) else np.nan
         return pd.DataFrame([row])
 

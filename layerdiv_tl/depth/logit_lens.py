@@ -15,7 +15,7 @@ from torch import Tensor
 from .._checks import whole_number
 from ..attribution.vocabulary import log_sum_exp
 from ..components import Component
-from ..ensemble.intervals import cluster_means, share_means
+from ..ensemble.intervals import Kind, estimate
 from ..errors import InputError
 from ..model.architecture import Architecture
 from ..model.capture import Activations
@@ -24,7 +24,7 @@ from ..model.patched_forward import LOGITS, logits_of
 from ..model.stream_path import stream_after, to_final_stream
 from .engine import divergence, layer_count, log_softmax
 from .inputs import check_choices, read_texts
-from .tokens import TokenResult, measure_tokens, summarize, sums_per_text, with_ends
+from .tokens import TokenResult, measure_tokens, summarize, sums_per_text
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -71,10 +71,11 @@ class LogitLens(TokenResult):
         Intervals (95 %) are over texts, quantiles and maxima over tokens.
         """
         columns: dict[str, Any] = {}
-        for name, means in (("kl", cluster_means), ("topk_overlap", share_means)):
-            values = getattr(self, name)
-            sums, counts = sums_per_text(values, self.text)
-            columns |= summarize(name, values, self.text) | with_ends(name, *means(sums / counts, np.ones_like(counts)))
+        kinds: dict[str, Kind] = {"kl": "mean", "topk_overlap": "share"}
+        for name, kind in kinds.items():
+            sums, counts = sums_per_text(getattr(self, name), self.text)
+            columns |= summarize(name, getattr(self, name), self.text)
+            columns[name] = estimate(sums / counts, kind, counts=np.ones_like(counts), over="texts")
         return self._with_units(columns, {"kl": "nats", "topk_overlap": f"share of the top {self.k}"})
 
 

@@ -19,7 +19,7 @@ from .._checks import file_path, flag, number, one_of, whole_number
 from .._files import write_text
 from .._progress import progress
 from ..components import Component, component_columns
-from ..ensemble.intervals import cluster_means, interval, interval_note, paired_interval, share_means, wilson
+from ..ensemble.intervals import Estimate, Kind, estimate, estimates_frame, interval
 from ..errors import InputError
 from ..model.fingerprint import identify
 from ..model.load import Model, as_model
@@ -35,7 +35,6 @@ from .quantities import (
     score_ablations,
     score_components,
 )
-from .tokens import labeled_frame, with_ends
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -110,13 +109,15 @@ class DropPlan(Result):
             record: dict[str, Any] = {"plan": plan, "dropped": dropped}
             for name, values in sums.items():
                 means = values[:, columns].sum(0) / self.count.sum()
-                ends = interval(means) if plan == RANDOM else self._interval(name, values[:, columns[0]])
+                if plan == RANDOM:
+                    record[name] = Estimate(means.mean(), *interval(means), len(self.count))
+                else:
+                    record[name] = self._estimate(name, values[:, columns[0]])
                 if plan == "none" and name == "accuracy_lost":  # against itself: nothing, whatever the rows
-                    ends = 0.0, 0.0
-                record |= with_ends(name, float(means.mean()), *map(float, ends))
+                    record[name] = Estimate(0.0, 0.0, 0.0, len(self.count))
             records.append(record)
         units = {"loss": "nats", "loss_growth": "nats", "accuracy": "share", "accuracy_lost": "share"}
-        return labeled_frame(records, units, interval_note(len(self.count)))
+        return estimates_frame(records, units)
 
     def compare(self) -> pd.DataFrame:
         """This plan against others that drop as much, one row per other plan.
@@ -132,12 +133,11 @@ class DropPlan(Result):
             record: dict[str, Any] = {"other": other, "dropped": budget}
             for name, kind, values in (("loss", "loss", self.loss), ("accuracy", "accuracy_lost", self.correct)):
                 difference = values[:, budget] - values[:, columns].mean(1)
-                mean = difference.sum() / self.count.sum()
-                record |= with_ends(name, float(mean), *map(float, self._interval(kind, difference)))
+                record[name] = self._estimate(kind, difference)
             record["win_rate"] = float((total_loss[columns] > total_loss[budget]).mean())
             records.append(record)
         units = {"loss": "nats", "accuracy": "share", "win_rate": "share of plans"}
-        return labeled_frame(records, units, interval_note(len(self.count)))
+        return estimates_frame(records, units)
 
     @property
     def ordered(self) -> dict[str, tuple[Component, ...]]:
@@ -154,20 +154,19 @@ class DropPlan(Result):
     def _random_columns(self) -> list[int]:
         return list(range(len(self.ordered) * len(self.dropped) + 1, self.loss.shape[1]))
 
-    def _interval(self, name: str, sums: Float[np.ndarray, " row"]) -> tuple[np.ndarray, np.ndarray]:
-        """Over rows: of a share of predictions, a difference of shares, or a mean."""
-        if name == "accuracy_lost":
-            return paired_interval(sums, self.count)
+    def _estimate(self, name: str, sums: Float[np.ndarray, " row"]) -> Estimate:
+        """A share of predictions, a difference of shares, or a mean, over rows."""
         if name == "accuracy" and (self.count == 1).all():
-            return wilson(sums.sum(), np.float64(len(sums)))
-        return (share_means if name == "accuracy" else cluster_means)(sums, self.count)[1:]
+            return estimate(sums, "share")
+        kinds: dict[str, Kind] = {"accuracy": "share", "accuracy_lost": "difference"}
+        return estimate(sums, kinds.get(name, "mean"), counts=self.count)
 
     def random_plans(self) -> pd.DataFrame:
         """One row per random plan: what goes, `loss` in nats per prediction and `accuracy`, a share of predictions."""
         names = [", ".join(c.label for c in dropped) for dropped in self.random_dropped]
         loss, accuracy = (x[:, self._random_columns].sum(0) / self.count.sum() for x in (self.loss, self.correct))
         columns = {"number": np.arange(1, len(names) + 1), "components": names, "loss": loss, "accuracy": accuracy}
-        return labeled_frame(columns, {"loss": "nats", "accuracy": "share"})
+        return estimates_frame(columns, {"loss": "nats", "accuracy": "share"})
 
     def scores(self) -> pd.DataFrame:
         """One row per candidate: score, order in the plan (from 1; 0 stays), and where the numbers come from."""
@@ -179,7 +178,7 @@ class DropPlan(Result):
         columns["model"] = self.model
         columns |= {name: str(self.provenance.get(name) or "") for name in ("source", "revision", "weights", "dtype")}
         columns |= {f"rows_{name}": value for name, value in self.provenance["rows"].items()}
-        return labeled_frame(columns, {"score": UNITS.get(self.score, "")})
+        return estimates_frame(columns, {"score": UNITS.get(self.score, "")})
 
     def llm_drop(self) -> dict[str, list[int]]:
         """`drop_attn_list` and `drop_mlp_list` as in a config of LLM-Drop (He et al. 2024), first to go first.

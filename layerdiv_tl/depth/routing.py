@@ -19,7 +19,7 @@ from scipy.special import betaincinv
 from .._checks import MOST_ITEMS, whole_number
 from .._progress import Advance
 from ..components import Component, component_columns
-from ..ensemble.intervals import LEVEL, cluster_means, interval_note, jackknife, leave_one_out, share_means
+from ..ensemble.intervals import LEVEL, Estimate, estimate, estimate_function, estimates_frame, interval_note
 from ..errors import InputError
 from ..model.batches import pad
 from ..model.experts import Mixture
@@ -30,7 +30,6 @@ from ..model.stream_path import number_repeats
 from ..results import Result
 from .engine import map_batches
 from .inputs import read_texts
-from .tokens import labeled_frame, mean_columns, with_ends
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -99,9 +98,9 @@ class RouterStatistics(Result):
         Intervals are over texts.
         """
         counts = np.bincount(self.layer_of)[self.layer_of]
-        columns = with_ends("load", *share_means(self.routed, self.lengths[:, None]))
-        columns |= {"even_load": self.active[self.layer_of] / counts}
-        columns |= mean_columns("gate", self.gates, self.routed)
+        load = estimate(self.routed, "share", counts=self.lengths[:, None], over="texts")
+        columns = {"load": load, "even_load": self.active[self.layer_of] / counts}
+        columns |= {"gate": estimate(self.gates, counts=self.routed, over="texts")}
         columns |= {"tokens": self.routed.sum(0).astype(int)}
         return self._labeled(self.components, columns, {"load": "share of tokens", "gate": "gate", "tokens": "tokens"})
 
@@ -118,13 +117,11 @@ class RouterStatistics(Result):
             inside, entropy = self.layer_of == number, self.entropies[:, number]
             routed, load, highest = self.routed[:, inside], self.loads[inside], float(np.log(inside.sum()))
             # NaN where the router's gates are no scores of all experts.
-            mean = (np.nan,) * 3 if np.isnan(entropy).any() else cluster_means(entropy, self.lengths)
-            even = _entropy(routed.sum(0))
-            ends = jackknife(even, _entropy(leave_one_out(routed)), within=(0.0, highest))
-            row = with_ends("entropy", *map(float, mean)) | with_ends("load_entropy", *map(float, (even, *ends)))
+            row: dict[str, Any] = {"entropy": estimate(entropy, counts=self.lengths, over="texts")}
+            row["load_entropy"] = estimate_function(_entropy, routed, within=(0.0, highest), over="texts")
             row |= {"highest_entropy": highest, "largest_load": load.max(), "smallest_load": load.min()}
             rows.append({"experts": int(inside.sum()), "active": int(self.active[number])} | row)
-        columns = pd.DataFrame(rows)
+        columns = dict(estimates_frame(rows))
         units = dict.fromkeys(("entropy", "load_entropy", "highest_entropy"), _NATS)
         return self._labeled(self.layers, columns, units | dict.fromkeys(("largest_load", "smallest_load"), "share"))
 
@@ -145,14 +142,16 @@ class RouterStatistics(Result):
         texts = [token for row, own in zip(known, self.tokens, strict=True) for token in own[: row.sum()]]
         columns = component_columns(self.components, rows)
         columns |= {"rank": np.nonzero(known)[1], "token": np.array(texts, dtype=object), "id": self.token_ids[known]}
-        columns |= {"routed": hits, "count": counts} | with_ends("share", hits / counts, low, high)
-        columns |= with_ends("lift", hits / counts / load, low / load, high / load)
+        share = Estimate(hits / counts, low, high, int(counts.sum()), "tokens")
+        lift = share._replace(value=hits / counts / load, low=low / load, high=high / load)
+        columns |= {"routed": hits, "count": counts, "share": share, "lift": lift}
         note = f"{LEVEL:.0%} intervals for {self.compared} tokens at once".replace("%", " %")
-        return labeled_frame(columns, {"share": "share of the token's occurrences", "lift": "share / load"}, note)
+        units = {"share": "share of the token's occurrences", "lift": "share / load"}
+        return estimates_frame(columns, units, intervals=note)
 
     def _labeled(self, components: Any, columns: Any, units: dict[str, str]) -> pd.DataFrame:
         columns = component_columns(components) | dict(columns)
-        return labeled_frame(columns, units, interval_note(len(self.lengths), "texts"))
+        return estimates_frame(columns, units, intervals=interval_note(len(self.lengths), "texts"))
 
 
 def router_statistics(

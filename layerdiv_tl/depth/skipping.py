@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .._checks import choice, listed, number
 from ..components import Component
+from ..ensemble.intervals import Estimate, estimate
 from ..errors import InputError
 from ..model.batches import upcast
 from ..model.load import as_model
@@ -33,7 +34,7 @@ from .engine import (
 )
 from .inputs import FirstToken, Part, ablatable_blocks, check_choices, read_layers, read_texts
 from .residual_norms import SMALLEST
-from .tokens import SOFTMAX_CHANGE, TokenResult, mean_columns, quantile_columns, summarize
+from .tokens import SOFTMAX_CHANGE, TokenResult, quantile_columns, summarize
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -99,7 +100,7 @@ class Skip(TokenResult):
             mean = np.where(later, self.downstream_change, 0.0).sum(2) / count
         largest = np.where(later, self.downstream_change_max, -np.inf).max((0, 2))
         columns = summarize("output_change", self.output_change, self.text) | summarize("loss", self.loss, self.text)
-        columns |= self._over_texts("downstream_change", mean)
+        columns["downstream_change"] = self._over_texts(mean)
         columns["downstream_change_max"] = np.where(count.any(0), largest, np.nan)
         units = {"output_change": SOFTMAX_CHANGE, "loss": "nats", "downstream_change": "share of the layer's write"}
         return self._with_units(columns, units)
@@ -113,16 +114,16 @@ class Skip(TokenResult):
         skipped, layer = np.argwhere(np.isfinite(self.downstream_change).all(0)).T
         values = self.downstream_change[:, skipped, layer]
         columns: dict[str, Any] = {"downstream_layer": [self.layers[number].label for number in layer]}
-        columns |= self._over_texts("effect", values)
+        columns["effect"] = self._over_texts(values)
         if len(layer):
             columns |= quantile_columns("effect", values)
         columns["effect_max"] = self.downstream_change_max[:, skipped, layer].max(0)
         return self._with_units(columns, {"effect": "share of the layer's write"}, skipped)
 
-    def _over_texts(self, name: str, means: Float[np.ndarray, "text row"]) -> dict[str, np.ndarray]:
+    def _over_texts(self, means: Float[np.ndarray, "text row"]) -> Estimate:
         """Mean and interval of texts' means, weighted by their measured tokens."""
         counts = np.bincount(self.text, minlength=len(means))[:, None].astype(float)
-        return mean_columns(name, means * counts, counts)
+        return estimate(means * counts, counts=counts, over="texts")
 
 
 def skip(

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from .._progress import Advance
 from ..components import Component, component_columns
-from ..ensemble.intervals import LEAST, cluster_means, interval_note, resamples
+from ..ensemble.intervals import LEAST, Estimate, estimate, estimates_frame, interval_note, resamples
 from ..model.batches import pad
 from ..model.capture import Activations
 from ..model.forward_pass import run
@@ -35,7 +35,7 @@ class TokenResult(Result):
     def _with_units(self, columns: dict[str, Any], units: dict[str, str], rows: Any = None) -> pd.DataFrame:
         """A frame of one row per component, or of those of `rows`, with intervals over texts."""
         columns = component_columns(self.components, rows) | columns
-        return labeled_frame(columns, units, interval_note(int(self.text.max()) + 1, "texts"))
+        return estimates_frame(columns, units, intervals=interval_note(int(self.text.max()) + 1, "texts"))
 
     def _by_token(self, units: dict[str, str]) -> pd.DataFrame:
         """A frame of one row per token and component; `units`: those of the columns, which are fields."""
@@ -43,7 +43,7 @@ class TokenResult(Result):
         of_token = {"text": self.text, "position": self.position, "token": np.array(self.tokens, dtype=object)}
         columns: dict[str, Any] = {name: np.repeat(values, count) for name, values in of_token.items()}
         columns |= component_columns(self.components, np.tile(np.arange(count), len(self.text)))
-        return labeled_frame(columns | {name: getattr(self, name).ravel() for name in units}, units)
+        return estimates_frame(columns | {name: getattr(self, name).ravel() for name in units}, units)
 
 
 def read_tokens(model: Model, rows: Sequence[Ids]) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
@@ -84,15 +84,6 @@ def measure_tokens(
     return same_components(model, components), np.concatenate(tables, 1)[:, order], text[order]
 
 
-def labeled_frame(columns: Any, units: dict[str, str], intervals: str = "") -> pd.DataFrame:
-    """A frame with the units of its columns, and what its intervals are over, in `attrs`."""
-    frame = pd.DataFrame(columns)
-    frame.attrs["units"] = units
-    if intervals:
-        frame.attrs["intervals"] = intervals
-    return frame
-
-
 def resampled_ratio(
     sums: Float[np.ndarray, "text row"], counts: Float[np.ndarray, "text #row"]
 ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, "draw row"]]:
@@ -113,18 +104,6 @@ def sums_per_text(
     return sums, counts
 
 
-def with_ends(name: str, value: Any, low: Any, high: Any) -> dict[str, Any]:
-    """The columns `name`, `_low` and `_high`."""
-    return {name: value, f"{name}_low": low, f"{name}_high": high}
-
-
-def mean_columns(
-    name: str, sums: Float[np.ndarray, "text row"], counts: Float[np.ndarray, "text #row"]
-) -> dict[str, Float[np.ndarray, " row"]]:
-    """Columns `name` (Σ sums / Σ counts), `_low`, `_high` (95 %, over texts; NaN for fewer than 8)."""
-    return with_ends(name, *cluster_means(sums, counts))
-
-
 def quantile_columns(name: str, values: Float[np.ndarray, "value row"]) -> dict[str, Float[np.ndarray, " row"]]:
     """Columns `_q10`, `_median`, `_q90` of `name`."""
     quantiles = np.nanquantile(values, list(QUANTILES.values()), axis=0)
@@ -133,12 +112,12 @@ def quantile_columns(name: str, values: Float[np.ndarray, "value row"]) -> dict[
 
 def summarize(
     name: str, values: Float[np.ndarray, "token row"], text: Int[np.ndarray, " token"]
-) -> dict[str, Float[np.ndarray, " row"]]:
-    """Columns `name` (mean over tokens), `_low`, `_high` (95 %, over texts), `_q10`, `_median`, `_q90`, `_max`.
+) -> dict[str, Estimate | Float[np.ndarray, " row"]]:
+    """The mean over tokens with its interval over texts, and columns `_q10`, `_median`, `_q90`, `_max`, by name.
 
     >>> columns = summarize("x", np.arange(6.0)[:, None], np.array([0, 0, 1, 1, 2, 2]))
-    >>> float(columns["x"][0]), float(columns["x_median"][0]), float(columns["x_max"][0])
+    >>> float(columns["x"].value[0]), float(columns["x_median"][0]), float(columns["x_max"][0])
     (2.5, 2.5, 5.0)
     """
-    columns = mean_columns(name, *sums_per_text(values, text)) | quantile_columns(name, values)
-    return columns | {f"{name}_max": np.nanmax(values, axis=0)}
+    mean = estimate(values, clusters=text, over="texts")
+    return {name: mean} | quantile_columns(name, values) | {f"{name}_max": np.nanmax(values, axis=0)}
