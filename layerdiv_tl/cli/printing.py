@@ -90,13 +90,12 @@ def print_comparison(totals: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -
 
 
 def print_information(frame: pd.DataFrame, unit: str) -> None:
-    """The terms of Eq. 13, a row per model, task and estimator; below, what makes an estimate doubtful."""
+    """The terms of Eq. 13, a row per model, task and estimator; below, the first warning of each."""
     estimates = ["model", "task", "estimator"]
     wide = frame.pivot(index=estimates, columns="term", values="bits")
     print(f"\nunit {unit}; bits\n{wide[list(frame['term'].unique())].to_string(float_format='%.3g')}")
-    for row in frame.drop_duplicates(estimates).query("doubts != ''").to_dict("records"):
-        doubts = str(row["doubts"]).replace("\n", " ")
-        print(f"{row['model']} on {row['task']}, {row['estimator']}: {doubts}")
+    for row in frame.drop_duplicates(estimates).query("warnings != ''").to_dict("records"):
+        print(f"{row['model']} on {row['task']}, {row['estimator']}: {str(row['warnings']).splitlines()[0]}")
 
 
 def print_profile(model: str, numbers: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from ..attribution.profile_results import SquaredProfile
 from ..components import Component
 from ..ensemble.decompose import decompose
 from ..ensemble.information.estimator import single_threaded_blas
-from ..ensemble.information.features import prepare
+from ..ensemble.information.sample import prepare
 from ..ensemble.validation import gold_options
 from ..errors import InputError
 from ..model.batches import inference_mode_for, upcast

@@ -19,7 +19,7 @@ from ..errors import InputError
 from .shards import Shard, digest_of
 
 # Of files of estimates: another number whenever an estimator gives other numbers from the same shards.
-PATTERN = "information-3-*.parquet"
+PATTERN = "information-4-*.parquet"
 # The column with the settings of an estimate; those of other settings are other estimates.
 SETTINGS = "settings"
 CELL = ("model", "task", "unit")
@@ -71,7 +71,7 @@ def _read(file: Path, cell: dict[str, Any]) -> pd.DataFrame | None:
         frame = pd.read_parquet(file)
     except (OSError, ValueError):
         return None
-    if not {"bits", "doubts", SETTINGS} <= set(frame):
+    if not {"bits", "warnings", SETTINGS} <= set(frame):
         return None
     return frame.assign(**{name: cell["settings"][name] for name in CELL})
 
@@ -90,10 +90,9 @@ def _cell_information(read: Callable[..., Shard], cell: dict[str, Any], options:
         estimator=options["estimator"],
         label_entropy=i.label_entropy,
         warnings="\n".join(i.warnings),
-        doubts="\n".join(i.doubts),
     )
     joint = frame["term"] == "joint"
-    for name, field in (("lower_bound", "bits"), ("lower_bound_low", "low"), ("lower_bound_high", "high")):
+    for name, field in (("lower_bound", "value"), ("lower_bound_low", "low"), ("lower_bound_high", "high")):
         frame[name] = np.where(joint, getattr(i.lower_bound, field, np.nan), np.nan)
     frame[SETTINGS] = ", ".join(f"{name}={x}" for name, x in options.items() if name != "estimator")
     first = [*CELL, "members", "rows", "estimator"]

@@ -264,8 +264,8 @@ class Study(StudyTables):
                 component, by default, so that 2000 rows suffice for dozens.
 
         One row per model, task, estimator and term: members, rows, `bits` with interval, its null, H(Y) as
-        `label_entropy`, `warnings` to read first, of these `doubts` (a nonlinear `lower_bound` of the
-        joint information contradicts the estimate, or members are near copies), and `settings`. Estimates are stored
+        `label_entropy`, `warnings` to read first, a variational `lower_bound` of the joint information, and
+        `settings`. Estimates are stored
         with the cell's metrics and shown in the report. Cells with too few rows are named in `attrs["left_out"]`;
         where there are no others, and for a model, task or unit that the study does not have: InputError.
         """

@@ -10,7 +10,6 @@ import torch
 import layerdiv_tl as ld
 from layerdiv_tl.depth.layer_maps import _aligned_tokens, _fit
 from layerdiv_tl.depth.residual_norms import change_point
-from layerdiv_tl.ensemble.information.variational import LowerBound
 from layerdiv_tl.model.batches import inference_mode_for
 from layerdiv_tl.model.patched_forward import PatchedForward
 from layerdiv_tl.results import Result
@@ -779,7 +778,6 @@ def test_every_result_states_what_was_found():
         "DropPlan": lambda: ld.depth.drop_plan(model, texts, 1),
         "Effects": lambda: ld.effects(model, texts, options=[7, 30], labels=[0, 1] * 4),
         "RouterStatistics": lambda: ld.router_statistics("zoo/moe", texts),
-        "LowerBound": lambda: LowerBound(0.5, 0.25, 0.75, np.zeros(8), {}, 0.95),
     }
     for name, make in measure.items():
         said = repr(result := make())

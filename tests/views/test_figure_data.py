@@ -504,7 +504,7 @@ def test_information_is_the_frames_over_its_nulls():
     np.testing.assert_allclose(marks.x - marks.error_x.arrayminus, frame["low"])
     np.testing.assert_allclose(np.array(band.base, dtype=float), frame["null_low"])
     np.testing.assert_allclose(np.add(band.base, band.x).astype(float), frame["null_high"])
-    assert (bound.x[0], frame["term"][bound.y[0]]) == (found.lower_bound.bits, "joint")
+    assert (bound.x[0], frame["term"][bound.y[0]]) == (found.lower_bound.value, "joint")
     assert found.plot().layout.shapes[0].x0 == pytest.approx(found.label_entropy)
     frame, drawn = bounds.frame(), bounds.plot().data[0]
     np.testing.assert_allclose(drawn.x, frame["error"])
@@ -516,8 +516,8 @@ def test_information_is_the_frames_over_its_nulls():
         np.testing.assert_allclose(trace.y, frame[term])
     dips = [trace for trace in figure.data if trace.name == "dips"]
     assert (len(dips[0].x) if dips else 0) == frame["dip"].sum()
-    doubted = dataclasses.replace(found, doubts=("what the estimate leaves out",))
-    assert "what the estimate leaves out" in doubted.plot().layout.title.subtitle.text.replace("<br>", " ")
+    warned = dataclasses.replace(found, warnings=("what the estimate leaves out",))
+    assert "what the estimate leaves out" in warned.plot().layout.title.subtitle.text.replace("<br>", " ")
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES)

@@ -21,7 +21,7 @@ from tests.views.figure_results import MAKERS, made
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 # Results that are drawn by their parts, or not at all.
-WITHOUT = {"LowerBound", "Task"}
+WITHOUT = {"Task"}
 
 
 def classes():

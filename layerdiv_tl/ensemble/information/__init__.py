@@ -2,8 +2,6 @@
 
 from .bounds import Bounds
 from .gain_curve import GainCurve
-from .information import information
-from .result import Information
-from .variational import LowerBound
+from .information import Information, information
 
-__all__ = ["Bounds", "GainCurve", "Information", "LowerBound", "information"]
+__all__ = ["Bounds", "GainCurve", "Information", "information"]

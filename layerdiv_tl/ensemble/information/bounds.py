@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from ...results import Result
-from ..intervals import wilson
-from .estimator import normal_quantile
+from ..intervals import estimate
+from .estimator import entropy_of_labels, normal_quantile
+from .sample import Sample
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
-
-    from .result import Information
 
 
 def fano(remaining: float, options: int) -> float:
@@ -127,17 +126,16 @@ class Bounds(Result):
         return f"Bounds({self.statement})"
 
 
-def bounds_of(i: Information) -> Bounds:
+def bounds_of(i: Sample, confidence_level: float) -> Bounds:
     """From the rows that the variational estimate's classifier has not seen."""
     rows = i.classifier.joint_rows
     mean = float(rows.mean())
-    error = normal_quantile(i.confidence_level) * float(rows.std(ddof=1)) / np.sqrt(len(rows))
-    errors = {}
+    error = normal_quantile(confidence_level) * float(rows.std(ddof=1)) / np.sqrt(len(rows))
+    errors: dict[str, Any] = {}
     for name, right in (("ensemble", i.correct), ("classifier", i.classifier.right)):
         if right is not None:
-            wrong = float((1 - right).sum())
-            errors[name] = (wrong / len(right), *wilson(wrong, len(right), i.confidence_level))
-    return Bounds(i.label_entropy, mean, mean - error, mean + error, i.options, errors, i.confidence_level)
+            errors[name] = tuple(map(float, estimate(1 - right, "share", confidence_level=confidence_level)[:3]))
+    return Bounds(entropy_of_labels(i.labels), mean, mean - error, mean + error, i.options, errors, confidence_level)
 
 
 def _percent(share: float) -> str:

@@ -15,15 +15,13 @@ from ...results import Result
 from ..fits import LogFit, log_fit
 from ..intervals import Estimate, estimates_frame, interval, share_means
 from ..losses import ratio
-from .estimator import TERMS, Estimator, Terms, normal_quantile
-from .features import MAX_DRAWS
+from .estimator import TERMS, Estimator, Terms, entropy_of_labels, normal_quantile
 from .gaussian import Gaussian
+from .sample import MAX_DRAWS, Sample
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
-
-    from .result import Information
 
 Order = Literal["depth", "greedy", "random"]
 MAX_NULL_SHARES = 20  # a share needs four estimates for every pair
@@ -62,7 +60,7 @@ class GainCurve(Result):
     null_shares: Float[np.ndarray, " draw"]
     label_entropy: float
     confidence_level: float
-    doubts: tuple[str, ...]
+    warnings: tuple[str, ...]
 
     figures: ClassVar = {"curve": "information.gain_lines"}
 
@@ -99,7 +97,7 @@ class GainCurve(Result):
         frame["inside_null"] = frame["dip"] & (depths[0] >= deepest)
         frame.attrs["units"] = dict.fromkeys(frame.select_dtypes("float").columns, "bits")
         frame.attrs |= {"order": self.order, "method": self.method, "label_entropy": self.label_entropy}
-        frame.attrs["doubts"] = list(self.doubts)
+        frame.attrs["warnings"] = list(self.warnings)
         return frame
 
     def diminishing(self) -> pd.DataFrame:
@@ -149,7 +147,9 @@ class GainCurve(Result):
         return f"GainCurve({self.order}, {self.orders.shape[1]} members, {last:.3g} bits: {self.statement})"
 
 
-def gain_curve_of(i: Information, order: str, n_permutations: int, n_resamples: int, orders: int) -> GainCurve:
+def gain_curve_of(
+    i: Sample, confidence_level: float, order: str, n_permutations: int, n_resamples: int, orders: int
+) -> GainCurve:
     """As `Information.gain_curve`."""
     choice("order", order, get_args(Order))
     n_permutations = whole_number("n_permutations", n_permutations, 0, MAX_DRAWS)
@@ -203,9 +203,9 @@ def gain_curve_of(i: Information, order: str, n_permutations: int, n_resamples: 
         null=np.reshape(i.with_shuffled_labels(shuffled_joint, n_permutations), (-1, members)),
         shares=_shares(whole, random_orders, triples) if members > 1 else np.zeros(0),
         null_shares=np.array(null_shares),
-        label_entropy=i.label_entropy,
-        confidence_level=i.confidence_level,
-        doubts=i.doubts,
+        label_entropy=entropy_of_labels(i.labels),
+        confidence_level=confidence_level,
+        warnings=i.warnings,
     )
 
 

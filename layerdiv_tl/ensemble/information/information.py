@@ -1,31 +1,196 @@
-"""`information`: an estimator on all rows, on subsamples for intervals, and on shuffled rows for nulls."""
+"""`information`: Eq. 13 of an ensemble, every term with its interval and its null, in bits."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import fields, replace
-from typing import Any, get_args
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
 
 from ..._checks import choice, flag, number, whole_number
-from ...components import Component
-from ..intervals import LEVEL
+from ...components import Component, component_columns
+from ...results import Result
+from ..intervals import LEVEL, Estimate, interval
 from ..validation import Ensemble
-from .checks import check_assumptions, warnings_of
-from .estimator import (
-    TERMS,
-    Estimator,
-    EstimatorName,
-    entropy_of_labels,
-    normal_quantile,
-    single_threaded_blas,
-)
-from .features import MAX_DRAWS, MAX_SEED, are_votes, prepare
-from .resampling import Sample
-from .result import LABELS, NULL_MODEL, Information
+from .bounds import Bounds, bounds_of
+from .checks import bound_rows, contradictions, exceeds_entropy, lower_bound
+from .estimator import TERMS, Estimator, EstimatorName, entropy_of_labels, normal_quantile, single_threaded_blas
+from .gain_curve import GainCurve, Order, gain_curve_of
+from .sample import MAX_DRAWS, MAX_SEED, Sample, are_votes, prepare
 from .variational import Variational
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+# Whether each term is an estimate or a bound, by the estimator's method.
+_BOUND = {
+    "gaussian": dict.fromkeys(TERMS, "estimate"),
+    "table": dict.fromkeys(TERMS, "estimate"),
+    "tree": dict(zip(TERMS, ("estimate", "lower bound", "lower bound", "no bound", "no bound"), strict=True)),
+    "variational": dict(zip(TERMS, ("lower bound", "none", "none", "lower bound", "no bound"), strict=True)),
+}
+# The shuffling each term is compared with: one that leaves everything else as it is.
+LABELS, MEMBERS = "labels shuffled", "members shuffled within classes"
+NULL_MODEL = dict(zip(TERMS, (LABELS, MEMBERS, MEMBERS, LABELS, LABELS), strict=True))
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Information(Sample, Result):
+    """Relevancy, redundancies, joint information and diversity of an ensemble (Eq. 13). Made by `information`.
+
+    The data, as the estimators take them, are those of `Sample`.
+
+    Attributes:
+        terms, intervals, null: By term, in bits: estimate, (low, high), and draws of the null `[draw]` (see
+            `NULL_MODEL`), without those whose covariance is singular.
+        member_intervals, member_null: `[2, member]`, low and high of the relevancies; `[draw, member]`, relevancies
+            with shuffled labels.
+        bound_rows: `[example]`, log2 q(y|u)/p(y) of each row by a classifier that has not seen it, linear or boosted
+            trees, whichever finds more; None with `check=False`.
+        warnings: Sentences to read before the numbers, first those on why the terms may be wrong.
+    """
+
+    terms: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    null: dict[str, Float[np.ndarray, " draw"]]
+    member_intervals: Float[np.ndarray, "2 member"]
+    member_null: Float[np.ndarray, "draw member"]
+    confidence_level: float
+    bound_rows: Float[np.ndarray, " example"] | None = None
+
+    @property
+    def relevancy(self) -> float:
+        """Σ_i I(u_i; Y), bits."""
+        return self.terms["relevancy"]
+
+    @property
+    def redundancy(self) -> float:
+        """TC(U), the members' total correlation, bits; NaN for the variational estimator."""
+        return self.terms["redundancy"]
+
+    @property
+    def conditional_redundancy(self) -> float:
+        """TC(U|Y), the total correlation within classes, bits; NaN for the variational estimator."""
+        return self.terms["conditional_redundancy"]
+
+    @property
+    def joint(self) -> float:
+        """I(U; Y), bits."""
+        return self.terms["joint"]
+
+    @property
+    def diversity(self) -> float:
+        """The information-theoretic diversity, TC(U|Y) − TC(U) = I(U; Y) − relevancy, bits."""
+        return self.terms["diversity"]
+
+    @property
+    def label_entropy(self) -> float:
+        """H(Y), plug-in, bits: the most information there can be about the label."""
+        return entropy_of_labels(self.labels)
+
+    @property
+    def exceeds_entropy(self) -> bool:
+        """Whether the joint information exceeds H(Y), as no information does, by more than the entropy's own bias."""
+        return exceeds_entropy(self.joint, self)
+
+    @property
+    def lower_bound(self) -> Estimate | None:
+        """A variational lower bound of I(U; Y), bits, with its interval; its low end limits I too, its high end not."""
+        if self.bound_rows is None:
+            return None
+        return lower_bound(self.bound_rows, self.label_entropy, self.confidence_level)
+
+    @cached_property
+    def _estimate(self) -> Estimator:
+        return self.estimate()
+
+    figures: ClassVar = {"terms": "information.term_bars", "members": "information.member_bars"}
+
+    def plot(self, kind: Literal["terms", "members"] | None = None, **options: Any) -> go.Figure:
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        return super().plot(kind=kind, **options)
+
+    def frame(self) -> pd.DataFrame:
+        """One row per term, in bits.
+
+        `bits` with `low`, `high`; `null` (median), `null_low`, `null_high` and `p` of the null that `null_model`
+        names, two-sided; `inside_null`; `bound`: whether it is an estimate, a lower bound, or no bound. `attrs` has
+        the `warnings`, and `lower_bound`: bits, low and high.
+        """
+        import pandas as pd
+
+        rows = []
+        for term, value in self.terms.items():
+            null = self.null[term]
+            low, high = map(float, interval(null, self.confidence_level))
+            row = {"term": term, "bits": value, "low": self.intervals[term][0], "high": self.intervals[term][1]}
+            row |= {"null": float(np.median(null)) if len(null) else np.nan, "null_low": low, "null_high": high}
+            row |= {"p": _two_sided(value, null), "inside_null": bool(low <= value <= high)}
+            rows.append(row | {"null_model": NULL_MODEL[term], "bound": _BOUND[self.method][term]})
+        frame = pd.DataFrame(rows)
+        frame.attrs["units"] = dict.fromkeys(("bits", "low", "high", "null", "null_low", "null_high"), "bits")
+        frame.attrs |= {"rows": len(self.labels), "members": len(self.components), "warnings": list(self.warnings)}
+        frame.attrs |= {name: getattr(self, name) for name in ("method", "label_entropy", "confidence_level", "seed")}
+        if bound := self.lower_bound:
+            frame.attrs["lower_bound"] = [float(end) for end in bound[:3]]
+        return frame
+
+    def by_component(self) -> pd.DataFrame:
+        """One row per member, in bits: `relevancy` I(u_i; Y), and `gain` I(U; Y) − I(U without it; Y).
+
+        `span` is what the member holds; `low`, `high` and `null_low`, `null_high` (labels shuffled) are the
+        relevancy's; `gain` is the member's information that all the others together do not have.
+        """
+        import pandas as pd
+
+        null_low, null_high = interval(self.member_null, self.confidence_level)
+        columns = {
+            "span": self.spans,
+            "relevancy": self._estimate.relevancies,
+            "low": self.member_intervals[0],
+            "high": self.member_intervals[1],
+            "null_low": null_low,
+            "null_high": null_high,
+            "gain": self._estimate.marginals(),
+        }
+        frame = pd.DataFrame(component_columns(self.components) | columns)
+        frame.attrs["units"] = dict.fromkeys(list(columns)[1:], "bits")
+        return frame
+
+    def bounds(self) -> Bounds:
+        """Eq. 12's bounds of the error with the errors observed, from a variational estimate of I. See `Bounds`."""
+        return bounds_of(self, self.confidence_level)
+
+    def gain_curve(
+        self, order: Order = "depth", *, n_permutations: int = 50, n_resamples: int = 50, orders: int = 10
+    ) -> GainCurve:
+        """Every term as members are added one by one (Theorems 5-8, Fig. 2 and 6), with what noise would give.
+
+        Args:
+            order: "depth": in stream order; "greedy": always the one that adds most, which takes luck for gain (the
+                null is as greedy); "random": the mean over `orders` random orders.
+            n_permutations, n_resamples: Shuffles of the labels, and subsamples of rows.
+            orders: Random orders, also of the test for diminishing gains.
+
+        Raises InputError for an unknown order, for the greedy one of more than 40 members unless Gaussian, and for that
+        of depth with groups, which have no place there.
+        """
+        with single_threaded_blas():
+            return gain_curve_of(self, self.confidence_level, order, n_permutations, n_resamples, orders)
+
+    def __repr__(self) -> str:
+        shown = {term: f"{self.terms[term]:.3g}" for term in TERMS}
+        if self.exceeds_entropy:
+            shown |= {"joint": "above H(Y)", "diversity": "unknown"}
+        terms = ", ".join(f"{term} {value}" for term, value in shown.items())
+        warned = "; " + re.split(r"\.(?: (?=[A-Z])|$)", self.warnings[0])[0] if self.warnings else ""
+        counts = f"{len(self.components)} members, {len(self.labels)} rows"
+        return f"Information({counts}, {self.method}: {terms} bits{warned})"
 
 
 def information(
@@ -60,12 +225,11 @@ def information(
         n_groups, n_contrasts: Sum neighbors along the stream to at most so many members first: with few rows, 12.
             Principal contrasts per member: K − 1 for K options by default, fewer where rows do not suffice.
         components: Names for the members of a plain array.
-        check: Compare the joint information with a nonlinear lower bound (`i.lower_bound`), and look for near copies;
-            `i.doubts` has a sentence where the estimate may be wrong. About six seconds of one core for 122 columns and
-            2000 rows, half a second for four.
+        check: Compare the joint information with a variational lower bound (`i.lower_bound`), and look for near
+            copies; `i.warnings` then begins with a sentence where the estimate may be wrong.
 
     Rows must be independent. Intervals are normal, with a standard error from subsamples of four fifths: up to twice
-    too wide where the truth is independence, and only as good as the estimator's assumption: read `i.doubts`. Those of
+    too wide where the truth is independence, and only as good as the estimator assumes: read `i.warnings`. Those of
     lower bounds (variational) do not go below 0, only their low end limits I, and the diversity has none.
 
     Raises InputError for one class, classes of fewer than 8 rows, and numbers that are not finite; and, for the
@@ -87,14 +251,16 @@ def information(
     flag("check", check)
     sample = prepare(ensemble, labels, estimator, seed, n_groups, n_contrasts, components)
     with single_threaded_blas():
-        i = Information(
-            **{field.name: getattr(sample, field.name) for field in fields(sample)},
-            **_measure(sample, n_permutations, n_resamples, confidence_level),
-            confidence_level=confidence_level,
+        measured = _measure(sample, n_permutations, n_resamples, confidence_level)
+        rows = bound_rows(sample) if check else None
+        first = contradictions(
+            sample, sample.estimate(), measured["terms"], measured["intervals"], confidence_level, rows
         )
-        i = replace(i, **check_assumptions(i, check))
+    given = {field.name: getattr(sample, field.name) for field in fields(sample)}
+    i = Information(**given | measured, confidence_level=confidence_level, bound_rows=rows)
+    warnings = [*first, *i.warnings, *_cautions(i)]
     error = str(getattr(ensemble, "error_note", ""))  # of a dictionary or another cut
-    return replace(i, warnings=(*warnings_of(i), *([f"{error[0].upper()}{error[1:]}."] if error else [])))
+    return replace(i, warnings=(*warnings, *([f"{error[0].upper()}{error[1:]}."] if error else [])))
 
 
 def _measure(sample: Sample, n_permutations: int, n_resamples: int, confidence_level: float) -> dict[str, Any]:
@@ -135,3 +301,40 @@ def _measure(sample: Sample, n_permutations: int, n_resamples: int, confidence_l
         "member_intervals": ends[:, count:],
         "member_null": by_labels[:, count:],
     }
+
+
+def _two_sided(value: float, null: Float[np.ndarray, " draw"]) -> float:
+    """p of a value among draws of its null: twice the smaller tail, the value counted in; NaN without draws."""
+    if not len(null) or not np.isfinite(value) or not np.isfinite(null).all():
+        return np.nan
+    tail = min(int((null >= value).sum()), int((null <= value).sum()))
+    return min(1.0, 2 * (1 + tail) / (1 + len(null)))
+
+
+def _cautions(i: Information) -> list[str]:
+    """What else should be read before the numbers."""
+    counts, dims, warnings = np.bincount(i.labels), len(i.owner), list[str]()
+    if len(i.classes) < i.options:
+        warnings.append(f"{i.options - len(i.classes)} of {i.options} options are no example's label.")
+    small = i.classes[int(counts.argmin())]
+    if counts.min() < dims:
+        warnings.append(f"Class {small!r} has fewer rows ({counts.min()}) than there are dimensions ({dims}).")
+    elif i.method == "gaussian" and counts.min() < 4 * dims:
+        warnings.append(
+            f"{len(i.components)} members are many for {len(i.labels)} rows: class {small!r} has {counts.min()} rows "
+            f"for {dims} dimensions. The estimates are noisy; n_groups= makes fewer members."
+        )
+    if not i.votes and (repeats := len(i.features) - len(np.unique(i.features, axis=0))):
+        warnings.append(f"{repeats} rows occur more than once: the estimates take rows for independent.")
+    if i.method == "tree":
+        warnings.append(
+            "Too many votes for a joint table: both redundancies are lower bounds (a tree's), the joint information "
+            "and the diversity are none."
+        )
+    for row in i.frame().itertuples():
+        if row.inside_null:
+            warnings.append(
+                f"{str(row.term).replace('_', ' ').capitalize()} ({row.bits:.3g} bits) lies inside its null "
+                f"({row.null_model}: {row.null_low:.3g} to {row.null_high:.3g})."
+            )
+    return warnings

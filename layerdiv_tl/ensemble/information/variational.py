@@ -1,22 +1,17 @@
-"""Lower bounds of I(U; Y): H(Y) − cross-entropy of classifiers on unseen rows, linear ones and a nonlinear mixture."""
+"""Lower bounds of I(U; Y): H(Y) − cross-entropy of classifiers on unseen rows, linear ones and boosted trees."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import log_softmax
 
-from ...results import Result
 from ..hits import hits
-from .estimator import TERMS, Columns, Estimator, Labels, Owner, Terms, entropy_of_labels, normal_quantile, standardize
-
-if TYPE_CHECKING:
-    import pandas as pd
+from .estimator import TERMS, Columns, Estimator, Labels, Owner, Terms, entropy_of_labels, standardize
 
 FOLDS = 5
 # Ridges added to a covariance of unit variances; a member's own few dimensions need none.
@@ -25,11 +20,6 @@ SMALL_RIDGE = (0.01,)
 # Multiples of the classifier's log-odds: 0 predicts the classes' shares; a Gaussian rule is too timid where classes do
 # not overlap, so that a member that determines the label needs the large ones.
 FACTORS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-# How far a class's own covariance replaces the common one: 0 is a linear discriminant, 1 a quadratic one.
-OWN = (0.0, 0.3, 1.0)
-OWN_RIDGE = 0.01
-# A classifier's log-odds enter the mixture at each of these multiples.
-MULTIPLES = (0.5, 1.0, 2.0)
 # Boosting rounds, fewer where rows × columns × classes are many: `WORK` takes about three seconds of one core.
 ROUNDS = (20, 60)
 WORK = 6e7
@@ -178,107 +168,19 @@ def _best_setting(
     return np.where(gain.mean(0) > 2 * gain.std(0) / np.sqrt(len(rows)), bold, timid)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class LowerBound(Result):
-    """I(U; Y) ≥ H(Y) − cross-entropy on unseen rows, in bits (Barber and Agakov 2003), of a nonlinear classifier.
+def nonlinear_rows(x: Columns, y: Labels, classes: int, seed: int) -> Float[np.ndarray, " example"]:
+    """log2 q(y|u)/p(y) of every row by boosted trees that have not seen it: what depends on pairs, sizes and signs.
 
-    The classifier is a mixture, in probability, of the classes' shares, of linear and quadratic discriminants and
-    of boosted trees (scikit-learn's histogram gradient boosting), five-fold cross-fitted; the weights of a fold
-    are the likeliest ones for the other folds' rows. It finds what depends on single members, pairs and linear
-    rules; what it misses makes the bound lower, never wrong.
-
-    Attributes:
-        bits, low, high: The mean over rows, at least 0 since information is, with its normal interval, at most H(Y).
-            `low` is a confidence limit of I(U; Y) too; `high` is not, for I may be larger.
-        rows: `[example]`: log2 q(y|u)/p(y) of each row by a classifier that has not seen it.
-        weights: Of the mixture's parts, means over folds.
+    The mean is a lower bound of I(U; Y), in expectation; for any features made without labels.
     """
-
-    bits: float
-    low: float
-    high: float
-    rows: Float[np.ndarray, " example"]
-    weights: dict[str, float]
-    confidence_level: float
-
-    def __repr__(self) -> str:
-        ends = f"{self.confidence_level:.0%} interval [{self.low:.3g}, {self.high:.3g}]"
-        return f"LowerBound(I(U; Y) ≥ {self.bits:.3g} bits, {ends}, from {len(self.rows)} rows)"
-
-    def frame(self) -> pd.DataFrame:
-        """One row: `bits`, `low`, `high`, and the weights of `shares`, `discriminants` and `trees`."""
-        import pandas as pd
-
-        frame = pd.DataFrame([{"bits": self.bits, "low": self.low, "high": self.high} | self.weights])
-        frame.attrs["units"] = dict.fromkeys(("bits", "low", "high"), "bits")
-        return frame
-
-
-def lower_bound(x: Columns, y: Labels, classes: int, seed: int, confidence_level: float) -> LowerBound:
-    """The bound from any features made without labels; classes 0 … `classes` − 1, at least `FOLDS` rows of each."""
-    x, fold, share = standardize(x), folds(y, seed), np.bincount(y, minlength=classes) / len(y)
-    # log q(y|u)/p(y) of every row by classifiers that have not seen it, [classifier, example, class].
-    evidence = np.empty((len(OWN) + 1, len(y), classes))
-    for f in range(FOLDS):
-        seen, unseen = fold != f, fold == f
-        evidence[:-1, unseen] = _discriminants(x[seen], y[seen], x[unseen], classes)
-        evidence[-1, unseen] = _trees(x[seen], y[seen], x[unseen], classes, seed) - np.log(share)
-    powers = np.log(share) + evidence[:, None] * np.array(MULTIPLES)[:, None, None]
-    posteriors = np.exp(log_softmax(powers, axis=-1)).reshape(-1, len(y), classes)
-    parts = np.concatenate([share * np.ones((1, len(y), 1)), posteriors])
-    of_label = parts[:, np.arange(len(y)), y]
-    rows, fold_weights = np.empty(len(y)), np.empty((FOLDS, len(parts)))
-    for f in range(FOLDS):
-        fold_weights[f] = _mixture_weights(of_label[:, fold != f])
-        rows[fold == f] = np.log2(fold_weights[f] @ of_label[:, fold == f] / share[y[fold == f]])
-    mean, weights, most = float(rows.mean()), fold_weights.mean(0), entropy_of_labels(y)
-    error = float(normal_quantile(confidence_level) * rows.std(ddof=1) / np.sqrt(len(y)))
-    first_tree = len(weights) - len(MULTIPLES)
-    return LowerBound(
-        bits=min(max(0.0, mean), most),
-        low=max(0.0, mean - error),
-        high=min(max(0.0, mean + error), most),
-        rows=rows,
-        weights={
-            "shares": float(weights[0]),
-            "discriminants": float(weights[1:first_tree].sum()),
-            "trees": float(weights[first_tree:].sum()),
-        },
-        confidence_level=confidence_level,
-    )
-
-
-def _discriminants(x: Columns, y: Labels, unseen: Columns, classes: int) -> Float[np.ndarray, "own example class"]:
-    """log p(u|class), up to a constant, of Gaussian classes whose covariances are shrunk to their mean."""
-    means = np.stack([x[y == c].mean(0) for c in range(classes)])
-    deviations = [x[y == c] - means[c] for c in range(classes)]
-    own = [d.T @ d / max(len(d) - 1, 1) for d in deviations]
-    common = sum(d.T @ d for d in deviations) / (len(x) - classes)
-    evidence = np.empty((len(OWN), len(unseen), classes))
-    for i, share in enumerate(OWN):
-        for c in range(classes):
-            if share or not c:  # all classes have one root of the common covariance
-                root = np.linalg.cholesky(share * own[c] + (1 - share) * common + OWN_RIDGE * np.eye(x.shape[1]))
-            white = np.linalg.solve(root, (unseen - means[c]).T)
-            evidence[i, :, c] = -np.square(white).sum(0) / 2 - np.log(np.diagonal(root)).sum()
-    return evidence
-
-
-def _trees(x: Columns, y: Labels, unseen: Columns, classes: int, seed: int) -> Float[np.ndarray, "example class"]:
-    """log q(class|u) by boosted trees."""
     from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
-    work = x.size * FOLDS * (classes if classes > 2 else 1)
-    rounds = int(np.clip(WORK / work, *ROUNDS))
-    settings = {"max_iter": rounds, "learning_rate": min(0.3, 6 / rounds), "max_leaf_nodes": 8}
-    model = HistGradientBoostingClassifier(**settings, early_stopping=False, random_state=seed % 2**32)
-    return np.log(np.maximum(model.fit(x, y).predict_proba(unseen), 1e-12))
-
-
-def _mixture_weights(of_label: Float[np.ndarray, "part example"], steps: int = 100) -> Float[np.ndarray, " part"]:
-    """The likeliest weights of a mixture by expectation-maximization: the likelihood has one maximum."""
-    weights = np.full(len(of_label), 1 / len(of_label))
-    for _ in range(steps):
-        posterior = weights[:, None] * of_label
-        weights = (posterior / posterior.sum(0)).mean(1)
-    return weights
+    rounds = int(np.clip(WORK / (x.size * FOLDS * (classes if classes > 2 else 1)), *ROUNDS))
+    settings: dict[str, Any] = {"max_iter": rounds, "learning_rate": min(0.3, 6 / rounds), "max_leaf_nodes": 8}
+    trees = HistGradientBoostingClassifier(**settings, early_stopping=False, random_state=seed % 2**32)
+    found = cross_val_predict(trees, x, y, cv=PredefinedSplit(folds(y, seed)), method="predict_proba")
+    share = np.bincount(y, minlength=classes) / len(y)
+    # Half a row of doubt: trees are surest where they know least.
+    q = (found * len(y) + share) / (len(y) + 1)
+    return np.log2(q[np.arange(len(y)), y] / share[y])

@@ -42,7 +42,7 @@ _COLORS = dict(zip(TERMS, style.SERIES, strict=False))
 def term_bars(information: Information) -> go.Figure:
     """Draw every term of Eq. 13 in bits with its interval; the gray band is its null, H(Y) is dotted.
 
-    A term inside its band cannot be distinguished from noise. The diamond is a nonlinear lower bound of the joint
+    A term inside its band cannot be distinguished from noise. The diamond is a variational lower bound of the joint
     information.
     """
     frame = information.frame().dropna(subset="bits").reset_index(drop=True)
@@ -61,16 +61,15 @@ def term_bars(information: Information) -> go.Figure:
         kit.trace(frame, "bits", frame.index, colors, texts, name="estimate with 95 % interval", marker={"size": 10}),
     ]
     if bound := information.lower_bound:
-        ends = {"component": "I(U; Y) is at least", "bits": bound.bits, "low": bound.low, "high": bound.high}
+        ends = {"component": "I(U; Y) is at least", "bits": bound.value, "low": bound.low, "high": bound.high}
         own, at = _named(pd.DataFrame([ends]), "bits", bits="bits"), frame.index[frame["term"] == "joint"]
         marker = {"size": 10, "symbol": "diamond-open", "line": {"width": 2}}
-        traces.append(kit.trace(own, "bits", at, _COLORS["joint"], marker=marker, name="nonlinear lower bound"))
+        traces.append(kit.trace(own, "bits", at, _COLORS["joint"], marker=marker, name="variational lower bound"))
     joint = frame.loc[frame["term"] == "joint", "bits"].iloc[0]
     of = f"{joint:.3g} of {information.label_entropy:.3g} bits"
     title = f"{len(information.components)} members hold {of} about the label"
-    subtitle = (
-        f"{len(information.labels)} rows, {_METHODS[information.method]}. Dotted: H(Y). {' '.join(information.doubts)}"
-    )
+    subtitle = f"{len(information.labels)} rows, {_METHODS[information.method]}. Dotted: H(Y)."
+    subtitle = " ".join([subtitle, *information.warnings[:1]])
     figure = go.Figure(traces).add_vline(x=information.label_entropy, line=kit.DOTTED)
     return kit.finish(figure, title, subtitle, x="bits", y=axes.named_rows(list(frame["component"])), plot=310)
 
@@ -140,7 +139,9 @@ def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",)) -> go.Figu
         figure.add_trace(kit.trace(dips, "members", "joint", _COLORS["joint"], marker=ring, name="dips", error_y=None))
     figure.add_hline(y=curve.label_entropy, line=kit.DOTTED)
     title = f"{style.number(frame['joint'].iloc[-1])} bits with all members, added {_ORDERS[curve.order]}"
-    subtitle = f"{curve.statement} Dotted: H(Y) = {style.number(curve.label_entropy)} bits. {' '.join(curve.doubts)}"
+    subtitle = (
+        f"{curve.statement} Dotted: H(Y) = {style.number(curve.label_entropy)} bits. {' '.join(curve.warnings[:1])}"
+    )
     return kit.finish(figure, title, subtitle, x="members", y="bits", plot=360)
 
 

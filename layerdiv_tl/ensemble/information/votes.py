@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.sparse.csgraph import minimum_spanning_tree
 
 from .estimator import BITS, Estimator, Labels, Terms, check_eq13, terms_of_entropies
 
@@ -148,18 +149,9 @@ def best_tree(weights: Float[np.ndarray, "node node"]) -> tuple[np.ndarray, np.n
     >>> sorted(zip(i.tolist(), j.tolist()))
     [(0, 1), (0, 2)]
     """
-    # Prim's algorithm: always the heaviest edge out of the tree. scipy's minimum_spanning_tree, which sorts all edges,
-    # takes 9.3 ms for 1.3 with 129 nodes, 1.2 for 0.01 with five; and a curve needs four trees for every prefix.
-    nearest, weight = np.zeros(len(weights), dtype=np.int64), weights[0].copy()
-    outside = np.ones(len(weights), dtype=bool)
-    outside[0], weight[0] = False, -np.inf
-    added = np.empty(len(weights) - 1, dtype=np.int64)
-    for step in range(len(added)):
-        added[step] = new = weight.argmax()
-        outside[new], weight[new] = False, -np.inf
-        closer = outside & (weights[new] > weight)
-        nearest[closer], weight[closer] = new, weights[new][closer]
-    return nearest[added], added
+    # Costs above 0, since scipy takes a 0 for no edge.
+    tree = minimum_spanning_tree(weights.max() + 1 - weights).tocoo()
+    return tree.row, tree.col
 
 
 def table_fits(rows: int, options: int, members: int, classes: int) -> bool:
