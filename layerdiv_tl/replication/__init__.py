@@ -1,1 +1,1 @@
-"""What the two papers claim, with intervals, nulls and verdicts."""
+"""Claims of the two papers, with intervals, nulls and verdicts."""

@@ -36,7 +36,7 @@ NO_PERMUTATION = (
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says, as a number on one side of a null: 1 above it, −1 below it; read from claims.json.
+    """A statement of a paper, as a number on one side of a null: 1 above it, −1 below it; read from claims.json.
 
     A claim with `needs_p` has a permutation test of its own, without whose p it is not decided. A null of NaN: none
     is known that holds. `quantity` is what is estimated, averaged on a `scale`; `undecided` says why no claim over
@@ -110,7 +110,7 @@ class ClaimTest:
 
     @property
     def population(self) -> str:
-        """What a verdict speaks for: "8 models", or "8 tasks of one model"; "" without an interval."""
+        """The population that a verdict speaks for: "8 models", or "8 tasks of one model"; "" without an interval."""
         e = self.interval
         whose = {0: "", 1: " of one model"}.get(self.models, f" of these {self.models} models")
         return "" if e.over == "nothing" else f"{e.n} {e.over}{whose}"
@@ -166,7 +166,7 @@ class Evidence:
 
     @property
     def permuted(self) -> dict[str, Any]:
-        """How models are permuted."""
+        """Options of the permutation tests over models."""
         return {"clusters": self.shapes, "n_resamples": self.n_resamples, "seed": self.seed}
 
     def rows(self, table: str, loss: str, term: str) -> pd.DataFrame:
@@ -186,7 +186,7 @@ class Evidence:
         return shares, counts
 
     def interval_words(self, e: Estimate, tasks: bool = True) -> str:
-        """What an interval is over, or what it needs."""
+        """Describe what an interval is over, or what it needs."""
         clustered = len(set(self.shapes.values())) < len(self.shapes)
         seeds = "; training seeds of one shape count as one model" if clustered else ""
         if e.over == "models":

@@ -94,7 +94,7 @@ def correlations(
     estimates: dict[tuple[str, ...], CorrelationEstimate] = {}
     for metric, sign in signs.items():
         for index, (task, pairs) in enumerate(_pairs_by_task(frame, metric, sign).items()):
-            faults = {m: fault for m, pair in pairs.items() if (fault := fault_of(*pair))}
+            faults = {m: fault for m, pair in pairs.items() if (fault := why_undefined(*pair))}
             left_out = ", ".join(f"{models[m]} ({fault})" for m, fault in faults.items())
             varying = {m: pair for m, pair in pairs.items() if m not in faults}
             last = {m: (a[-1:], b[-1:]) for m, (a, b) in pairs.items() if np.isfinite([a[-1], b[-1]]).all()}
@@ -149,11 +149,11 @@ def curve_correlations(
     for (m, model), task in product(enumerate(models), pairs):
         if m in pairs[task]:
             r = [np.nan, np.nan]
-            if not fault_of(*pairs[task][m]):
+            if not why_undefined(*pairs[task][m]):
                 curves = [standardized(pairs[task][m], name) for name in COEFFICIENTS]
                 r = [float(np.clip(np.mean(a * b), -1, 1)) for a, b in curves]
             rows.append({"model": model, "task": task} | dict(zip(COEFFICIENTS, r, strict=True)))
-    varying = [{m: standardized(p) for m, p in of_task.items() if not fault_of(*p)} for of_task in pairs.values()]
+    varying = [{m: standardized(p) for m, p in of_task.items() if not why_undefined(*p)} for of_task in pairs.values()]
     lengths = frame.groupby("model", sort=False)["junction"].nunique().to_numpy()
     products = np.stack([products_between(of_task, len(models)) for of_task in varying], 2)
     p = permuted_p(products, lengths, permutation.cluster_numbers(models, clusters), n_resamples, seed)
@@ -196,7 +196,7 @@ def _checked_signs(frame: pd.DataFrame, signs: Mapping[str, int] | None) -> dict
 
 
 def z_scores(x: Float[np.ndarray, " junction"]) -> Float[np.ndarray, " junction"]:
-    """A curve less its mean, over its standard deviation; NaN where it is not finite, and for one that never moves.
+    """A curve minus its mean, over its standard deviation; NaN where it is not finite, and for one that never moves.
 
     >>> z_scores(np.array([0.0, 2.0])).tolist(), z_scores(np.full(3, 0.1)).tolist()
     ([-1.0, 1.0], [nan, nan, nan])
@@ -289,7 +289,7 @@ class Curves:
             return "" if self.pairs else "no model has two curves that vary"
         if len(self.pairs) < 3:
             return "fewer than three models: no correlation over models"
-        fault = fault_of(*concatenated(self.pairs.values()))
+        fault = why_undefined(*concatenated(self.pairs.values()))
         return f"{fault} over models" if fault else ""
 
     def estimate(self, n_resamples: int, seed: Any, confidence_level: float = LEVEL) -> CorrelationEstimate:
@@ -367,7 +367,7 @@ def with_interval(
     return CorrelationEstimate(r, low, high, z=z, z_without=z_without, **columns)
 
 
-def fault_of(a: np.ndarray, b: np.ndarray) -> str:
+def why_undefined(a: np.ndarray, b: np.ndarray) -> str:
     """Why two curves have no correlation; empty if they have one."""
     for name, x in (("accuracy", a), ("metric", b)):
         if not np.isfinite(x).all():
@@ -383,7 +383,7 @@ def _constant(x: np.ndarray) -> bool:
 
 
 def standardized(pair: Pair, coefficient: Coefficient = "pearson") -> Pair:
-    """Both curves, or their ranks, less their mean and over their standard deviation."""
+    """Both curves, or their ranks, minus their mean and over their standard deviation."""
     a, b = (rankdata(x) if coefficient == "spearman" else x for x in pair)
     return (a - a.mean()) / a.std(), (b - b.mean()) / b.std()
 

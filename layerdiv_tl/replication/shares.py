@@ -1,4 +1,4 @@
-"""How much of bias and of diversity each module holds, next to its number of components (Fig. 4, Eq. 9-10)."""
+"""The share of bias and of diversity that each module holds, next to its share of components (Fig. 4, Eq. 9-10)."""
 
 from __future__ import annotations
 

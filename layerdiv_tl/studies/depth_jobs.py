@@ -61,7 +61,7 @@ class DepthWork(Work):
 
 @dataclass(frozen=True)
 class _Wanted:
-    """One analysis to run: everything its numbers follow from, besides the model, and the call that makes it."""
+    """One analysis to run: everything its numbers follow from except the model, and the call that makes it."""
 
     analysis: str
     dataset: str

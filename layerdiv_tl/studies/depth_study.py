@@ -25,7 +25,7 @@ from ..errors import InputError
 from ..replication.claim import claims_frame
 from ..replication.depth_claims import DepthResults, depth_claim_tests
 from ..results import Result, load_result, save_result
-from .folder import OLD, Unread, read_newest, write_page
+from .folder import OLD, SkippedFile, read_newest, write_page
 from .shards import digest_of, read_json, safe_name, write_json
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class DepthStudy(Result):
 
     @property
     def claim_results(self) -> DepthResults:
-        """What claims 9-12 are about."""
+        """The results that claims 9-12 are tested on."""
         norms, skips, scores = map(self.newest, ("residual_norms", "skip_future", "depth_score"))
         return DepthResults(norms, skips, scores, [maps for _, maps in self.of(LayerMaps)])
 
@@ -202,10 +202,10 @@ def analysis_file(folder: Path, about: Mapping[str, Any]) -> Path:
 
 
 def is_whole(file: Path) -> bool:
-    """Whether an analysis can be read."""
+    """Tell if an analysis can be read."""
     try:
         read_analysis(file, read_json(file))
-    except (Unread, InputError, ValueError, LookupError, TypeError, AttributeError):
+    except (SkippedFile, InputError, ValueError, LookupError, TypeError, AttributeError):
         return False
     return True
 
@@ -213,7 +213,7 @@ def is_whole(file: Path) -> bool:
 def read_analysis(file: Path, about: dict[str, Any] | None) -> tuple[tuple[str, ...], dict[str, Any], Analysis]:
     """Key and description of an analysis, and itself."""
     if about is not None and about.get("format") != FORMAT:
-        raise Unread(file, f": {OLD}")
+        raise SkippedFile(file, f": {OLD}")
     if about is None:
         raise InputError("its JSON is not whole")
     key = about["model"], about["analysis"], about["dataset"]

@@ -1,4 +1,4 @@
-"""What is left to do of a study: rows, tokens, and about how long they take, from one timed batch of each model."""
+"""An estimate of what is left to do of a study: rows, tokens and time, from one timed batch of each model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .._checks import file_path
 from ..errors import InputError
 from ..model.load import Model
 from .folder import failing
-from .grid import load_claimed
+from .grid import load_registered
 from .shards import Cell
 from .study_jobs import read_work
 
@@ -23,7 +23,7 @@ from .study_jobs import read_work
 def dry_run(
     models: Any, tasks: Any, units: Any, limit: Any, out: Any, data: Any, **settings: Any
 ) -> tuple[pd.DataFrame, list[str]]:
-    """What `run_study` with the same arguments has left to do; nothing is written.
+    """Estimate what `run_study` with the same arguments has left to do; write nothing.
 
     One row per model, task and unit: `rows`, and of what is not in `out` yet `rows_left`, `tokens` (of prompts, without
     padding) and `seconds`, those of one batch times the tokens, by one process on this machine as it is. And a sentence
@@ -42,7 +42,7 @@ def dry_run(
         work = replace(work, out=Path(empty) if out is None else file_path("out", out))
         for name, x in grid.items():
             with failing(failures, name):
-                model, identity = load_claimed(name, x, work.out, work.load, look_only=True)
+                model, identity = load_registered(name, x, work.out, work.load, look_only=True)
                 batch_tokens = model.checked_batch_tokens(work.asked["batch_tokens"])
                 per_token: dict[str, float] = {}
                 for where, cell in work.cells(model, identity, batch_tokens, failures):

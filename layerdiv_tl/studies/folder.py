@@ -26,7 +26,7 @@ OLD = "another version of layerdiv_tl wrote it, and its numbers are not mixed wi
 
 @dataclass(frozen=True)
 class Card:
-    """Which model a name stands for: hashes of its weights and tokenizer, which alone count, and what it goes by."""
+    """The model that a name stands for: hashes of its weights and tokenizer, which alone count, and a description."""
 
     model: str
     weights: str
@@ -52,7 +52,7 @@ class Card:
         return f"{self.model!r} from {self.source!r} ({', '.join(words)})"
 
 
-def claim_name(out: Path, model: Model, identity: Identity, look_only: bool = False) -> None:
+def register_model(out: Path, model: Model, identity: Identity, look_only: bool = False) -> None:
     """Let a name stand for this model in a folder. Raises InputError where it stands for another one already.
 
     Called before anything of the model is computed. The first of several processes at once has the name; `look_only`
@@ -123,10 +123,10 @@ def read_newest(
     find: Callable[[Path], Iterable[Path]],
     read: Callable[[Path, dict[str, Any] | None], tuple[tuple[str, ...], dict[str, Any], T]],
 ) -> tuple[list[T], list[str]]:
-    """What lies in folders, of each key the one finished last; and what could not be read.
+    """Read what lies in folders, of each key the one finished last; name what could not be read.
 
     `find` gives the files that describe what lies below a folder; `read` takes such a file and what it holds, and gives
-    key, description and result, or raises Unread. Raises InputError for a folder that does not exist, and for two
+    key, description and result, or raises SkippedFile. Raises InputError for a folder that does not exist, and for two
     models of one name.
     """
     newest: dict[tuple[str, ...], tuple[str, T]] = {}
@@ -140,7 +140,7 @@ def read_newest(
             try:
                 key, about, result = read(file, read_json(file))
                 cards.append((str(root), card_of(about)))
-            except Unread as unread:
+            except SkippedFile as unread:
                 failures[f"{unread.path.relative_to(root)}{unread}."] = None
                 continue
             except (InputError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -152,7 +152,7 @@ def read_newest(
     return [result for _, result in newest.values()], list(failures)
 
 
-class Unread(Exception):
+class SkippedFile(Exception):
     """Something in a folder that is not read, and why."""
 
     def __init__(self, path: Path, reason: str) -> None:

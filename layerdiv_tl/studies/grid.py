@@ -16,7 +16,7 @@ from ..model.fingerprint import Identity, identify
 from ..model.load import Model, load_model
 from ..tasks.specs import EIGHT_TASKS
 from ..tasks.task import Task
-from .folder import claim_name
+from .folder import register_model
 from .shards import safe_name
 
 # Options of `load_model` that a command can pass on.
@@ -77,7 +77,7 @@ def load_options(load: Any) -> dict[str, Any]:
     return dict(load)
 
 
-def load_claimed(
+def load_registered(
     name: str, x: Any, out: Path, options: Mapping[str, Any], look_only: bool = False
 ) -> tuple[Model, Identity]:
     """A loaded model that stands for its name in a folder. Raises InputError where another one does.
@@ -88,7 +88,7 @@ def load_claimed(
     # In a list the default model has its own name.
     model = model if x is None and name == "default" else replace(model, name=name)
     identity = identify(model)
-    claim_name(out, model, identity, look_only)
+    register_model(out, model, identity, look_only)
     return model, identity
 
 

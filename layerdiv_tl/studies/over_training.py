@@ -73,7 +73,7 @@ class OverTraining(Result):
         return tuple(name for name in self.totals if not name.endswith(("_low", "_high")) and name not in _NAMES)
 
     def units(self, task: str) -> dict[str, str]:
-        """What each quantity is measured in on a task. Raises InputError for a task that was not measured."""
+        """The unit of each quantity on a task. Raises InputError for a task that was not measured."""
         tasks = tuple(dict.fromkeys(self.totals["task"]))
         of_logits = "nats" if choice("task", task, tasks) in self.sequences else "logits"
         return {name: _UNITS.get(name, "logits²").replace("logits", of_logits) for name in self.quantities}
@@ -116,7 +116,7 @@ class OverTraining(Result):
         return pd.DataFrame(rows)
 
     def order(self, reference: str = "accuracy", share: float = 0.5) -> pd.DataFrame:
-        """Which quantity moves first: how many steps each goes a share of its way later than a reference does.
+        """Order the quantities: how many steps later than a reference each goes a share of its way.
 
         One row per shape, task and quantity: `lag` is the mean over training seeds of the step that it reached minus
         that of the reference, with Student's interval over seeds (three or more); `order` says "before", "later" or,
@@ -159,7 +159,7 @@ def over_training(
     effects: Mapping[tuple[str, str], Effects],
     **about: Any,
 ) -> OverTraining:
-    """What `Study.over_training` gives.
+    """Arrange the frames of a study along the training step.
 
     Args:
         totals, components, information: A study's totals, `Study.components` and `Study.information` of one unit.

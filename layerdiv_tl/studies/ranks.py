@@ -1,4 +1,4 @@
-"""Which of how many processes this one is, as whoever launched it says: Accelerate, torchrun, SLURM."""
+"""The rank of this process and the number of processes, as Accelerate, torchrun or SLURM launched them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def first_shard(count: int) -> int:
-    """Where this process begins: process r of W at its part, unrelated ones apart by chance (ids may be the same)."""
+    """The shard to begin with: process r of W at its part, unrelated ones apart by chance (ids may be the same)."""
     rank, world = rank_and_world()
     return rank * count // world if world > 1 else secrets.randbelow(max(1, count))
 

@@ -113,7 +113,7 @@ class Cell:
 
     @property
     def count(self) -> int:
-        """How many shards there are."""
+        """The number of shards."""
         return -(-len(self.order) // ROWS)
 
     @property
@@ -123,14 +123,14 @@ class Cell:
 
     @property
     def finished(self) -> bool:
-        """Whether its metrics are there, whole and of this version."""
+        """True where its metrics are there, whole and of this version."""
         about = read_json(self.folder / META)
         if about is None or about.get("format") != FORMAT or digest_of(about.get("settings")) != self.digest:
             return False
         return file_digest(self.folder / METRICS) == about.get("metrics")
 
     def path(self, number: int) -> Path:
-        """Where a shard lies."""
+        """The file of a shard."""
         return self.folder / f"shard-{number:05d}.safetensors"
 
     def rows(self, number: int) -> Int[np.ndarray, " example"]:
@@ -292,7 +292,7 @@ def safe_name(name: str) -> str:
 
 
 def read_json(file: Path) -> dict[str, Any] | None:
-    """What a small file holds; None where it is not there, or not whole."""
+    """Read a small file; None where it is not there, or not whole."""
     try:
         held = parse_json(read_bytes(file, MOST_HEADER).decode())
     except (OSError, ValueError):

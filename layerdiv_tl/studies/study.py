@@ -30,7 +30,7 @@ from ..replication.shares import module_shares
 from ..replication.tradeoff import TradeOff, tradeoff_signs
 from ..results import load_result
 from .depth_study import DepthStudy
-from .folder import CARD, OLD, Unread, card_of, read_newest, refuse_two_models, write_page
+from .folder import CARD, OLD, SkippedFile, card_of, read_newest, refuse_two_models, write_page
 from .information import CELL, PATTERN, study_information
 from .over_training import OverTraining, checkpoints, over_training
 from .shards import FORMAT, META, METRICS, Shard, digest_of, file_digest
@@ -65,16 +65,7 @@ class Study(StudyTables):
 
     def plot(
         self,
-        kind: Literal[
-            "table",
-            "size",
-            "correlations",
-            "curves",
-            "shares",
-            "scaling",
-            "tradeoff",
-            "information",
-        ]
+        kind: Literal["table", "size", "correlations", "curves", "shares", "scaling", "tradeoff", "information"]
         | None = None,
         **options: Any,
     ) -> go.Figure:
@@ -363,9 +354,9 @@ def _read_cell(file: Path, about: dict[str, Any] | None) -> tuple[tuple[str, ...
     cell = file.parent
     # A cell that is not finished has no description, but its model has a card since there are any.
     if about.get("format") != FORMAT if about else not (cell.parents[1] / CARD).is_file():
-        raise Unread(cell.parents[1], f": {OLD}")
+        raise SkippedFile(cell.parents[1], f": {OLD}")
     if about is None or not (cell / METRICS).is_file():
-        raise Unread(cell, " is not finished: run the same study again")
+        raise SkippedFile(cell, " is not finished: run the same study again")
     if file_digest(cell / METRICS) != about["metrics"]:
         raise InputError(f"its {METRICS} is not the one that was written")
     names = {name: about["settings"][name] for name in CELL}

@@ -112,7 +112,7 @@ class StudyTables(Result):
 
         `accuracy` and `bag_of_words`, a cross-validated word-counting classifier (NaN where a class has fewer
         than 5 rows), are shares with 95 % intervals; `answers` is {option: share of rows the model answers
-        with it}; `logit_difference` is the right option's logit less the mean of the others'; `accuracy_token` and
+        with it}; `logit_difference` is the right option's logit minus the mean of the others'; `accuracy_token` and
         `accuracy_byte` are those of log-likelihoods per token and per byte of options that are scored as sequences
         (NaN for single tokens); `loss`, `bias`, `diversity` are in squared logits; `cross_entropy` and `entropy` in
         nats. A cell without metrics has no row.
@@ -177,7 +177,7 @@ class StudyTables(Result):
         """Accuracy, MSE, bias, diversity and more of the prefix ensembles (Fig. 5 and 7), wide.
 
         One row per model, task and junction, numbered from 0; junctions that the stream never holds are left out.
-        `standardized`: each curve less its mean, over its standard deviation, as in the figures; NaN if it never
+        `standardized`: each curve minus its mean, over its standard deviation, as in the figures; NaN if it never
         moves. `models`: these only, such as `best(5)`. Raises InputError for a unit that has no depth tables here,
         and for a model that is not in the study.
         """

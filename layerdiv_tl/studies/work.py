@@ -17,7 +17,7 @@ from ..model.fingerprint import Identity
 from ..model.load import Model, set_num_threads
 from .depth_study import DepthStudy
 from .folder import failing
-from .grid import load_claimed
+from .grid import load_registered
 from .study import Study
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ Job = tuple[str, Callable[[], Path]]
 
 @dataclass(frozen=True)
 class Work:
-    """What is done with every model of a grid: `jobs`, whose results lie in the folder `out`."""
+    """Jobs to do for every model of a grid; their results lie in the folder `out`."""
 
     load: dict[str, Any]
     out: Path
@@ -43,7 +43,7 @@ class Work:
         done: set[Path] = set()
         for name, x in grid.items():
             with failing(failures, name):
-                model, identity = load_claimed(name, x, self.out, self.load)
+                model, identity = load_registered(name, x, self.out, self.load)
                 for what, job in self.jobs(model, identity, failures):
                     with failing(failures, what):
                         done.add(job())
@@ -63,7 +63,7 @@ class Work:
 
 
 def _in_processes(work: Callable[[dict[str, Any]], T], grid: Mapping[str, Any], workers: int) -> list[T]:
-    """What `work` gives for each {name: model} of a grid, by so many processes, in the grid's order.
+    """Do `work` for each {name: model} of a grid in so many processes; results are in the grid's order.
 
     Whatever ends this process, an interrupt or a kill, ends them too, at once. Raises InputError where one of them
     was ended.
@@ -93,7 +93,7 @@ def _in_processes(work: Callable[[dict[str, Any]], T], grid: Mapping[str, Any], 
 
 
 def _begin(cores: int) -> None:
-    """What a worker does first: take its part of the cores, and end when its parent is gone."""
+    """Prepare a worker: take its part of the cores, and end when its parent is gone."""
     from tqdm import tqdm
 
     tqdm.set_lock(threading.RLock())  # its own would be a semaphore of the system, which an ended process leaves behind

@@ -1,4 +1,4 @@
-"""What a task gives away without a language model."""
+"""A baseline for tasks that needs no language model: bag of words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .task import Task
 
 
 def bag_of_words(task: Task, folds: int = 5, repeats: int = 5, seed: int = 0) -> Float[np.ndarray, " example"]:
-    """How often a bag-of-words classifier answers each example rightly when it was not fitted to it.
+    """Measure how often a bag-of-words classifier answers each example rightly when it was not fitted to it.
 
     Word counts and L2-regularized logistic regression, stratified cross-validation, repeated with other folds because
     on a hundred rows one cut is mostly luck. Raises InputError where a class has fewer rows than folds, and where

@@ -14,7 +14,7 @@ AS_SEQUENCES = "options are scored as sequences of tokens: the sum of their log-
 
 
 def are_single_tokens(tokenizer: Any, options: Sequence[str]) -> bool:
-    """Whether every option is one token, up to white space that all begin with."""
+    """Tell if every option is one token, up to white space that all begin with."""
     try:
         option_ids(tokenizer, options, False)
     except InputError:

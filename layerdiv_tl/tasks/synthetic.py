@@ -96,7 +96,7 @@ def modular(*, modulus: int = 7, largest: int = 99, terms: int = 2, seed: int = 
 def witnesses(
     *, members: int = 9, options: int = 2, right: float = 0.7, shared: float = 0.0, seed: int = 0
 ) -> TaskSpec:
-    """Which color several unreliable witnesses saw: the votes of `cast_votes`, in words.
+    """Name the color that several unreliable witnesses saw: the votes of `cast_votes`, in words.
 
     >>> witnesses(members=3).load_rows("test", 1).rows[0]["votes"].count(",")
     2

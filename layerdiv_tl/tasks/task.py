@@ -94,7 +94,7 @@ class Task(Result):
 
     @property
     def option_count(self) -> int:
-        """How many options a prompt has: K."""
+        """The number of options of a prompt, K."""
         return len(self.options if self.shared_options is not None else self.options[0])
 
     @property

@@ -1,4 +1,4 @@
-"""How rows become prompts: templates, options, and which option is the gold one."""
+"""Rows rendered as prompts: templates, options, and the gold option."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class TaskSpec:
     source: str = ""
 
     def rows(self, split: str = "test", count: int | None = None) -> Rows:
-        """What `load_rows` gives. Raises InputError where there are none."""
+        """The rows of a split. Raises InputError where there are none."""
         rows = self.load_rows(split, count)
         if rows is None:
             raise self.without_rows(split)
@@ -247,7 +247,7 @@ def _gold(row: Row, column: str, options: tuple[str, ...]) -> int:
 
 
 def option_index(label: Any, options: Sequence[str]) -> int | None:
-    """Which option a label means: its text (in any case, where that is unique), or its number from 0.
+    """Find the option that a label means: its text (in any case, where that is unique), or its number from 0.
 
     Where the options are numbers themselves, only their text counts: 1 is the option "1".
 

@@ -64,7 +64,7 @@ def estimate(row: Mapping[Any, Any], name: str, low: str = "", high: str = "", f
     return f"{row[name]:{form}}" + (f"\n{ends}" if ends else "")
 
 
-def claim_name(row: Mapping[Any, Any]) -> str:
+def register_model(row: Mapping[Any, Any]) -> str:
     """A claim's number, the claim, and the variant of it where it has several."""
     return f"{row['number']}. {row['claim']}" + (f" ({row['variant']})" if row["variant"] else "")
 
@@ -78,7 +78,7 @@ def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
     """The claims: one row each, the verdict next to its rationale."""
     return pd.DataFrame(
         {
-            "claim": f"{claim_name(row)}\n{row['rationale']}",
+            "claim": f"{register_model(row)}\n{row['rationale']}",
             "verdict": verdict_of(row, "\n"),
             "estimate": estimate(row, "estimate", "low", "high"),
             "null": style.number(row["null"]) if np.isfinite(row["null"]) else "–",
