@@ -142,6 +142,9 @@ class Task(Result):
         >>> t = Task.from_frame(rows, template="The opposite of {word} is", options=["cold", "small"], label="opposite")
         >>> t.prompts[0], t.options, t.labels.tolist()
         ('The opposite of hot is', (' cold', ' small'), [0, 1])
+        >>> sums = pd.DataFrame({"sum": ["2 + 2 =", "3 + 4 ="], "answers": [[" 4", " 5"], [" 6", " 7"]], "label": 0})
+        >>> Task.from_frame(sums, template="{sum}{answer}", options="answers").answers
+        [' 4', ' 6']
         """
         for argument, value in (("template", template), ("label", label), ("name", name), ("license", license)):
             text(argument, value)
