@@ -13,7 +13,7 @@ from scipy.stats import rankdata, spearmanr
 
 from .._checks import choice, whole_number
 from ..components import Component, component_columns
-from ..ensemble.intervals import LEAST, Estimate, estimate, estimates_frame, interval, resamples
+from ..ensemble.intervals import LEAST, Estimate, estimate, estimates_frame, interval
 from ..model.load import as_model
 from ..results import Result
 from .quantities import (
@@ -27,6 +27,7 @@ from .quantities import (
     read_rows,
     score_ablations,
 )
+from .tokens import resamples
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from jaxtyping import Float, Int
 
 from .._progress import Advance
 from ..components import Component, component_columns
-from ..ensemble.intervals import LEAST, Estimate, estimate, estimates_frame, interval_note, resamples
+from ..ensemble.intervals import LEAST, Estimate, estimate, estimates_frame, interval_note
 from ..model.batches import pad
 from ..model.capture import Activations
 from ..model.forward_pass import run
@@ -82,6 +83,16 @@ def measure_tokens(
     text = np.concatenate(texts)
     order = np.argsort(text, kind="stable")
     return same_components(model, components), np.concatenate(tables, 1)[:, order], text[order]
+
+
+@lru_cache(maxsize=4)
+def resamples(n: int, n_resamples: int = 1000, seed: int = 0) -> Float[np.ndarray, "draw example"]:
+    """Weights of resamples with replacement: `weights @ values` is the mean of every resample; NaN for one example."""
+    if n == 1:
+        return np.full((n_resamples, 1), np.nan)
+    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=n_resamples) / n
+    weights.flags.writeable = False  # it is remembered
+    return weights
 
 
 def resampled_ratio(

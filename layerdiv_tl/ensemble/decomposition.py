@@ -72,8 +72,6 @@ class Decomposition(Result):
     [['a', 1, 0.0, 4.0], ['b', 2, 4.0, 4.0]]
     >>> d.bounds()[["module", "bias", "diversity"]].round(6).values.tolist()[1:], round(d.loss, 6)
     ([['embedding', 0.5, 1.777778], ['mlp', 3.5, 1.444444]], 0.944444)
-    >>> bool(d.tradeoff()["bias"].sum() == d.bias), bool(np.isclose(d.tradeoff()["diversity"].sum(), d.diversity))
-    (True, True)
     """
 
     values: Float[np.ndarray, "example member option"]
@@ -256,26 +254,21 @@ class Decomposition(Result):
         rows = []
         for d in (self, *self.halves.values()):
             terms = {name: x[:, 0] for name, x in d._totals({"": d.terms}).items()}
-            row: dict[str, Any] = {"part": d.part, "members": len(d.components)}
-            row |= estimates(terms | {"zero_bias": d.terms.zero_biases})
-            row |= {} if d.gap is None else {"gap": d.gap}
-            rows.append(row | ({"tau": d.factor} if "tau" in d.loss_function.offers else {}))
+            terms["zero_bias"] = d.terms.zero_biases
+            own = {} if d.gap is None else {"gap": d.gap}
+            own |= {"tau": d.factor} if "tau" in d.loss_function.offers else {}
+            rows.append({"part": d.part, "members": len(d.components)} | estimates(terms) | own)
         return self._finish(estimates_frame(rows))
 
     def by_component(self, full: bool = False) -> pd.DataFrame:
         """One row per member: bias, diversity, net and what else its loss has, not divided by |L|.
 
         Args:
-            full: False: the names, the loss's own terms, the member's own `accuracy` and its part of the
-                `logit_difference`, with intervals. True: also the intervals of all terms, the halves (`_centered`,
-                which a softmax sees, and `_shift`), and `_share`, the member's part of the ensemble's sum.
+            full: Also the intervals of all terms and not of `accuracy` and `logit_difference` alone, the halves
+                (`_centered`, which a softmax sees, and `_shift`), and `_share`, the member's part of the whole.
         """
-        frame = self._finish(grouping.with_shares(self.per_example("components"), self.parts))
-        if flag("full", full):
-            return frame
-        attrs, frame = frame.attrs, frame[[name for name in _SHORT if name in frame]].copy()
-        frame.attrs = attrs | {"units": {name: unit for name, unit in attrs["units"].items() if name in frame}}
-        return frame
+        frame = grouping.with_shares(self.per_example("components"), self.parts)
+        return self._finish(frame if flag("full", full) else frame[[x for x in _SHORT if x in frame]].copy())
 
     def by_module(self) -> pd.DataFrame:
         """One row per module (Eq. 9-10): its additive part (n_g/|L|) · mean over its members.
@@ -296,7 +289,7 @@ class Decomposition(Result):
 
         The constant belongs to every prefix, `rounding` to the last one only. `partial` rows are sums that the stream
         never holds: half-way through a parallel block, and an embedding without its positions. Raises InputError for
-        "recomputed" with a plain array, which has no norm, and for groups, which have no place along depth.
+        groups, which have no place along depth, and for "recomputed" with a plain array.
         """
         table = self._prefixes(choice("norm", norm, get_args(NormAt)) == "recomputed")
         return self._finish(table.frame(), norm=norm)
@@ -328,10 +321,9 @@ class Decomposition(Result):
     def by_repeat(self) -> pd.DataFrame:
         """One row per sublayer, head or neuron that runs several times in a pass: do its repeats differ?
 
-        As `nested`, with blocks for groups and their repeats for leaves. `share` is a block's `within` as a part of all
-        `within` and `between` (in `attrs` that of all blocks together); `cosine_centered` the mean cosine between two
-        repeats, pooled over examples; for the squared error `diversity` that of a block's repeats alone, `within` /
-        repeats². Raises InputError where no layer is repeated, and as `nested`.
+        As `nested`, with blocks for groups and their repeats for leaves. `share`: `within` as part of all `within` and
+        `between` (in `attrs` that of all blocks together); `cosine_centered`: the mean cosine of two repeats; for the
+        squared error `diversity`: `within` / repeats². Raises InputError where no layer is repeated, and as `nested`.
         """
         return self._finish(grouping.repeats_frame(self.loss_function, self.tau, self.parts, self.components))
 
@@ -370,8 +362,6 @@ class Decomposition(Result):
         return grouping.total_terms(self.loss_function, columns, self.ensemble_correct)
 
     def _prefixes(self, recomputed: bool) -> PerExample:
-        """One row per junction: the totals of the ensemble of all members up to there."""
-
         def totals(values: Members, components: tuple[Component, ...]) -> RowTerms:
             prefix = replace(self, values=values, components=components)
             return prefix._totals(prefix._measured)

@@ -8,7 +8,6 @@ for skewness. `tests/calibration` measures how often it holds the truth.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -108,17 +107,12 @@ def estimate(
         if counts is not None:
             raise InputError("give either counts or clusters: counts are those of a cluster's tokens.")
         values, counts = _sum_by_cluster(values, clusters)
-    found: tuple[Any, Any, Any]
-    if kind == "difference":
-        total = len(values) if counts is None else np.broadcast_to(counts, values.shape).sum(0)
-        found = values.sum(0) / total, *paired_interval(values, counts, confidence_level)
-    elif counts is not None:
-        found = (share_means if kind == "share" else cluster_means)(values, counts, confidence_level)
-    else:
+    if counts is None and kind != "difference":
         mean = RunningMean()
         mean.add_examples(values)
         return mean.estimate(kind, over, confidence_level)._replace(n=len(values))
-    return Estimate(*found, len(values), over)
+    of_sums = {"mean": _mean_of_sums, "share": _share_of_sums, "difference": _difference_of_sums}[kind]
+    return Estimate(*of_sums(values, np.ones(1) if counts is None else counts, confidence_level), len(values), over)
 
 
 def estimate_function(
@@ -144,7 +138,7 @@ def estimate_function(
     True
     """
     with np.errstate(invalid="ignore", divide="ignore"):
-        totals = [x.sum(0, keepdims=True) / (len(x) if counts is None else counts.sum(0)) for x in values]
+        totals = (x.sum(0, keepdims=True) / (len(x) if counts is None else counts.sum(0)) for x in values)
         value = np.asarray(function(*totals))[0]
         left_out = np.asarray(function(*(leave_one_out(x, counts) for x in values)))
     return Estimate(value, *jackknife(value, left_out, confidence_level, within), len(values[0]), over)
@@ -177,12 +171,9 @@ def estimates_frame(
         for name, x in own.items():
             record |= x.columns(name) if isinstance(x, Estimate) else {name: x}
     frame = pd.DataFrame(expanded[0] if isinstance(columns, Mapping) else expanded)
-    units = units or {}
-    frame.attrs["units"] = {
-        name + end: unit for name, unit in units.items() for end in (ENDS if name in found else ENDS[:1])
-    }
-    if found:
-        first = next(iter(found.values()))
+    of_all = ((name + end, unit) for name, unit in (units or {}).items() for end in ENDS if not end or name in found)
+    frame.attrs["units"] = dict(of_all)
+    for first in list(found.values())[:1]:
         frame.attrs["intervals"] = interval_note(first.n, first.over)
     frame.attrs |= attrs
     return frame
@@ -196,33 +187,6 @@ def _sum_by_cluster(values: Values, clusters: Shaped[np.ndarray, " example"]) ->
     np.add.at(sums, number, np.where(known, values, 0.0))
     np.add.at(counts, number, known)
     return sums, counts
-
-
-def mean_interval(values: Values, confidence_level: float = LEVEL) -> Ends:
-    """(low, high) of the mean over examples, in the units of `values`; NaN for fewer than `LEAST` examples.
-
-    Examples without a value (NaN) are left out. Where no value is below 0, neither is the interval.
-    Raises InputError for no examples.
-
-    >>> low, high = mean_interval(np.arange(100.0))
-    >>> bool(low < 49.5 < high)
-    True
-    """
-    if len(values) == 0:
-        raise InputError("there are no examples to average: give at least one.")
-    mean = RunningMean()
-    mean.add_examples(values)
-    return mean.interval(confidence_level)
-
-
-def clear_of_zero(values: Values) -> np.ndarray:
-    """Whether the interval of the mean over examples leaves out 0: what is not clear of it is no whole to have shares.
-
-    >>> clear_of_zero(np.array([[1.0, -1.0], [2.0, 1.0]] * 8)).tolist()
-    [True, False]
-    """
-    low, high = mean_interval(values)
-    return (low > 0) | (high < 0)
 
 
 def leave_one_out(sums: Values, counts: np.ndarray | None = None) -> Values:
@@ -252,28 +216,19 @@ def jackknife(
     True
     """
     known = np.isfinite(left_out)
-    every = bool(known.all())
     count = known.sum(0).astype(np.float64)
     estimate = np.asarray(estimate, dtype=np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
-        center = (left_out if every else np.where(known, left_out, 0.0)).sum(0) / count
-        influence = center - left_out if every else np.where(known, center - left_out, 0.0)
+        center = np.where(known, left_out, 0.0).sum(0) / count
+        influence = np.where(known, center - left_out, 0.0)
         square = influence * influence
         second, third = square.sum(0) / count, (square * influence).sum(0) / count
         low, high = _ends(estimate, count, (count - 1) ** 2 * second, (count - 1) ** 3 * third, confidence_level)
     return np.clip(low, *within), np.clip(high, *within)
 
 
-def cluster_means(sums: Values, counts: np.ndarray, confidence_level: float = LEVEL) -> tuple[Any, Any, Any]:
-    """(mean, low, high) over tokens that come in clusters, such as texts: Σ sums / Σ counts.
-
-    Clusters are what is independent. `counts` are broadcast against `sums`. NaN where there is no token, and for the
-    interval of fewer than `LEAST` clusters. Where no sum is below 0, neither is the interval.
-
-    >>> mean, low, high = cluster_means(np.array([3.0, 3.0, 6.0]), np.array([2.0, 1.0, 3.0]))
-    >>> float(mean), float(low)
-    (2.0, nan)
-    """
+def _mean_of_sums(sums: Values, counts: np.ndarray, confidence_level: float) -> tuple[Any, Any, Any]:
+    """(Σ sums / Σ counts, low, high); NaN where there is no token. Where no sum is below 0, neither is the interval."""
     counts = np.broadcast_to(counts, sums.shape)
     total = counts.sum(0)
     mean = np.divide(sums.sum(0), total, out=np.full(sums.shape[1:], np.nan), where=total > 0)
@@ -281,17 +236,13 @@ def cluster_means(sums: Values, counts: np.ndarray, confidence_level: float = LE
     return mean, np.where((sums >= 0).all(0), np.maximum(low, 0.0), low), high
 
 
-def share_means(sums: Values, counts: np.ndarray, confidence_level: float = LEVEL) -> tuple[Any, Any, Any]:
-    """As `cluster_means`, for the share of tokens that something holds of, which lies between 0 and 1.
+def _share_of_sums(sums: Values, counts: np.ndarray, confidence_level: float) -> tuple[Any, Any, Any]:
+    """The same for the share of tokens that something holds of, which lies between 0 and 1.
 
     Where a cluster's tokens all agree, in every cluster, these are trials of one event: the interval is Wilson's, and
     not empty where all clusters agree. Clusters of different sizes count as (Σ counts)² / Σ counts² trials.
-
-    >>> mean, low, high = share_means(np.full(8, 5.0), np.full(8, 5.0))
-    >>> float(mean), round(float(low), 3), float(high)
-    (1.0, 0.676, 1.0)
     """
-    mean, low, high = cluster_means(sums, counts, confidence_level)
+    mean, low, high = _mean_of_sums(sums, counts, confidence_level)
     counts = np.broadcast_to(counts, sums.shape).astype(np.float64)
     whole = ((sums == 0) | (sums == counts)).all(0) & ((counts > 0).sum(0) >= LEAST)
     trials = np.where(whole, counts.sum(0) ** 2 / np.maximum((counts**2).sum(0), 1.0), 1.0)
@@ -317,16 +268,6 @@ def _untransformed(y: Any, skew: Any) -> Any:
     return np.where(small, y - skew * (1 / 6 + y**2 / 3), 3 / safe * (np.cbrt(1 + safe * (y - safe / 6)) - 1))
 
 
-@lru_cache(maxsize=4)
-def resamples(n: int, n_resamples: int = 1000, seed: int = 0) -> Float[np.ndarray, "draw example"]:
-    """Weights of resamples with replacement: `weights @ values` is the mean of every resample; NaN for one example."""
-    if n == 1:
-        return np.full((n_resamples, 1), np.nan)
-    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=n_resamples) / n
-    weights.flags.writeable = False  # it is remembered
-    return weights
-
-
 def interval(drawn: Float[np.ndarray, "draw *rest"], confidence_level: float = LEVEL) -> Ends:
     """(low, high) percentiles over the draws that have a value, interpolated linearly; NaN where none has.
 
@@ -335,19 +276,14 @@ def interval(drawn: Float[np.ndarray, "draw *rest"], confidence_level: float = L
     (25.0, 75.0)
     """
     tails = np.array([1 - confidence_level, 1 + confidence_level]) / 2
-    known = np.isfinite(drawn)
-    if len(drawn) and known.all():
-        low, high = np.quantile(drawn, tails, axis=0)
-        return low, high
-    # numpy's nanquantile takes three times as long, and warns of columns without a value.
-    ends = np.full((2, *drawn.shape[1:]), np.nan)
-    some = known.any(0)
-    ends[:, some] = np.nanquantile(np.where(known, drawn, np.nan)[:, some], tails, axis=0) if known.any() else np.nan
+    ends, some = np.full((2, *drawn.shape[1:]), np.nan), np.isfinite(drawn).any(0)
+    # numpy warns of columns without a value.
+    ends[:, some] = np.nanquantile(np.where(np.isfinite(drawn), drawn, np.nan)[:, some], tails, axis=0)
     return ends[0], ends[1]
 
 
 class RunningMean:
-    """As `cluster_means`, from running sums only: the interval is that of the linearized ratio.
+    """The estimate of a mean over clusters, from running sums only: the interval is that of the linearized ratio.
 
     >>> mean = RunningMean()
     >>> for values in ([1.0, 2.0], [3.0], [2.0, 2.0, 2.0]):
@@ -379,13 +315,10 @@ class RunningMean:
     def add_examples(self, values: Values) -> None:
         """Several clusters of one value each, those without one (NaN) left out: independent examples."""
         known = np.isfinite(values)
-        every = bool(known.all())
-        counts = np.full(values.shape[1:], float(len(values))) if every else known.sum(0).astype(np.float64)
-        total = (values if every else np.where(known, values, 0.0)).sum(0, dtype=np.float64)
+        counts, total = known.sum(0).astype(np.float64), np.where(known, values, 0.0).sum(0, dtype=np.float64)
         if not self.clusters.any():
             self._origin = np.divide(total, counts, out=np.zeros_like(total), where=counts > 0)
-        moved = values - self._origin
-        moved = moved if every else np.where(known, moved, 0.0)
+        moved = np.where(known, values - self._origin, 0.0)
         square = moved * moved
         powers = [counts, total - counts * self._origin, square.sum(0), (square * moved).sum(0)]
         self._add(counts, total, {(a, b): powers[b] for a, b in _POWERS}, (values < 0).any(0))
@@ -430,31 +363,26 @@ class RunningMean:
         return Estimate(self.mean, *ends, int(np.max(self.clusters, initial=0)), over)
 
 
-def paired_interval(differences: Values, counts: np.ndarray | None = None, confidence_level: float = LEVEL) -> Ends:
-    """(low, high) of the difference of two shares on the same examples, such as an accuracy gained.
+def _difference_of_sums(sums: Values, counts: np.ndarray, confidence_level: float) -> tuple[Any, Any, Any]:
+    """(the difference of two shares of the same tokens, low, high), Bonett and Price's (2012).
 
-    Bonett and Price's (2012): as if there were one more example won and one more lost. Where two predictors differ in
-    few rows, or in none, a mean's interval is far too narrow or empty. `differences` are −1, 0 or 1 for each example,
-    or what lies between; or their sums over each example's `counts`.
-
-    >>> low, high = paired_interval(np.zeros(50))
-    >>> round(float(low), 2), round(float(high), 2)
-    (-0.05, 0.05)
+    As if there were one more example won and one more lost: where two predictors differ in few rows, or in none, a
+    mean's interval is far too narrow or empty.
     """
-    counts = np.ones(differences.shape) if counts is None else np.broadcast_to(counts, differences.shape)
+    counts = np.broadcast_to(counts, sums.shape)
     size, n = counts.mean(0), len(counts)
     total = (n + 2) * size
-    mean = differences.sum(0) / total
-    power = ((differences - mean * counts) ** 2).sum(0) + ((1 - mean) ** 2 + (1 + mean) ** 2) * size**2
+    mean = sums.sum(0) / total
+    power = ((sums - mean * counts) ** 2).sum(0) + ((1 - mean) ** 2 + (1 + mean) ** 2) * size**2
     half = stdtrit(n + 1, 0.5 + confidence_level / 2) * np.sqrt(power) / total
-    return np.clip(mean - half, -1.0, 1.0), np.clip(mean + half, -1.0, 1.0)
+    return sums.sum(0) / counts.sum(0), np.clip(mean - half, -1.0, 1.0), np.clip(mean + half, -1.0, 1.0)
 
 
 def wilson(hits: Any, trials: Any, confidence_level: float = LEVEL) -> tuple[Any, Any]:
     """Wilson's score interval of a proportion; it stays inside [0, 1] and is not empty at 0 or 1.
 
-    Unlike `scipy.stats.binomtest` it takes parts of a hit (options that share the first place), and arrays. Raises
-    InputError for more hits than trials, fewer than none, and no trials.
+    It takes arrays, and parts of a hit (options that share the first place). Raises InputError for more hits than
+    trials, fewer than none, and no trials.
 
     >>> low, high = wilson(45, 50)
     >>> round(float(low), 3), round(float(high), 3)

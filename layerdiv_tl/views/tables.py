@@ -15,7 +15,7 @@ from ..components import Unit
 from ..depth.agreement import Agreement
 from ..depth.effect_results import Effects
 from ..depth.pruning import DropPlan
-from ..ensemble.intervals import clear_of_zero
+from ..ensemble import intervals
 from ..errors import InputError
 from ..studies.depth_study import DepthStudy
 from ..studies.folder import write_page
@@ -191,7 +191,8 @@ def effects_table(effects: Effects, count: int = 12) -> pd.DataFrame:
     """The components with the largest total effects, and for each the later one that compensates most for it."""
     frame, unit, single = effects.frame(), effects.measured_in, "direct" in effects.effects
     order = np.argsort(-frame["total"].abs().to_numpy(), kind="stable")[:count]
-    clear = dict(zip(effects.names, clear_of_zero(effects.effect("direct" if single else "total")), strict=True))
+    is_clear = intervals.estimate(effects.effect("direct" if single else "total")).excludes_zero
+    clear = dict(zip(effects.names, is_clear, strict=True))
     rows = []
     for row in frame.iloc[order].to_dict("records"):
         cells = {"component": row["component"]}

@@ -8,15 +8,7 @@ import numpy as np
 import pytest
 
 from layerdiv_tl.ensemble.fits import slope
-from layerdiv_tl.ensemble.intervals import (
-    LEAST,
-    RunningMean,
-    cluster_means,
-    jackknife,
-    leave_one_out,
-    mean_interval,
-    paired_interval,
-)
+from layerdiv_tl.ensemble.intervals import LEAST, RunningMean, estimate, jackknife, leave_one_out
 
 pytestmark = pytest.mark.nightly
 SAMPLES = 4000
@@ -29,6 +21,10 @@ LAWS = {
     "log-normal": (lambda rng, shape: rng.lognormal(size=shape), np.exp(0.5)),
     "one in two": (lambda rng, shape: (rng.random(shape) < 0.5).astype(float), 0.5),
 }
+
+
+def tokens(sums, counts):
+    return estimate(sums, counts=counts)[:3]
 
 
 def held(ends, truth):
@@ -52,7 +48,7 @@ def test_means_of_rows(law):
     """
     draw, truth = LAWS[law]
     rng = np.random.default_rng(0)
-    rates = [held(mean_interval(draw(rng, (n, SAMPLES))), truth) for n in ROWS]
+    rates = [held(estimate(draw(rng, (n, SAMPLES)))[1:3], truth) for n in ROWS]
     assert min(rates) >= 0.93
     assert max(rates[2:]) <= (1.0 if law == "one in two" else 0.975)  # nor are they wide for nothing
 
@@ -63,7 +59,7 @@ def test_means_of_rare_events():
     of proportions that of the next test.
     """
     rng = np.random.default_rng(0)
-    rates = [held(mean_interval((rng.random((n, SAMPLES)) < 0.1) * 1.0), 0.1) for n in (8, 16, 32, 64, 200)]
+    rates = [held(estimate((rng.random((n, SAMPLES)) < 0.1) * 1.0)[1:3], 0.1) for n in (8, 16, 32, 64, 200)]
     assert rates[0] < 0.7
     assert min(rates[2:]) > 0.9
 
@@ -75,7 +71,7 @@ def test_paired_shares(won, lost):
     rates = []
     for n in (8, 16, 32, 64, 200):
         u = rng.random((n, SAMPLES))
-        rates.append(held(paired_interval((u < won) * 1.0 - (u > 1 - lost) * 1.0), won - lost))
+        rates.append(held(estimate((u < won) * 1.0 - (u > 1 - lost) * 1.0, "difference")[1:3], won - lost))
     assert min(rates) >= 0.92
 
 
@@ -118,10 +114,10 @@ def test_means_of_tokens_of_texts(common):
     50 % (2 texts), 74 % (3) and 83 % (5), and tokens taken as independent in 69 %.
     """
     rng = np.random.default_rng(0)
-    rates = [held(cluster_means(*clustered(rng, n, common, skewed=False))[1:], 0.0) for n in (8, 9, 20, 50)]
+    rates = [held(tokens(*clustered(rng, n, common, skewed=False))[1:], 0.0) for n in (8, 9, 20, 50)]
     assert 0.935 <= min(rates) <= max(rates) <= 0.98
     for few in (2, 3, 5, LEAST - 1):
-        assert np.isnan(cluster_means(*clustered(rng, few, common, skewed=False))[1:]).all()
+        assert np.isnan(tokens(*clustered(rng, few, common, skewed=False))[1:]).all()
 
 
 @pytest.mark.parametrize("heavy", [False, True])
@@ -131,7 +127,7 @@ def test_means_of_tokens_of_odd_texts(heavy):
     that holds most of the truth may not be among those seen, and no interval can know.
     """
     rng = np.random.default_rng(0)
-    rates = [held(cluster_means(*clustered(rng, n, 1, skewed=True, heavy=heavy))[1:], 0.0) for n in (8, 20, 50)]
+    rates = [held(tokens(*clustered(rng, n, 1, skewed=True, heavy=heavy))[1:], 0.0) for n in (8, 20, 50)]
     assert min(rates) >= (0.82 if heavy else 0.89)
 
 

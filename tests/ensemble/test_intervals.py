@@ -8,7 +8,6 @@ from scipy.stats import binomtest, t, ttest_1samp
 from layerdiv_tl.ensemble.intervals import (
     LEAST,
     RunningMean,
-    cluster_means,
     estimate,
     estimate_function,
     estimates_frame,
@@ -16,12 +15,25 @@ from layerdiv_tl.ensemble.intervals import (
     interval_note,
     jackknife,
     leave_one_out,
-    mean_interval,
-    paired_interval,
-    share_means,
     wilson,
 )
 from layerdiv_tl.errors import InputError
+
+
+def mean_interval(values, level=0.95):
+    return estimate(values, confidence_level=level)[1:3]
+
+
+def cluster_means(sums, counts):
+    return estimate(sums, counts=counts)[:3]
+
+
+def share_means(sums, counts):
+    return estimate(sums, "share", counts=counts)[:3]
+
+
+def paired_interval(differences, counts=None):
+    return estimate(differences, "difference", counts=counts)[1:3]
 
 
 def skewed(*shape, seed=0):

@@ -13,7 +13,7 @@ from ...components import Component, component_columns
 from ...errors import InputError
 from ...results import Result
 from ..fits import LogFit, log_fit
-from ..intervals import Estimate, estimates_frame, interval, share_means
+from ..intervals import Estimate, estimate, estimates_frame, interval
 from ..losses import ratio
 from .estimator import TERMS, Estimator, Terms, entropy_of_labels, normal_quantile
 from .gaussian import Gaussian
@@ -109,8 +109,9 @@ class GainCurve(Result):
         """
         import pandas as pd
 
-        found = share_means(self.shares, np.ones(len(self.shares)), self.confidence_level)
-        share, low, high = map(float, found)
+        each = np.ones(len(self.shares))
+        found = estimate(self.shares, "share", counts=each, confidence_level=self.confidence_level)
+        share, low, high = map(float, found[:3])
         null_low, null_high = map(float, interval(self.null_shares, self.confidence_level))
         row = {"share": share, "low": low, "high": high, "null_low": null_low, "null_high": null_high}
         row |= {"inside_null": bool(null_low <= share <= null_high), "orders": len(self.shares)}

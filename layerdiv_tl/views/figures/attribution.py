@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from ..._checks import whole_number
 from ...components import component_columns
 from ...ensemble.decomposition import Part
-from ...ensemble.intervals import mean_interval
+from ...ensemble.intervals import estimate
 from .. import axes, kit, style
 from ..html import quoted
 from .ensemble import half_of
@@ -114,7 +114,7 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
     kept, remark = kit.largest(frame, "difference", max_components)
     kept = kept.iloc[np.argsort(-np.abs(kept["difference"].to_numpy()), kind="stable")]
     sums = {"sum of positive": difference.positive, "sum of negative": difference.negative, "total": difference.total}
-    whole = pd.DataFrame([(x.mean(), *mean_interval(x)) for x in sums.values()], columns=columns)
+    whole = pd.DataFrame([estimate(x)[:3] for x in sums.values()], columns=columns)
     shown = pd.concat([whole.assign(component=list(sums), module="constant"), kept], ignore_index=True)
     shown.attrs, first = frame.attrs, len(sums)
     traces: list[Any] = kit.bars(shown, "difference", shape="across")
