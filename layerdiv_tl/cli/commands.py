@@ -16,9 +16,8 @@ from ..errors import InputError
 from . import printing
 from .arguments import given_text, load_options, made_folder, output_file, read_file
 
-# What the demo takes apart: a text that the field knows, and two tokens that could come next; rows of each task.
-DEMO_TEXT, DEMO_OPTIONS = "When Mary and John went to the store, John gave a drink to", (" Mary", " John")
-DEMO_ROWS, EXPLORER = 32, "explorer.html"
+# The task of the demo's finding; rows of each task in its study.
+DEMO_TASK, DEMO_ROWS, EXPLORER = "sample/sentiment", 32, "explorer.html"
 
 
 def run_demo(options: argparse.Namespace) -> int:
@@ -32,17 +31,15 @@ def run_demo(options: argparse.Namespace) -> int:
     from ..model.load import load_model
     from ..studies.runner import run_study
     from ..tasks.specs import SAMPLE_TASKS
-    from ..views.answer import answer
-    from ..views.explorer import explore
+    from ..tasks.task import task
+    from ..views.demo import reader_or_counterweight
     from ..views.study_page import study_page
     from ..views.tables import write_study_frames
 
     printing.print_progress("Loading the default model …")
     model = load_model()
-    printing.print_progress("Taking one text apart for the explorer …")
-    opening, why, component = answer(model, DEMO_TEXT, *DEMO_OPTIONS, EXPLORER)
-    explorer = explore(model, DEMO_TEXT, target=DEMO_OPTIONS)
-    explorer.selection = {"component": component}
+    printing.print_progress(f"Looking for readers and counterweights on {DEMO_TASK} …")
+    opening, found, explorer = reader_or_counterweight(model, task(DEMO_TASK), EXPLORER)
     explorer.save(out / EXPLORER)
     printing.print_progress(f"Decomposing {model.name} on {' and '.join(SAMPLE_TASKS)}, {DEMO_ROWS} rows each …")
     study = run_study(model, list(SAMPLE_TASKS), limit=DEMO_ROWS, out=out)
@@ -54,9 +51,9 @@ def run_demo(options: argparse.Namespace) -> int:
     rows, gap = summary["rows"].sum(), summary["absolute_gap"].max()
     accuracy, chance = (f"{summary[name].mean():.0%}" for name in ("accuracy", "chance"))
     for sentence in (
-        f"{model.name} is right on {accuracy} of {rows} questions; guessing would be on {chance}.",
-        why,
-        f"What its components write sums to its own logits, to {gap:.0e}: nothing is left out.",
+        f"{model.name} is right on {accuracy} of {rows} questions; guessing would be right on {chance}.",
+        found,
+        f"The contributions of its components sum to its logits, to {gap:.0e}.",
     ):
         printing.print_paragraph(sentence, end="")
     print(f"\nOpen {page} in a browser.")

@@ -1,5 +1,6 @@
 """The command line: exit codes, streams, one sentence for every failure."""
 
+import html
 import json
 import re
 import subprocess
@@ -188,17 +189,19 @@ def test_demo(tmp_path, smol):
 
 
 @pytest.mark.full
-def test_the_demo_says_what_raises_the_answer(tmp_path, smol):
-    """The sentence on the terminal, and the explorer behind its link, which opens on the same head and target."""
+def test_the_demo_leads_with_a_counterweight(tmp_path, smol):
+    """The README's numbers on the terminal and on the page; the explorer behind its link opens on the component."""
     command = [str(Path(sys.executable).with_name("layerdiv")), "demo", "--out", "again"]
     shown = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
     *said, path = shown.stdout.replace("\n", " ").split("Open ")
-    # Relative to the vocabulary's mean the head lowers John: nobody says that it speaks for Mary.
-    assert "(L23.H3) raises Mary − John most, by +2.86: −0.08 to Mary, −2.94 to John" in said[0]
+    finding = "its bias is 0.90 where the zero baseline has 0.25: it writes 1.7 ± 0.4 logits for 'negative'"
+    assert finding in said[0]
+    assert "mean ablation of L29.mlp costs 0.05 nats and that of L21.attn 0.15" in said[0]
+    assert finding in html.unescape((tmp_path / "again" / "index.html").read_text())
     data = re.search(r'id="data">(.*?)</script>', (tmp_path / "again" / "explorer.html").read_text())[1]
     chosen, model = json.loads(data)["chosen"], ld.load_model()
-    assert (chosen["component"], chosen["measure"]) == ("L23.H3", "logit")
-    assert [model.tokenizer.decode([chosen[name]]) for name in ("target", "minus")] == [" Mary", " John"]
+    assert (chosen["component"], chosen["measure"]) == ("L29.mlp", "logit")
+    assert [model.tokenizer.decode([chosen[name]]) for name in ("target", "minus")] == [" positive", " negative"]
     assert path.split() == ["again/index.html", "in", "a", "browser."]
     assert "\x1b" not in shown.stderr + shown.stdout
     assert "\r" not in shown.stderr

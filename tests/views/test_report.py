@@ -11,10 +11,9 @@ import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl.cli import main
-from layerdiv_tl.model.predictions import top_tokens
 from layerdiv_tl.studies.runner import run_study
 from layerdiv_tl.views import style
-from layerdiv_tl.views.answer import answer
+from layerdiv_tl.views.demo import reader_or_counterweight
 from layerdiv_tl.views.findings import study_findings
 from layerdiv_tl.views.study_page import command_of, study_page
 from layerdiv_tl.views.tables import claims_table, quantity_table
@@ -160,7 +159,8 @@ def test_answers_and_baselines(study, words):  # noqa: F811
         assert row["bag_of_words_low"] <= row["bag_of_words"] <= row["bag_of_words_high"]
     few = run_study({"m": ld.load_model(llama(), tokenizer=words)}, rows(6))
     assert np.isnan(few.summary()["bag_of_words"]).all()
-    assert "counting words" not in sentences(few)[0]
+    assert "bag of words" in sentences(study)[0]
+    assert "bag of words" not in sentences(few)[0]
     part = ld.Study(study.metrics.query("model != 'm1'"), study.cells, (), study.folders)
     assert len(part.summary()) == 6  # a cell without metrics has no row
 
@@ -336,26 +336,25 @@ def test_a_switch_changes_what_is_drawn(study, tmp_path, browser):
         np.testing.assert_allclose(shown().astype(float)[:-1, : table.shape[1]], table, rtol=0.02)
 
 
-def test_a_findings_link_opens_what_it_names(stories):
-    """The explorer behind it is on the very component and contrast, with the sentence's two sides to the last digit.
-
-    The second source are contributions to the whole vocabulary.
-    """
-    text = "Once upon a time, there was a little"
-    right, wrong = " g", " b"
-    block, sentence, label = answer(stories, text, right, wrong, "explorer.html")
-    every = ld.contributions(stories, [text], list(range(stories.architecture.outputs)), unit="head")
-    ids = top_tokens(stories, text, 2).tail(2)["prediction_id"].tolist()
-    row = int((every.values[0, :, ids[0]] - every.values[0, :, ids[1]]).argmax())
-    sides = every.values[0, row, ids] - every.values[0, row].mean()
-    assert every.components[row].label == label
-    said = [f"{'−' if x < 0 else '+'}{abs(x):.2f}" for x in (sides[0] - sides[1], *sides)]
-    assert f"{said[0]}: {said[1]} to {right.strip()}, {said[2]} to {wrong.strip()}" in sentence
-    assert "".join(f"<td>{x}</td>" for x in said) in block.html
-    e = ld.explore(stories, text, target=(right, wrong))
-    e.selection = {"component": label}
-    now, shown = e.selection, e.texts[0]
-    assert [now.target, now.minus] == ids
-    at = [list(shown.candidates[:, now.position]).index(i) for i in ids]
-    component = [c.label for c in shown.shown].index(label)
-    np.testing.assert_allclose(shown.target_logits[at, component, now.position], sides, atol=1e-4)
+def test_the_demos_finding_holds_the_frames_numbers():
+    """The first of the list and what it writes, by plain arrays; the explorer shows a row that it writes against."""
+    model, task = ld.load_model("zoo/d4"), ld.task("synthetic/recall", limit=64)
+    block, said, explorer = reader_or_counterweight(model, task, "explorer.html")
+    rows = task.resolve(model)
+    c = ld.contributions(model, rows.prompts[:32], rows.option_ids)
+    u = c.values - c.values.mean(2, keepdims=True)
+    gold = np.eye(4)[rows.labels[:32]]
+    difference = (u * gold[:, None]).sum(2).mean(0) * 4 / 3
+    first = int(difference.argmax())
+    alone = (u[:, first].argmax(1) == rows.labels[:32]).mean()
+    assert said.startswith(f"On 32 rows, {c.components[first].label} has the largest")
+    assert f"({difference[first]:+.2f} logits)" in said
+    assert f"right alone on {alone:.0%}" in said or f"it is right on {alone:.0%}" in said
+    for how in ("mean", "zero"):
+        e = ld.effects(model, rows.take(range(32, 64)), components=[c.components[first]], ablation=how)
+        assert f"{-e.frame()['total_loss'][0]:.2f}" in said
+    assert html.escape(said) in block.html
+    now, (text,) = explorer.selection, explorer.texts
+    assert now.component == c.components[first].label
+    ids = [model.tokenizer(prompt)["input_ids"] for prompt in rows.prompts[32:]]
+    assert text.sublayers.token_ids.tolist() in ids

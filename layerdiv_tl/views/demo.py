@@ -1,0 +1,82 @@
+"""The finding that the demo leads with: the first of a list of logit attributions may be a counterweight."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from ..attribution.contribution_results import Contributions
+from ..attribution.contributions import contributions
+from ..depth.effects import effects
+from ..ensemble.decompose import decompose
+from ..ensemble.decomposition import Decomposition
+from ..model.load import Model
+from ..tasks.task import Task
+from .explorer import Explorer, explore
+from .html import Block, chart
+
+# The reader that is shown next to the first of the list is among the first so many.
+LISTED = 5
+
+
+def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Block, str, Explorer]:
+    """Whether the component with the largest mean logit difference reads the examples, on the rows of a task.
+
+    The first half of the rows makes the list, the second half measures what ablation costs. Returns a block of the
+    sentence, the figure of roles and a link to `address`; the sentence; and the explorer that belongs at the address:
+    a row of the second half on which the component writes against the right answer, with the component selected.
+    """
+    task = task.resolve(model)
+    half = len(task.labels) // 2
+    chosen, others = task.take(range(half)), task.take(range(half, 2 * half))
+    c = contributions(model, chosen.prompts, chosen.option_ids)
+    d = decompose(c, chosen.labels).centered
+    assert d is not None
+    listed = d.by_component().nlargest(LISTED, "logit_difference").to_dict("records")
+    first, reader = listed[0], max(listed[1:], key=lambda row: row["accuracy"])
+    labels = [first["component"], reader["component"]]
+    ablated = [effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
+    mean, zero = (-e.frame().set_index("component")["total_loss"] for e in ablated)
+    found = (
+        f"{_describe(c, d, first)} {labels[1]}, number {1 + listed.index(reader)} of the list, is right "
+        f"alone on {reader['accuracy']:.0%}: it is a reader. On {half} other rows, mean ablation of {labels[0]} costs "
+        f"{mean[labels[0]]:.2f} nats and that of {labels[1]} {mean[labels[1]]:.2f}; zero ablation, which removes all "
+        f"that a component writes, costs {zero[labels[0]]:.2f} and {zero[labels[1]]:.2f}."
+    )
+    link = f"Open one of these rows in the explorer, with {labels[0]} selected."
+    figure = chart(d.plot(kind="roles", effects=ablated), "").html
+    block = Block(f'<p class=lead>{escape(found)} <a href="{escape(address)}">{escape(link)}</a></p>{figure}')
+    return block, found, _example(model, others, labels[0])
+
+
+def _describe(c: Contributions, d: Decomposition, row: dict[Any, Any]) -> str:
+    """The first of the list: a reader if it is right alone more often than a guess, else by what it writes."""
+    text = (
+        f"On {len(c.values)} rows, {row['component']} has the largest mean contribution to the right answer "
+        f"({row['logit_difference']:+.2f} logits)"
+    )
+    if row["accuracy_low"] > 1 / c.values.shape[2]:
+        return f"{text} and is right alone on {row['accuracy']:.0%}: it is a reader."
+    written = c[row["component"]]
+    option = int(written.mean(0).argmax())
+    push = written[:, option] - np.delete(written, option, 1).mean(1)
+    return (
+        f"{text}, but alone it is right on {row['accuracy']:.0%}, like a guess, and its bias is {row['bias']:.2f} "
+        f"where the zero baseline has {d.zero_bias:.2f}: it writes {push.mean():.1f} ± {push.std():.1f} logits for "
+        f"{c.options[option].strip()!r} whatever the row, and other components write against it. It is a counterweight."
+    )
+
+
+def _example(model: Model, rows: Task, component: str) -> Explorer:
+    """The explorer of a row that the model gets right although the component writes against the right answer."""
+    c = contributions(model, rows.prompts, rows.option_ids)
+    every = np.arange(len(rows.labels))
+    towards = c[component][every, rows.labels] - c[component].mean(1)
+    row = int(np.where(c.model_logits.argmax(1) == rows.labels, towards, np.inf).argmin())
+    right = rows.options[rows.labels[row]]
+    wrong = next(option for option in rows.options if option != right)
+    explorer = explore(model, rows.prompts[row], target=[right, wrong])
+    explorer.selection = {"component": component}
+    return explorer
