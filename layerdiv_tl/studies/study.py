@@ -54,13 +54,13 @@ class Study(StudyTables):
 
     figures: ClassVar = {
         "table": "study.table_map",
-        "size": "study.size_panels",
+        "size": "size.size_panels",
         "correlations": "study.correlation_bars",
         "curves": "curves.depth_panels",
         "shares": "study.share_bars",
         "scaling": "study.scaling_curve",
         "tradeoff": "study.tradeoff_of",
-        "information": "study.information_of",
+        "information": "size.information_of",
     }
 
     def plot(

@@ -17,7 +17,7 @@ from ..tasks.task import task_specs
 from ..zoo import registry as trained
 from . import tables
 from .depth_page import analysis_names, depth_sections
-from .figures.study import information_panels
+from .figures.size import information_panels
 from .findings import depth_findings, layer_sharing_pairs, study_findings
 from .html import Block, Page, chart, frame_table, switch
 from .report import add_claims, begin_page, count, methods_section

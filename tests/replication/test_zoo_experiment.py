@@ -15,7 +15,7 @@ from layerdiv_tl.cli import main
 from layerdiv_tl.studies import zoo_experiment as experiment
 from layerdiv_tl.studies.information import PATTERN, stored_information
 from layerdiv_tl.views import study_page as report
-from layerdiv_tl.views.figures.study import SHUFFLED, information_panels
+from layerdiv_tl.views.figures.size import SHUFFLED, information_panels
 from layerdiv_tl.views.html import Page
 
 pytestmark = pytest.mark.full  # studies of several models

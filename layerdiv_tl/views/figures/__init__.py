@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from ..._checks import choice, keywords, whole_number, with_article
 from ...errors import InputError
 from ...results import Result
-from .. import kit, style
+from .. import layout, style
 
 # In pixels: plotly draws no less than its margins, and browsers no more.
 HEIGHTS = (100, 20_000)
@@ -59,7 +59,7 @@ def figure(
         if name.startswith("max_"):
             whole_number(name, value, 1)
     note = getattr(result, "error_note", "")  # of what a cut leaves out
-    drawn = kit.retitle(draw(result, **options), title, note and f"{note[0].upper()}{note[1:]}.")
+    drawn = layout.retitle(draw(result, **options), title, note and f"{note[0].upper()}{note[1:]}.")
     if height is not None:
         drawn.update_layout(height=height)
     return drawn if dark is None else drawn.update_layout(template=style.template(style.DARK if dark else style.LIGHT))

@@ -12,7 +12,7 @@ from ..._checks import whole_number
 from ...components import component_columns
 from ...ensemble.decomposition import Part
 from ...ensemble.intervals import estimate
-from .. import axes, kit, style
+from .. import axes, kit, layout, style
 from ..html import quoted
 from .ensemble import half_of
 
@@ -74,7 +74,7 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
         x = axes.named_columns(labels, range(len(labels)))
     cells = kit.hovers(names, labels, shown.T, unit)
     figure = go.Figure(kit.heat(shown.T, cells, unit, kit.robust_limit(shown, 1.0), signed=True, ygap=1))
-    return kit.finish(figure, title, subtitle, x=x, y=axes.named_rows(names), plot=20 + 44 * len(names))
+    return layout.finish(figure, title, subtitle, x=x, y=axes.named_rows(names), plot=20 + 44 * len(names))
 
 
 def _head_panels(
@@ -96,9 +96,9 @@ def _head_panels(
     columns, heads = min(2, len(names)), z.shape[1] - 2 * bool(len(mlps))
     ticks = list(range(0, heads, max(1, -(-heads * columns // 16))))
     x = axes.ticks([*ticks, *[heads + 1] * bool(len(mlps))], [*map(str, ticks), *["MLP"] * bool(len(mlps))])
-    figure = kit.panels(contents, [kit.clipped(name) for name in names], columns, x_title="head")
+    figure = layout.panels(contents, [layout.clipped(name) for name in names], columns, x_title="head")
     plot = max(180, 11 * len(layers)) * -(-len(names) // columns)
-    return kit.finish(
+    return layout.finish(
         figure, title, f"{subtitle} Colors end at the 99th percentile.", x=x, y=axes.layer_axis(layers), plot=plot
     )
 
@@ -135,7 +135,7 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
     title = f"{what} {style.number(whole['difference'][2])} {unit}; most of it from {kept['component'].iloc[0]}"
     x, y = {"title_text": f"mean contribution, {unit}", "zeroline": True}, axes.named_rows(shown["component"].tolist())
     subtitle += f"{remark} {kit.intervals(frame)}"
-    figure = kit.finish(go.Figure(traces), title, subtitle, x=x, y=y, plot=40 + 20 * len(shown), barmode="overlay")
+    figure = layout.finish(go.Figure(traces), title, subtitle, x=x, y=y, plot=40 + 20 * len(shown), barmode="overlay")
     return figure.add_hline(y=first - 0.5, line=kit.DOTTED)
 
 
@@ -166,7 +166,7 @@ def token_map(text: Any, values: np.ndarray, title: str, subtitle: str, unit: st
     texts = kit.hovers(rows["component"].tolist(), tokens, values[kept], unit)
     figure = go.Figure(kit.heat(values[kept], texts, unit, signed=signed))
     x, y = axes.token_axis(text.tokens), axes.component_axis(rows)
-    return kit.finish(
+    return layout.finish(
         figure, title, f"{subtitle} Colors end at the 99th percentile.".strip(), x=x, y=y, plot=500, below=50
     )
 
@@ -190,7 +190,7 @@ def loss_bars(profile: Profile) -> go.Figure:
     title = f"Mean loss {style.number(losses.mean())} nats{hardest}"
     x = axes.token_axis(profile.tokens) | {"range": [-0.6, len(profile.tokens) - 0.4]}
     y = {"title_text": "nats", "rangemode": "tozero"}
-    return kit.finish(
+    return layout.finish(
         figure, title, f"Dotted: a uniform guess over the vocabulary, {uniform:.1f} nats.", x=x, y=y, below=50
     )
 
@@ -214,13 +214,13 @@ def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figur
         maps.append([kit.heat(past, texts, "attention", 1.0, showscale=not maps)])
     columns = min(2, len(heads))
     down = -(-len(heads) // columns)
-    figure = kit.panels(maps, labels, columns, gap=min(0.3, 0.1 * down), across=0.05, shared_xaxes=True)
+    figure = layout.panels(maps, labels, columns, gap=min(0.3, 0.1 * down), across=0.05, shared_xaxes=True)
     some = f"The {len(heads)} of {len(p)} heads with the lowest entropy. " if len(heads) < len(p) else ""
     total = "1" if np.allclose(p.sum(2), 1, atol=1e-2) else "at most 1: a sink takes the rest"
     ticks = axes.token_axis(patterns.tokens, "") | {"tickfont": {"size": 10}}
     y = ticks | {"tickangle": 0, "autorange": "reversed"}
     title = f"{labels[int(entropy[heads].argmin())]} attends most sharply: attention from row to column"
-    return kit.finish(figure, title, f"{some}Each row sums to {total}.", x=ticks, y=y, plot=down * 260, below=40)
+    return layout.finish(figure, title, f"{some}Each row sums to {total}.", x=ticks, y=y, plot=down * 260, below=40)
 
 
 def source_map(sources: SourceTokens, example: int = 0, option: int = 0, max_heads: int = 24) -> go.Figure:
@@ -242,7 +242,7 @@ def source_map(sources: SourceTokens, example: int = 0, option: int = 0, max_hea
     subtitle += some * (len(kept) < len(sources.heads))
     figure = go.Figure(kit.heat(shown, texts, "logits", signed=True, xgap=1, ygap=1))
     y, plot = axes.ticks(range(len(kept)), labels), max(200, 16 * len(kept))
-    return kit.finish(figure, title, subtitle, x=_source_axis(tokens), y=y, plot=plot, below=60)
+    return layout.finish(figure, title, subtitle, x=_source_axis(tokens), y=y, plot=plot, below=60)
 
 
 def source_bars(sources: SourceTokens, example: int = 0, option: int = 0) -> go.Figure:
@@ -267,7 +267,7 @@ def source_bars(sources: SourceTokens, example: int = 0, option: int = 0) -> go.
     title = f"Head contributions by source token: most from {quoted(tokens[int(np.abs(total).argmax())])}"
     about = f"To {of}, by {len(sources.heads)} head{'s' * (len(sources.heads) > 1)}."
     y = {"title_text": "logits", "zeroline": True}
-    return kit.finish(figure, title, about, x=_source_axis(tokens), y=y, below=60, barmode="relative")
+    return layout.finish(figure, title, about, x=_source_axis(tokens), y=y, below=60, barmode="relative")
 
 
 def _score(sources: SourceTokens, example: int, option: int) -> tuple[np.ndarray, str, list[str]]:

@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..._checks import choice
-from .. import kit, style
+from .. import kit, layout, style
 from .attribution import token_map
 
 if TYPE_CHECKING:
@@ -120,11 +120,11 @@ def sums_by_depth(comparison: Comparison | TextComparison, n_bins: int = 4) -> g
             named: dict[str, Any] = {"name": name, "legendgroup": side, "marker": marker}
             contents[-1].append(go.Bar(x=table["component"], y=table[side], hovertext=texts, hoverinfo="text", **named))
     headings = ["by module", "by relative depth"]
-    figure = kit.panels(contents, headings, units=[unit, unit], shared_xaxes=False, gap=0.5)
+    figure = layout.panels(contents, headings, units=[unit, unit], shared_xaxes=False, gap=0.5)
     what = "the loss, means over tokens" if hasattr(comparison, "nets") else "the score, means over rows"
     most = kit.most(modules, "change")["component"]
     subtitle = f"Sums of the components' parts of {what}. No bar: the model has none there."
-    return kit.finish(figure, f"{most} changes most of two models' modules", subtitle, plot=420, barmode="group")
+    return layout.finish(figure, f"{most} changes most of two models' modules", subtitle, plot=420, barmode="group")
 
 
 def _models(comparison: Any) -> str:

@@ -15,7 +15,7 @@ from ...components import Unit
 from ...ensemble.decomposition import NormAt
 from ...errors import InputError
 from ...replication.correlation import z_scores
-from .. import axes, kit, style
+from .. import axes, kit, layout, style
 
 if TYPE_CHECKING:
     from ...studies.depth_study import DepthStudy
@@ -63,21 +63,21 @@ def depth_panels(
         contents = [[_trace(lines, models, task, term, part) for term in terms] for task in tasks]
         columns = min(2, len(tasks))
         title = "share of depth" if depth == "relative" else "junction"
-        figure = kit.panels(contents, [kit.clipped(task) for task in tasks], columns, x_title=title)
+        figure = layout.panels(contents, [layout.clipped(task) for task in tasks], columns, x_title=title)
         figure.update_yaxes(title_text="standard deviations", col=1)
         x = {"range": [-0.03, 1.03], "tickvals": [0, 0.5, 1]} if depth == "relative" else {"nticks": 4}
         heights = [height for line in lines.values() for height in np.ravel(line[terms])]
         y = axes.linear_axis(heights) | {"zeroline": False}
         subtitle = "Standardized: each curve minus its mean, over its standard deviation. Accuracy is the thick line."
         heading = "MSE, bias, diversity and accuracy along depth"
-        return kit.finish(figure, heading, subtitle, x=x, y=y, plot=220 * -(-len(tasks) // columns))
+        return layout.finish(figure, heading, subtitle, x=x, y=y, plot=220 * -(-len(tasks) // columns))
 
     views = {model: [model] for model in chosen}
     if 1 < len(chosen) <= TOGETHER:
         views[f"all {len(chosen)} together"] = chosen
     drawn = {name: draw(some, part) for name, some in views.items()}
-    shown = kit.choose(drawn, chosen[0], type="dropdown", direction="down", x=1, xanchor="right")
-    return kit.choose({half: shown if half == part else draw(chosen[:1], half) for half in _HALVES}, part)
+    shown = layout.choose(drawn, chosen[0], type="dropdown", direction="down", x=1, xanchor="right")
+    return layout.choose({half: shown if half == part else draw(chosen[:1], half) for half in _HALVES}, part)
 
 
 def _chosen(curves: pd.DataFrame, models: int | Sequence[str] | None) -> list[str]:
@@ -145,7 +145,7 @@ def study_lines(depth: DepthStudy, along: Literal["relative", "layer"] = "relati
             y = frame[column].to_numpy(dtype=float)
             y = np.where(y > 0, y, np.nan) if analysis in _LOGARITHMIC else y  # a lens ends at 0
             texts, color = kit.hover(frame, [column], [model] * len(frame)), style.SERIES[number % len(style.SERIES)]
-            lines.append(kit.trace(frame, x, y, color, texts, shape="line", name=kit.clipped(model)))
+            lines.append(kit.trace(frame, x, y, color, texts, shape="line", name=layout.clipped(model)))
         if lines:
             contents.append(lines)
             headings.append(heading)
@@ -153,14 +153,14 @@ def study_lines(depth: DepthStudy, along: Literal["relative", "layer"] = "relati
     if not contents:
         raise InputError("these analyses have no curves by layer: draw one by itself, study.analyses[0].result.plot().")
     title = "layer" + (", as a share of depth" if along == "relative" else "")
-    figure = kit.panels(contents, headings, x_title=title)
+    figure = layout.panels(contents, headings, x_title=title)
     for row, (lines, is_log) in enumerate(zip(contents, logarithmic, strict=True), start=1):
         if is_log:
             figure.update_yaxes(axes.log_axis(np.concatenate([line.y for line in lines])), row=row, col=1)
     alone = len(models) == 1
     title = f"{models[0] if alone else f'{len(models)} models'} along depth"
     subtitle = "Means over tokens unless said otherwise; logarithmic where the numbers span decades."
-    return kit.finish(figure, title, subtitle, showlegend=not alone, plot=150 * len(contents))
+    return layout.finish(figure, title, subtitle, showlegend=not alone, plot=150 * len(contents))
 
 
 def training_curves(
@@ -197,7 +197,7 @@ def training_curves(
                 line = kit.trace(curve, "step", name, color[shape], shape="line", name=shape, error_y=None)
                 contents[-1].append(line)
         headings = [name.replace("_", " ") for name in names]
-        figure = kit.panels(contents, headings, units=[units[name] for name in names], x_title="training step")
+        figure = layout.panels(contents, headings, units=[units[name] for name in names], x_title="training step")
         if "accuracy" in names:  # a curve that never moves would be drawn on an axis of any length
             figure.update_yaxes(range=[-0.04, 1.04], row=1 + names.index("accuracy"), col=1)
         reached = order[(order["task"] == t) & (order["quantity"] == "accuracy")].dropna(subset="reached")
@@ -207,5 +207,5 @@ def training_curves(
             for row in reached.itertuples()
         ]
         look: dict[str, Any] = {"shapes": shapes_of, "showlegend": len(shapes) > 1, "plot": 150 * len(names)}
-        views[t] = kit.finish(figure, f"{len(runs)} runs over training", subtitle, **look)
-    return kit.choose(views, first, type="dropdown", direction="down", x=1, xanchor="right")
+        views[t] = layout.finish(figure, f"{len(runs)} runs over training", subtitle, **look)
+    return layout.choose(views, first, type="dropdown", direction="down", x=1, xanchor="right")

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from ..._checks import whole_number
 from ...components import component_columns
-from .. import axes, kit, style
+from .. import axes, kit, layout, style
 from ..html import quoted
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def change_point_bars(change: ChangePoint) -> go.Figure:
         go.Bar(x=[change.before, change.after], y=[0, 1], orientation="h", marker_color=style.MODULE["layer"])
     )
     x, y = {"title_text": f"{change.quantity}, median of the layers"}, axes.named_rows(["before", "after"])
-    return kit.finish(figure, _change(change, str(change.layer)), x=x, y=y, plot=110)
+    return layout.finish(figure, _change(change, str(change.layer)), x=x, y=y, plot=110)
 
 
 def _change(change: ChangePoint, layer: str) -> str:
@@ -174,9 +174,9 @@ def _pairs(
         pairs, [column, f"{column}_max"], [f"{other.replace('_', ' ')} {label}" for label in pairs[other]]
     )
     z, texts = kit.grid([len(frame) for frame in frames], at, pairs[column], texts)
-    names = [kit.clipped(text, 36) for text in sides.values()]
+    names = [layout.clipped(text, 36) for text in sides.values()]
     y, x = (axes.component_axis(frame, name) for frame, name in zip(frames, names, strict=True))
-    return kit.finish(go.Figure(kit.heat(z, texts, unit)), title, subtitle, x=x, y=y, plot=400)
+    return layout.finish(go.Figure(kit.heat(z, texts, unit)), title, subtitle, x=x, y=y, plot=400)
 
 
 def erasure_map(erasure: Erasure, text: int = 0) -> go.Figure:
@@ -206,7 +206,7 @@ def _token_map(result: Any, values: np.ndarray, text: int, unit: str, title: str
     figure = go.Figure(kit.heat(z, texts, unit, signed=bool((z < 0).any())))
     named = title.format(token=quoted(tokens[token]), layer=frame["component"].iloc[layer])
     y = axes.component_axis(frame, "layer")
-    return kit.finish(figure, named, subtitle, x=axes.token_axis(tokens), y=y, plot=400, below=50)
+    return layout.finish(figure, named, subtitle, x=axes.token_axis(tokens), y=y, plot=400, below=50)
 
 
 def score_bars(score: DepthScore) -> go.Figure:
@@ -228,7 +228,7 @@ def score_bars(score: DepthScore) -> go.Figure:
         lines.append(kit.trace(own, place, "share", colors[group], told, shape="line", name=name))
     contents = [[kit.trace(frame, x, "score", list(colors.values()), texts, shape="bars")], lines]
     headings = ["Depth score", "Each layer's share of the effects"]
-    figure = kit.panels(contents, headings, units=["layers", "share"], gap=0.4, shared_xaxes=False)
+    figure = layout.panels(contents, headings, units=["layers", "share"], gap=0.4, shared_xaxes=False)
     groups = axes.ticks(x, [f"{group:g}" for group in frame["group"]]) | {"title_text": score.by}
     figure.update_xaxes(groups, row=1, col=1)
     figure.update_xaxes(axes.component_axis(pd.DataFrame(component_columns(score.components)), part), row=2, col=1)
@@ -238,7 +238,7 @@ def score_bars(score: DepthScore) -> go.Figure:
         f"Σ l·e / Σ e, e the change of the answer's probabilities when {_EFFECTS[score.effect].format(part=part)}; the "
         f"first token is {first}. Among questions of equal length: {_slope(score.slope_at_length, score.by)}."
     )
-    return kit.finish(figure, title, subtitle, y={"rangemode": "tozero"}, plot=440)
+    return layout.finish(figure, title, subtitle, y={"rangemode": "tozero"}, plot=440)
 
 
 def _slope(slope: Slope, by: str) -> str:
@@ -277,7 +277,7 @@ def load_map(routing: RouterStatistics) -> go.Figure:
         "zeroline": False,
     }
     y, plot = axes.layer_axis([layer.label for layer in routing.layers]), max(200, min(560, 26 * layers))
-    return kit.finish(
+    return layout.finish(
         go.Figure(kit.heat(z, texts, "load / even load", xgap=1, ygap=1)), title, subtitle, x=x, y=y, plot=plot
     )
 
@@ -296,4 +296,4 @@ def entropy_lines(routing: RouterStatistics) -> go.Figure:
     subtitle = "1: the loads are even, or a router is as undecided about a token as can be."
     x = axes.ticks(range(len(frame)), [layer.label.rpartition(".")[0] for layer in routing.layers])
     y = {"title_text": "share of ln(experts)", "rangemode": "tozero"}
-    return kit.finish(go.Figure(lines), title, subtitle, x=x | {"title_text": "layer"}, y=y)
+    return layout.finish(go.Figure(lines), title, subtitle, x=x | {"title_text": "layer"}, y=y)

@@ -12,7 +12,7 @@ from ...components import component_columns
 from ...ensemble.decomposition import Decomposition
 from ...ensemble.intervals import LEAST
 from ...errors import InputError
-from .. import axes, kit, style
+from .. import axes, kit, layout, style
 
 if TYPE_CHECKING:
     from ...depth.effect_results import Effects
@@ -51,7 +51,7 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     title = f"{most} has the largest total effect on the {on} of {effects.model}"
     subtitle = f"{_about(effects)} Off the diagonal, others compensate for the component or depend on it. {said}"
     figure = go.Figure([*kit.by_module(frame, direct, total, texts), diagonal, names])
-    return kit.finish(figure, title, subtitle, x=sides[0], y=sides[1], plot=440, hovermode="closest")
+    return layout.finish(figure, title, subtitle, x=sides[0], y=sides[1], plot=440, hovermode="closest")
 
 
 def total_bars(effects: Effects, on: On = "logit difference") -> go.Figure:
@@ -97,7 +97,7 @@ def compensation_bars(effects: Effects, component: str | None = None, max_compon
     )
     figure = go.Figure(kit.bars(frame, "compensation", shape="across", showlegend=False))
     x, y = {"title_text": unit, "zeroline": True}, axes.named_rows(frame["component"].tolist())
-    return kit.finish(figure, title, subtitle, x=x, y=y, plot=22 * len(frame) + 20, barmode="overlay")
+    return layout.finish(figure, title, subtitle, x=x, y=y, plot=22 * len(frame) + 20, barmode="overlay")
 
 
 def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
@@ -124,7 +124,7 @@ def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
     )
     figure = go.Figure(kit.heat(z[cells], texts[cells], effects.measured_in, signed=True))
     y = axes.component_axis(rows, "ablated component") | {"autorange": "reversed"}
-    return kit.finish(figure, title, subtitle, x=axes.component_axis(columns, "later component"), y=y, plot=460)
+    return layout.finish(figure, title, subtitle, x=axes.component_axis(columns, "later component"), y=y, plot=460)
 
 
 def _about(effects: Effects) -> str:
@@ -166,7 +166,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     title = f"{first['component']} is first by logit difference, and right alone in {first['accuracy']:.0%}"
     about = f"{len(half.values)} rows, contributions centered over the options. Color: how often a component alone is "
     about += f"right, pale where it is as often as guessing ({chance:.0%}). {kit.intervals(frame)}"
-    figure = kit.panels([traces, _costs(several)] if several else [traces], gap=0.5, shared_xaxes=False)
+    figure = layout.panels([traces, _costs(several)] if several else [traces], gap=0.5, shared_xaxes=False)
     figure.update_xaxes(ends[0] | {"title_text": "mean logit difference, logits", "zeroline": True}, row=1, col=1)
     figure.update_yaxes(ends[1] | {"title_text": "size: √ centered diversity, logits"}, row=1, col=1)
     rows = list(dict.fromkeys(name for e in several for name in e.names))
@@ -175,7 +175,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
         figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
         figure.update_yaxes(axes.named_rows(rows), row=2, col=1)
         figure.update_layout(yaxis_domain=[0.45, 1], yaxis2_domain=[0, 0.28])
-    return kit.finish(figure, title, about, plot=400 + (260 + 16 * len(rows)) * bool(several))
+    return layout.finish(figure, title, about, plot=400 + (260 + 16 * len(rows)) * bool(several))
 
 
 def _costs(effects: Any) -> list[go.Scatter]:

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from ..._checks import choice
 from ...ensemble.decomposition import Decomposition, NormAt, Part
 from ...errors import InputError
-from .. import axes, kit, style
+from .. import axes, kit, layout, style
 
 _HEADINGS = {"bias": "Bias", "diversity": "Diversity", "net": "Net = bias − diversity"}
 _PARTS = get_args(Part)
@@ -89,7 +89,7 @@ def _part_bars(measured: Any, part: Part, count: int, title: Callable[[Any], str
         half = half_of(measured, name)
         columns = {column_of(frame, term, name): text for term, text in _HEADINGS.items() if term in frame}
         views[name] = kit.component_bars(frame, columns, title(half), remark, zero=_zero(half, name))
-    return kit.choose(views, part)
+    return layout.choose(views, part)
 
 
 def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500) -> go.Figure:
@@ -105,7 +105,7 @@ def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500)
     loss, entropy = style.number(decomposition.loss), style.number(decomposition.entropy)
     title = f"Components' parts of the cross-entropy: with the entropy {entropy} they sum to the loss {loss} nats"
     if any(c.kind == "head" for c in decomposition.components):
-        return kit.retitle(head_map(decomposition, "net_linear"), title)
+        return layout.retitle(head_map(decomposition, "net_linear"), title)
     frame, remark = kit.largest(decomposition.by_component(full=True), "net_linear", max_components)
     return kit.component_bars(frame, {"net_linear": ""}, title, remark, plot=320)
 
@@ -148,8 +148,8 @@ def bias_diversity_scatter(
             y_axis | {"title_text": f"diversity, {units[diversity]}"},
         )
         title = _named(f"{frame['component'].iloc[int(np.argmax(y))]} has the largest diversity", measured)
-        views[p] = kit.finish(go.Figure(traces), title, remark, x=x_axis, y=y_axis, plot=460, hovermode="closest")
-    return kit.choose(views, part)
+        views[p] = layout.finish(go.Figure(traces), title, remark, x=x_axis, y=y_axis, plot=460, hovermode="closest")
+    return layout.choose(views, part)
 
 
 def depth_curves(
@@ -185,10 +185,10 @@ def depth_curves(
             contents[0].append(kit.line([-0.5, len(frame) - 0.5], [chance] * 2, dash="dot", name="guessing"))
         headings = [*(term.capitalize() + exact * (term == "loss") for term in terms[:-1]), f"{factor}Diversity"]
         x_title = "junction: the last component written"
-        figure = kit.panels(contents, headings, units=[units[term] for term in terms], x_title=x_title)
+        figure = layout.panels(contents, headings, units=[units[term] for term in terms], x_title=x_title)
         look: dict[str, Any] = {"x": axes.component_axis(frame) | {"showgrid": True}, "plot": 170 * len(terms)}
-        views[factor + p] = kit.finish(figure, _named(title, decomposition), subtitle, **look)
-    return kit.choose(views, (fair[-1] if size_fair and part != "shift" else "") + part)
+        views[factor + p] = layout.finish(figure, _named(title, decomposition), subtitle, **look)
+    return layout.choose(views, (fair[-1] if size_fair and part != "shift" else "") + part)
 
 
 def head_map(
@@ -219,7 +219,7 @@ def head_map(
         shown, look = (frame[name] - zero).to_numpy()[mlps], {"shape": "across", "showlegend": False}
         contents.append(kit.by_module(frame.iloc[mlps], shown, of_layer[mlps], texts[mlps], **look))
     widths = [0.75, 0.25][: len(contents)]
-    figure = kit.panels(contents, columns=len(contents), shared_xaxes=False, column_widths=widths)
+    figure = layout.panels(contents, columns=len(contents), shared_xaxes=False, column_widths=widths)
     figure.update_xaxes(title_text=f"MLP, {unit}", nticks=3, col=2)
     heads = {
         "title_text": "head",
@@ -235,7 +235,7 @@ def head_map(
     best = kit.most(frame[frame["kind"] == "head"], name)["component"]
     title = f"{best} has the largest {name.replace('_', ' ')} of the attention heads"
     y, plot = axes.layer_axis(layers), max(200, min(640, 18 * len(layers)))
-    return kit.finish(figure, _named(title, decomposition), subtitle, y=y, plot=plot)
+    return layout.finish(figure, _named(title, decomposition), subtitle, y=y, plot=plot)
 
 
 def module_shares(decomposition: Decomposition) -> go.Figure:
@@ -259,13 +259,13 @@ def module_shares(decomposition: Decomposition) -> go.Figure:
             )
             line = {"symbol": "line-ew-open", "size": 16, "line": {"width": 2.5}}
             contents[-1].append(kit.trace(frame, place + offsets, "member_share", texts=told, marker=line))
-    figure = kit.panels(contents, parts if len(parts) > 1 else [], len(parts), across=0.06, shared_xaxes=False)
+    figure = layout.panels(contents, parts if len(parts) > 1 else [], len(parts), across=0.06, shared_xaxes=False)
     column = column_of(frame, "diversity_share", parts[-1])
     most = kit.most(frame, column)
     title = f"{most['component']}, {most['member_share']:.0%} of components, holds {most[column]:.0%} of the diversity"
     subtitle = "The line across a bar is the module's share of components, n_g/|L|. " + kit.intervals(frame)
     x, y = axes.ticks([0, 1], ["bias", "diversity"]), {"tickformat": ".0%", "rangemode": "tozero"}
-    return kit.finish(figure, _named(title, decomposition), subtitle, x=x, y=y, barmode="overlay")
+    return layout.finish(figure, _named(title, decomposition), subtitle, x=x, y=y, barmode="overlay")
 
 
 def tradeoff_bars(decomposition: Decomposition, part: Part = "centered", paper: bool = False) -> go.Figure:
@@ -295,5 +295,5 @@ def tradeoff_bars(decomposition: Decomposition, part: Part = "centered", paper: 
         title = f"Bias {sums['bias']:.3g} and diversity {sums['diversity']:.3g} {unit} by Theorem 3"
         form = "As printed in Eq. 11" if paper else "Exact"
         subtitle = f"{form}. Shaded: Ω, which is in both. {kit.intervals(frame)}"
-        views[name] = kit.finish(figure, _named(title, half), subtitle, x=unit, y=y, plot=380, barmode="overlay")
-    return kit.choose(views, part if part in views else "raw")
+        views[name] = layout.finish(figure, _named(title, half), subtitle, x=unit, y=y, plot=380, barmode="overlay")
+    return layout.choose(views, part if part in views else "raw")

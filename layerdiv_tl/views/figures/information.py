@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ..._checks import choice, listed, one_of
-from .. import axes, kit, style
+from .. import axes, kit, layout, style
 
 if TYPE_CHECKING:
     from ...ensemble.information import Bounds, GainCurve, Information
@@ -71,7 +71,7 @@ def term_bars(information: Information) -> go.Figure:
     subtitle = f"{len(information.labels)} rows, {_METHODS[information.method]}. Dotted: H(Y)."
     subtitle = " ".join([subtitle, *information.warnings[:1]])
     figure = go.Figure(traces).add_vline(x=information.label_entropy, line=kit.DOTTED)
-    return kit.finish(figure, title, subtitle, x="bits", y=axes.named_rows(list(frame["component"])), plot=310)
+    return layout.finish(figure, title, subtitle, x="bits", y=axes.named_rows(list(frame["component"])), plot=310)
 
 
 def member_bars(information: Information) -> go.Figure:
@@ -110,7 +110,7 @@ def bound_marks(bounds: Bounds) -> go.Figure:
         "cross-validated classifier. Pale: a lower bound that needs I from above, so it may be passed."
     )
     x, y = {"title_text": "share of rows", "tickformat": ".0%"}, axes.named_rows(frame["component"].tolist())
-    return kit.finish(go.Figure(marks), title, subtitle, x=x, y=y, plot=280)
+    return layout.finish(go.Figure(marks), title, subtitle, x=x, y=y, plot=280)
 
 
 def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",)) -> go.Figure:
@@ -139,10 +139,8 @@ def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",)) -> go.Figu
         figure.add_trace(kit.trace(dips, "members", "joint", _COLORS["joint"], marker=ring, name="dips", error_y=None))
     figure.add_hline(y=curve.label_entropy, line=kit.DOTTED)
     title = f"{style.number(frame['joint'].iloc[-1])} bits with all members, added {_ORDERS[curve.order]}"
-    subtitle = (
-        f"{curve.statement} Dotted: H(Y) = {style.number(curve.label_entropy)} bits. {' '.join(curve.warnings[:1])}"
-    )
-    return kit.finish(figure, title, subtitle, x="members", y="bits", plot=360)
+    subtitle = f"{curve.statement} Dotted: H(Y) = {style.number(curve.label_entropy)} bits. {' '.join(curve.warnings[:1])}"
+    return layout.finish(figure, title, subtitle, x="members", y="bits", plot=360)
 
 
 def _named(frame: pd.DataFrame, column: str, **units: str) -> pd.DataFrame:

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from ...components import component_columns
 from ...ensemble.decomposition import Decomposition, Part
-from .. import kit, style
+from .. import kit, layout, style
 from .ensemble import column_of
 
 By = Literal["cosine", "distance", "disagreement"]
@@ -71,7 +71,7 @@ def pairwise_map(
     centered = {"disagreement": ""}.get(by, "raw; " if name == by else "centered over the options; ")
     ticks = {"type": "category", "categoryorder": "array", "categoryarray": order, "nticks": 24, "showgrid": False}
     bare = {"visible": False, "fixedrange": True}
-    return kit.finish(
+    return layout.finish(
         figure,
         f"{_TITLES[by]}: most alike are {first['component']} and {first['other']} ({style.number(first[name])})",
         f"{remark}{centered}ordered by average linkage",

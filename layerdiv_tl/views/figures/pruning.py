@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from ...ensemble.reweight import Reweighting
 from ...errors import InputError
-from .. import axes, kit, style
+from .. import axes, kit, layout, style
 
 if TYPE_CHECKING:
     from ...depth.agreement import Agreement
@@ -58,14 +58,14 @@ def agreement_scatter(
             contents.append(
                 [*marks, kit.extreme_names(frame["component"], x, y, (ranked, axis), far, most=4, apart=(0.5, 0.1))]
             )
-        figure = kit.panels(contents, headings, 2, shared_xaxes=False, x_title="rank by the measure")
+        figure = layout.panels(contents, headings, 2, shared_xaxes=False, x_title="rank by the measure")
         figure.update_yaxes(
             title_text=f"rank by {_NAMES[effect]}" if name == "rank" else f"{_NAMES[effect]}, {unit}", col=1
         )
         title = f"Do cheap measures predict the {_NAMES[effect]} of {agreement.model}'s {_part(agreement)}s?"
         subtitle = f"{agreement.rows}. A dot is a {_part(agreement)}; rank 1 is needed most. ρ is Spearman's over all."
-        views[name] = kit.finish(figure, title, subtitle, x=ranked, y=axis, plot=240 * -(-len(measures) // 2))
-    return kit.choose(views, scale)
+        views[name] = layout.finish(figure, title, subtitle, x=ranked, y=axis, plot=240 * -(-len(measures) // 2))
+    return layout.choose(views, scale)
 
 
 def agreement_ranks(agreement: Agreement) -> go.Figure:
@@ -78,7 +78,9 @@ def agreement_ranks(agreement: Agreement) -> go.Figure:
     title = f"{agreement.model} needs {kit.most(frame, 'loss_rank', -1)['component']} most of its {part}s"
     subtitle = f"{agreement.rows}. Rank 1 is needed most. Above the line: by what removing the {part} does."
     y = axes.named_rows([_NAMES[quantity] for quantity in quantities])
-    return kit.finish(figure, title, subtitle, x=axes.component_axis(frame, kit.STREAM), y=y, plot=34 * len(quantities))
+    return layout.finish(
+        figure, title, subtitle, x=axes.component_axis(frame, kit.STREAM), y=y, plot=34 * len(quantities)
+    )
 
 
 def agreement_correlations(agreement: Agreement, effect: Effect = "loss") -> go.Figure:
@@ -112,7 +114,7 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss") -> go.
     subtitle = f"{agreement.rows}. Spearman's ρ over components. Few rows blur ranks, and pull ρ towards 0."
     x = axes.named_columns([_NAMES[measure] for measure in measures], range(len(measures)))
     y = {"title_text": "Spearman's ρ", "range": [-1.05, 1.05], "zeroline": True}
-    return kit.finish(figure, title, subtitle, x=x, y=y, below=70, barmode="group")
+    return layout.finish(figure, title, subtitle, x=x, y=y, below=70, barmode="group")
 
 
 def _measures(agreement: Agreement) -> list[str]:
@@ -162,7 +164,9 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
         figure.add_trace(kit.trace(rows, "dropped", quantity, color, kit.hover(rows, [quantity], last), **look))
     others, whole = plan.random_plans(), frame.loc[frame["plan"] == "none", quantity].iloc[0]
     if len(others):
-        others = others.assign(component=[f"without {kit.clipped(str(names), 60)}" for names in others["components"]])
+        others = others.assign(
+            component=[f"without {layout.clipped(str(names), 60)}" for names in others["components"]]
+        )
         mean = frame[frame["plan"] == RANDOM].assign(component="mean of random plans")
         ring, bar = {"symbol": "circle-open"}, {"symbol": "line-ew-open", "size": 22, "line": {"width": 3}}
         for rows, marker, name in ((others, ring, f"{len(others)} random plans"), (mean, bar, "their mean")):
@@ -179,12 +183,12 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
         f"{compared(plan, quantity)} {kit.intervals(frame, 'Bands')} Dotted: the whole model."
     )
     x = {"title_text": f"{part}s dropped", "dtick": max(1, budget // 12), "zeroline": False}
-    drawn = kit.finish(figure, title, subtitle, x=x, y=f"{quantity}, {unit}", plot=360)
+    drawn = layout.finish(figure, title, subtitle, x=x, y=f"{quantity}, {unit}", plot=360)
     if not len(others):
         return drawn
     hidden = go.Figure(drawn)
     hidden.data[-2].visible = hidden.data[-1].visible = False
-    return kit.choose({"with random plans": drawn, "without": hidden}, "with random plans")
+    return layout.choose({"with random plans": drawn, "without": hidden}, "with random plans")
 
 
 def score_bars(plan: DropPlan) -> go.Figure:
@@ -205,7 +209,7 @@ def score_bars(plan: DropPlan) -> go.Figure:
     title = f"By {_score(plan)}, {plan.model} needs {kit.most(frame, 'score', -1)['component']} least of its {part}s"
     y = "−" * (plan.score in LOWER_IS_BETTER) + _score(plan) + f", {frame.attrs['units']['score']}".removesuffix(", ")
     x, subtitle = axes.component_axis(frame, kit.STREAM), f"{source} {goes}, numbered from the first to go."
-    return kit.finish(go.Figure(traces), title, subtitle, x=x, y=y, barmode="overlay")
+    return layout.finish(go.Figure(traces), title, subtitle, x=x, y=y, barmode="overlay")
 
 
 def _score(plan: DropPlan) -> str:
@@ -250,4 +254,6 @@ def weight_bars(reweighting: Reweighting) -> go.Figure:
     subtitle = f"1: the model itself, 0: zero-ablated. On {int(after['rows'])} held-out rows {'; '.join(changes)}. "
     subtitle += f"Learned from {int(reweighting.is_train.sum())} rows."
     figure = go.Figure(kit.bars(frame, "weight", base=1.0)).add_hline(y=1, line={"width": 1})
-    return kit.finish(figure, title, subtitle, x=axes.component_axis(frame, kit.STREAM), y="weight", barmode="overlay")
+    return layout.finish(
+        figure, title, subtitle, x=axes.component_axis(frame, kit.STREAM), y="weight", barmode="overlay"
+    )

@@ -1,0 +1,189 @@
+"""Models against their size: every quantity of a study, and the information of components, a panel each."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from ..._checks import choice
+from ...components import Unit
+from ...errors import InputError
+from .. import axes, kit, layout, style
+from .information import TERMS
+from .study import QUANTITIES
+
+if TYPE_CHECKING:
+    from ...studies.study import Study
+
+_SIZES = {"members": "components |L|", "parameters": "parameters"}
+SHUFFLED = "shuffled rows"
+
+
+def size_panels(study: Study, unit: Unit = "sublayer", against: str = "members") -> go.Figure:
+    """Draw accuracy, MSE, bias, diversities and cross-entropy of every model, mean over tasks, against its size.
+
+    Models that reuse their blocks are diamonds. Whiskers are 95 % over rows, in all tasks together; the dashed line
+    is the uniform prediction's. Buttons exchange numbers of components and of parameters. Models that lack a task are
+    left out.
+    """
+    names = {
+        name: f"{name.replace('centered', '(centered)')}, {QUANTITIES[name][0]}"
+        for name in QUANTITIES
+        if name not in ("logit difference", "uniform", "entropy")
+    }
+    means = _means(study, unit, list(names)).assign(series="mean over tasks")
+    uniform = study.table(unit)["uniform"]["Avg."].dropna()
+    levels = {name: [float(uniform.iloc[0])] for name in ("MSE", "bias")} if len(uniform) else {}
+    lowest = means.groupby("panel")["value"].min()
+    logarithmic = [name for name in names if name.startswith("diversity") and lowest.get(name, 0.0) > 0]
+    subtitle = (
+        "A mark is a model, its mean over tasks with a 95 % interval over rows. Dashed: the uniform prediction. "
+        "Diversity is a mean over components and falls with their number; |L|² × diversity does not by itself."
+    )
+    title = f"{means['model'].nunique()} models against their size, unit {unit}"
+    return _panels(means, names, levels, "uniform prediction", logarithmic, against, title, subtitle)
+
+
+def information_of(study: Study, estimator: str = "gaussian", unit: Unit = "sublayer", **options: Any) -> go.Figure:
+    """Draw `information_panels` of a study; options are those of `Study.information`, and `against`."""
+    against = options.pop("against", "members")
+    for name in options:
+        choice("option", name, inspect.signature(study.information).parameters)
+    return information_panels(study.information(estimator, unit, **options), study.models(unit), against)
+
+
+def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str = "members") -> go.Figure:
+    """Draw the information of every model's components about the label, in bits, against size; a color per task.
+
+    Args:
+        frame: What `Study.information` gives, of one estimator.
+        models: What `Study.models` gives.
+
+    Gray is the estimate of shuffled rows. Joint information cannot exceed its task's H(Y), a dashed line for each that
+    differs: where it does, the estimator's assumption does not hold. Raises InputError for a frame of several
+    estimators, and one without an estimate of these models.
+    """
+    if frame["estimator"].nunique() != 1:
+        raise InputError(f"the frame has the estimators {', '.join(frame['estimator'].unique())}: give those of one.")
+    rows = frame.rename(columns={"bits": "value", "term": "panel", "task": "series"}).drop(columns="members")
+    shuffled = rows.assign(series=SHUFFLED, value=rows["null"], low=rows["null_low"], high=rows["null_high"])
+    rows = pd.concat([rows, shuffled]).merge(models[["model", "members", "parameters", "reuses"]], on="model")
+    rows = rows.dropna(subset="value")
+    if rows.empty:
+        raise InputError("the frame has no estimate of these models: give the frames of one study and unit.")
+    levels = {"joint": np.unique(frame["label_entropy"].round(2)).tolist()}
+    cells = frame[frame["term"] == "joint"]
+    above = int((cells["lower_bound_low"] > cells["high"]).sum())
+    subtitle = (
+        f"From at least {frame['rows'].min()} rows, with 95 % intervals over rows. Dashed: H(Y) of each task; an "
+        "estimate above its own rests on an assumption that does not hold."
+        + (f" A variational lower bound lies above {above} of {len(cells)} estimates." if above else "")
+    )
+    title = f"Information of components about the label ({frame['estimator'].iloc[0]} estimate)"
+    names = {term: f"{'TC(U|Y)' if term.startswith('cond') else term}, bits" for term in TERMS}
+    return _panels(rows, names, levels, "H(Y)", (), against, title, subtitle)
+
+
+def _means(study: Study, unit: Unit, names: Sequence[str]) -> pd.DataFrame:
+    """One row per model and quantity: the mean over tasks, and the interval of a mean of independent tasks."""
+    from ...studies.tables import QUANTITIES
+
+    totals = study.totals()
+    totals = totals[totals["unit"] == unit]
+    tasks, blocks = totals["task"].nunique(), []
+    for name in names:
+        loss, term, factor = QUANTITIES[name]
+        rows = totals[(totals["loss"] == loss) & (totals["term"] == term)]
+        whole = rows.groupby("model", sort=False).filter(lambda part: len(part) == tasks)
+        # Each side by itself (Zou & Donner 2008): Wilson's intervals of accuracies are not symmetric, and end at 100 %.
+        sides = pd.DataFrame({"low": whole["mean"] - whole["low"], "high": whole["high"] - whole["mean"]}) ** 2
+        value = factor * whole.groupby("model", sort=False)["mean"].mean()
+        wide = factor * sides.groupby(whole["model"], sort=False).sum(min_count=tasks) ** 0.5 / tasks
+        frame = pd.DataFrame({"panel": name, "value": value, "low": value - wide["low"], "high": value + wide["high"]})
+        blocks.append(frame.reset_index())
+    models = study.models(unit)[["model", "members", "parameters", "reuses"]]
+    return pd.concat(blocks, ignore_index=True).merge(models, on="model")
+
+
+def _panels(
+    rows: pd.DataFrame,
+    names: Mapping[str, str],
+    levels: Mapping[str, list[float]],
+    level_name: str,
+    logarithmic: Sequence[str],
+    against: str,
+    title: str,
+    subtitle: str,
+) -> go.Figure:
+    """Panels of models against their size, with dashed lines at `levels`, and buttons for the two sizes."""
+    choice("against", against, _SIZES)
+    if rows.empty:
+        raise InputError("no model here has every task: run the others too.")
+    rows = rows.rename(columns={"low": "value_low", "high": "value_high"})
+    present, views = [name for name in names if (rows["panel"] == name).any()], {}
+    for size, label in _SIZES.items():
+        contents = [_models(rows, panel, size) for panel in present]
+        ends = [float(rows[size].min()), float(rows[size].max()), None]
+        for panel, traces in zip(present, contents, strict=True):
+            if panel in levels:
+                y = [height for level in levels[panel] for height in (level, level, None)]
+                traces.append(kit.line(ends * len(levels[panel]), y, dash="dash", name=level_name))
+        headings = [names[panel] for panel in present]
+        apart: dict[str, Any] = {"shared_xaxes": False, "shared_yaxes": False}
+        figure = layout.panels(contents, headings, 2, gap=0.3, across=0.12, **apart)
+        for number, panel in enumerate(present):
+            if panel in logarithmic:
+                shown = rows.loc[rows["panel"] == panel, ["value", "value_low", "value_high"]]
+                figure.update_yaxes(axes.log_axis(shown), **layout.cell(number, 2))
+            if number + 2 >= len(present):  # panels that have none below them
+                figure.update_xaxes(title_text=label, **layout.cell(number, 2))
+        views[label] = layout.finish(
+            figure, title, subtitle, x=_size_axis(rows, size), plot=220 * -(-len(present) // 2)
+        )
+    return layout.choose(views, _SIZES[against])
+
+
+def _models(rows: pd.DataFrame, panel: str, size: str) -> list[go.Scatter]:
+    """A panel's models: a trace for each series, and for those that reuse their blocks."""
+    series, traces = list(dict.fromkeys(rows["series"])), []
+    several = len([name for name in series if name != SHUFFLED]) > 1
+    for number, (name, reuses) in enumerate([(name, reuses) for name in series for reuses in (False, True)]):
+        members = rows[(rows["series"] == name) & (rows["reuses"] == reuses)]
+        if members.empty:
+            continue
+        part = members[members["panel"] == panel].assign(component=members["model"])
+        gray, color = name == SHUFFLED, style.SERIES[(number // 2 if several else reuses) % len(style.SERIES)]
+        sizes = [f"{row.members} components, {row.parameters:,} parameters" for row in part.itertuples()]
+        texts = kit.hover(part, {panel: "value"}, part["series"], sizes)
+        label = (name if several or gray else "models") + (", blocks reused" if reuses else "")
+        marker = {"size": 5 if gray else 8, "symbol": ("diamond" if reuses else "circle") + "-open" * gray}
+        traces.append(
+            kit.trace(part, size, "value", style.NEUTRAL if gray else color, texts, name=label, marker=marker)
+        )
+    return traces
+
+
+def _size_axis(rows: pd.DataFrame, size: str) -> dict[str, Any]:
+    """A logarithmic axis of sizes, with ticks at as many models as do not touch, the first and the last with them."""
+    sizes = np.unique(rows[size].to_numpy(dtype=float))
+    low, high = np.log10(sizes[[0, -1]])
+    apart, at = (high - low) / 4, [float(sizes[-1])]
+    for x in sizes[-2:0:-1]:
+        if np.log10(at[-1] / x) >= apart and np.log10(x) - low >= apart:
+            at.append(float(x))
+    at = [float(sizes[0]), *reversed(at)] if len(sizes) > 1 else at
+    room = 0.06 * max(high - low, 0.3)
+    return axes.ticks(at, [_short(x) for x in at]) | {"type": "log", "range": [low - room, high + room]}
+
+
+def _short(x: float) -> str:
+    """A count as on an axis: 9, 94k, 135M, 1.24B."""
+    for least, factor, letter in ((1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if x >= least:
+            return f"{x / factor:.4g}{letter}" if letter != "k" else f"{x / factor:.0f}k"
+    return f"{x:.0f}"

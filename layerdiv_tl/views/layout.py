@@ -1,0 +1,237 @@
+"""Panels of a figure, its title, buttons and legend, and the room that each takes; here all text is escaped.
+
+Figures write plain text, in which "\\n" begins a line. `finish` alone escapes it, so that no name of a model or token
+becomes markup.
+"""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.basedatatypes import BaseTraceType
+from plotly.subplots import make_subplots
+
+from . import style
+
+# Characters that fit 400 pixels: of a title's line, of the text below it, of a button, of a row of buttons.
+_TITLE, _LINE, _BUTTON, _ROW = 40, 58, 30, 40
+# What holds text in a trace.
+_TEXTS = ("name", "legendgroup", "text", "hovertext", "x", "y", "customdata")
+
+
+def panels(
+    contents: Sequence[Iterable[BaseTraceType]],
+    headings: Iterable[str] = (),
+    columns: int = 1,
+    *,
+    units: Iterable[str] = (),
+    x_title: str | None = None,
+    gap: float = 0.2,
+    across: float = 0.03,
+    **options: Any,
+) -> go.Figure:
+    """Lay out panels row by row, each with its traces; the first trace of a legend group stands in the legend.
+
+    `units` are the y titles of the rows; `x_title` stands below the lowest panel of each column. `gap` and `across` are
+    the space below a panel, as a share of its height, and between columns, as a share of the figure. Other options
+    are those of `make_subplots`.
+    """
+    rows = -(-len(contents) // columns)
+    shared = {"shared_xaxes": columns == 1 or "all", "shared_yaxes": columns > 1 and "all"}
+    spacing = {"horizontal_spacing": across, "vertical_spacing": gap / rows}
+    figure = make_subplots(rows, columns, subplot_titles=list(headings) or None, **(spacing | shared | options))
+    figure.update_annotations(font={"size": 13}, **({"x": 0, "xanchor": "left"} if columns == 1 else {}))
+    named = set()
+    for number, traces in enumerate(contents):
+        for trace in traces:
+            if trace.legendgroup and trace.showlegend is None:
+                trace.showlegend = trace.legendgroup not in named
+                named.add(trace.legendgroup)
+            figure.add_trace(trace, **cell(number, columns))
+    for row, unit in enumerate(units, start=1):
+        figure.update_yaxes(title_text=unit, row=row, col=1)
+    if x_title is not None:
+        for number in range(max(0, len(contents) - columns), len(contents)):  # panels that have none below them
+            figure.update_xaxes(title_text=x_title, **cell(number, columns))
+    return figure
+
+
+def cell(number: int, columns: int = 1) -> dict[str, int]:
+    """Row and column of a panel."""
+    return {"row": number // columns + 1, "col": number % columns + 1}
+
+
+def finish(
+    figure: go.Figure,
+    title: str,
+    subtitle: str = "",
+    *,
+    plot: int = 320,
+    below: int = 0,
+    x: str | Mapping[str, Any] = "",
+    y: str | Mapping[str, Any] = "",
+    **layout: Any,
+) -> go.Figure:
+    """Give a figure its title, its axes and its room, and escape all its text.
+
+    `plot` is the height of the panels in pixels, `below` what tick labels need beneath them beyond one line; `x` and
+    `y` are all panels' axes, or only the title. The rest is plotly's layout.
+    """
+    figure.update_layout(title={"text": title, "subtitle": {"text": " ".join(subtitle.split())}}, **layout)
+    for update, axis in ((figure.update_xaxes, x), (figure.update_yaxes, y)):
+        if axis:
+            update({"title_text": axis} if isinstance(axis, str) else axis)
+    _escape(figure)
+    figure.update_layout(template=style.template(style.BOTH), legend=style.LEGEND_BELOW)
+    return _room(figure, plot, below + 64)
+
+
+def _room(figure: go.Figure, plot: int, below: int) -> go.Figure:
+    """Set margins and height by the lines of the title and the legend, and by whether there are buttons."""
+    names = [trace.name for trace in figure.data if trace.name and trace.showlegend is not False]
+    names += [shape.name for shape in figure.layout.shapes if shape.name and shape.showlegend]
+    # Every name takes its letters and a mark; a row of a figure of 400 pixels has room for some 50 letters.
+    legend = sum(len(name) + 7 for name in dict.fromkeys(names)) // 50 + 1 if len(names) > 1 else 0
+    title, subtitle = (figure.layout.title.text or ""), (figure.layout.title.subtitle.text or "")
+    lines, more = (subtitle.count("<br>") + 1 if subtitle else 0), title.count("<br>")
+    headings, menus = len(figure.layout.annotations) > 0, len(figure.layout.updatemenus) > 0
+    top = 52 + 22 * more + 18 * lines + (42 if menus else 0) + (26 if headings else 10)
+    row = {"y": 1, "yanchor": "bottom", "pad": {"b": 30 if headings else 12, "t": 0, "l": 0, "r": 0}}
+    bottom = below + 22 * legend + (10 if legend else 0)
+    return figure.update_layout(
+        title={"yref": "container", "y": 1, "yanchor": "top", "pad": {"t": 14 + 12 * more, "l": 16}},
+        height=top + plot + bottom,
+        margin={"t": top, "b": bottom},
+        updatemenus=[row] * len(figure.layout.updatemenus),
+        meta={"plot": plot, "below": below},
+    )
+
+
+def _escape(figure: go.Figure) -> None:
+    """Escape all text of a figure, and turn its line breaks into plotly's; the first line of a hover is bold."""
+    for trace in figure.data:
+        for name in _TEXTS:
+            if name in trace and (value := trace[name]) is not None and _has_text(value):
+                trace[name] = _markup(value, bold=name == "hovertext")
+    layout = figure.layout
+    layout.title.text = _wrapped(layout.title.text, _TITLE)
+    layout.title.subtitle.text = _wrapped(layout.title.subtitle.text, _LINE)
+    for note in layout.annotations:
+        note.text = _markup(note.text)
+    for axis in (*figure.select_xaxes(), *figure.select_yaxes()):
+        axis.title.text = _markup(axis.title.text)
+        for name in ("ticktext", "categoryarray"):
+            if axis[name] is not None:
+                axis[name] = _markup(axis[name])
+
+
+def _has_text(value: Any) -> bool:
+    return isinstance(value, str) or np.asarray(value).dtype.kind in "OU"
+
+
+def _markup(value: Any, bold: bool = False) -> Any:
+    """Text in plotly's markup; in lists of any depth; numbers as they are."""
+    if isinstance(value, str):
+        first, *more = html.escape(value, quote=False).split("\n")
+        return "<br>".join([f"<b>{first}</b>" if bold else first, *more])
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_markup(item, bold) for item in value]
+    return value
+
+
+def _wrapped(text: str | None, width: int) -> str:
+    """Text in lines that fit, escaped."""
+    lines = [line for part in (text or "").split("\n") for line in textwrap.wrap(part, width, break_on_hyphens=False)]
+    return str(_markup("\n".join(lines)))
+
+
+def retitle(figure: go.Figure, title: str | None = None, remark: str = "") -> go.Figure:
+    """Exchange the title of a finished figure, and add a sentence below it, also where its buttons exchange that."""
+    if title:
+        figure.layout.title.text = _wrapped(title, _TITLE)
+    if remark:
+        added, name = _wrapped(remark, _LINE), "title.subtitle.text"
+        figure.layout.title.subtitle.text = "<br>".join(filter(None, [figure.layout.title.subtitle.text, added]))
+        for button in (button for menu in figure.layout.updatemenus for button in menu.buttons):
+            data, layout = button.args
+            if name in layout:
+                button.args = [data, layout | {name: f"{layout[name]}<br>{added}"}]
+    return _room(figure, figure.layout.meta["plot"], figure.layout.meta["below"])
+
+
+def choose(views: Mapping[str, go.Figure], shown: str, **look: Any) -> go.Figure:
+    """One of several finished figures, with a button for each, which puts in place whatever differs.
+
+    The figures have the same traces in the same order. Buttons that have no room side by side are a menu; options are
+    those of plotly's `updatemenu`. A single figure has no button.
+    """
+    figure = go.Figure(views[shown])
+    if len(views) < 2:
+        return figure
+    traces = {name: [dict(_leaves(trace.to_plotly_json())) for trace in view.data] for name, view in views.items()}
+    layouts = {name: dict(_leaves(_frameless(view.layout.to_plotly_json()))) for name, view in views.items()}
+    paths = {
+        path: None
+        for others in traces.values()
+        for own, other in zip(traces[shown], others, strict=True)
+        for path in {**own, **other}
+        if not _same(own.get(path), other.get(path))
+    }
+    keys = {
+        key: None
+        for other in layouts.values()
+        for key in {**layouts[shown], **other}
+        if not _same(layouts[shown].get(key), other.get(key))
+    }
+    buttons = [
+        {
+            "label": str(_markup(clipped(name, _BUTTON))),
+            "method": "update",
+            "args": [
+                {path: [_plain(trace.get(path)) for trace in traces[name]] for path in paths},
+                {key: _plain(layouts[name].get(key)) for key in keys},
+            ],
+        }
+        for name in views
+    ]
+    wide = sum(len(name) + 3 for name in views) > _ROW
+    place: dict[str, Any] = {"type": "dropdown" if wide else "buttons", "direction": "down" if wide else "right"}
+    place |= {"x": 0, "xanchor": "left", "showactive": True}
+    menu = place | {"buttons": buttons, "active": list(views).index(shown)} | look
+    figure.update_layout(updatemenus=[*figure.layout.updatemenus, menu])
+    return _room(figure, figure.layout.meta["plot"], figure.layout.meta["below"])
+
+
+def _frameless(layout: dict[str, Any]) -> dict[str, Any]:
+    """A layout without what all views share: the template, the buttons and the size."""
+    return {name: value for name, value in layout.items() if name not in ("template", "updatemenus", "meta")}
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of nested dicts and lists of dicts with its path, as plotly writes it: `shapes[0].y0`."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{path}.{name}" if path else name)
+    elif isinstance(value, list | tuple) and value and all(isinstance(item, dict) for item in value):
+        for number, inner in enumerate(value):
+            yield from _leaves(inner, f"{path}[{number}]")
+    else:
+        yield path, value
+
+
+def _same(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and np.array_equal(np.asarray(a, dtype=object), np.asarray(b, dtype=object))
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def clipped(text: str, width: int = 24) -> str:
+    """A name of a model or task, cut where it would push the figure aside."""
+    return text if len(text) <= width else text[: width - 1] + "…"
