@@ -12,8 +12,8 @@ import pandas as pd
 
 from .html import quoted
 
-# Ticks of components or layers, of tokens, and characters of a name at a row and beneath a column.
-_LAYERS, _TOKENS, _ROW, _COLUMN = 10, 20, 22, 14
+# Ticks of tokens, and characters of a name at a row and beneath a column.
+_TOKENS, _ROW, _COLUMN = 20, 22, 18
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -29,15 +29,17 @@ def component_axis(frame: pd.DataFrame, title: str | None = None) -> dict[str, A
 
 
 def _apart(starts: dict[str, int], count: int) -> tuple[list[int], list[str]]:
-    """The positions and names of those ticks that keep apart; every n-th of the layers, and others between them."""
-    layers = [name for name in starts if name.startswith("L")]
-    regular = set(layers[:: max(1, -(-len(layers) // _LAYERS))])
-    kept: list[str] = []
-    for name in starts:
-        # A letter takes 7 pixels of some 290 that a figure of 400 has for its panel.
-        room = count * (3.5 * (len(name) + len(kept[-1])) + 10) / 290 if kept else 0
-        if (name in regular or name not in layers) and (not kept or starts[name] - starts[kept[-1]] >= room):
-            kept.append(name)
+    """The positions and names of those ticks that keep apart: every n-th of the layers, and all that is in none."""
+    layers, kept = [name for name in starts if name.startswith("L")], list[str]()
+    for every in range(1, len(starts) + 1):
+        wanted, kept = [name for name in starts if name not in layers or name in layers[::every]], []
+        for name in wanted:
+            # A letter takes 7 pixels of some 290 that a figure of 400 has for its panel.
+            room = (3.5 * (len(name) + len(kept[-1])) + 10) / 290 if kept else 0.0
+            if not kept or (starts[name] - starts[kept[-1]]) / count >= room:
+                kept.append(name)
+        if {*wanted} - {*layers[:1]} <= {*kept}:  # the first layer may give way to the embedding
+            break
     return [starts[name] for name in kept], kept
 
 

@@ -287,7 +287,7 @@ def extreme_names(
         if len(named) < most and far and (shares[i] >= 0).all():
             named.append(i)
     look: dict[str, Any] = {"mode": "text", "textfont": {"size": 11}, "hoverinfo": "skip", "showlegend": False}
-    left = np.where(np.abs(shares[:, 0] - at) < 0.25, shares[:, 0] < at, shares[:, 0] > 0.6)
+    left = np.where(np.abs(shares[:, 0] - at) < 0.25, shares[:, 0] < at, shares[:, 0] > 0.6) & (shares[:, 0] > 0.2)
     places = [f"top {'left' if left[i] else 'right'}" for i in named]
     labels = list(names)
     texts = [f"\u2002{labels[i]}\u2002" for i in named]

@@ -96,7 +96,8 @@ def _room(figure: go.Figure, plot: int, below: int) -> go.Figure:
     names = [trace.name for trace in figure.data if trace.name and trace.showlegend is not False]
     names += [shape.name for shape in figure.layout.shapes if shape.name and shape.showlegend]
     # Every name takes its letters and a mark; a row of a figure of 400 pixels has room for some 50 letters.
-    legend = sum(len(name) + 7 for name in dict.fromkeys(names)) // 50 + 1 if len(names) > 1 else 0
+    names = list(dict.fromkeys(names))
+    legend = sum(len(name) + 7 for name in names) // 50 + 1 if len(names) > 1 else 0
     title, subtitle = (figure.layout.title.text or ""), (figure.layout.title.subtitle.text or "")
     lines, more = (subtitle.count("<br>") + 1 if subtitle else 0), title.count("<br>")
     headings, menus = len(figure.layout.annotations) > 0, len(figure.layout.updatemenus) > 0
@@ -106,6 +107,7 @@ def _room(figure: go.Figure, plot: int, below: int) -> go.Figure:
     return figure.update_layout(
         title={"yref": "container", "y": 1, "yanchor": "top", "pad": {"t": 14 + 12 * more, "l": 16}},
         height=top + plot + bottom,
+        showlegend=len(names) > 1 and figure.layout.showlegend is not False,
         margin={"t": top, "b": bottom},
         updatemenus=[row] * len(figure.layout.updatemenus),
         meta={"plot": plot, "below": below},

@@ -116,6 +116,7 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
     `autocolorscale=True`, with zmin = −zmax where zero divides.
     """
     small = {"size": 12, "color": theme.muted}
+    bar = {"title": {"font": small}, "tickfont": small, "exponentformat": "power"}
     axis = {
         "gridcolor": theme.grid,
         "linecolor": theme.grid,
@@ -130,7 +131,9 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
         "exponentformat": "power",
     }
     return go.layout.Template(
-        data={"heatmap": [go.Heatmap(colorbar={"title": {"font": small}, "tickfont": small})]},
+        data={
+            "heatmap": [go.Heatmap(colorbar={"title": {"font": small}, "tickfont": small, "exponentformat": "power"})]
+        },
         layout={
             "font": {"family": FONT, "size": 13, "color": theme.ink},
             "title": {

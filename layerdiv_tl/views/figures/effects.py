@@ -30,7 +30,7 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     """
     if "direct" not in effects.effects:
         return total_bars(effects, on)
-    frame, end = effects.frame(), _ENDS[on]
+    frame, end = _frame(effects), _ENDS[on]
     direct, total = f"direct{end}", f"total{end}"
     texts, said = kit.hover(frame, [direct, total, f"indirect{end}"]), kit.intervals(frame)
     if len(effects.labels) < LEAST:  # no intervals
@@ -56,7 +56,7 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
 
 def total_bars(effects: Effects, on: On = "logit difference") -> go.Figure:
     """Draw the total effect of every component along depth, with 95 % intervals, and of groups after them."""
-    frame, name = effects.frame(), f"total{_ENDS[on]}"
+    frame, name = _frame(effects), f"total{_ENDS[on]}"
     most = kit.most(frame, name)["component"]
     title = f"{most} has the largest total effect on the {on} of {effects.model}"
     return kit.component_bars(frame, {name: ""}, title, _about(effects), plot=320)
@@ -127,6 +127,13 @@ def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
     return layout.finish(figure, title, subtitle, x=axes.component_axis(columns, "later component"), y=y, plot=460)
 
 
+def _frame(effects: Effects) -> pd.DataFrame:
+    """The frame, whose last rows are groups."""
+    frame = effects.frame()
+    frame.loc[frame.index[len(effects.components) :], "module"] = "group"
+    return frame
+
+
 def _about(effects: Effects) -> str:
     rows = f"{len(effects.labels)} rows" + (f" of {effects.source}" if effects.source != "prompts" else "")
     where = "all tokens" if effects.positions == "all" else "the last token"
@@ -152,7 +159,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     x, y = frame["logit_difference"].to_numpy(), frame["size"].to_numpy()
     beyond = frame["accuracy"].to_numpy() - chance
     most = float(np.abs(beyond).max()) or chance
-    bar = {"title": {"text": "right alone", "side": "right"}, "thickness": 12, "outlinewidth": 0}
+    bar = {"title": {"text": "right alone", "side": "right", "font": {"size": 12}}, "thickness": 12, "outlinewidth": 0}
     bar |= {"tickvals": [-most, 0, most], "ticktext": [f"{chance + v:.0%}" for v in (-most, 0, most)]}
     bar |= {"y": 1, "yanchor": "top", "len": 0.5} if several else {}
     marker = {"cmin": -most, "cmax": most, "autocolorscale": True, "colorbar": bar, "size": 10}

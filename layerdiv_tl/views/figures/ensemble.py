@@ -257,7 +257,7 @@ def module_shares(decomposition: Decomposition) -> go.Figure:
             contents[-1] += kit.bars(
                 frame, name, kit.hover(frame, [name], told), places=place + offsets, width=0.92 * width
             )
-            line = {"symbol": "line-ew-open", "size": 16, "line": {"width": 2.5}}
+            line = {"symbol": "line-ew-open", "size": 8, "line": {"width": 2.5}}
             contents[-1].append(kit.trace(frame, place + offsets, "member_share", texts=told, marker=line))
     figure = layout.panels(contents, parts if len(parts) > 1 else [], len(parts), across=0.06, shared_xaxes=False)
     column = column_of(frame, "diversity_share", parts[-1])

@@ -104,7 +104,7 @@ def bound_marks(bounds: Bounds) -> go.Figure:
     )
     errors = frame.set_index("component")["error"]
     seen = errors[~is_bound]
-    title = f"{seen.idxmin()} errs in {seen.min():.1%} of rows; Fano's bound is {errors[_BOUNDS['fano']]:.1%} (Eq. 12)"
+    title = f"Errors of {seen.min():.1%} ({seen.idxmin()}); Fano's bound is {errors[_BOUNDS['fano']]:.1%} (Eq. 12)"
     subtitle = (
         f"From I(U; Y) ≥ {style.number(bounds.information)} of {style.number(bounds.label_entropy)} bits, by a "
         "cross-validated classifier. Pale: a lower bound that needs I from above, so it may be passed."

@@ -250,10 +250,11 @@ def weight_bars(reweighting: Reweighting) -> go.Figure:
         f"{word} {shown(before, name)} → {shown(after, name)}, gain {shown(after, name + '_gain')}"
         for word, name in (("accuracy", "accuracy"), ("cross-entropy", "cross_entropy"))
     ]
-    title = f"Weights raise held-out accuracy from {before['accuracy']:.3g} to {after['accuracy']:.3g}"
+    title = f"Weights change held-out accuracy from {before['accuracy']:.3g} to {after['accuracy']:.3g}"
     subtitle = f"1: the model itself, 0: zero-ablated. On {int(after['rows'])} held-out rows {'; '.join(changes)}. "
     subtitle += f"Learned from {int(reweighting.is_train.sum())} rows."
-    figure = go.Figure(kit.bars(frame, "weight", base=1.0)).add_hline(y=1, line={"width": 1})
+    marks = kit.by_module(frame, np.arange(len(frame)), "weight", showlegend=False)
+    figure = go.Figure([*kit.bars(frame, "weight", base=1.0, width=0.35), *marks]).add_hline(y=1, line={"width": 1})
     return layout.finish(
         figure, title, subtitle, x=axes.component_axis(frame, kit.STREAM), y="weight", barmode="overlay"
     )

@@ -31,10 +31,11 @@ def size_panels(study: Study, unit: Unit = "sublayer", against: str = "members")
     is the uniform prediction's. Buttons exchange numbers of components and of parameters. Models that lack a task are
     left out.
     """
+    left_out = ("logit difference", "uniform", "entropy")
     names = {
-        name: f"{name.replace('centered', '(centered)')}, {QUANTITIES[name][0]}"
-        for name in QUANTITIES
-        if name not in ("logit difference", "uniform", "entropy")
+        name: f"{name.replace('diversity_logit', '|L|² × diversity').replace(' centered', ', centered')}, {measured_in}"
+        for name, (measured_in, *_) in QUANTITIES.items()
+        if name not in left_out
     }
     means = _means(study, unit, list(names)).assign(series="mean over tasks")
     uniform = study.table(unit)["uniform"]["Avg."].dropna()

@@ -211,7 +211,7 @@ def share_bars(
         traces.append(kit.trace(edges, edges["edge"], edges["row"], style.LIGHT.paper, edges["component"], **look))
         contents.append(traces)
         headings.append(f"{term}, {gauge}")
-    figure = layout.panels(contents, headings, 2, across=0.08, gap=0.4, shared_xaxes=False)
+    figure = layout.panels(contents, headings, 2, across=0.14, gap=0.4, shared_xaxes=False)
     means = shares[shares["term"] == "diversity"].groupby("module")[["share"]].mean().reset_index()
     most = kit.most(means, "share")
     title = f"{style.MODULE_NAME[most['module']]} holds most of the diversity: {most['share']:.0%} on average"
