@@ -131,9 +131,7 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
         "exponentformat": "power",
     }
     return go.layout.Template(
-        data={
-            "heatmap": [go.Heatmap(colorbar={"title": {"font": small}, "tickfont": small, "exponentformat": "power"})]
-        },
+        data={"heatmap": [go.Heatmap(colorbar=bar)]},
         layout={
             "font": {"family": FONT, "size": 13, "color": theme.ink},
             "title": {
