@@ -164,7 +164,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     bar |= {"y": 1, "yanchor": "top", "len": 0.5} if several else {}
     marker = {"cmin": -most, "cmax": most, "autocolorscale": True, "colorbar": bar, "size": 10}
     marker |= {"line": {"width": 1, "color": style.NEUTRAL}}
-    ends = axes.linear_axis(x, 0.12), axes.log_axis(y)
+    whole = frame[["logit_difference", "logit_difference_low", "logit_difference_high"]]
+    ends = axes.linear_axis(whole, 0.03), axes.log_axis(y)
     names = kit.extreme_names(frame["component"], x, y, ends, [x, y, np.abs(x)])
     named, texts = frame[np.isin(x, names.x)], kit.hover(frame, ["logit_difference", "accuracy", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})

@@ -139,7 +139,9 @@ def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",)) -> go.Figu
         figure.add_trace(kit.trace(dips, "members", "joint", _COLORS["joint"], marker=ring, name="dips", error_y=None))
     figure.add_hline(y=curve.label_entropy, line=kit.DOTTED)
     title = f"{style.number(frame['joint'].iloc[-1])} bits with all members, added {_ORDERS[curve.order]}"
-    subtitle = f"{curve.statement} Dotted: H(Y) = {style.number(curve.label_entropy)} bits. {' '.join(curve.warnings[:1])}"
+    subtitle = (
+        f"{curve.statement} Dotted: H(Y) = {style.number(curve.label_entropy)} bits. {' '.join(curve.warnings[:1])}"
+    )
     return layout.finish(figure, title, subtitle, x="members", y="bits", plot=360)
 
 
