@@ -197,7 +197,12 @@ def grid(shape: Sequence[int], at: tuple[Any, ...], values: Any, texts: Any) -> 
 
 
 def most(frame: pd.DataFrame, column: str, sign: int = 0) -> Any:
-    """The row with the largest value of a column times `sign`; for 0 the one with the largest absolute value."""
+    """The row with the largest value of a column times `sign`; for 0 the one with the largest absolute value.
+
+    Raises InputError for a frame without rows.
+    """
+    if frame.empty:
+        raise InputError(f"there is nothing to draw: no row has a {column.replace('_', ' ')}.")
     values = frame[column].to_numpy(dtype=float)
     return frame.iloc[int(np.nan_to_num(sign * values if sign else np.abs(values), nan=-np.inf).argmax())]
 
