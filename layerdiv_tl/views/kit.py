@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from ..errors import InputError
 from . import axes, layout, style
 
 STREAM = "component, in stream order"
