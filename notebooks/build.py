@@ -2,7 +2,7 @@
 
     python notebooks/build.py [NAME …] [--out FOLDER] [--jobs N]
 
-Needs `pip install 'layerdiv-tl[test]'`. The notebooks themselves, the student edition, hold no outputs and no
+Needs `pip install -e '.[test]'`. The notebooks themselves, the student edition, hold no outputs and no
 solutions; these come from `layerdiv_tl.teaching`. A page needs no network: plotly.js is in it, formulas are MathML.
 """
 

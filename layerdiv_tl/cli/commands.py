@@ -389,13 +389,12 @@ def _print_list(
 def run_docs(options: argparse.Namespace) -> int:
     """The reference as offline pages: every public name, the papers' equations, the architectures.
 
-    Build the reference from the docstrings and open it in a browser. It needs pdoc: pip install 'layerdiv-
-    tl[docs]'.
+    Build the reference from the docstrings and open it in a browser. It needs pdoc: pip install pdoc.
     """
     try:
         import pdoc
     except ImportError as error:
-        raise InputError("the reference is built by pdoc: pip install 'layerdiv-tl[docs]'.") from error
+        raise InputError("the reference is built by pdoc: pip install pdoc.") from error
     out = made_folder(options.out, Path(options.out))
     pdoc.render.configure(docformat="google")
     with warnings.catch_warnings(action="ignore"):  # annotations that only type checkers import

@@ -42,7 +42,7 @@ def lm_eval_rows(name: str, data: Any, limit: int | None) -> Rows:
             source = f"Hugging Face {task.DATASET_PATH} {task.DATASET_NAME or ''}".strip()
         else:
             given = read_rows(data, (bare, name.replace("/", "_")))
-            datasets, source = import_optional("datasets", "pip install 'layerdiv-tl[datasets]'"), given.source
+            datasets, source = import_optional("datasets", "pip install datasets"), given.source
             with _reading(name, source):
                 rows = datasets.Dataset.from_list([dict(row) for row in given.rows])
                 splits = defaultdict(lambda: rows, dict.fromkeys(("train", "validation", "test"), rows))
@@ -57,7 +57,7 @@ def lm_eval_rows(name: str, data: Any, limit: int | None) -> Rows:
 @functools.cache
 def _manager() -> Any:
     """lm-eval's index of its tasks: thousands of files, read once."""
-    return import_optional("lm_eval.tasks", "pip install 'layerdiv-tl[lm-eval]'").TaskManager()
+    return import_optional("lm_eval.tasks", "pip install lm-eval datasets").TaskManager()
 
 
 def _load(known: Any, spec: Any) -> Any:

@@ -163,7 +163,7 @@ def hub_rows(path: str, config: str | None, split: str, name: str) -> Rows:
 
 
 def _saved_rows(folder: Path, split: str) -> Rows:
-    datasets = import_optional("datasets", "pip install 'layerdiv-tl[datasets]', or write the rows as JSONL")
+    datasets = import_optional("datasets", "pip install datasets, or write the rows as JSONL")
     try:
         rows = datasets.load_from_disk(str(folder))
     except Exception as error:
@@ -183,7 +183,7 @@ def asking_hub(what: str, instead: str) -> Iterator[Any]:
     """
     from huggingface_hub import constants
 
-    datasets = import_optional("datasets", f"pip install 'layerdiv-tl[datasets]', or {instead}")
+    datasets = import_optional("datasets", f"pip install datasets, or {instead}")
     before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
     try:
         if unreachable():

@@ -293,7 +293,7 @@ def task(
             means", "options": ["a", "b"], "label": "gold", "data": "rows.csv"}`, with `name`, `license`, `train`,
             `limit`, or `templates` by name instead of `template`, if wanted; its paths are relative. With options of
             each prompt: a `.jsonl` file of rows `{"prompt": "2 + 2 =", "options": [" 4", " five"], "label": 0}`, and
-            `lm_eval/…`, a multiple-choice task of EleutherAI's `lm-eval` (`pip install 'layerdiv-tl[lm-eval]'`) as
+            `lm_eval/…`, a multiple-choice task of EleutherAI's `lm-eval` (`pip install lm-eval datasets`) as
             that package renders it; neither takes a template or shots.
         data: The rows: a folder with `<name>.jsonl` (or .json, .csv, .parquet) in the columns of the Hugging Face data
             set, such a file itself, a pandas frame, or a `datasets.Dataset`. Without it the paper's tasks come from

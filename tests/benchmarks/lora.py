@@ -2,7 +2,7 @@
 
     python tests/benchmarks/lora.py DATA [--task sst2] [--seconds 60]
 
-DATA is a folder with the tasks' rows, `<name>.jsonl`. Needs `pip install 'layerdiv-tl[adapters]'`.
+DATA is a folder with the tasks' rows, `<name>.jsonl`. Needs `pip install peft`.
 """
 
 from __future__ import annotations

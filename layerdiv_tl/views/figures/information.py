@@ -66,8 +66,10 @@ def term_bars(information: Information) -> go.Figure:
         marker = {"size": 10, "symbol": "diamond-open", "line": {"width": 2}}
         traces.append(kit.trace(own, "bits", at, _COLORS["joint"], marker=marker, name="variational lower bound"))
     joint = frame.loc[frame["term"] == "joint", "bits"].iloc[0]
-    of = f"{joint:.3g} of {information.label_entropy:.3g} bits"
-    title = f"{len(information.components)} members hold {of} about the label"
+    members = f"{len(information.components)} members"
+    title = f"{members} hold {joint:.3g} of {information.label_entropy:.3g} bits about the label"
+    if information.exceeds_entropy:
+        title = f"No estimate: the joint information of {members} exceeds H(Y)"
     subtitle = f"{len(information.labels)} rows, {_METHODS[information.method]}. Dotted: H(Y)."
     subtitle = " ".join([subtitle, *information.warnings[:1]])
     figure = go.Figure(traces).add_vline(x=information.label_entropy, line=kit.DOTTED)
