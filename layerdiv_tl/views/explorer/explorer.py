@@ -100,9 +100,9 @@ class Explorer:
 
     def show(self, text: Any, target: Any = None, *, generate: int = 0) -> None:
         """Decompose another text and choose it; what else is chosen stays. Raises as `explore`."""
-        self._add(measure_text(self.model, text, target, generate))
+        self.add(measure_text(self.model, text, target, generate))
 
-    def _add(self, text: TextNumbers) -> None:
+    def add(self, text: TextNumbers) -> None:
         """Add a text, or let it replace one that is not shown, and choose its end."""
         full = len(self.texts) >= MOST_TEXTS
         number = next(i for i in range(MOST_TEXTS) if i != self._selection.text) if full else len(self.texts)

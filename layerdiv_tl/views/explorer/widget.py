@@ -4,22 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import anywidget
 import traitlets
 
 from ...errors import InputError
+from ...model.load import Model
 from .. import style
 from .data import CSS, SCRIPT, pack_attention, pack_promotions, pack_text
 from .effects import pack_effects
 from .measure import STEPS, TextNumbers, measure_text
+from .selection import Selection
 from .sources import TextSources, pack_sources, text_sources
 
-if TYPE_CHECKING:
-    from .explorer import Explorer
-
 _IDLE: dict[str, Any] = {"done": 0, "of": 0, "message": ""}
+
+
+class Explored(Protocol):
+    """What a widget shows: an `Explorer`."""
+
+    model: Model
+    texts: tuple[TextNumbers, ...]
+
+    @property
+    def selection(self) -> Selection:
+        """What is selected."""
+
+    @selection.setter
+    def selection(self, change: Any) -> None: ...
+
+    def add(self, text: TextNumbers) -> None:
+        """Add a text, or let it replace one that is not shown, and choose its end."""
+
+    def html(self) -> str:
+        """The page."""
 
 
 class _Superseded(Exception):
@@ -45,7 +64,7 @@ class ExplorerWidget(anywidget.AnyWidget):
     _traced: list[tuple[TextNumbers, TextSources]]
 
     @classmethod
-    def of(cls, explorer: Explorer) -> ExplorerWidget:
+    def of(cls, explorer: Explored) -> ExplorerWidget:
         """A widget of an explorer."""
         texts = [_packed(explorer, text) for text in explorer.texts]
         widget = cls(model=explorer.model.name, texts=texts, chosen=explorer.selection.record())
@@ -101,7 +120,7 @@ class ExplorerWidget(anywidget.AnyWidget):
 
         try:
             on_step(STEPS[0])
-            self._explorer._add(measure_text(self._explorer.model, text, targets or None, generate, on_step))
+            self._explorer.add(measure_text(self._explorer.model, text, targets or None, generate, on_step))
             self.progress = _IDLE
         except _Superseded:
             pass
@@ -143,5 +162,5 @@ class ExplorerWidget(anywidget.AnyWidget):
         return pack_sources(self._traced[0][1], text, [(content.get("position"), component)])
 
 
-def _packed(explorer: Explorer, text: TextNumbers) -> dict[str, Any]:
+def _packed(explorer: Explored, text: TextNumbers) -> dict[str, Any]:
     return {"core": pack_text(explorer.model, text), "attention": pack_attention(text), "promoted": []}
