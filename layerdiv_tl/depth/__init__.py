@@ -1,4 +1,4 @@
-"""Does a model use its depth? Interventions on its layers, one analysis a file.
+"""Does a model use its depth? Interventions on its layers, one analysis per file.
 
     ld.depth.residual_norms(model, texts)        norms and cosines of layers' outputs relative to the stream
     ld.depth.skip(model, texts)                  effects of skipping a layer on later layers and predictions
@@ -10,10 +10,10 @@
     ld.depth.drop_plan(model, task, budget)      which layers could be dropped, and the loss without them
     ld.depth.depth_score(model, questions)       whether answers of more hops depend on deeper layers
 
-Norms, skips, lens, erasure, gradients and score are those of *Do Language Models Use Their Depth Efficiently?* (arXiv
-2505.13898): the defaults are the rules of its released code, above all that the first token of a text, on which heads
-rest whatever it is, is left alone; other choices are named options. Texts are a text, a list of texts, a list of lists
-of token ids, or a `Task`, whose prompts are read; questions come from `ld.depth.questions(…)`.
+The norms, skips, lens, erasure, gradients and score are those of *Do Language Models Use Their Depth Efficiently?*
+(arXiv 2505.13898). The defaults follow its released code; in particular, the first token of a text, an attention sink,
+is left alone. Named options select other choices. Texts are a text, a list of texts, a list of lists of token ids, or a
+`Task`, whose prompts are used; questions come from `ld.depth.questions(…)`.
 """
 
 from ..ensemble.fits import Slope

@@ -1,4 +1,4 @@
-"""Heads and sublayers ablated by zero, a mean or another row's values, as patches of the engine."""
+"""Ablate heads and sublayers by zero, a mean or another row's values, as patches of the engine."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ Place = tuple[str, int | None, int | None]
 
 @dataclass(eq=False)
 class Ablations:
-    """What is ablated in some rows, and what takes its place.
+    """Ablations of a set of rows, and the values that replace ablated ones.
 
     Attributes:
         members: The components that each ablation ablates together.
-        rows, prompts: What is run, and how many tokens of every row are its prompt.
-        partners: The tokens of the row whose values each row takes, and how many of these are its prompt; only for
-            resampling.
-        weights: What each row counts in means.
+        rows, prompts: The rows that are run, and the number of prompt tokens in each.
+        partners: For resampling only: the tokens of the row that each row takes its values from, and the number of
+            prompt tokens in it.
+        weights: The weight of each row in means.
         means: By place, the mean over tokens of each kind (`_token_kinds`); filled for "mean" only.
-        seen: By block and place, what the places behind the latest patch held where rows are read.
+        seen: By block and place, the values that places behind the latest patch held where rows are read.
     """
 
     model: Model
@@ -55,7 +55,7 @@ class Ablations:
     seen: dict[tuple[int, str], Float[Tensor, "position _"]] = field(default_factory=dict)
 
     def patches(self, clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Patch]]:
-        """Every ablation of a batch of rows."""
+        """Yield every ablation of a batch of rows."""
         read, fill = self.rows.take(batch).places(clean), self._filling(batch)
         block_of = {place: block for block, place in enumerate(clean.layers)}
         for number, members in enumerate(self.members):
@@ -82,7 +82,7 @@ class Ablations:
             )
 
     def with_clean(self, clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Patch | None]]:
-        """The same after the pass as it is."""
+        """Yield the unpatched pass, then every ablation."""
         yield -1, None
         yield from self.patches(clean, batch)
 
@@ -95,7 +95,7 @@ class Ablations:
         ablated: Sequence[int | None] | None,
         value: Float[Tensor, "row token _"],
     ) -> Tensor | None:
-        """Ablate heads or all of a place, None for nothing, and keep what it then holds where rows are read."""
+        """Ablate heads or all of a place (None: nothing), and keep the values it then holds where rows are read."""
         held, (block, place) = value, key
         if ablated:
             goes = torch.ones(value.shape[-1], dtype=torch.bool, device=value.device)
@@ -106,7 +106,7 @@ class Ablations:
             left = torch.zeros_like(value)
             if fill is not None:
                 left = fill(("attn" if place == "heads" else place, *clean.layers[block])).to(value)
-                # Whole outputs are kept as the stream takes them.
+                # Whole outputs are stored as they are added to the stream.
                 left = left if place == "heads" else left / clean.scales[block, place]
             where = (clean.tokens if self.positions == "all" else read).to(value.device)
             held = torch.where(where[..., None] & goes, left, value)
@@ -119,7 +119,7 @@ class Ablations:
         return maps[0].count
 
     def _filling(self, batch: list[int]) -> Callable[[Place], Float[Tensor, "row token _"]] | None:
-        """What ablated places of some rows hold; None is zero."""
+        """Return the values that ablated places of some rows take; None means zero."""
         lengths = [len(self.rows.ids[row]) for row in batch]
         tables, index = dict(self.means), torch.zeros(len(batch), max(lengths), dtype=torch.long)
         if self.kind == "zero":
@@ -132,8 +132,8 @@ class Ablations:
             tables = dict(_held(run(self.model.architecture, *pad([ids for ids, _ in others]), self.unit)))
             begin = 0
             for i, (row, (other, end)) in enumerate(zip(batch, others, strict=True)):
-                # Aligned from the end of the prompt, where prompts of one template are alike; a first token only takes
-                # a first.
+                # Aligned from the end of the prompt, where prompts of one template are alike; a first token takes only
+                # a first one's values.
                 place = np.arange(lengths[i]) - self.prompts[row] + end
                 place = place.clip(min(1, end - 1), len(other) - 1)
                 place[0] = 0 if self.prompts[row] > 1 else end - 1
@@ -142,7 +142,7 @@ class Ablations:
         return lambda place: tables[place][index.to(tables[place].device)]
 
     def mean_values(self, weights: Float[np.ndarray, " row"], batch_tokens: int | None) -> dict[Place, Tensor]:
-        """The mean of every place over all rows' tokens of each kind, `[kind, width]`; rows count by their weights."""
+        """Average every place over all rows' tokens of each kind, `[kind, width]`, with rows weighted."""
         sums: dict[Place, Tensor] = {}
         counts = torch.zeros(4, dtype=torch.float64)
 
@@ -163,7 +163,7 @@ class Ablations:
 
 
 def _token_kinds(length: int, prompt: int) -> Int[Tensor, " token"]:
-    """0 for a row's first token, 1 for those between, 2 for the prompt's last one, 3 for those of its option."""
+    """Number each token's kind: 0 the row's first, 1 in between, 2 the prompt's last, 3 in its option."""
     kinds = torch.ones(length, dtype=torch.long)
     kinds[0] = 0
     kinds[prompt - 1], kinds[prompt:] = 2, 3
@@ -171,7 +171,7 @@ def _token_kinds(length: int, prompt: int) -> Int[Tensor, " token"]:
 
 
 def _held(done: Activations) -> Iterator[tuple[Place, Float[Tensor, "position _"]]]:
-    """Every place of a pass and what it held: heads' values, or a whole output as it was added to the stream."""
+    """Yield every place of a pass and its value: heads' values, or a whole output as added to the stream."""
     for output, repeat in zip(done.sublayer_outputs, done.repeats, strict=True):
         place = (output.sublayer.kind, output.sublayer.layer, repeat)
         yield place, output.output if output.values is None else output.values

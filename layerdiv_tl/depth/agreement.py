@@ -1,4 +1,4 @@
-"""Do direct measures of a sublayer rank sublayers as their ablation does?"""
+"""Compare how direct measures and ablation rank sublayers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .tokens import resamples
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-# Of `correlations`, which may have no rows.
+# Columns of `correlations`, which may have no rows.
 _COLUMNS = ["measure", "effect", "kind", "correlation", "low_components", "high_components", "components"]
 
 
@@ -45,18 +45,18 @@ class Agreement(Result):
     Attributes:
         sums, counts: `[row, quantity, component]` and `[row, quantity]`.
         quantities: Direct measures, then effects, see below.
-        components: What was measured, in stream order.
-        loss, accuracy: Of the model as it is: nats per prediction, share of correct predictions.
-        rows: How many rows, and of what.
+        components: The measured components, in stream order.
+        loss, accuracy: The unablated model's, in nats per prediction and as a share of correct predictions.
+        rows: The number of rows, and their source.
 
-    Direct measures are from one clean pass. `diversity`, `diversity_centered`: the component's share of the sum of
-    mean_k(ū − u)² over all members, raw and centered; a layer's is the sum of its sublayers'. `net`: its additive share
-    of the cross-entropy, E_p[u] − u(t), in nats, below 0 where it helps. `relevancy`: a lower bound of I(u; Y) in bits,
-    from a linear classifier of held-out rows; for tasks with at least 8 rows of every class. `relative_norm`,
-    `block_influence`: ‖output‖ / ‖stream‖, and 1 − cos of the stream before and after (`ResidualNorms`).
+    Direct measures come from one clean pass. `diversity` and `diversity_centered` are the component's share of the sum
+    of mean_k(ū − u)² over all members, raw and centered; a layer's is the sum over its sublayers. `net` is its additive
+    share of the cross-entropy, E_p[u] − u(t), in nats, negative where it helps. `relevancy` is a lower bound of I(u; Y)
+    in bits, from a linear classifier on held-out rows, for tasks with at least 8 rows of every class. `relative_norm`
+    and `block_influence` are ‖output‖ / ‖stream‖ and 1 − cos of the stream before and after (`ResidualNorms`).
 
-    Effects are of zero-ablating the component. `loss`: growth of the cross-entropy in nats per prediction. `accuracy`:
-    the share of predictions that become wrong, less those that become correct.
+    Effects are those of zero-ablating the component. `loss` is the growth of the cross-entropy in nats per prediction;
+    `accuracy` is the share of predictions that become wrong minus the share that become correct.
     """
 
     components: tuple[Component, ...]
@@ -95,8 +95,8 @@ class Agreement(Result):
     def frame(self) -> pd.DataFrame:
         """One row per component: every quantity with its 95 % interval over rows, and its rank (1 is most needed).
 
-        `_rank_low`, `_rank_high` are the middle 95 % of its ranks over resampled rows. Fewer than 8 rows have neither,
-        but for `accuracy`, a difference of two shares.
+        `_rank_low` and `_rank_high` bound the middle 95 % of its ranks over resampled rows. Fewer than 8 rows have no
+        ends, except those of `accuracy`, a difference of two shares.
         """
         columns: dict[str, Any] = component_columns(self.components)
         values = self._values()
@@ -109,11 +109,11 @@ class Agreement(Result):
         return estimates_frame(columns, {name: UNITS[name] for name in self.quantities})
 
     def correlations(self) -> pd.DataFrame:
-        """Spearman's correlation of each direct measure with each effect, over components of one kind or all.
+        """Compute Spearman's correlation of each direct measure with each effect, over components of one kind or all.
 
-        `correlation` is positive where the measure ranks components as ablating them does. Few rows pull it towards 0,
-        for they blur both ranks: no interval over rows is given. `low_components`, `high_components` are its middle
-        95 % over resampled components, of these rows. `kind` "all" pools attention and MLPs. Kinds of fewer than three
+        `correlation` is positive where the measure ranks components as ablation does. Few rows blur both ranks and pull
+        it towards 0, so no interval over rows is given. `low_components` and `high_components` bound its middle 95 %
+        over resampled components, for these rows. `kind` "all" pools attention and MLPs. Kinds of fewer than three
         components have no rows.
         """
         values = self._values()
@@ -140,7 +140,7 @@ class Agreement(Result):
     def _ranks(
         self, values: Float[np.ndarray, "*draw quantity component"]
     ) -> Float[np.ndarray, "*draw quantity component"]:
-        """Rank 1 is the most needed component by a quantity; ties share their mean rank."""
+        """Rank components by a quantity: 1 is the most needed, and ties share their mean rank."""
         signs = np.array([1 if name in LOWER_IS_BETTER else -1 for name in self.quantities])[:, None]
         ranks = rankdata(values * signs, axis=-1)
         return np.where(np.isfinite(values).all(-1, keepdims=True), ranks, np.nan)
@@ -173,13 +173,13 @@ def agreement(
 
     Args:
         model, batch_tokens: As in `residual_norms`.
-        rows: A `Task`, whose gold options are predicted; or texts, whose every next token is.
+        rows: A `Task`, whose gold options are predicted, or texts, in which every next token is.
         part: "sublayer": attention and MLPs, ranked together; "layer": whole layers.
-        seed: Of resamples.
+        seed: Seed of the resamples.
 
-    Makes 1 + C/2 passes over every row for C components, and a few for the measures: for the default model some 6 CPU
-    minutes for the 80 rows of a sample task. `part="layer"` halves it, and fewer rows (`task(…, limit=24)`) cost as
-    much less; both together take under a minute. Raises InputError for input that cannot be used.
+    Makes 1 + C/2 passes over every row for C components, and a few for the measures: some 6 CPU minutes for the 80 rows
+    of a sample task with the default model. `part="layer"` halves this, and it is proportional to the rows (`task(…,
+    limit=24)`); both together take under a minute. Raises InputError for input that cannot be used.
 
     >>> import layerdiv_tl as ld
     >>> agreement = ld.depth.agreement("zoo/d2", [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)])
@@ -213,7 +213,7 @@ def agreement(
 
 
 def _pearson(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Over the last axis; NaN where one does not vary."""
+    """Compute Pearson's correlation over the last axis; NaN where one side does not vary."""
     a, b = (x - x.mean(-1, keepdims=True) for x in (a, b))
     with np.errstate(invalid="ignore", divide="ignore"):
         return (a * b).sum(-1) / np.sqrt((a**2).sum(-1) * (b**2).sum(-1))

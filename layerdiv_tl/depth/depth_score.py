@@ -1,4 +1,4 @@
-"""The depth score: the mean depth of the layers that an answer depends on, for questions of more and more hops."""
+"""The depth score: the mean depth of the layers that an answer depends on, by the question's number of hops."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 Effect = Literal["published", "skip", "skip_before", "erase"]
-# Smaller effects of all layers together are rounding, and have no depth.
+# Smaller total effects of all layers are rounding and have no depth.
 _SMALLEST = 1e-5
 
 
@@ -51,16 +51,16 @@ class DepthScore(Result):
 
     Attributes:
         effects: `[question, layer]`: e_l = ‖softmax − softmax'‖₂ over the vocabulary when layer l is skipped or erased
-            at, at the positions that `effect` says; between 0 and √2.
-        groups, lengths, answer_lengths: `[question]`: number of hops, difficulty, or what else `by` says; tokens of the
+            at, at the positions that `effect` specifies; between 0 and √2.
+        groups, lengths, answer_lengths: `[question]`: number of hops, difficulty or the values of `by`; tokens of the
             question and of its answer.
         probability, rank: `[question]`: the answer's probability, the product over its tokens; and the worst rank of
-            its tokens in the vocabulary, after all equal ones: 1 where greedy decoding gives the answer.
-        correct: `[question]`: how often greedy decoding gives the answer, 1/n where n tokens share the first place.
-        ids, components: The questions' names; the layers in order of use, of which the score's l is the index, from 0.
+            its tokens in the vocabulary, after all ties: 1 where greedy decoding gives the answer.
+        correct: `[question]`: whether greedy decoding gives the answer, 1/n where n tokens tie for first place.
+        ids, components: The questions' names; the layers in order of use, which the score's l indexes from 0.
 
-    The score of a question is Σ l·e_l / Σ e_l, in layers; it is NaN where no layer changes the answer. That of a group
-    is the same of its mean effects, as published: questions weigh as much as their effects.
+    The score of a question is Σ l·e_l / Σ e_l, in layers; it is NaN where no layer changes the answer. A group's score
+    uses its mean effects, as published, so questions weigh in proportion to their effects.
     After *Do Language Models Use Their Depth Efficiently?* (arXiv 2505.13898).
     """
 
@@ -94,17 +94,17 @@ class DepthScore(Result):
 
     @property
     def slope(self) -> Slope:
-        """Layers by which the score is deeper for each further hop; questions of all lengths alike."""
+        """Layers by which the score deepens for each further hop, over questions of all lengths."""
         return slope(self.groups, self.scores, None, self.n_resamples, self.seed, self.effects.sum(1))
 
     @property
     def slope_at_length(self) -> Slope:
-        """The same at equal question length: more hops take more words, which alone may move the score."""
+        """The slope at equal question length: more hops take more words, which alone may move the score."""
         lengths = self.lengths.astype(float)
         return slope(self.groups, self.scores, lengths, self.n_resamples, self.seed, self.effects.sum(1))
 
     def correct_only(self) -> DepthScore:
-        """Only the questions that the model answers correctly. Raises InputError where there is none."""
+        """Keep only the questions that the model answers correctly. Raises InputError where there are none."""
         kept = np.flatnonzero(self.rank == 1)
         if not len(kept):
             raise InputError(f"{self.model} answers none of these questions correctly: give easier ones.")
@@ -128,7 +128,7 @@ class DepthScore(Result):
         """One row per group.
 
         `n`: questions that have a score. `score`: that of their mean effects in layers, with its 95 % interval over
-        questions; `relative`: the same as a share of the depth, 0 the first layer, 1 the last. `accuracy`: the share
+        questions; `relative`: it as a share of the depth, from 0 (first layer) to 1 (last). `accuracy`: the share
         answered correctly, with Wilson's interval; `probability`, `length`, `answer_length`: means.
         """
         last = len(self.components) - 1
@@ -148,7 +148,7 @@ class DepthScore(Result):
         return estimates_frame(rows, units, intervals=note)
 
     def by_layer(self) -> pd.DataFrame:
-        """One row per group and layer: the mean of `effect`, its `share` of all layers', and 95 % intervals.
+        """One row per group and layer: the mean `effect`, its `share` of all layers' effects, and 95 % intervals.
 
         A group's score is Σ l·share_l.
         """
@@ -170,7 +170,7 @@ class DepthScore(Result):
         return estimates_frame(columns, {"score": "layers", "length": "tokens", "answer_length": "tokens"})
 
     def _score(self, mask: Bool[np.ndarray, " question"]) -> Estimate:
-        """The score of some questions' mean effects, and its interval over them."""
+        """Score the mean effects of some questions, with the interval over them."""
         effects, last = self.effects[mask], len(self.components) - 1
         return _ratio(effects @ np.arange(last + 1), effects.sum(1), last)
 
@@ -179,7 +179,7 @@ class DepthScore(Result):
 
 
 def _ratio(values: np.ndarray, effects: np.ndarray, largest: float) -> Estimate:
-    """Σ values / Σ effects, and its interval over questions from 0 to `largest`; NaN where nothing has an effect."""
+    """Compute Σ values / Σ effects and its interval over questions, 0 to `largest`; NaN where nothing has effects."""
     if not effects.sum() > _SMALLEST:
         unknown = np.full(values.shape[1:], np.nan)
         return Estimate(unknown, unknown, unknown, len(values), "questions")
@@ -200,32 +200,32 @@ def depth_score(
     seed: int = 0,
     batch_tokens: int | None = None,
 ) -> DepthScore:
-    """The depth score Σ l·e_l / Σ e_l of every question: does a model use later layers for harder ones?
+    """Compute the depth score Σ l·e_l / Σ e_l of every question: does a model use later layers for harder ones?
 
-    By Csordás et al. (arXiv 2505.13898), with the rule of their released code as default; not here: their second
-    score, of changes in later layers, and their several cuts inside long answers.
+    The score is that of Csordás et al. (arXiv 2505.13898), by default with the rule of their released code. Their
+    second score, of changes in later layers, and their several cuts inside long answers are not included.
 
     Args:
         model, batch_tokens: As in `skip`.
-        questions: `ld.depth.questions(…)`, a list of (text, answer, number of hops), or a `Task` with `by`. The answer,
-            exactly as it is written, follows its text.
+        questions: `ld.depth.questions(…)`, a list of (text, answer, number of hops), or a `Task` with `by`. The answer
+            is appended to its text exactly as written.
         effect: "published": the layer is skipped at the tokens before the answer's first, and e is the maximum over the
-            positions from that token to the end. So the position that predicts the answer's first token is skipped at
-            and not measured, and the one after the answer is. The others measure where the answer's tokens are
-            predicted, and e is the mean over those: "skip": skipped at every token; "skip_before": at the tokens before
-            the one that predicts the answer: what the answer needs computed there; "erase": the same tokens become the
-            mean token (over all questions, first tokens left out) where they enter the layer: what the answer has yet
-            to read.
-        first_token: Whether a text's first token is skipped or erased too: "kept" (published, for heads rest on it) or
-            "changed".
+            positions from that token to the end. The position that predicts the answer's first token is thus skipped
+            but not measured, while the one after the answer is measured. The other values take the mean over the
+            positions that predict the answer's tokens. "skip" skips the layer at every token; "skip_before" skips it at
+            the tokens before the one that predicts the answer: what the answer needs computed there; "erase" replaces
+            the stream of the same tokens, where it enters the layer, by the mean token (over all questions, without
+            first tokens): what the answer has yet to read.
+        first_token: Whether a text's first token is also skipped or erased: "kept" (published: it is an attention sink)
+            or "changed".
         part: What a skip zero-ablates: the "layer", its "attn" or its "mlp".
-        by: One number per question instead of its own hops or difficulty.
-        n_resamples, seed: Permutations for p, and their seed.
+        by: One number per question, used instead of its hops or difficulty.
+        n_resamples, seed: Number of permutations for p, and their seed.
 
-    Makes 2 + L/2 passes over every question for L layers: for the default model 3 CPU seconds for 50 tokens, so that 16
-    questions (`questions(…, limit=4)`) take under a minute. Raises InputError for questions that cannot be used
-    (none, an answer without tokens, nothing before the answer, hops that are not a number), and for an unknown effect
-    or part.
+    Makes 2 + L/2 passes over every question for L layers: 3 CPU seconds per 50 tokens for the default model, so 16
+    questions (`questions(…, limit=4)`) take under a minute. Raises InputError for an unknown effect or part, and for
+    questions that cannot be used (none, an answer without tokens, nothing before the answer, hops that are not a
+    number).
 
     >>> import layerdiv_tl as ld
     >>> score = ld.depth.depth_score("zoo/d2", [([1, 2, 3], [4], 1), ([4, 5, 6, 7], [2, 2], 2)])
@@ -248,7 +248,7 @@ def depth_score(
         if start < least:
             has = f"question {i} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs {least}"
             raise InputError(f"{has}{', the first of which is kept' * kept}: give a longer one.")
-    # Where answers are predicted, and where a change is measured; from which token on a layer is left alone again.
+    # Where answers are predicted, where changes are measured, and the token from which a layer is left alone again.
     ends, begins = [len(row) for row in ids], np.array(starts)
     predicting = measured = Rows(ids, [range(start - 1, end - 1) for start, end in zip(starts, ends, strict=True)])
     if effect == "published":
@@ -291,7 +291,7 @@ def depth_score(
 
 
 def _answers(clean: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> Callable[[Tensor], Tensor]:
-    """Read the targets' cross-entropy in nats, whether they are predicted, and their rank, after all equal ones."""
+    """Read the targets' cross-entropy in nats, whether they are predicted, and their rank after all ties."""
 
     def measure(logits: Tensor) -> Tensor:
         of_targets = logits.gather(1, targets.to(logits.device)[:, None])
@@ -301,7 +301,7 @@ def _answers(clean: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> Callabl
 
 
 def _read_questions(questions: Any, by: Any) -> tuple[Any, Any, Float[np.ndarray, " question"], tuple[str, ...], str]:
-    """(texts, answers, groups, names, what the groups are)."""
+    """Return (texts, answers, groups, names, label of the groups)."""
     fields = ("texts", "answers", "groups", "ids", "by")
     names: tuple[str, ...] = ()
     if all(hasattr(questions, name) for name in fields):

@@ -1,4 +1,4 @@
-"""Effects as a result: the table of all components, what compensates for one, and backup components."""
+"""Results of `effects`: a table of all components, compensation for one, and backup components."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ..results import Result
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-# The answer without a component: without its own write, at the final norm as it was ("direct") and as it then is; and
-# with the component ablated in the pass, at the final norm as it was and as it then is ("total").
+# The answer without a component: without its own write, at the clean final norm ("direct") and at the recomputed one;
+# and with the component ablated in the pass, at the clean final norm and at the recomputed one ("total").
 SCENARIOS = ("direct", "direct_recomputed", "total_frozen", "total")
-# By the suffix of a column: what an effect is on, and its unit.
+# The quantity and unit of an effect, by column suffix.
 MEASURES = {"": "logits", "_loss": "nats", "_accuracy": "share of answers"}
 EFFECTS = ("direct", "direct_recomputed", "total", "indirect", "norm")
 
@@ -34,20 +34,20 @@ class Effects(Result):
     """Direct, total and indirect effects of components and groups; see `effects`.
 
     Attributes:
-        components, groups: What was ablated alone, and together: {name: components}; the ablations, in this order.
-        score: "logits", or "log_likelihood" (in nats) where options have several tokens: these have total effects
-            alone, so that `members` is empty, and `values`, `changes` and the gap are missing.
+        components, groups: The ablations, in this order: components alone, then groups together, {name: components}.
+        score: "logits", or "log_likelihood" (in nats) where options have several tokens. These have only total effects:
+            `members` is empty, and `values`, `changes` and the gap are missing.
         members: All components whose contributions sum to the logits, in stream order.
         values: float64 `[row, member, option]`: their contributions to the logits in the clean pass.
         logits: `[row, option]`: the model's own, before any soft-cap; or log-likelihoods.
-        without: float64 `[scenario, row, ablation, option]`: the same without the ablation's own writes, at the clean
-            pass's final norm ("direct") or at that of the stream without them ("direct_recomputed"), and with it
-            ablated in the pass, at the clean pass's norm ("total_frozen") or the model's own ("total").
-        changes: `[row, ablation, member]`: the logit difference that each member writes in the clean pass minus what it
-            writes under the ablation, both at the clean pass's norm; None for more than 50 million numbers.
-        labels: `[row]`, the right option.
-        gap: max |Σ changes + the norm's share − total| / max Σ|u_i|, over all rows, ablations and options, the total
-            being that of the model's own logits.
+        without: float64 `[scenario, row, ablation, option]`: the same under each ablation: without its own writes, at
+            the clean final norm ("direct") or at that of the stream without them ("direct_recomputed"); or ablated in
+            the pass, at the clean norm ("total_frozen") or the model's own ("total").
+        changes: `[row, ablation, member]`: each member's contribution to the logit difference in the clean pass minus
+            that under the ablation, both at the clean norm; None for more than 50 million numbers.
+        labels: `[row]`, the index of the right option.
+        gap: max |Σ changes + the norm's share − total| / max Σ|u_i|, over all rows, ablations and options, where the
+            total is that of the model's own logits.
     """
 
     components: tuple[Component, ...]
@@ -70,12 +70,12 @@ class Effects(Result):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What each ablation is called: a label, or a group's name."""
+        """The name of each ablation: a component's label, or a group's name."""
         return (*(c.label for c in self.components), *self.groups)
 
     @property
     def effects(self) -> tuple[str, ...]:
-        """The effects that there are: the total one alone where options have several tokens."""
+        """The available effects: only the total one where options have several tokens."""
         return EFFECTS if self.score == "logits" else ("total",)
 
     @property
@@ -85,21 +85,21 @@ class Effects(Result):
 
     @property
     def logit_difference(self) -> Float[np.ndarray, " row"]:
-        """The model's own: the right option's logit minus the mean of the others."""
+        """The model's own logit difference: the right option's logit minus the mean of the others."""
         return self._measured(self.logits, "")
 
     @property
     def accuracy(self) -> float:
-        """The model's own, a share of the rows."""
+        """The model's own accuracy, a share of the rows."""
         return float(self._measured(self.logits, "_accuracy").mean())
 
     def effect(self, name: str = "total", on: str = "") -> Float[np.ndarray, "row ablation"]:
-        """One effect of every ablation on every row.
+        """Return one effect of every ablation on every row.
 
         Args:
-            name: "direct", "direct_recomputed" (the final norm is that of the stream without the component's write),
-                "total", "indirect" (total − direct), or "norm": the part of the total that the final norm's reaction
-                adds. Options of several tokens have the total effect alone.
+            name: "direct", "direct_recomputed" (at the final norm of the stream without the component's write),
+                "total", "indirect" (total − direct), or "norm": the part of the total that comes from the final norm's
+                reaction. Options of several tokens have only the total effect.
             on: "" for the logit difference, "_loss" or "_accuracy".
         """
         choice("name", name, EFFECTS)
@@ -108,7 +108,7 @@ class Effects(Result):
             raise InputError(f"options of several tokens have total effects alone, and {name!r} was asked for.")
         if self.score != "logits":
             return self._measured(self.logits[:, None], on) - self._measured(self.without[0], on)
-        # An effect is the difference of two answers; an indirect one, of the total effect and a part of it.
+        # An effect is the difference of two answers; an indirect one is the total effect minus a part of it.
         other = {"indirect": "direct", "norm": "total_frozen"}.get(name)
         clean = self.logits[:, None] if other is None else self.without[SCENARIOS.index(other)]
         without = self.without[SCENARIOS.index(name if other is None else "total")]
@@ -136,9 +136,9 @@ class Effects(Result):
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
-        """One row per component and group: mean effects over rows, with 95 % intervals over rows, paired.
+        """One row per component and group: mean effects, with paired 95 % intervals over rows.
 
-        Columns are those of `effect`, each for the logit difference, with `_loss` and with `_accuracy`.
+        Every effect has a column for the logit difference, one with `_loss` and one with `_accuracy`.
         """
         columns = self._named()
         units = {}
@@ -150,13 +150,13 @@ class Effects(Result):
         return estimates_frame(columns, units, gap=self.gap)
 
     def compensation(self, component: str | Component) -> pd.DataFrame:
-        """What reacts to one component or group: one row per later component, and last the final norm.
+        """Show what compensates for one component or group: one row per later component, then the final norm.
 
-        `compensation` is the change of the other's contribution to the logit difference that the component's presence
-        makes, in logits, with its 95 % interval over rows: where it has the opposite sign of the component's direct
+        `compensation` is the change of the other's contribution to the logit difference caused by the component's
+        presence, in logits, with its 95 % interval over rows. Where its sign is opposite to the component's direct
         effect, the other compensates for the component when it is ablated (self-repair). All rows sum to the indirect
-        effect (`attrs["indirect"]`). Raises InputError for what was not ablated, for options of several tokens, and
-        where there were too many rows to keep changes.
+        effect (`attrs["indirect"]`). Raises InputError for a component that was not ablated, for options of several
+        tokens, and where there were too many rows to keep changes.
         """
         number = self._number(component)
         later = self._reached(number)
@@ -169,11 +169,11 @@ class Effects(Result):
         return estimates_frame(columns, {"compensation": self.measured_in}, gap=self.gap, **means)
 
     def backups(self) -> pd.DataFrame:
-        """Which components back up which: one row per ablated component and later component.
+        """List backup components: one row per ablated component and later component.
 
-        `compensation` is as in `compensation()`; `share` is the share of the ablated component's direct effect for
-        which the later one compensates, −Σ compensation · direct / Σ direct² over rows, below 0 where it adds to it;
-        NaN where the interval of the direct effect holds 0. Raises InputError as `compensation`.
+        `compensation` is as in `compensation()`. `share` is the share of the ablated component's direct effect for
+        which the later one compensates, −Σ compensation · direct / Σ direct² over rows: negative where it adds to the
+        effect, NaN where the interval of the direct effect contains 0. Raises InputError as `compensation`.
         """
         ablated, later = self._pairs(range(len(self.components)))
         change, direct = self._changes[:, ablated, later], self.effect("direct")[:, ablated]
@@ -183,11 +183,11 @@ class Effects(Result):
         return estimates_frame(columns, {"compensation": self.measured_in, "share": "share of the direct effect"})
 
     def _pairs(self, ablated: Iterable[int]) -> Int[np.ndarray, "2 pair"]:
-        """(an ablated component's number, that of a member which it can change) of every such pair."""
+        """Return (index of an ablated component, index of a member that it can change) of every such pair."""
         return np.array([(i, j) for i in ablated for j in self._reached(i)], dtype=int).reshape(-1, 2).T
 
     def _measured(self, logits: Float[np.ndarray, "row *rest option"], on: str) -> Float[np.ndarray, "row *rest"]:
-        """The logit difference, loss or correctness of logits before any soft-cap."""
+        """Compute the logit difference, loss or correctness from logits before any soft-cap."""
         k = logits.shape[-1]
         gold = np.broadcast_to(self.labels.reshape(-1, *[1] * (logits.ndim - 1)), (*logits.shape[:-1], 1))
         if not on:
@@ -213,7 +213,7 @@ class Effects(Result):
         return self.names.index(name)
 
     def _reached(self, number: int) -> list[int]:
-        """The other members that an ablation can change: those of later sublayers, and through a post-norm its own."""
+        """List the other members that an ablation can change: later sublayers', and its own behind a post-norm."""
         sizes = np.abs(self._changes[:, number]).max(0)
         together = [(c,) for c in self.components] + list(self.groups.values())
         own = together[number]

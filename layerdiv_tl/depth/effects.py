@@ -29,7 +29,7 @@ from .effect_results import SCENARIOS, Effects
 from .engine import Rows, log_softmax, read_logits, run_patches
 from .inputs import resolved, unwrap_texts
 
-# Changes of every component under every ablation are kept for every row up to so many numbers (400 MB).
+# Changes of every component under every ablation are kept for every row up to this many numbers (400 MB).
 MOST_CHANGES = 50_000_000
 
 
@@ -49,16 +49,16 @@ def effects(
     batch_tokens: int | None = None,
     attention_mask: Any = None,
 ) -> Effects:
-    """Measure what every component does to the answer: directly, in total, and what later components compensate.
+    """Measure the direct and total effect of every component on the answer, and what later components compensate.
 
-    An effect is the answer with the component minus the answer without it, of the logit difference (the right option
-    minus the mean of the others, in logits), of the loss (cross-entropy over the options, in nats: below 0 where the
-    component helps) and of accuracy. The *direct* effect replaces only the component's own write to the logits by what
-    the ablation leaves of it; the *total* effect lets every later component and the final norm react; *indirect* is
-    total − direct. Behind a post-norm (Gemma 2, OLMo 2), what the ablation leaves of a head is read at that norm's
-    statistic in the ablated pass.
+    An effect is the answer with the component minus the answer without it. It is measured on the logit difference (the
+    right option minus the mean of the others, in logits), the loss (cross-entropy over the options, in nats: negative
+    where the component helps) and accuracy. The *direct* effect replaces only the component's own write to the logits
+    by what the ablation leaves of it. The *total* effect lets every later component and the final norm react;
+    *indirect* is total − direct. Behind a post-norm (Gemma 2, OLMo 2), what the ablation leaves of a head is read at
+    that norm's statistic in the ablated pass.
 
-    Options of several tokens are compared by their log-likelihoods, in nats, and have total effects alone: a
+    Options of several tokens are compared by their log-likelihoods, in nats. They have only total effects, because a
     log-likelihood is not a sum over components.
 
     Args:
@@ -66,18 +66,17 @@ def effects(
         prompts, options, labels: As in `contributions` and `decompose`; or a `Task`, which brings all three.
         contrast: Instead of options and labels: (right, wrong), or one such pair per prompt.
         unit: "sublayer": attentions and MLPs; "head": heads and MLPs.
-        ablation: "zero"; "mean": the component's mean over the rows, of first tokens (where the attention sink stands)
-            at the first, of last tokens at the last, of all tokens between them in between (of options' tokens at
-            these), so that rows need not be of one length; or "resample": what it holds in another row, aligned from
-            the end of the prompt.
-        positions: Where it is ablated: "all" tokens, or the "last" one, where the answer stands, with all but the last
-            token of an option of several.
-        components: Labels of those to ablate; None is all of the unit.
+        ablation: "zero"; "mean": the component's mean over the rows, taken separately over first tokens (the attention
+            sink), last tokens, all tokens in between and options' tokens, so that rows may differ in length; or
+            "resample": its values in another row, aligned from the end of the prompt.
+        positions: Where it is ablated: at "all" tokens, or at the "last" one, where the answer is predicted, including
+            all but the last token of an option of several.
+        components: Labels of the components to ablate; None means all of the unit.
         groups: Components to ablate together, as rows of their own: {name: labels}, one list of labels, or several.
-        seed: Of the rows that resampling draws.
+        seed: Seed of the rows that resampling draws.
 
-    Makes 2 + A/2 passes over every row for A ablations (and one more for means): what lies before the ablated component
-    is not run again. Raises InputError for input that cannot be used, and for models whose stream is not only added to.
+    Makes 2 + A/2 passes over every row for A ablations (plus one for means): blocks before the ablated component are
+    not rerun. Raises InputError for input that cannot be used, and for models whose stream is not only added to.
 
     >>> import layerdiv_tl as ld
     >>> planted = ld.zoo.planted("undo")
@@ -156,7 +155,7 @@ def _log_probabilities(clean: Tensor, targets: Int[Tensor, "n target"]) -> Calla
 def _of_options(
     contexts: Contexts, scores: Float[np.ndarray, "context ablation target"]
 ) -> Float[np.ndarray, "row ablation option"]:
-    """Log-likelihoods of options: sums over their tokens, and the log-sum-exp over alternatives."""
+    """Sum log-likelihoods of options over their tokens, and take the log-sum-exp over alternatives."""
     place, column = contexts.places(range(len(contexts.prompts)))
     taken = np.where((place != NONE)[..., None], scores[place, :, column], 0.0).sum(2)
     taken[contexts.option_ids[..., 0].reshape(place.shape[:2]) == NONE] = -np.inf
@@ -165,7 +164,7 @@ def _of_options(
 
 
 class ContributionReader:
-    """Reads effects from the contributions of the clean and of the patched passes to options of one token.
+    """Reads effects from the contributions of clean and patched passes, for options of one token.
 
     `members`, `gap`: all components, and the largest |Σ changes + norm − total| relative to max Σ|u|.
     """
@@ -176,13 +175,13 @@ class ContributionReader:
         self.gap = 0.0
 
     def fields(self, tables: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Fields of `Effects` from what was read, `[row, *rest]`."""
+        """Return fields of `Effects` from the values that were read, `[row, *rest]`."""
         values, without, *changes = tables
         found: dict[str, Any] = {"members": self.members, "values": values, "logits": values.sum(1), "gap": self.gap}
         return found | {"without": np.moveaxis(without, 1, 0), "changes": changes[0] if changes else None}
 
     def read(self, clean: PatchedForward, batch: list[int], finals: Iterator[Tensor]) -> tuple[np.ndarray, ...]:
-        """Contributions, logits in every scenario, and what each ablation changes of each component."""
+        """Return contributions, logits in every scenario, and each ablation's change of each component."""
         model, unit = self.ablations.model, self.ablations.unit
         some, architecture = self.ablations.rows.take(batch), model.architecture
         known = run(architecture, *pad(some.ids), unit, torch.as_tensor(some.position))
@@ -195,7 +194,7 @@ class ContributionReader:
         own = reader.read(known, np.arange(len(batch)))
         self.members, u = own.components, own.values
         fixed = [i for i, c in enumerate(self.members) if c.kind == "constant"]
-        constant = u[:, fixed].sum(1)  # what no stream writes, and no norm scales
+        constant = u[:, fixed].sum(1)  # terms that no stream writes, and no norm scales
         final = known.final.double().cpu()
         sigma = norm.statistic(final).numpy()[:, None]
         n, _, k = u.shape
@@ -218,7 +217,7 @@ class ContributionReader:
             scenarios = [direct, recomputed, frozen.sum(1), there.sum(1)]
             without[:, :, number] = np.stack(scenarios, 1)
             changes[:, number] = np.einsum("rmo,ro->rm", change, contrast)
-            # The parts against the model's own answers.
+            # Check the parts against the model's own answers.
             answers = [architecture.logit_multiplier * x.unembedded.double() for x in (known, patched)]
             total = (
                 (answers[0] - answers[1]).gather(1, torch.as_tensor(some.targets).to(answers[0].device)).cpu().numpy()
@@ -229,7 +228,7 @@ class ContributionReader:
         return (u, without, changes) if self.keep_changes else (u, without)
 
     def _patched(self, clean: PatchedForward, known: Activations, final: Float[Tensor, "row d"]) -> Activations:
-        """The patched pass where rows are read: what the places behind the patch held, the rest as it was."""
+        """Return the patched pass where rows are read: values recorded behind the patch, clean values elsewhere."""
         architecture, seen = clean.architecture, self.ablations.seen
         block_of = {place: block for block, place in enumerate(clean.layers)}
         outputs = []
@@ -249,7 +248,7 @@ class ContributionReader:
 
 
 def _written(reader: OptionReader, activations: Activations, members: Sequence[Component]) -> Float[Tensor, "row d"]:
-    """What some components write to the stream."""
+    """Sum the writes of some components to the stream."""
     total = torch.zeros(activations.final.shape, dtype=torch.float64)
     for write in reader.walk.writes(activations):
         for block in write.blocks:
@@ -259,7 +258,7 @@ def _written(reader: OptionReader, activations: Activations, members: Sequence[C
 
 
 def _partners(contexts: Contexts, owner: Int[np.ndarray, " row"], seed: int) -> list[tuple[tuple[int, ...], int]]:
-    """The tokens of another example for each row, and the length of its prompt: a drawn cycle through all examples."""
+    """Return another example's tokens and prompt length for each row, by a random cycle through all examples."""
     order = np.random.default_rng(seed).permutation(len(contexts.prompts))
     partner = dict(zip(order, np.roll(order, 1), strict=True))
     found = []
@@ -273,7 +272,7 @@ def _partners(contexts: Contexts, owner: Int[np.ndarray, " row"], seed: int) -> 
 def _question(
     model: Model, prompts: Any, options: Any, labels: Any, contrast: Any
 ) -> tuple[Contexts, tuple, Int[np.ndarray, " row"], str]:
-    """The contexts of options' tokens, the options, which is right, and what the rows are called."""
+    """Return the contexts of options' tokens, the options, the right ones, and a name for the rows."""
     source = "prompts"
     if is_task(prompts):
         if options is not None or labels is not None or contrast is not None:
@@ -302,7 +301,7 @@ def _question(
 
 
 def _groups(groups: Any) -> dict[str, Any]:
-    """Groups by name; a list of labels is one, a list of lists several."""
+    """Return groups by name; a list of labels is one group, a list of lists several."""
     if groups is None:
         return {}
     if isinstance(groups, Mapping):
@@ -321,9 +320,9 @@ def _groups(groups: Any) -> dict[str, Any]:
 
 
 def _known(name: str, given: Any, known: Sequence[Component], least: bool = True) -> list[Component]:
-    """Components by label.
+    """Look up components by label.
 
-    Raises InputError for one that comes twice or cannot be ablated, and for fewer than one unless `least` is False.
+    Raises InputError for a component named twice, for one that cannot be ablated, and for none unless `least` is False.
     """
     if not least and isinstance(given, Sequence) and not len(given):
         return []

@@ -1,12 +1,12 @@
-"""One engine for interventions: rows are run under patches, and what the final stream then says is read.
+"""One engine for interventions: it runs rows under patches and reads predictions from the final stream.
 
-A `Patch` changes a pass from some block on; the engine runs every batch of rows once as it is, resumes that pass at
-each patch's block, and hands the final streams at the rows' positions to a reader. Batches, progress and the size of
-logits are its business alone.
+A `Patch` changes a pass from some block on. The engine runs every batch of rows once unpatched, resumes that pass at
+each patch's block, and hands the final streams at the rows' positions to a reader. It alone handles batches, progress
+and the size of logits.
 
 Sums over a vocabulary are in float64: in float32, over tens of thousands of tokens, they are off by up to 1e-3 of a
-small divergence or change. A few rows at a time stay in the processor's cache, where float64 costs less than float32
-of whole tables.
+small divergence or change. Blocks of a few rows stay in the processor's cache, where float64 costs less than float32 on
+whole tables.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Rows:
 
     Attributes:
         at: The positions of every row, in ascending order.
-        options: `[row, option]` token ids, where predictions are among these; None is the whole vocabulary.
-        answers: What is to be predicted at the positions of every row, one or several tokens (or an option's number);
-            None is the token that follows, −1 at the end of a row.
+        options: `[row, option]` token ids that predictions are among; None means the whole vocabulary.
+        answers: The targets at the positions of every row: one or several tokens (or an option's number); None means
+            the next token, −1 at the end of a row.
     """
 
     ids: Sequence[Ids]
@@ -63,44 +63,44 @@ class Rows:
 
     @cached_property
     def position(self) -> Int[np.ndarray, " position"]:
-        """Where in its row it is."""
+        """The place of every read position in its row."""
         return np.concatenate([np.asarray(at, dtype=np.int64) for at in self.at])
 
     @property
     def targets(self) -> Int[np.ndarray, "position *target"]:
-        """What is to be predicted at every position."""
+        """The target at every read position."""
         if self.answers is not None:
             return np.concatenate([np.asarray(x, dtype=np.int64) for x in self.answers])
         pairs = zip(self.ids, self.at, strict=True)
         return np.array([ids[p + 1] if p + 1 < len(ids) else -1 for ids, at in pairs for p in at], dtype=np.int64)
 
     def take(self, rows: Sequence[int]) -> Rows:
-        """Some of the rows."""
+        """Select some of the rows."""
         options = None if self.options is None else self.options[list(rows)]
         answers = None if self.answers is None else [self.answers[row] for row in rows]
         return Rows([self.ids[row] for row in rows], [self.at[row] for row in rows], options, answers)
 
     def places(self, forward: PatchedForward) -> Bool[Tensor, "row token"]:
-        """Which tokens of a pass over these rows are read."""
+        """Mark the tokens of a pass over these rows that are read."""
         where = torch.zeros_like(forward.tokens)
         where[torch.as_tensor(self.row), torch.as_tensor(self.position)] = True
         return where
 
     def reduce(self, ufunc: np.ufunc, values: Float[np.ndarray, "position *rest"]) -> Float[np.ndarray, "row *rest"]:
-        """A sum (`np.add`), maximum or product over each row's positions."""
+        """Reduce each row's positions by a sum (`np.add`), maximum or product."""
         return np.asarray(ufunc.reduceat(values, np.flatnonzero(np.diff(self.row, prepend=-1))))
 
     def mean(self, values: Float[np.ndarray, "position *rest"]) -> Float[np.ndarray, "row *rest"]:
-        """The mean over each row's positions."""
+        """Average over each row's positions."""
         counts = np.bincount(self.row).reshape(-1, *[1] * (values.ndim - 1))
         return self.reduce(np.add, values) / counts
 
 
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """What changes in a pass, from block `start` on; see `PatchedForward.resume`.
+    """A change to a pass from block `start` on; see `PatchedForward.resume`.
 
-    `stream` enters that block, None for that of the pass as it is.
+    `stream` enters that block; None keeps the clean pass's stream.
     """
 
     start: int
@@ -110,27 +110,27 @@ class Patch:
     see: See = None
 
     def run(self, clean: PatchedForward) -> Float[Tensor, "row token d"]:
-        """The final stream of the patched pass."""
+        """Return the final stream of the patched pass."""
         stream = clean.streams[self.start] if self.stream is None else self.stream
         return clean.resume(self.start, stream, self.instead, self.edit, self.see)
 
 
-# The patches of a batch, by what they are called, in the same order for every batch; None is the pass as it is.
+# The named patches of a batch, in the same order for every batch; None is the unpatched pass.
 Patches = Callable[[PatchedForward, list[int]], Iterator[tuple[Any, Patch | None]]]
-# What is read of a batch, `[position, *rest]`, from its clean pass, its rows' numbers, and the final streams at their
+# The values read of a batch, `[position, *rest]`, from its clean pass, its row numbers, and the final streams at their
 # positions, one patched pass after another.
 Reader = Callable[[PatchedForward, list[int], Iterator[Float[Tensor, "position d"]]], tuple[np.ndarray, ...]]
-# What is read of logits: given those of the clean pass and the targets, a function of those of a patched pass.
+# Given the clean pass's logits and the targets, returns a function that reads a patched pass's logits.
 Reading = Callable[[Tensor, Tensor], Callable[[Tensor], Float[Tensor, "quantity position"]]]
 
 
 def run_patches(
     model: Model, rows: Rows, patches: Patches, read: Reader, count: int, batch_tokens: int | None = None
 ) -> tuple[tuple[Any, ...], list[np.ndarray]]:
-    """(names of the patches, what is read of every patched pass at every position, in the order of the rows).
+    """Return (names of the patches, values read of every patched pass at every position, in row order).
 
-    `count` is how many patches there are. Makes one pass over the rows, and for each patch the part of one that lies
-    behind its block: half a pass on average where the patches are those of all blocks.
+    `count` is the number of patches. Makes one pass over the rows, and for each patch the part of a pass behind its
+    block: half a pass on average where every block is patched.
     """
     order: list[np.ndarray] = []
 
@@ -156,12 +156,12 @@ def run_patches(
 
 
 def as_it_is(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Patch | None]]:
-    """No patch: the pass as it is."""
+    """Yield only the unpatched pass."""
     yield "clean", None
 
 
 def read_logits(rows: Rows, reading: Reading) -> Reader:
-    """A reader of logits, `[position, patch]` of each quantity; they are formed for some positions at a time."""
+    """Build a reader of logits, `[position, patch]` of each quantity, which forms them for some positions at a time."""
 
     def read(clean: PatchedForward, batch: list[int], finals: Iterator[Tensor]) -> tuple[np.ndarray, ...]:
         some = rows.take(batch)
@@ -210,10 +210,10 @@ def map_batches(
     measure: Callable[[list[int], Advance], T],
     count: int = 1,
 ) -> list[T]:
-    """`measure(row numbers, advance)` of batches of rows of similar length, in inference mode and with progress.
+    """Apply `measure(row numbers, advance)` to batches of rows of similar length, in inference mode and with progress.
 
-    The progress counts `count` passes for each row, so that it says what is ahead before the first row is done:
-    `advance` is told of each so many.
+    The progress counts `count` passes for each row, so that the remaining work is known before the first row is done;
+    `measure` calls `advance` with the passes that it has made.
     """
     limit, switch = model.checked_batch_tokens(batch_tokens), model.architecture.length_switch
     with inference_mode_for(model.architecture), progress(model.name, count * len(ids), "pass") as advance:
@@ -221,7 +221,7 @@ def map_batches(
 
 
 def tokens_between(forward: PatchedForward, first: Any, stop: Any) -> Bool[Tensor, "row token"]:
-    """Which tokens stand at or after `first` and before `stop`; both are numbers, or `[row]`."""
+    """Mark the tokens at or after `first` and before `stop`; both are numbers, or `[row]`."""
     device = forward.ids.device
     first, stop = (torch.as_tensor(x, device=device).reshape(-1, 1) for x in (first, stop))
     here = torch.arange(forward.ids.shape[1], device=device)
@@ -229,24 +229,24 @@ def tokens_between(forward: PatchedForward, first: Any, stop: Any) -> Bool[Tenso
 
 
 def same_components(model: Model, of_batches: Sequence[tuple[T, ...]]) -> tuple[T, ...]:
-    """The components of all batches. Raises InputError where they differ."""
+    """Return the components that all batches share. Raises InputError where they differ."""
     if any(components != of_batches[0] for components in of_batches):
         raise InputError(f"{model.name} ran its layers a different number of times for different texts.")
     return of_batches[0]
 
 
 def layer_count(model: Model) -> int:
-    """How many layers a pass runs; a repeated layer counts every time."""
+    """Count the layers that a pass runs; a repeated layer counts every time."""
     return len({(sublayer.layer, repeat) for sublayer, repeat in model.sublayer_order})
 
 
 def layer_components(forward: PatchedForward) -> tuple[Component, ...]:
-    """The layers, in the order in which they run."""
+    """Return the layers in the order in which they run."""
     return tuple(forward.component("layer", block) for block in range(len(forward.layers)))
 
 
 def ablation(forward: PatchedForward, members: Collection[Component]) -> Instead:
-    """Some sublayers or layers zero-ablated."""
+    """Zero-ablate some sublayers or layers."""
     blocks, kinds = range(len(forward.layers)), get_args(Part)
     chosen = [(kind, block) for block in blocks for kind in kinds if forward.component(kind, block) in members]
     return {key: patch for kind, block in chosen for key, patch in forward.zero_ablate(kind, block).items()}
@@ -255,7 +255,7 @@ def ablation(forward: PatchedForward, members: Collection[Component]) -> Instead
 def mean_streams(
     model: Model, ids: Sequence[Ids], batch_tokens: int | None, first: int = 0
 ) -> list[Float[Tensor, " d"]]:
-    """The mean stream entering every block, over the tokens of all texts from number `first` on."""
+    """Average the stream entering every block, over the tokens of all texts from index `first` on."""
 
     def add(rows: list[int], advance: Advance) -> list[Tensor]:
         forward = PatchedForward(model, [ids[row] for row in rows])
@@ -311,7 +311,7 @@ def _softmax(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _by_rows(function: Callable[..., tuple[Tensor, ...]], *tables: Tensor) -> tuple[Tensor, ...]:
-    """A function of tables, applied to a few of their rows at a time, which stay in the processor's cache."""
+    """Apply a function of tables to a few of their rows at a time, which stay in the processor's cache."""
     step = max(1, _BLOCK // tables[0].shape[1])
     parts = [function(*(x[i : i + step] for x in tables)) for i in range(0, max(1, len(tables[0])), step)]
     return tuple(torch.cat(columns) for columns in zip(*parts, strict=True))

@@ -34,8 +34,8 @@ class Erasure(TokenResult):
     Attributes:
         effect, effect_max: `[token, layer]`: ‖softmax − softmax'‖₂ over the vocabulary, mean and maximum over the
             measured positions, when this token (span "position") or it and those before it (span "prefix") are erased;
-            NaN where nothing is erased or measured. The released code draws the maximum.
-        text, position, tokens: `[token]`: which text, where in it, and how the token is spelled.
+            NaN where nothing is erased or measured. The released code plots the maximum.
+        text, position, tokens: `[token]`: index of the text, position in it, and spelling of the token.
         components: The layers.
     """
 
@@ -83,26 +83,26 @@ def erase(
     layers: Any = None,
     batch_tokens: int | None = None,
 ) -> Erasure:
-    """Residual erasure of every token but the last, at every layer in turn.
+    """Erase the stream of every token but the last, at every layer in turn (residual erasure).
 
-    An erased token's stream becomes the mean one over all tokens of `reference`: layers from there on cannot read the
-    token any more, but what they read before stays. By Csordás et al. (arXiv 2505.13898), with the rules of their
-    released code as defaults; it erases the stream that leaves the last layer too, which only the erased token feels.
+    An erased token's stream becomes the mean stream over all tokens of `reference`: later layers can no longer read the
+    token, but what earlier ones read stays. Follows Csordás et al. (arXiv 2505.13898), by default with the rules of
+    their released code, which also erases the stream leaving the last layer; that affects only the erased token.
 
     Args:
         model, texts, batch_tokens: As in `residual_norms`.
-        span: "position": one token, the first of a text as well; "prefix": it and those before it.
+        span: "position": one token, including a text's first; "prefix": it and those before it.
         measured: Where the probabilities are compared: "answer", where the answer's tokens are predicted; "later", at
-            every token after the erased one, but for the one that follows a prefix. None is the published one: "answer"
-            for a position, "later" for a prefix.
-        first_token: Of a prefix, whether the first token is erased too: "kept" (published) or "changed".
-        answers: How many tokens at the end of each text are its answer (default 1); or the answers themselves, one text
-            or list of ids for each text; a task brings its gold options. Leave it out where later tokens are measured.
-        reference: Texts whose mean stream erases; None is `texts`. (The paper's are ten questions of GSM8K.)
-        layers: Which layers, in order of use; None is all.
+            every token after the erased one, except the one right after a prefix. None is the published choice:
+            "answer" for a position, "later" for a prefix.
+        first_token: Whether a prefix includes the first token: "kept" (not erased, as published) or "changed".
+        answers: Number of tokens at the end of each text that are its answer (default 1); or the answers themselves,
+            one text or list of ids per text; a task brings its gold options. Omit it where later tokens are measured.
+        reference: Texts whose mean stream replaces erased ones; None is `texts`. (The paper uses ten of GSM8K.)
+        layers: Layers to erase at, in order of use; None means all.
 
-    Makes 1 + L/2 passes over a text for every token of it and L layers: for the default model 40 CPU seconds for a text
-    of 30 tokens; `layers=[5, 15, 25]` is a tenth of it. Raises InputError for input that cannot be used, and
+    Makes 1 + L/2 passes over a text for each of its tokens and L layers: 40 CPU seconds for a text of 30 tokens with
+    the default model; `layers=[5, 15, 25]` takes a tenth of that. Raises InputError for input that cannot be used, and
     for a layer that does not exist.
 
     >>> import layerdiv_tl as ld

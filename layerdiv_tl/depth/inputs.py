@@ -18,13 +18,13 @@ FirstToken = Literal["kept", "changed"]
 
 
 def check_choices(**arguments: tuple[Any, Any]) -> None:
-    """Each argument, given as (value, Literal), against the words of its Literal."""
+    """Check each argument, given as (value, Literal), against the values of its Literal."""
     for name, (value, literal) in arguments.items():
         choice(name, value, get_args(literal))
 
 
 def read_texts(model: Model, texts: Any, least: int = 1, why: str = "") -> Prompts:
-    """Token ids of texts as `model.prompts` reads them, or of a task's prompts.
+    """Return token ids of texts as `model.prompts` reads them, or of a task's prompts.
 
     Raises InputError for a text of fewer than `least` tokens (`why` says what they are for), and as `encode`.
     """
@@ -37,7 +37,7 @@ def read_texts(model: Model, texts: Any, least: int = 1, why: str = "") -> Promp
 
 
 def unwrap_texts(texts: Any) -> Any:
-    """A task's prompts, or the texts themselves. Raises InputError for tables and sets."""
+    """Return a task's prompts, or the texts themselves. Raises InputError for tables and sets."""
     refuse_unordered("texts", texts)
     return getattr(texts, "prompts", texts)
 
@@ -54,10 +54,10 @@ def resolved(model: Model, task: Any) -> Any:
 
 
 def read_answers(model: Model, texts: Any, answers: Any) -> tuple[Prompts, list[int]]:
-    """(token ids of each text followed by its answer, how many tokens the answer has).
+    """Return (token ids of each text followed by its answer, number of tokens of the answer).
 
     Args:
-        answers: An int: each text ends in an answer of so many tokens. One text or list of ids per text: it is
+        answers: An int: the number of answer tokens that each text ends in. One text or list of ids per text: it is
             appended. None: the last token is the answer, or the gold option of a task.
 
     Raises InputError where there is no answer, or nothing before it.
@@ -85,7 +85,7 @@ def read_answers(model: Model, texts: Any, answers: Any) -> tuple[Prompts, list[
 
 
 def ablatable_blocks(model: Model, forward: PatchedForward, part: str, layers: Any = None) -> list[int]:
-    """The wanted blocks (None: all) that have such a part. Raises InputError where none has."""
+    """Select the wanted blocks (None: all) that have this part. Raises InputError where none has."""
     blocks = [block for block in read_layers(layers, len(forward.layers)) if forward.zero_ablate(part, block)]
     if not blocks:
         raise InputError(f"these layers of {model.name} have no {part} that writes to the stream.")
@@ -93,7 +93,7 @@ def ablatable_blocks(model: Model, forward: PatchedForward, part: str, layers: A
 
 
 def read_layers(layers: Any, count: int, name: str = "layers") -> list[int]:
-    """The wanted blocks, None for all. Raises InputError, in the argument's name, for one that does not exist."""
+    """Return the wanted blocks, None for all. Raises InputError, naming the argument, for one that does not exist."""
     if layers is None:
         return list(range(count))
     items = list(layers) if isinstance(layers, Set) else layers  # each is measured alone

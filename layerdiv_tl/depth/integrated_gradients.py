@@ -42,9 +42,9 @@ class IntegratedGradients(TokenResult):
     Attributes:
         attribution: `[token, component]`: Σ_d (x − x') · ∫₀¹ ∂F/∂x (x' + α (x − x')) dα, in probability.
         change: `[text, component]`: F(x) − F(x'), to which the attributions of a text's tokens should sum.
-        residual: `[text, component]`: their sum less the change.
-        text, position, tokens: `[token]`: which text, where in it, and how the token is spelled; all tokens but a
-            text's last.
+        residual: `[text, component]`: their sum minus the change.
+        text, position, tokens: `[token]`: index of the text, position in it, and spelling of the token; all tokens
+            except a text's last.
 
     Sundararajan et al. (2017); for layers as in *Do Language Models Use Their Depth Efficiently?*.
     """
@@ -64,7 +64,7 @@ class IntegratedGradients(TokenResult):
 
     @property
     def gap(self) -> float:
-        """How far the sums are from complete: Σ |residual| / Σ |change| over all texts and components."""
+        """Completeness error of the sums: Σ |residual| / Σ |change| over all texts and components."""
         return float(np.abs(self.residual).sum() / max(np.abs(self.change).sum(), 1e-30))
 
     def __repr__(self) -> str:
@@ -81,8 +81,8 @@ class IntegratedGradients(TokenResult):
     def frame(self) -> pd.DataFrame:
         """One row per component: means over texts with 95 % intervals, quantiles and maxima over texts.
 
-        `attribution`: the sum over a text's tokens; `size`: the sum of their absolute values; `gap`: how far
-        the sums are from complete, relative to the change.
+        `attribution`: the sum over a text's tokens; `size`: the sum of their absolute values; `gap`: the completeness
+        error relative to the change.
         """
         sums, sizes = np.zeros((2, *self.change.shape))
         np.add.at(sums, self.text, self.attribution)
@@ -110,25 +110,25 @@ def integrated_gradients(
     layers: Any = None,
     batch_tokens: int | None = None,
 ) -> IntegratedGradients:
-    """Integrated gradients of the answer's probability with respect to each layer's output, token by token.
+    """Attribute the answer's probability to each layer's output by integrated gradients, token by token.
 
-    By Csordás et al. (arXiv 2505.13898), with the rules of their released code as defaults.
+    Follows Csordás et al. (arXiv 2505.13898), by default with the rules of their released code.
 
     Args:
         model, texts, batch_tokens: As in `residual_norms`; so many steps of one text are worked on together.
-        part: Whose output: the "layer"'s (the stream after it), its "attn"'s or its "mlp"'s.
-        baseline: "token_mean" (published): every token's vector becomes the mean over the text's tokens, answer
-            included; "dimension_mean": its own mean over the dimensions; or "zero".
-        path: Where between baseline and output the gradients are taken: "uniform" (published), at the start of each of
-            `steps` equal steps; or "graded", in the middle of steps that are finer near the baseline, as other
-            baselines need, close to which the norms turn small changes into large ones.
-        steps: How finely the path is cut (published: 256); enough where `gap`, which the result tells, is at most 0.01.
-            More steps do not help a mixture of experts, which jumps where a token changes experts, nor much a model in
-            half precision.
+        part: The output to attribute to: the "layer"'s (the stream after it), its "attn"'s or its "mlp"'s.
+        baseline: "token_mean" (published): the mean vector over the text's tokens, answer included; "dimension_mean":
+            each token's own mean over the dimensions; or "zero".
+        path: Where between baseline and output gradients are taken: "uniform" (published), at the start of each of
+            `steps` equal steps; or "graded", in the middle of steps that are finer near the baseline. Other baselines
+            need "graded", because norms turn small changes near them into large ones.
+        steps: Number of steps along the path (published: 256); enough where the result's `gap` is at most 0.01. More
+            steps do not help a mixture of experts, which jumps where a token changes experts, and help a model in half
+            precision little.
         answers, layers: As in `erase`.
 
-    Makes steps · L/2 passes over every text for L layers, with their gradients: about a minute a text for the default
-    model on two cores, eleven at the published 256; `layers=[5, 15, 25]` is a tenth of it. Raises InputError for input
+    Makes steps · L/2 passes with gradients over every text for L layers: about a minute per text for the default model
+    on two cores, eleven at the published 256; `layers=[5, 15, 25]` takes a tenth of that. Raises InputError for input
     that cannot be used, and for a layer that does not exist.
 
     >>> import layerdiv_tl as ld
@@ -181,7 +181,7 @@ def integrated_gradients(
 
 @dataclass
 class _PathIntegral:
-    """The path integrals of one text; every row of its forward is the text at another point of the path."""
+    """Compute the path integrals of one text; each row of its forward is the text at another point of the path."""
 
     forward: PatchedForward
     length: int  # of the answer
@@ -197,7 +197,7 @@ class _PathIntegral:
         return float(self._objective(self.forward.streams[-1])[0])
 
     def integrate(self, block: int) -> tuple[Float[np.ndarray, " token"], float]:
-        """(attribution of every token but the last, F(x) − F(x')) of one component."""
+        """Return (attribution of every token but the last, F(x) − F(x')) of one component."""
         output, run = self._output_of(block)
         base = self._base(output)
         difference = (output - base)[:1].double()
@@ -217,13 +217,13 @@ class _PathIntegral:
         return total[:-1].cpu().numpy(), self.clean - at_baseline
 
     def _base(self, output: Float[Tensor, "row token d"]) -> Tensor:
-        """The start of the path, of a shape that broadcasts."""
+        """Return the start of the path, in a shape that broadcasts."""
         if self.baseline == "zero":
             return torch.zeros_like(output[..., :1])
         return output.mean(1 if self.baseline == "token_mean" else -1, keepdim=True)
 
     def _output_of(self, block: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """(a component's output, the final stream as a function of it)."""
+        """Return (a component's output, the final stream as a function of it)."""
         forward = self.forward
         if self.part == "layer":
             return forward.streams[block + 1], lambda x: forward.resume(block + 1, x)
@@ -232,7 +232,7 @@ class _PathIntegral:
         return output, lambda x: forward.resume(block, forward.streams[block], {key: lambda _: x / scale})
 
     def _objective(self, final: Float[Tensor, "row token d"]) -> Float[Tensor, " row"]:
-        """F: the sum of the probabilities of the answer's tokens."""
+        """Compute F, the sum of the probabilities of the answer's tokens."""
         stream = final[:, -self.length - 1 : -1]
         logits = self.forward.logits(stream.reshape(-1, stream.shape[-1])).view(*stream.shape[:2], -1)
         answer = self.forward.ids[0, -self.length :]
@@ -240,7 +240,7 @@ class _PathIntegral:
 
 
 def _path_points(path: Path, steps: int) -> tuple[Float[Tensor, " step"], Float[Tensor, " step"]]:
-    """(points between 0, the baseline, and 1, the output; their weights)."""
+    """Return (points between 0, the baseline, and 1, the output; their weights)."""
     start = torch.arange(steps, dtype=torch.float64)
     if path == "uniform":
         return start / steps, torch.full_like(start, 1 / steps)

@@ -42,8 +42,8 @@ class LayerMaps(Result):
         components, targets: The layers of the source and of the target.
         error, error_max: `[text, source, target]`: ‖y − ŷ‖ / ‖y‖ over the tokens of each held-out text, mean and
             maximum.
-        counts, fitted: `[text]`, how many of its tokens were compared; and on how many tokens of other texts the maps
-            were fitted.
+        counts, fitted: `[text]`, the number of its tokens that were compared; and the number of tokens of other texts
+            that the maps were fitted on.
 
     After *Do Language Models Use Their Depth Efficiently?*, "linear maps".
     """
@@ -85,12 +85,12 @@ class LayerMaps(Result):
         return estimates_frame(columns, {"error": "share of the target's norm"})
 
     def depth_alignment(self) -> pd.DataFrame:
-        """How far the best-matching layers are from the same relative depth, in one row.
+        """Measure how far the best-matching layers are from equal relative depth, in one row.
 
         `distance`: between a source layer and the target layer that it predicts best, as a share of depth, averaged
-        over source layers, with the middle 95 % of resamples of the texts (none for fewer than 8): a spread,
-        and too narrow where several targets are nearly as good; `chance`: of a random target;
-        `rank_correlation`: Spearman's, of a layer's number and its best target's.
+        over source layers, with the middle 95 % of resamples of the texts (none for fewer than 8); this spread is too
+        narrow where several targets are nearly as good. `chance`: the same for a random target. `rank_correlation`:
+        Spearman's, between a layer's number and its best target's.
         """
         from scipy.stats import spearmanr
 
@@ -102,7 +102,7 @@ class LayerMaps(Result):
         return pd.DataFrame([row])
 
     def distances(self) -> tuple[float, Float[np.ndarray, " draw"], float]:
-        """(`distance` of `depth_alignment`, the same of every resample of texts, `chance`)."""
+        """Return (`distance` of `depth_alignment`, its value for every resample of texts, `chance`)."""
         mean, resampled = self._means()
         source, target = (np.linspace(0, 1, n) if n > 1 else np.zeros(1) for n in mean.shape)
         known = np.isfinite(resampled).all()
@@ -111,7 +111,7 @@ class LayerMaps(Result):
         return float(np.abs(target[mean.argmin(1)] - source).mean()), spread, chance
 
     def _means(self) -> tuple[Float[np.ndarray, "source target"], Float[np.ndarray, "draw source target"]]:
-        """(mean over tokens, the same of every resample of texts)."""
+        """Return (mean over tokens, its value for every resample of texts)."""
         counts = self.counts[:, None].astype(float)
         mean, resampled = resampled_ratio(self.error.reshape(len(counts), -1) * counts, counts)
         return mean.reshape(self.error.shape[1:]), resampled.reshape(-1, *self.error.shape[1:])
@@ -128,24 +128,24 @@ def map_layers(
     seed: int = 0,
     batch_tokens: int | None = None,
 ) -> LayerMaps:
-    """Ridge regressions from the stream after every layer of one model to that after every layer of another.
+    """Fit ridge regressions from the stream after every layer of one model to that after every layer of another.
 
-    The error is that of Csordás et al. (arXiv 2505.13898), and so is leaving out the first tokens. Their maps were
-    trained by AdamW; least squares finds the best map at once, and needs the `ridge` where texts are few: numbers of
-    the two are not to be compared.
+    The error is that of Csordás et al. (arXiv 2505.13898), who also leave out the first tokens. Their maps were trained
+    by AdamW; least squares finds the best map directly, and needs the `ridge` where texts are few, so the numbers are
+    not comparable.
 
     Args:
         source, target: Models, or anything `load_model` takes. Where their tokenizers differ, texts are compared where
             a token of both ends; lists of token ids need models of one vocabulary.
-        texts: As in `residual_norms`; at least two, for maps are fitted on some texts and evaluated on others.
+        texts: As in `residual_norms`; at least two, because maps are fitted on some texts and evaluated on others.
         ridge: The penalty, as a share of the mean square of the source's dimensions.
-        held_out: Which share of the texts evaluates.
-        first: Tokens before this one are left out: the stream of a text's first is so long that it would dominate the
-            fit.
-        seed: Of the choice of texts.
+        held_out: Share of the texts used for evaluation.
+        first: Tokens before this index are left out: the stream of a text's first token is so long that it would
+            dominate the fit.
+        seed: Seed of the split of texts.
 
-    Normal equations are summed up batch by batch, for as many source layers at once as memory allows; each such
-    group runs both models over all texts. Raises InputError for input that cannot be used.
+    Normal equations are accumulated batch by batch, for as many source layers at once as memory allows; each group of
+    layers runs both models over all texts. Raises InputError for input that cannot be used.
 
     >>> import layerdiv_tl as ld
     >>> maps = ld.depth.map_layers("zoo/d2", "zoo/d2", [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)])
@@ -194,7 +194,7 @@ def map_layers(
 def _streams(
     models: tuple[Model, Model], texts: list[Aligned], limit: int
 ) -> Iterator[tuple[int, Float[Tensor, "layer pair d"], Float[Tensor, "layer pair e"]]]:
-    """(number, both models' streams after every layer at the paired tokens), text by text."""
+    """Yield (number, both models' streams after every layer at the paired tokens), text by text."""
     lengths = [max(map(len, ids)) for ids, _ in texts]
     for rows in batches(lengths, limit, models[0].architecture.length_switch):
         forwards = [PatchedForward(model, [texts[row][0][i] for row in rows]) for i, model in enumerate(models)]
@@ -208,7 +208,7 @@ def _streams(
 
 
 def _fit(streams: Iterator[tuple[int, Tensor, Tensor]], layers: range, ridge: float) -> list[Tensor]:
-    """Maps `[d + 1, target layer · e]` of some source layers: (XᵀX + λ) W = XᵀY, the constant without penalty."""
+    """Fit maps `[d + 1, target layer · e]` of some source layers: (XᵀX + λ) W = XᵀY, with the constant unpenalized."""
     gram, cross = [torch.zeros(())] * len(layers), [torch.zeros(())] * len(layers)
     for _, x, y in streams:
         flat = y.transpose(0, 1).flatten(1)
@@ -220,7 +220,7 @@ def _fit(streams: Iterator[tuple[int, Tensor, Tensor]], layers: range, ridge: fl
     for square, product in zip(gram, cross, strict=True):
         count = float(square[-1, -1])
         mean_square = (square.diagonal()[:-1].mean() / count).clamp_min(1e-30)
-        # Never quite 0: with fewer tokens than dimensions there are many maps, of which this is the smallest.
+        # Never quite 0: with fewer tokens than dimensions many maps fit, and this selects the smallest.
         penalty = torch.full_like(square.diagonal(), max(ridge, 1e-9) * float(mean_square) * count)
         penalty[-1] = 0.0
         maps.append(torch.linalg.solve(square + penalty.diag(), product).float())
@@ -232,7 +232,7 @@ def _with_constant(x: Float[Tensor, "n d"]) -> Float[Tensor, "n _"]:
 
 
 def _aligned_tokens(models: tuple[Model, Model], texts: Any, first: int) -> list[Aligned]:
-    """Every text as both models read it."""
+    """Tokenize every text with both models."""
     both = [encode(model, unwrap_texts(texts)) for model in (models if models[0].tokenizer else models[:1])]
     names = both[0].texts
     if None in names:
@@ -257,10 +257,10 @@ def _aligned_tokens(models: tuple[Model, Model], texts: Any, first: int) -> list
 
 
 def _token_ends(model: Model, text: str | None, ids: Ids) -> dict[int, int]:
-    """{character at which a token ends: the last token that does}."""
+    """Map each character at which a token ends to the last token that ends there."""
     try:
         offsets = model.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     except NotImplementedError as error:
         raise InputError(f"the tokenizer of {model.name} hides where tokens end: load a fast one.") from error
-    front = len(ids) - len(offsets)  # what stands before the text is no part of it
+    front = len(ids) - len(offsets)  # the tokens before the text are not part of it
     return {stop: position for position, (start, stop) in enumerate(offsets, front) if stop > start}

@@ -35,13 +35,13 @@ Junctions = Literal["sublayer", "layer"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LogitLens(TokenResult):
-    """How far the prediction at every junction is from the final one, at every token.
+    """Distance of every junction's prediction from the final one, at every token.
 
     Attributes:
         components: The junctions, each named by the component added last.
         kl: `[token, junction]`: KL(junction ‖ final) in nats.
         topk_overlap: `[token, junction]`: the share of its k likeliest tokens that are among the final prediction's.
-        text: `[token]`, which text a token is from.
+        text: `[token]`, index of the text that a token is from.
     """
 
     components: tuple[Component, ...]
@@ -66,7 +66,7 @@ class LogitLens(TokenResult):
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
-        """One row per junction: means over texts of each text's mean over tokens, as the released code has them.
+        """One row per junction: means over texts of each text's mean over tokens, as in the released code.
 
         Intervals (95 %) are over texts, quantiles and maxima over tokens.
         """
@@ -90,17 +90,17 @@ def logit_lens(
 ) -> LogitLens:
     """Apply the final norm and unembedding at every junction, and compare with the model's prediction.
 
-    KL(junction ‖ final) and top-k overlap of Csordás et al. (arXiv 2505.13898). Sums over the vocabulary are in
-    float64: in float32, as in their released code, a small divergence is off by up to 1e-2 of itself.
+    KL(junction ‖ final) and top-k overlap are those of Csordás et al. (arXiv 2505.13898). Sums over the vocabulary are
+    in float64: in float32, as in their released code, a small divergence is off by up to 1e-2 of itself.
 
     Args:
         model, texts, batch_tokens: As in `residual_norms`; logits are formed for some tokens of one junction at a time.
-        norm: Whose statistic the final norm divides by: the junction's own ("recomputed", as published), or the final
-            stream's ("frozen", by which contributions add up). Where a loop passes the final norm in every round,
+        norm: The statistic that the final norm divides by: the junction's own ("recomputed", as published), or the
+            final stream's ("frozen", at which contributions add up). Where a loop passes the final norm in every round,
             "recomputed" is the prediction of a model that leaves the loop there.
-        junctions: "sublayer": those after every attention and MLP; or "layer": those after whole layers, as published,
-            for half the cost.
-        k: How many of the likeliest tokens are compared.
+        junctions: "sublayer": after every attention and MLP; or "layer": after whole layers, as published, at half the
+            cost.
+        k: Number of likeliest tokens that are compared.
 
     Makes one pass over every text, and one unembedding of every token for each junction. Raises InputError for input
     that cannot be used.
@@ -136,11 +136,11 @@ def lens_answers(
 ) -> tuple[tuple[Component, ...], Int[np.ndarray, "junction token"], Float[np.ndarray, "junction token"]]:
     """The likeliest next token after the embedding and after every so many layers of a pass, and its probability.
 
-    The stream is normed by its own statistic ("recomputed"); the last row is the model's own answer. Use it inside
-    `inference_mode_for`.
+    The final norm uses each stream's own statistic ("recomputed"); the last row is the model's own answer. Call it
+    inside `inference_mode_for`.
     """
     ends = [(Component("layer", architecture.sublayers[-1].layer), activations.final)]
-    if architecture.has_prefixes:  # else only the model's own answer has a meaning
+    if architecture.has_prefixes:  # otherwise only the model's own answer is meaningful
         ends = layer_ends(architecture, activations)
     kept = [ends[n] for n in sorted({0, *range(len(ends) - 1, 0, -every)})]
     ids, probabilities = [], []
@@ -197,7 +197,7 @@ def _compare(
     junctions: int,
     tell: Callable[[float], Any],
 ) -> Float[np.ndarray, "2 token junction"]:
-    """KL and top-k overlap of every junction, some tokens at a time."""
+    """Compute KL and top-k overlap of every junction, for some tokens at a time."""
     tokens = len(activations.final)
     table = torch.empty(2, tokens, junctions, dtype=torch.float64)
     step = max(1, LOGITS // architecture.outputs)
@@ -220,7 +220,7 @@ def _compare(
 def read_out(
     architecture: Architecture, stream: Float[Tensor, "n d"], statistic: Float[Tensor, " n"] | None
 ) -> Float[Tensor, "n v"]:
-    """The logits of stream vectors, normed by a given statistic or by their own."""
+    """Compute the logits of stream vectors, normalized by a given statistic or by their own."""
     norm = architecture.norm
     divisor = norm.statistic(stream) if statistic is None else statistic
     centered = stream - stream.mean(-1, keepdim=True) if norm.centered else stream

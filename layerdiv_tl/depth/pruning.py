@@ -1,4 +1,4 @@
-"""Which layers or sublayers could be dropped, and the model's loss and accuracy without them."""
+"""Choose layers or sublayers to drop, and measure the model's loss and accuracy without them."""
 
 from __future__ import annotations
 
@@ -45,23 +45,22 @@ OWN, INFLUENCE, ALONE, RANDOM = "plan", "block_influence", "alone", "random"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DropPlan(Result):
-    """What to drop, in order, by a score on some rows; and loss and accuracy without it on others.
+    """Components to drop, in order, by a score on some rows; and loss and accuracy without them on others.
 
-    Attributes:
-        candidates, values: Components that could go, in stream order, and their scores; of equal ones the first goes
-            first. Of a greedy plan each score is that with those gone that went before, and of what stays, with all
-            that went before the last.
-        dropped, influence_dropped: What goes first, second, …: by the score, and by block influence.
-        alone_dropped: Of a greedy plan, what would go by the same score of every component alone; else nothing.
-        random_dropped: For every random plan, what goes.
-        loss, correct: `[row, plan]`: sums over the measured rows' predictions, of the model as it is, then without the
+    candidates, values: Components that could be dropped, in stream order, and their scores; ties are dropped in this
+        order. In a greedy plan a dropped component's score is measured with all dropped before it removed, and a kept
+        one's with all but the last dropped removed.
+        dropped, influence_dropped: Components in order of dropping: by the score, and by block influence.
+        alone_dropped: For a greedy plan, what the same score of every component alone would drop; otherwise empty.
+        random_dropped: The components that each random plan drops.
+        loss, correct: `[row, plan]`: sums over the measured rows' predictions, of the unpruned model, then without the
             first 1, 2, … of `dropped`, then of `influence_dropped` and of `alone_dropped`, then of the random plans,
-            which all drop as many as asked for.
-        count: `[row]`: how many predictions each row has.
-        score, provenance: As asked for ("given" for one's own scores); of the model, and of the rows: what they were,
-            SHA-256 of their ids, options and labels, how many scored and measured.
+            which all drop the full budget.
+        count: `[row]`: number of predictions in each row.
+        score, provenance: The score asked for ("given" for one's own scores); the model, and the rows: their source,
+            SHA-256 of their ids, options and labels, and how many scored and measured.
 
-    Nothing is retrained: a model heals with training, and may then prefer another plan.
+    Nothing is retrained: training after pruning recovers some of the loss, and may then favor another plan.
     """
 
     candidates: tuple[Component, ...]
@@ -94,9 +93,9 @@ class DropPlan(Result):
     def frame(self) -> pd.DataFrame:
         """One row per plan and number of components dropped.
 
-        `loss` in nats per prediction and `accuracy` a share of predictions, with 95 % intervals over rows;
-        `loss_growth` and `accuracy_lost` against the model as it is, on the same rows. For `random` plans the interval
-        is that of the plans: the middle 95 % of their means.
+        `loss` is in nats per prediction and `accuracy` a share of predictions, with 95 % intervals over rows;
+        `loss_growth` and `accuracy_lost` compare with the unpruned model on the same rows. For `random` plans the
+        interval is the middle 95 % of the plans' means.
         """
         budget = len(self.dropped)
         plans = [("none", 0, [0])]
@@ -113,17 +112,17 @@ class DropPlan(Result):
                     record[name] = Estimate(means.mean(), *interval(means), len(self.count))
                 else:
                     record[name] = self._estimate(name, values[:, columns[0]])
-                if plan == "none" and name == "accuracy_lost":  # against itself: nothing, whatever the rows
+                if plan == "none" and name == "accuracy_lost":  # compared with itself: zero on any rows
                     record[name] = Estimate(0.0, 0.0, 0.0, len(self.count))
             records.append(record)
         units = {"loss": "nats", "loss_growth": "nats", "accuracy": "share", "accuracy_lost": "share"}
         return estimates_frame(records, units)
 
     def compare(self) -> pd.DataFrame:
-        """This plan against others that drop as much, one row per other plan.
+        """Compare this plan with others that drop as much, one row per other plan.
 
-        `loss` and `accuracy`: this plan's less the other's, on the same rows, with 95 % intervals over rows; of the
-        random plans their mean, and `win_rate`, the share of them whose loss is higher.
+        `loss` and `accuracy`: this plan's minus the other's, on the same rows, with 95 % intervals over rows. Random
+        plans enter by their mean; `win_rate` is the share of them with a higher loss.
         """
         budget, total_loss = len(self.dropped), self.loss.sum(0)
         others = {plan: [start + budget] for plan, start in self._starts.items() if plan != OWN}
@@ -141,7 +140,7 @@ class DropPlan(Result):
 
     @property
     def ordered(self) -> dict[str, tuple[Component, ...]]:
-        """By plan, what goes first, second, …; without the random ones."""
+        """Map each plan except the random ones to its components in order of dropping."""
         alone = {ALONE: self.alone_dropped} if self.alone_dropped else {}
         return {OWN: self.dropped, INFLUENCE: self.influence_dropped} | alone
 
@@ -162,14 +161,14 @@ class DropPlan(Result):
         return estimate(sums, kinds.get(name, "mean"), counts=self.count)
 
     def random_plans(self) -> pd.DataFrame:
-        """One row per random plan: what goes, `loss` in nats per prediction and `accuracy`, a share of predictions."""
+        """One row per random plan: dropped components, `loss` in nats per prediction, `accuracy` as a share of them."""
         names = [", ".join(c.label for c in dropped) for dropped in self.random_dropped]
         loss, accuracy = (x[:, self._random_columns].sum(0) / self.count.sum() for x in (self.loss, self.correct))
         columns = {"number": np.arange(1, len(names) + 1), "components": names, "loss": loss, "accuracy": accuracy}
         return estimates_frame(columns, {"loss": "nats", "accuracy": "share"})
 
     def scores(self) -> pd.DataFrame:
-        """One row per candidate: score, order in the plan (from 1; 0 stays), and where the numbers come from."""
+        """One row per candidate: score, order in the plan (from 1; 0 stays), and the provenance of the numbers."""
         order = {c: number for number, c in enumerate(self.dropped, start=1)}
         columns: dict[str, Any] = component_columns(self.candidates)
         columns |= {"score": self.values, "scored_by": self.score}
@@ -181,7 +180,7 @@ class DropPlan(Result):
         return estimates_frame(columns, {"score": UNITS.get(self.score, "")})
 
     def llm_drop(self) -> dict[str, list[int]]:
-        """`drop_attn_list` and `drop_mlp_list` as in a config of LLM-Drop (He et al. 2024), first to go first.
+        """Return `drop_attn_list` and `drop_mlp_list` of an LLM-Drop config (He et al. 2024), in order of dropping.
 
         Raises InputError for a model that repeats a layer: a layer's number does not identify a repeat, nor, after a
         repeated layer, a block of the model.
@@ -196,7 +195,7 @@ class DropPlan(Result):
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write the plan for other tools, with its provenance: `.json` as `llm_drop`, `.csv` as `scores`.
 
-        Raises InputError for another ending, and where it cannot be written.
+        Raises InputError for another suffix, and where the file cannot be written.
         """
         file = file_path("path", path)
         if file.suffix == ".json":
@@ -228,27 +227,27 @@ def drop_plan(
     seed: int = 0,
     batch_tokens: int | None = None,
 ) -> DropPlan:
-    """Choose what to drop by a score on some rows, and measure loss and accuracy without it on others.
+    """Choose components to drop by a score on some rows, and measure loss and accuracy without them on others.
 
     Args:
         model, rows: As in `agreement`.
-        budget: How many components go.
-        score: A quantity of `Agreement` ("loss" is what ablating a component alone costs); what is least needed by it
-            goes first. Or one's own scores, {label: number}, the smallest going first.
-        part: What goes: a "layer", an "attn", an "mlp", or a "sublayer", attention and MLPs from one list.
-        greedy: Choose one after another, each with those gone that were chosen before, by the "loss" or "accuracy" of
-            the model that is left: of components that stand in for one another not all go. Measuring every component
-            alone does not see that; what it would drop is compared.
-        scoring: Which share of the rows scores; the others are measured. Rows that chose a plan would flatter it.
-        random: How many random plans to compare with; the plan by block influence (ShortGPT) is always there.
-        seed: Of the choice of rows and of the random plans.
+        budget: Number of components to drop.
+        score: A quantity of `Agreement` ("loss" is the loss growth when a component alone is ablated); the least needed
+            component is dropped first. Or one's own scores, {label: number}, with the smallest dropped first.
+        part: What is dropped: a "layer", an "attn", an "mlp", or a "sublayer", attention and MLPs from one list.
+        greedy: Choose one by one, each with the earlier choices removed, by the "loss" or "accuracy" of the remaining
+            model, so that components that compensate for one another are not all dropped. Scoring every component alone
+            does not see that; the plan it gives is measured for comparison.
+        scoring: Share of the rows that score; the others measure, because rows that chose a plan would flatter it.
+        random: Number of random plans to compare with; the plan by block influence (ShortGPT) is always included.
+        seed: Seed of the split of rows and of the random plans.
 
-    Makes 2 + C/2 passes over the rows that score for C candidates, and 1 + P/2 over the others for P plans (each size
-    of the plan, of that by block influence, and the random ones): for the default model 1.7 CPU seconds a row; fewer
-    rows (`task(…, limit=24)`) or `random=5` cost less. A greedy plan scores the candidates anew for each that goes, so
-    that the choice costs `budget` times as much. Raises InputError for input that cannot be used: a budget of
-    nothing or everything, a score that does not exist for these rows, labels that no component has; and for a model
-    with hooks in it, which a plan cannot name.
+    Makes 2 + C/2 passes over the scoring rows for C candidates, and 1 + P/2 over the others for P plans (each size of
+    the plan, of that by block influence, and the random ones): 1.7 CPU seconds per row for the default model. Fewer
+    rows (`task(…, limit=24)`) or `random=5` cost less. A greedy plan rescores the candidates after each choice, so that
+    choosing costs `budget` times as much. Raises InputError for input that cannot be used: a budget of nothing or
+    everything, a score that does not exist for these rows, labels that no component has; and for a model with hooks in
+    it, which a plan cannot name.
 
     >>> import layerdiv_tl as ld
     >>> texts = [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)]
@@ -259,7 +258,7 @@ def drop_plan(
     [['none', 0], ['plan', 1], ['block_influence', 1], ['random', 1]]
     """
     model = as_model(model)
-    weights = identify(model).weights  # a plan says which model it is of
+    weights = identify(model).weights  # a plan names the model that it is for
     predictions, source = read_rows(model, rows)
     scoring = number("scoring", scoring, above=0, below=1)
     if len(predictions) < 2:
@@ -331,7 +330,7 @@ def _one_after_another(
     budget: int,
     batch_tokens: int | None,
 ) -> tuple[list[Component], list[Component], Float[np.ndarray, " candidate"]]:
-    """(what goes by each component alone, what goes one after another, the last score of each)."""
+    """Return (components dropped by their scores alone, those dropped one by one, the last score of each)."""
     left, values = list(candidates), np.empty(len(candidates))
     gone: list[Component] = []
     alone: list[Component] = []

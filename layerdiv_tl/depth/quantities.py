@@ -43,15 +43,15 @@ UNITS: Mapping[str, str] = {
 }
 # A component with a smaller value of these is needed more.
 LOWER_IS_BETTER = ("net",)
-# Relevancy is measured where every class has this many rows.
+# Relevancy is measured only where every class has this many rows.
 _LEAST = 8
 
-# `[row, component]` sums over each row, and `[row]` what they are divided by.
+# `[row, component]` sums over each row, and the `[row]` counts that they are divided by.
 Sums = tuple[Float[np.ndarray, "row component"], Float[np.ndarray, " row"]]
 
 
 def read_rows(model: Model, given: Any) -> tuple[Rows, str]:
-    """Rows of a task, read where its options are predicted, or of texts, read at all tokens but the last; their name.
+    """Read rows of a task at its options' predictions, or texts at all tokens but the last; and name them.
 
     Raises InputError for a text of one token, options that are not single tokens of this model, and labels that
     name no option.
@@ -73,7 +73,7 @@ def read_rows(model: Model, given: Any) -> tuple[Rows, str]:
 
 
 def ablatable_components(model: Model, ids: Ids, part: AblatedPart) -> tuple[Component, ...]:
-    """The components of a part that add to the stream, in stream order. Raises InputError where there are none."""
+    """List the components of a part that add to the stream, in stream order. Raises InputError where there are none."""
     choice("part", part, get_args(AblatedPart))
     kinds: Sequence[Part] = ("attn", "mlp") if part == "sublayer" else (part,)
     with inference_mode_for(model.architecture):
@@ -92,9 +92,9 @@ def score_ablations(
     batch_tokens: int | None = None,
     already_removed: Collection[Component] = (),
 ) -> tuple[Float[np.ndarray, "row ablation"], Float[np.ndarray, "row ablation"]]:
-    """Cross-entropy in nats and correct predictions, summed over each row's predictions, with components ablated.
+    """Compute cross-entropy in nats and correct predictions under ablations, summed over each row's predictions.
 
-    The first ablation is of nothing; in all of them `already_removed` is ablated, too.
+    The first ablation ablates nothing; all of them also ablate `already_removed`.
     """
 
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Patch]]:
@@ -115,7 +115,7 @@ def score_ablations(
 
 
 def ablation_effects(rows: Rows, loss: np.ndarray, correct: np.ndarray) -> dict[str, Sums]:
-    """Over each row's predictions: growth of the loss, and correct predictions lost."""
+    """Return growth of the loss, and correct predictions lost, over each row's predictions."""
     count = np.bincount(rows.row).astype(float)
     return {"loss": (loss[:, 1:] - loss[:, :1], count), "accuracy": (correct[:, :1] - correct[:, 1:], count)}
 
@@ -127,7 +127,7 @@ def direct_measures(
     wanted: Collection[str] = get_args(Direct),
     batch_tokens: int | None = None,
 ) -> dict[str, Sums]:
-    """The wanted direct measures of components, as (sums, counts) of every row; see `Agreement`."""
+    """Compute the wanted direct measures of components, as (sums, counts) of every row; see `Agreement`."""
     measures: dict[str, Sums] = {}
     if {"diversity", "diversity_centered", "net", "relevancy"} & set(wanted):
         if rows.options is None:
@@ -148,7 +148,7 @@ def direct_measures(
 def score_components(
     model: Model, rows: Rows, components: tuple[Component, ...], score: str, batch_tokens: int | None
 ) -> Float[np.ndarray, " component"]:
-    """How much each component is needed, by one quantity. Raises InputError for one that these rows do not have."""
+    """Score how much each component is needed, by one quantity. Raises InputError for one that these rows lack."""
     if score not in UNITS:
         raise InputError(f"score={score!r:.40} is unknown: use {one_of(UNITS)}, or give {{label: number}}.")
     if score in get_args(Effect):
@@ -205,12 +205,12 @@ def _of_texts(model: Model, rows: Rows, components: Sequence[Component], batch_t
 
 
 def _predictions_at(model: Model, ids: Sequence[int]) -> Float[np.ndarray, "position vocabulary"]:
-    """The model's distributions, before a soft-cap where there is one."""
+    """Return the model's distributions, before any soft-cap."""
     architecture = model.architecture
     with inference_mode_for(architecture):
         forward = PatchedForward(model, [ids])
         logits = upcast(architecture.unembed(forward.normed(forward.streams[-1][0])[:, None])[:, 0])
-        # A long text's are large, so that they are kept in the precision of the logits.
+        # A long text's distributions are large, so they keep the precision of the logits.
         return log_softmax(logits * architecture.logit_multiplier).exp_().to(logits.dtype).cpu().numpy()
 
 

@@ -1,4 +1,4 @@
-"""Norms of attention, MLP and layer outputs relative to the residual stream, block influence, and where they fall."""
+"""Norms of attention, MLP and layer outputs relative to the residual stream, block influence, and change points."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 Quantity = Literal["relative_norm", "cosine", "norm", "block_influence"]
-# Streams this short are all rounding.
+# Streams this short are only rounding error.
 SMALLEST = 1e-6
 
 
@@ -39,7 +39,7 @@ class ChangePoint(Result):
         layer, low, high: The first layer of the later part, counted from 0 in order of use, and its 95 % interval over
             texts.
         before, after: The medians of the layers' means on either side, in the quantity's unit.
-        p: Pettitt's approximate p-value; layers are not independent, so it only tells clear falls from unclear ones.
+        p: Pettitt's approximate p-value; layers are not independent, so it only separates clear falls from others.
         quantity: The quantity and the kind of component.
     """
 
@@ -79,10 +79,10 @@ class ResidualNorms(TokenResult):
             m‖/‖h‖.
         cosine: cos(a, h), cos(m, h + a) and cos(a + m, h), likewise.
         norm: ‖a‖, ‖m‖, ‖a + m‖.
-        text: `[token]`, which text a token is from.
+        text: `[token]`, index of the text that a token is from.
 
-    As in the released code of *Do Language Models Use Their Depth Efficiently?* (arXiv 2505.13898), but for an MLP
-    parallel to its attention: there it divides by ‖h + a‖. Its cosine of input and output is 1 − `block_influence`.
+    As in the released code of *Do Language Models Use Their Depth Efficiently?* (arXiv 2505.13898), except that the
+    code divides an MLP parallel to its attention by ‖h + a‖. Its cosine of input and output is 1 − `block_influence`.
     """
 
     components: tuple[Component, ...]
@@ -94,7 +94,7 @@ class ResidualNorms(TokenResult):
 
     @property
     def stream(self) -> Float[np.ndarray, "token component"]:
-        """The norm of the stream that each is added to, such as ‖h‖; NaN where nothing is added."""
+        """The norm of the stream that each output is added to, ‖h‖ for attention; NaN where nothing is added."""
         missing = np.full_like(self.norm, np.nan)
         return np.divide(self.norm, self.relative_norm, out=missing, where=self.relative_norm > 0)
 
@@ -133,7 +133,7 @@ class ResidualNorms(TokenResult):
         return self._with_units(columns, units | {"block_influence": "1 − cosine"})
 
     def change_point(self, part: Part = "layer", quantity: Quantity = "relative_norm") -> ChangePoint:
-        """The layer from which on the mean over tokens is smaller than before, with its interval over texts.
+        """Find the layer from which on the mean over tokens is smaller than before, with its interval over texts.
 
         Raises InputError for an unknown part or quantity, and for fewer than three layers.
         """
@@ -148,8 +148,8 @@ def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -
 
     Args:
         model: A `Model`, or anything `load_model` takes.
-        texts: A text, a list of texts or of lists of token ids, or a `Task`. Every token counts, also a text's first,
-            whose stream is often much longer than that of others: look at the median next to the mean.
+        texts: A text, a list of texts or of lists of token ids, or a `Task`. Every token counts, including a text's
+            first, whose stream is often much longer than the others': compare the median with the mean.
         batch_tokens: The most padded tokens in one forward pass.
 
     Keeps 12 bytes for every token and component. Raises InputError for input that cannot be used.
@@ -169,13 +169,13 @@ def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -
 
 
 def _measure(architecture: Architecture, activations: Activations) -> tuple[tuple[Component, ...], np.ndarray]:
-    """Components, and `[quantity, token, component]` of one pass."""
+    """Return components, and `[quantity, token, component]` of one pass."""
     if any(step.mix is not None for step in activations.path):
         raise InputError("this model has several residual streams, so what it writes has no size relative to one.")
     stream = activations.embed if activations.pos_embed is None else activations.embed + activations.pos_embed
     components: list[Component] = []
     columns: list[Tensor] = []
-    done = 0  # sublayers
+    done = 0  # sublayers so far
     in_order = zip(activations.sublayer_outputs, activations.repeats, strict=True)
     for (layer, repeat), group in groupby(in_order, key=lambda pair: (pair[0].sublayer.layer, pair[1])):
         layer_output = torch.zeros_like(stream)
@@ -194,7 +194,7 @@ def _measure(architecture: Architecture, activations: Activations) -> tuple[tupl
 
 
 def _relative_to(stream: Float[Tensor, "token d"], output: Float[Tensor, "token d"]) -> Float[Tensor, "3 token"]:
-    """Relative norm, cosine and norm of an output."""
+    """Compute relative norm, cosine and norm of an output."""
     norm, stream_norm = output.norm(dim=-1), stream.norm(dim=-1).clamp_min(SMALLEST)
     product = (output * stream).sum(-1)
     return torch.stack([norm / stream_norm, product / (norm * stream_norm).clamp_min(SMALLEST**2), norm])
@@ -203,10 +203,10 @@ def _relative_to(stream: Float[Tensor, "token d"], output: Float[Tensor, "token 
 def change_point(
     quantity: str, mean: Float[np.ndarray, " layer"], drawn: Float[np.ndarray, "draw layer"]
 ) -> ChangePoint:
-    """The change point of `mean`, with its interval over resamples.
+    """Find the change point of `mean`, with its interval over resamples.
 
-    Ranks are compared, so that a first or last layer of another order of magnitude does not decide.
-    Raises InputError for fewer than three layers.
+    Ranks are compared, so that a first or last layer of another order of magnitude does not decide. Raises InputError
+    for fewer than three layers.
 
     >>> series = np.array([5.0, 1.2, 1.1, 1.3, 0.2, 0.3, 0.1])
     >>> change_point("x", series, np.tile(series, (4, 1))).layer
@@ -224,7 +224,7 @@ def change_point(
 
 
 def _pettitt(series: Float[np.ndarray, "draw layer"]) -> tuple[np.ndarray, np.ndarray]:
-    """The k with the largest U = Σ_{i<k≤j} sign(x_i − x_j), and that U."""
+    """Return the k with the largest U = Σ_{i<k≤j} sign(x_i − x_j), and that U."""
     ranks = series.argsort(1).argsort(1) + 1.0
     count = series.shape[1]
     u = (2 * ranks.cumsum(1) - np.arange(1, count + 1) * (count + 1))[:, :-1]

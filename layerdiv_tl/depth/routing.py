@@ -1,4 +1,4 @@
-"""What the routers of a mixture of experts do with the tokens of some texts: loads, gates, entropies, and which tokens.
+"""Router statistics of a mixture of experts on some texts: loads, gates, entropies and over-represented tokens.
 
 A router sends every token to k of n experts. The load of an expert is the share of tokens that go to it; over a layer
 the loads sum to k, and k/n each is an even load.
@@ -43,16 +43,16 @@ class RouterStatistics(Result):
 
     Attributes:
         components, layers: The routed experts, layer by layer, and the layers with a router, in the order they ran.
-        routed: `[text, expert]`, how many tokens of a text went to an expert (with a gate that is not 0).
-        gates: `[text, expert]`, the sum of their gates, by which the expert's output was multiplied.
-        entropies: `[text, layer]`, the sum over tokens of the entropy of the router's scores of all experts, as shares
-            of 1, in nats; NaN where the router's gates are no such scores (PhiMoE, ZAYA).
-        lengths: `[text]`, how many tokens a text has.
-        active: `[layer]`, to how many experts a token goes.
+        routed: `[text, expert]`, number of a text's tokens routed to an expert (with a nonzero gate).
+        gates: `[text, expert]`, sum of their gates, the factors on the expert's output.
+        entropies: `[text, layer]`, sum over tokens of the entropy of the router's scores of all experts, normalized to
+            sum 1, in nats; NaN where the router's gates are not such scores (PhiMoE, ZAYA).
+        lengths: `[text]`, number of tokens in a text.
+        active: `[layer]`, number of experts per token.
         token_ids, token_routed, token_counts: `[expert, rank]`, the tokens that an expert takes most beyond its load,
             how many of them it took, and how many there were; id −1 where there are fewer.
-        tokens: Their texts, `[expert][rank]`.
-        compared: How many different tokens there are, for which the intervals of `by_token` hold at once.
+        tokens: Their spellings, `[expert][rank]`.
+        compared: Number of distinct tokens, for which the intervals of `by_token` hold jointly.
     """
 
     components: tuple[Component, ...]
@@ -76,7 +76,7 @@ class RouterStatistics(Result):
 
     @property
     def layer_of(self) -> Int[np.ndarray, " expert"]:
-        """Which of `layers` each expert is in."""
+        """The index in `layers` of each expert's layer."""
         numbers = {(layer.layer, layer.repeat): number for number, layer in enumerate(self.layers)}
         return np.array([numbers[expert.layer, expert.repeat] for expert in self.components])
 
@@ -93,7 +93,7 @@ class RouterStatistics(Result):
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
-        """One row per expert: `load`, the share of tokens that go to it, beside an `even_load`; mean `gate` of these.
+        """One row per expert: `load`, the share of tokens routed to it, the `even_load`, and the mean `gate` of these.
 
         Intervals are over texts.
         """
@@ -105,18 +105,18 @@ class RouterStatistics(Result):
         return self._labeled(self.components, columns, {"load": "share of tokens", "gate": "gate", "tokens": "tokens"})
 
     def by_layer(self) -> pd.DataFrame:
-        """One row per layer: how sure its router is of a token, and how evenly it uses its experts.
+        """One row per layer: how certain its router is about a token, and how evenly it uses its experts.
 
-        `entropy` is the mean over tokens of the entropy of the router's scores of all experts; `load_entropy` that of
-        the loads, as shares of 1: both lie between 0 and `highest_entropy` = ln(experts). A router that is sure of
-        every token and uses all experts alike has a low `entropy` and a high `load_entropy`. `largest_load` and
-        `smallest_load` are shares of tokens. Intervals are over texts; that of `load_entropy` is the jackknife's.
+        `entropy` is the mean over tokens of the entropy of the router's scores of all experts; `load_entropy` is that
+        of the loads, normalized to sum 1. Both lie between 0 and `highest_entropy` = ln(experts). A router that is
+        certain of every token and uses all experts evenly has a low `entropy` and a high `load_entropy`. `largest_load`
+        and `smallest_load` are shares of tokens. Intervals are over texts; that of `load_entropy` is the jackknife's.
         """
         rows = []
         for number in range(len(self.layers)):
             inside, entropy = self.layer_of == number, self.entropies[:, number]
             routed, load, highest = self.routed[:, inside], self.loads[inside], float(np.log(inside.sum()))
-            # NaN where the router's gates are no scores of all experts.
+            # NaN where the router's gates are not scores of all experts.
             row: dict[str, Any] = {"entropy": estimate(entropy, counts=self.lengths, over="texts")}
             row["load_entropy"] = estimate_function(_entropy, routed, within=(0.0, highest), over="texts")
             row |= {"highest_entropy": highest, "largest_load": load.max(), "smallest_load": load.min()}
@@ -128,11 +128,11 @@ class RouterStatistics(Result):
     def by_token(self) -> pd.DataFrame:
         """One row per expert and token that it takes most: how many of them it took, and how much beyond its load.
 
-        `share` is that of the token's occurrences that went to the expert, `lift` the share over the expert's load (1:
-        as any other token). Tokens are in order of the lower end of their `lift`. The ends are those of Clopper and
-        Pearson for all `compared` tokens at once (Bonferroni): where routing does not depend on the token, fewer than
-        2.5 % of experts have one whose `lift_low` is above 1 (with Wilson's, 6 %). Occurrences are taken for
-        independent; those in one text are not, so that a token of one text only says little.
+        `share` is the share of the token's occurrences routed to the expert; `lift` is that share over the expert's
+        load (1: as any other token). Tokens are ordered by the lower end of their `lift`. Intervals are Clopper and
+        Pearson's, for all `compared` tokens jointly (Bonferroni): where routing does not depend on the token, fewer
+        than 2.5 % of experts have one whose `lift_low` is above 1 (with Wilson's, 6 %). Occurrences are treated as
+        independent; those in one text are not, so a token of a single text is weak evidence.
         """
         known = self.token_ids >= 0
         rows = np.nonzero(known)[0]
@@ -157,12 +157,12 @@ class RouterStatistics(Result):
 def router_statistics(
     model: Any, texts: Any, *, n_tokens: int = 10, batch_tokens: int | None = None
 ) -> RouterStatistics:
-    """Where the routers of a mixture of experts send the tokens of some texts.
+    """Measure where the routers of a mixture of experts send the tokens of some texts.
 
     Args:
         model: A `Model`, or anything `load_model` takes.
         texts: A text, a list of texts or of lists of token ids, or a `Task`. Every token counts.
-        n_tokens: How many tokens to keep of those that each expert takes most.
+        n_tokens: Number of tokens to list for each expert.
         batch_tokens: The most padded tokens in one forward pass.
 
     Shared experts have no router and are not listed. Raises InputError for a model without a mixture of experts that
@@ -242,7 +242,7 @@ def _most_taken(
     load: Float[np.ndarray, " expert"],
     n_tokens: int,
 ) -> Int[np.ndarray, "expert rank"]:
-    """The tokens that each expert takes most beyond its load, by the lower end of their share; −1 for none."""
+    """Return the tokens that each expert takes most beyond its load, by the lower end of their share; −1 for none."""
     kept = min(n_tokens, len(counts))
     top = np.full((len(hits), kept), -1)
     for row, own in enumerate(hits):
@@ -255,7 +255,7 @@ def _most_taken(
 
 
 def _share_ends(hits: np.ndarray, counts: np.ndarray, compared: int) -> tuple[np.ndarray, np.ndarray]:
-    """Clopper and Pearson's interval of each share, at the level at which `compared` of them hold at once."""
+    """Compute Clopper and Pearson's interval of each share, at the level at which `compared` of them hold jointly."""
     tail, missed = (1 - LEVEL) / 2 / max(1, compared), counts - hits
     low = betaincinv(np.maximum(hits, 1), missed + 1, tail)
     high = betaincinv(hits + 1, np.maximum(missed, 1), 1 - tail)

@@ -48,17 +48,17 @@ _CUTS = "'published', or a list of shares of a text's length"
 class Skip(TokenResult):
     """The change of each later layer's output and of the predictions when a layer, attention or MLP is zero-ablated.
 
-    With Δ_l what layer l adds to its stream, and primes where a component s < l is skipped:
+    With Δ_l the output that layer l adds to its stream, and primes where a component s < l is skipped:
 
     Attributes:
         downstream_change, downstream_change_max: `[text, skipped, layer]`: ‖Δ_l − Δ'_l‖ / ‖Δ_l‖, its mean and maximum
             over the measured tokens of a text; NaN for layers up to the skipped one.
         output_change: `[measurement, skipped]`: ‖softmax − softmax'‖₂ over the vocabulary, between 0 and √2.
         loss: `[measurement, skipped]`: growth of the next token's cross-entropy in nats; NaN at the last token.
-        text, position: `[measurement]`: which token that is. With cuts a token comes once for every cut before it.
-        components, layers: What was skipped, and the layers that were measured.
+        text, position: `[measurement]`: the token measured. With cuts a token comes once for every cut before it.
+        components, layers: The skipped components, and the measured layers.
 
-    The released code of *Do Language Models Use Their Depth Efficiently?* draws the maxima over tokens, cuts and texts:
+    The released code of *Do Language Models Use Their Depth Efficiently?* plots the maxima over tokens, cuts and texts:
     `by_pair().effect_max` and `frame().output_change_max`. Its map also has a diagonal, 1 for a whole layer.
     """
 
@@ -137,29 +137,28 @@ def skip(
     cuts: Cuts = (0.25, 0.5, 0.75),
     batch_tokens: int | None = None,
 ) -> Skip:
-    """Skip every layer, attention or MLP in turn, and measure what changes after it.
+    """Skip every layer, attention or MLP in turn, and measure the effect on later layers and predictions.
 
-    The effects of Csordás et al. (arXiv 2505.13898) by the rules of their released code. Its defaults are those here
-    except for `cuts`.
+    Follows Csordás et al. (arXiv 2505.13898), with the defaults of their released code except for `cuts`.
 
     Args:
-        model, texts, batch_tokens: As in `residual_norms`; texts of at least two tokens, for each of which all layers'
+        model, texts, batch_tokens: As in `residual_norms`; texts need at least two tokens. For each text all layers'
             streams are kept, twice.
         part: What is zero-ablated: the "layer", its "attn" or its "mlp".
-        mode: "current": it is skipped at every token, and every token is measured. "future": it is skipped at the
-            tokens before a cut, and the tokens from the cut on are measured: what later tokens need of it. "local" and
-            "future_local": at the same tokens its output is subtracted from the stream that each later layer, and the
-            read-out, reads, and their reaction is not passed on: the direct effect.
-        first_token: Whether the first token of a text is skipped at too: "kept" (published, and the default: heads rest
-            on the first token whatever it is, and a change of it says little about the layer) or "changed".
-        layers: Which layers are skipped, in order of use; None is all.
-        cuts: For the future modes, shares of a text's length; or "published": up to four random ones of every eighth
-            token, drawn for one text after another from Python's generator seeded with 123. The default is not the
-            published one, because that needs texts of 13 tokens.
+        mode: "current": skip at every token, and measure every token. "future": skip at the tokens before a cut, and
+            measure the tokens from the cut on, to see what later tokens need. "local" and "future_local": subtract the
+            output at the same tokens from the stream that each later layer and the read-out read, without passing on
+            their reaction: the direct effect.
+        first_token: Whether a text's first token is also skipped: "kept" (published, and the default: it is an
+            attention sink, so a change of it says little about the layer) or "changed".
+        layers: Layers to skip, in order of use; None means all.
+        cuts: For the future modes, shares of a text's length; or "published": up to four random multiples of eight
+            tokens, drawn for one text after another from Python's generator seeded with 123. The published choice needs
+            texts of 13 tokens, so it is not the default.
 
-    Of a layer that is used several times one use is skipped at a time (`L3@2.layer`).
-    Makes 1 + L/2 passes over every text for L layers, and as many for each cut: what lies before a skipped layer is
-    not run again. Raises InputError for input that cannot be used, and for a layer that does not exist.
+    A layer that is used several times is skipped one use at a time (`L3@2.layer`). Makes 1 + L/2 passes over every text
+    for L layers, and as many for each cut, because blocks before a skipped layer are not rerun. Raises InputError for
+    input that cannot be used, and for a layer that does not exist.
 
     >>> import layerdiv_tl as ld
     >>> skips = ld.depth.skip("zoo/d2", [[1, 2, 3], [4, 5]])
@@ -220,7 +219,7 @@ def skip(
 
 
 def _cuts(lengths: list[int], cuts: Cuts, least: int) -> list[list[int]]:
-    """The cuts of every text: the first tokens that are measured."""
+    """Return the cuts of every text: the first tokens that are measured."""
     if not isinstance(cuts, str):
         return [np.clip(np.round(np.multiply(cuts, size)).astype(int), least, size - 1).tolist() for size in lengths]
     generator, drawn = random.Random(123), []
@@ -234,7 +233,7 @@ def _cuts(lengths: list[int], cuts: Cuts, least: int) -> list[list[int]]:
 def _skip(
     clean: PatchedForward, block: int, part: Part, mode: Mode, where: Bool[Tensor, "row token"], see: See
 ) -> Patch:
-    """A pass without a component at some tokens; `see` is shown the layers after it."""
+    """Run a pass without a component at some tokens; `see` is called on the layers after it."""
     if not mode.endswith("local"):
         return Patch(block, instead=clean.zero_ablate(part, block, where), see=see)
     streams = clean.streams

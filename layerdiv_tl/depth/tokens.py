@@ -34,12 +34,12 @@ class TokenResult(Result):
     tokens: tuple[str, ...]
 
     def _with_units(self, columns: dict[str, Any], units: dict[str, str], rows: Any = None) -> pd.DataFrame:
-        """A frame of one row per component, or of those of `rows`, with intervals over texts."""
+        """Return a frame of one row per component, or of those of `rows`, with intervals over texts."""
         columns = component_columns(self.components, rows) | columns
         return estimates_frame(columns, units, intervals=interval_note(int(self.text.max()) + 1, "texts"))
 
     def _by_token(self, units: dict[str, str]) -> pd.DataFrame:
-        """A frame of one row per token and component; `units`: those of the columns, which are fields."""
+        """Return a frame of one row per token and component; `units` are those of the columns, which are fields."""
         count = len(self.components)
         of_token = {"text": self.text, "position": self.position, "token": np.array(self.tokens, dtype=object)}
         columns: dict[str, Any] = {name: np.repeat(values, count) for name, values in of_token.items()}
@@ -48,7 +48,7 @@ class TokenResult(Result):
 
 
 def read_tokens(model: Model, rows: Sequence[Ids]) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """`text`, `position` and `tokens` of a result with one entry per token."""
+    """Return `text`, `position` and `tokens` of a result with one entry per token."""
     text = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     position = np.concatenate([np.arange(len(row)) for row in rows])
     return text, position, token_texts(model, [token for row in rows for token in row])
@@ -61,9 +61,9 @@ def measure_tokens(
     measure: Callable[[Activations, Callable[[float], Any]], tuple[tuple[Component, ...], np.ndarray]],
     count: int = 1,
 ) -> tuple[tuple[Component, ...], Float[np.ndarray, "quantity token component"], Int[np.ndarray, " token"]]:
-    """(components, their measure at every token of every text, text of each token), in the order of the texts.
+    """Return (components, their measure at every token of every text, text of each token), in the order of the texts.
 
-    `measure` returns components and `[quantity, token, component]` of one pass, and may say which share of it is done;
+    `measure` returns components and `[quantity, token, component]` of one pass, and may report the share that is done;
     a pass counts as `count` in the progress.
     """
 
@@ -87,11 +87,11 @@ def measure_tokens(
 
 @lru_cache(maxsize=4)
 def resamples(n: int, n_resamples: int = 1000, seed: int = 0) -> Float[np.ndarray, "draw example"]:
-    """Weights of resamples with replacement: `weights @ values` is the mean of every resample; NaN for one example."""
+    """Draw weights of resamples with replacement: `weights @ values` is each resample's mean; NaN for one example."""
     if n == 1:
         return np.full((n_resamples, 1), np.nan)
     weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=n_resamples) / n
-    weights.flags.writeable = False  # it is remembered
+    weights.flags.writeable = False  # the result is cached
     return weights
 
 
@@ -107,7 +107,7 @@ def resampled_ratio(
 def sums_per_text(
     values: Float[np.ndarray, "token row"], text: Int[np.ndarray, " token"]
 ) -> tuple[Float[np.ndarray, "text row"], Float[np.ndarray, "text row"]]:
-    """(sums over each text's tokens, how many tokens have a value): tokens of one text are not independent."""
+    """Return (sums over each text's tokens, number of tokens with a value): tokens of one text are not independent."""
     known = np.isfinite(values)
     sums, counts = np.zeros((2, int(text.max()) + 1, values.shape[1]))
     np.add.at(sums, text, np.where(known, values, 0.0))
@@ -116,7 +116,7 @@ def sums_per_text(
 
 
 def quantile_columns(name: str, values: Float[np.ndarray, "value row"]) -> dict[str, Float[np.ndarray, " row"]]:
-    """Columns `_q10`, `_median`, `_q90` of `name`."""
+    """Return columns `_q10`, `_median`, `_q90` of `name`."""
     quantiles = np.nanquantile(values, list(QUANTILES.values()), axis=0)
     return {f"{name}_{suffix}": row for suffix, row in zip(QUANTILES, quantiles, strict=True)}
 
