@@ -141,7 +141,7 @@ def test_the_same_weights_read_zero_to_the_bit(options):
     assert not frame.filter(like="change").fillna(0).to_numpy().any()
     assert frame.attrs["same_weights"]
     assert "same weights" in repr(c)
-    assert "same weights" in c.plot().layout.title.subtitle.text
+    assert "same weights" in c.plot().layout.title.subtitle.text.replace("<br>", " ")
 
 
 @pytest.mark.parametrize("seed", range(6))

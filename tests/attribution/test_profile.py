@@ -157,7 +157,7 @@ def test_cross_entropy_equals_the_logits_form(make, unit, tau):
     close(p.bias[:, :-1], truth.biases.T, 1e-9)
     close(p.diversity[:, :-1], truth.diversities.T, 1e-9)
     close(p.net_linear[:, :-1], truth.net_linear.T, 1e-9)
-    close(p.entropies[:-1], truth.extras["entropy"], 1e-9)
+    close(p.entropies[:-1], truth.terms.extras["entropy"], 1e-9)
     close(p.cross_entropy[:-1], truth.losses, 1e-9)
     close((p.bias - p.diversity).mean(0)[:-1], p.cross_entropy[:-1], 1e-9)
     if tau is None:
