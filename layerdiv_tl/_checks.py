@@ -1,7 +1,7 @@
-"""One validator for each kind of argument: the checked value comes back, or an InputError names the argument.
+"""Validators, one for each kind of argument: they return the checked value or raise InputError.
 
-An error names the argument, what was given and what is allowed. Numpy scalars are taken like Python's own; nothing is
-read as something else: True is not 1, a text is not a list of its letters, a frame not its columns.
+An error names the argument, the given value and the allowed ones. Numpy scalars are treated like Python's own. Nothing
+is reinterpreted: True is not 1, a text is not a list of its letters, and a frame is not its columns.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import numpy as np
 
 from .errors import InputError
 
-# Repeats (resamples, permutations, steps) that anybody waits for.
+# The most repeats (resamples, permutations, steps) that are practical.
 MOST_REPEATS = 1_000_000
-# An endless generator must not take all memory before it is refused.
+# An endless generator must raise an error before it takes all memory.
 MOST_ITEMS = 10_000_000
-# File systems end here: names in bytes, paths in characters.
+# The limits of file systems: names in bytes, paths in characters.
 _MOST_NAME, _MOST_PATH = 255, 4096
 
 T = TypeVar("T")
@@ -35,31 +35,31 @@ _repr.maxlevel, _repr.maxstring, _repr.maxother, _repr.maxlong = 2, 60, 60, 40
 
 
 def shown(value: Any) -> str:
-    """A value as an error message quotes it: one short line, whatever the value's own repr does.
+    """Quote a value for an error message: one short line, whatever the value's own repr does.
 
     >>> shown("x" * 1000), shown({"a": [1, 2]})
     ("'xxxxxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxxxxxx'", "{'a': [1, 2]}")
     """
     try:
         text = " ".join(_repr.repr(value).split())
-    except Exception:  # the repr of a user's object may do anything
+    except Exception:  # the repr of a user's object may raise anything
         text = f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
 def one_of(values: Iterable[Any], last: str = "or") -> str:
-    """Values as a sentence lists them: 'a', 'b' or 'c'."""
+    """Join values for a sentence: 'a', 'b' or 'c'."""
     *first, end = (repr(value) for value in values)
     return f"{', '.join(first)} {last} {end}" if first else end
 
 
 def with_article(name: str) -> str:
-    """A class's name as a sentence takes it: a Shard, an Agreement."""
+    """Put the article in front of a class's name: a Shard, an Agreement."""
     return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
 def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
-    """One of several words.
+    """Check one of several words.
 
     >>> choice("unit", "layer", ("sublayer", "head"))
     Traceback (most recent call last):
@@ -73,7 +73,7 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
 
 
 def whole_number(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """An int in a range, ends included; no bool and no float.
+    """Check an int in a range, ends included; bools and floats are not accepted.
 
     >>> whole_number("n_resamples", 10**9, 1, MOST_REPEATS)
     Traceback (most recent call last):
@@ -96,7 +96,7 @@ def number(
     most: float | None = None,
     below: float | None = None,
 ) -> float:
-    """A finite number in a range; `least` and `most` belong to it, `above` and `below` do not.
+    """Check a finite number in a range; `least` and `most` are inclusive, `above` and `below` exclusive.
 
     >>> number("confidence_level", 95, above=0, below=1)
     Traceback (most recent call last):
@@ -117,21 +117,21 @@ def number(
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False, and nothing that is merely true."""
+    """Check a bool; truthy values are not accepted."""
     if not isinstance(value, bool | np.bool_):
         raise InputError(f"{name}={shown(value)} must be True or False.")
     return bool(value)
 
 
 def text(name: str, value: Any, *, empty: bool = False) -> str:
-    """A text; `empty` allows the empty one."""
+    """Check a text; `empty` allows the empty one."""
     if not isinstance(value, str) or not (value or empty):
         raise InputError(f"{name}={shown(value)} must be a text{'' if empty else ' that is not empty'}.")
     return str(value)
 
 
 def ordered(name: str, value: Any, what: str = "a list") -> Iterable[Any]:
-    """What `listed` takes, unread: for what may be longer than memory."""
+    """Check the type that `listed` accepts without reading the items, for input that may be longer than memory."""
     flat = isinstance(value, Iterable) and getattr(value, "ndim", 1) == 1 and not hasattr(value, "columns")
     unordered = isinstance(value, Set) and not isinstance(value, KeysView)
     if not flat or unordered or isinstance(value, str | bytes | bytearray | Mapping):
@@ -140,9 +140,9 @@ def ordered(name: str, value: Any, what: str = "a list") -> Iterable[Any]:
 
 
 def listed(name: str, value: Any, what: str = "a list") -> list[Any]:
-    """The items of a list, tuple, range, one-dimensional array or series, or generator, in their order.
+    """Return the items of a list, tuple, range, one-dimensional array or series, or generator, in order.
 
-    Not of a text or a mapping, whose items are letters or keys; of a set, which has no order; of a frame or a matrix.
+    Not accepted: a text or a mapping, whose items are letters or keys; a set, which has no order; a frame or a matrix.
 
     >>> listed("labels", np.array([0, 1]))
     [0, 1]
@@ -162,7 +162,7 @@ def listed(name: str, value: Any, what: str = "a list") -> list[Any]:
 
 
 def some_of(name: str, value: Any, allowed: Sequence[str]) -> list[str]:
-    """One name or a list of names among those allowed, in the order given.
+    """Check one name or a list of names among those allowed, in the order given.
 
     >>> some_of("models", ["gpt2", "opt"], ["gpt2", "pythia"])
     Traceback (most recent call last):
@@ -178,7 +178,7 @@ def some_of(name: str, value: Any, allowed: Sequence[str]) -> list[str]:
 
 
 def instance(name: str, value: Any, kind: type[T] | tuple[type[T], ...], how: str) -> T:
-    """An object of a class of this package; `how` says how one is made, as in "make one with profile(model, text)"."""
+    """Check the class of an object; `how` says how to make one, as in "make one with profile(model, text)"."""
     if not isinstance(value, kind):
         first = kind[0] if isinstance(kind, tuple) else kind
         raise InputError(f"{name}={shown(value)} is not {with_article(first.__name__)}: {how}.")
@@ -186,29 +186,29 @@ def instance(name: str, value: Any, kind: type[T] | tuple[type[T], ...], how: st
 
 
 def file_path(name: str, value: Any) -> Path:
-    """A path that can be the name of a file or folder, `~` expanded, whether or not it exists."""
+    """Check a path that can name a file or folder, `~` expanded, whether or not it exists."""
     try:
         given = os.fspath(value) if isinstance(value, str | os.PathLike) else ""
         if given.strip() and "\0" not in given and len(given) <= _MOST_PATH:
             path = Path(given).expanduser()
             if all(len(os.fsencode(part)) <= _MOST_NAME for part in path.parts):
                 return path
-    except Exception:  # an unknown home, letters no file system has, bytes, a user's own PathLike
+    except Exception:  # an unknown home, characters no file system allows, bytes, a custom PathLike
         pass
     raise InputError(f"{name}={shown(value)} is not a path: give the name of a file or folder.")
 
 
 def resampling(n_resamples: Any, seed: Any, confidence_level: Any = 0.5) -> None:
-    """The number of resamples, their seed, and the confidence level of their interval."""
+    """Check the number of resamples, their seed, and the confidence level of their interval."""
     whole_number("n_resamples", n_resamples, 1, MOST_REPEATS)
     whole_number("seed", seed, 0)
     number("confidence_level", confidence_level, above=0, below=1)
 
 
 def keywords(function: Callable[..., Any], given: Mapping[str, Any], also: Iterable[str] = ()) -> None:
-    """Keyword arguments against a function's annotations: Literals, bools, whole numbers, numbers and texts, and None.
+    """Check keyword arguments against a function's annotations: Literals, bools, whole numbers, numbers, texts, None.
 
-    Arguments annotated with anything else the function itself checks. `also` names those that others take.
+    The function itself checks arguments with other annotations. `also` names arguments that other functions take.
 
     >>> def draw(result: object, part: Literal["raw", "shift"] = "raw", most: int = 3, title: str | None = None): ...
     >>> keywords(draw, {"most": True})
@@ -221,7 +221,7 @@ def keywords(function: Callable[..., Any], given: Mapping[str, Any], also: Itera
     unknown = [name for name in given if name not in known]
     if unknown and inspect.Parameter.VAR_KEYWORD not in known.values():
         raise InputError(f"there is no option {unknown[0]}= here: use {', '.join([*known, *also]) or 'none'}.")
-    # Of the arguments given only: the others may be annotated with what is imported for type checkers alone.
+    # Only for the given arguments: others may have annotations that are imported for type checkers alone.
     annotations = {name: hint for name, hint in plain.__annotations__.items() if name in given}
     hints = get_type_hints(SimpleNamespace(__annotations__=annotations), plain.__globals__)
     for name, value in given.items():
@@ -245,7 +245,7 @@ def keywords(function: Callable[..., Any], given: Mapping[str, Any], also: Itera
 
 
 def check_memory(needed: int, what: str, instead: str) -> None:
-    """Raise InputError for things that need more bytes than are free; `instead` says what to do about it."""
+    """Raise InputError for data that need more bytes than are free; `instead` suggests an alternative."""
     import psutil
 
     if needed > psutil.virtual_memory().available:

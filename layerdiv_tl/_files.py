@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whoever else writes into the same folder."""
+"""Files written completely or not at all, even if other processes write to the same folder."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# How long a file may be written before it counts as abandoned, in seconds.
+# Seconds after which an unfinished file counts as abandoned.
 AGE = 3600
 PARTIAL = ".*.partial"
-# The largest file of rows that is read.
+# The size limit for files of rows.
 MOST_BYTES = 2**31
 
 
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """Write to the path that this yields: it takes the name `path` when all went well, and is removed otherwise.
+    """Yield a partial path to write to. On success it is renamed to `path`; otherwise it is removed.
 
-    The bytes are on the disk before the name is. Raises OSError where nothing can be written.
+    The bytes are on disk before the name is. Raises OSError if nothing can be written.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "numbers.txt"
@@ -37,7 +37,7 @@ def written(path: Path) -> Iterator[Path]:
     >>> file.read_text(), list(file.parent.glob(PARTIAL))
     ('1 2 3', [])
     """
-    if path.is_dir():  # "." has no name to write beside
+    if path.is_dir():  # "." has no name to derive a partial path from
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(path)
@@ -45,7 +45,7 @@ def written(path: Path) -> Iterator[Path]:
         with partial.open("xb") as file:
             mode = os.fstat(file.fileno()).st_mode
         yield partial
-        partial.chmod(mode)  # some writers make files that nobody else may read
+        partial.chmod(mode)  # some writers make files readable only by their owner
         with partial.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)
@@ -55,7 +55,7 @@ def written(path: Path) -> Iterator[Path]:
 
 
 def parse_json(text: str) -> Any:
-    """What JSON says. Raises ValueError also for a key that stands twice and for objects nested too deeply."""
+    """Parse JSON. Raises ValueError also for duplicate keys and for objects nested too deeply."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         known = dict(pairs)
@@ -71,7 +71,7 @@ def parse_json(text: str) -> Any:
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
-    """A file's content. Raises OSError also for what is no regular file, and for one of more than `most` bytes."""
+    """Read a file's content. Raises OSError also for anything but a regular file, and above `most` bytes."""
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -81,14 +81,14 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a text file in UTF-8, whole or not at all. Raises OSError."""
+    """Write a text file in UTF-8, completely or not at all. Raises OSError."""
     with written(path) as partial:
         partial.write_text(text, encoding="utf-8")
     return path
 
 
 def write_first(path: Path, text: str) -> bool:
-    """Write a text file unless there is one; of several processes at once one does, and gets True. Raises OSError."""
+    """Write a text file unless it exists; True if written, for one of several processes only. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(path)
     try:
@@ -108,18 +108,18 @@ def write_first(path: Path, text: str) -> bool:
 
 
 def sweep(folder: Path, age: float = AGE) -> None:
-    """Remove what killed processes left half written at least `age` seconds ago."""
+    """Remove partial files that killed processes left at least `age` seconds ago."""
     for file in folder.glob(PARTIAL):
-        with contextlib.suppress(OSError):  # another process may remove it now
+        with contextlib.suppress(OSError):  # another process may remove it at the same time
             if time.time() - file.stat().st_mtime > age:
                 file.unlink()
 
 
 def _partial(path: Path) -> Path:
-    """A name no other writer takes: hosts that share a folder, containers above all, may have equal process ids."""
+    """Make a name that no other writer uses; hosts sharing a folder, above all containers, may share process ids."""
     return path.with_name(f".{path.name[:40]}.{writer()}.{secrets.token_hex(6)}.partial")
 
 
 def writer() -> str:
-    """A name for this host and process."""
+    """Make a name for this host and process."""
     return f"{re.sub('[^A-Za-z0-9-]+', '-', socket.gethostname())[:40]}-{os.getpid()}"

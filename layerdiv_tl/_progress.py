@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-# Seconds before anything is said, and between two lines of a log.
+# Seconds before anything is shown, and between two lines of a log.
 _DELAY, _APART = 2.0, 10.0
 T = TypeVar("T")
 Advance = Callable[[int], object]
@@ -18,11 +18,10 @@ _OUTER: ContextVar[tuple[str, Advance] | None] = ContextVar("the progress that a
 
 @contextmanager
 def progress(title: str, total: int | None, unit: str, done: int = 0) -> Iterator[Advance]:
-    """Say how far a call is that takes more than two seconds: what it gives is called with the number of steps done.
+    """Report the progress of a call that takes over two seconds: call the yielded function with the steps done.
 
-    A bar on a terminal and in a notebook; elsewhere a line now and then without control characters; nothing where the
-    `total` is not known. A call inside another says nothing of its own: where both count the same `unit`, its steps are
-    the other's.
+    Shows a bar on a terminal and in a notebook, occasional plain lines elsewhere, and nothing where the `total` is not
+    known. A nested call shows nothing of its own: if both count the same `unit`, its steps advance the outer one.
 
     >>> with progress("rows", 3, "row") as advance:
     ...     _ = [advance(1) for _ in range(3)]
@@ -41,7 +40,7 @@ def progress(title: str, total: int | None, unit: str, done: int = 0) -> Iterato
 
 
 def counted(items: Iterable[T], title: str, total: int, unit: str) -> Iterator[T]:
-    """Items one by one, each a step of a `progress`."""
+    """Yield items one by one, each as a step of a `progress`."""
     with progress(title, total, unit) as advance:
         for item in items:
             yield item
@@ -49,8 +48,8 @@ def counted(items: Iterable[T], title: str, total: int, unit: str) -> Iterator[T
 
 
 def shows_bars() -> bool:
-    """Whether a bar can be drawn: on a terminal and in a notebook's kernel; in a log it would be control characters."""
-    ipython = sys.modules.get("IPython")  # that it is imported does not say that this is a notebook
+    """True if a bar can be drawn: on a terminal and in a notebook's kernel; a log would get control characters."""
+    ipython = sys.modules.get("IPython")  # an import alone does not mean that this is a notebook
     return sys.stderr.isatty() or (ipython is not None and hasattr(ipython.get_ipython(), "kernel"))
 
 
@@ -63,7 +62,7 @@ def _inside(unit: str, advance: Advance) -> Iterator[Advance]:
 
 
 def _lines(title: str, total: int, unit: str, done: int) -> Advance:
-    """Lines of a log, for calls that have taken a while and go on."""
+    """Log lines for calls that have taken a while and go on."""
     start, before = time.monotonic(), done
     said = start - _APART + _DELAY
 

@@ -24,7 +24,7 @@ Module = Literal[
     "member", "layer",
 ]  # fmt: skip
 
-# The sublayer of what is a part of one, and the paper's module of every kind (Eq. 9); the others are their own.
+# The sublayer of each kind of part, and the paper's module of every kind (Eq. 9); other kinds are their own.
 _SUBLAYERS: dict[str, Kind] = {
     **dict.fromkeys(("head", "attn_bias", "attn_latent"), "attn"),
     **dict.fromkeys(("mixer_head", "mixer_bias", "mixer_latent"), "mixer"),
@@ -62,7 +62,7 @@ _TRANSFORMER_LENS = re.compile(
 
 
 def own_label(label: str) -> str:
-    """The label of what a name of TransformerLens stands for; any other text as it is.
+    """Translate a name of TransformerLens to this package's label; other texts are returned unchanged.
 
     >>> [own_label(x) for x in ("L23H3", "23_attn_out", "blocks.5.hook_mlp_out", "hook_embed", "L23.H3")]
     ['L23.H3', 'L23.attn', 'L5.mlp', 'embed', 'L23.H3']
@@ -80,18 +80,18 @@ class Component:
     """One additive term of the final residual stream.
 
     Attributes:
-        kind: What it is; `"mixer"`: a recurrent or linear-attention sublayer; `"moe"`: a mixture of experts next to an
-            MLP of the same layer; `"attn.lora"`: what adapters add to a sublayer's output; `"ple"`: a per-layer input
+        kind: The kind of term; `"mixer"`: a recurrent or linear-attention sublayer; `"moe"`: a mixture of experts next
+            to an MLP of the same layer; `"attn.lora"`: the output of adapters on a sublayer; `"ple"`: a per-layer input
             embedding, gated; `"laurel"`: a learned low-rank residual; `"stream_bias"`: the biases of all norms and
-            gates that the stream itself passes; `"mlp_latent"`: a latent of a dictionary (`L3.F12`, of an attention
-            `L3.AF12`), `"mlp.error"`: what of a write a cut's parts leave; `"group"`: several components, `"mlp.rest"`:
-            what of a sublayer groups leave; `"intervention"`: what the user's hooks add after a layer, or without one
-            to the embedding; `"member"`: a row of a plain array, `"layer"`: the sum of a layer's outputs, where
-            `depth` measures whole layers.
+            gates that the stream itself passes; `"mlp_latent"`: a latent of a dictionary (`L3.F12`, in an attention
+            `L3.AF12`), `"mlp.error"`: a write minus the sum of its cut's parts; `"group"`: several components,
+            `"mlp.rest"`: a sublayer minus the members of groups; `"intervention"`: what the user's hooks add after a
+            layer, or without one to the embedding; `"member"`: a row of a plain array, `"layer"`: the sum of a layer's
+            outputs, where `depth` measures whole layers.
         layer, index: The model's distinct block from 0 (None outside blocks), and the head, neuron, expert or latent in
             it (None for sublayers).
         repeat: Which repeat of a looped or shared layer, from 1; None for a layer that runs once.
-        name: What the user calls a group (`group:induction`) or a part of a sublayer (`L3.mlp:first half`).
+        name: The user's name of a group (`group:induction`) or of a part of a sublayer (`L3.mlp:first half`).
 
     >>> Component("head", layer=3, index=5).label
     'L3.H5'
@@ -116,7 +116,7 @@ class Component:
 
     @property
     def transformer_lens_label(self) -> str:
-        """TransformerLens' label of a row of its residual stacks; the own label where it has none.
+        """TransformerLens' label of a row of its residual stacks; the own label if there is none.
 
         >>> [Component.parse(x).transformer_lens_label for x in ("L23.H3", "L23.attn", "embed", "L3.mlp_bias")]
         ['L23H3', '23_attn_out', 'embed', 'L3.mlp_bias']
@@ -143,7 +143,7 @@ class Component:
 
     @classmethod
     def parse(cls, label: str) -> Component:
-        """The component that a label, ours or TransformerLens', names. Raises InputError for one that names none."""
+        """Parse a label of this package or of TransformerLens. Raises InputError for one that names no component."""
         match = _LABEL.fullmatch(own_label(label)) if isinstance(label, str) else None
         kind = match and (_KIND_OF_LETTER.get(match["letter"] or "") or match["kind"])
         if not match or kind not in get_args(Kind):
@@ -163,10 +163,10 @@ def members(count: int) -> tuple[Component, ...]:
 
 
 def positions(components: Sequence[Component], **conditions: Any) -> list[int]:
-    """The positions of the components that meet every given condition (of `CONDITIONS`), in order.
+    """Find the positions of the components that meet every given condition (of `CONDITIONS`), in order.
 
     A condition is one value or several. Raises InputError for a condition, kind, module or label that does not exist
-    here, and when nothing is left.
+    here, and if nothing is left.
 
     >>> parts = [Component("embed"), Component("attn", 0), Component("mlp", 0), Component("attn", 1)]
     >>> positions(parts, kind="attn", layer=range(1, 4))
@@ -180,7 +180,7 @@ def positions(components: Sequence[Component], **conditions: Any) -> list[int]:
     for name, condition in wanted.items():
         if isinstance(condition, str | Component | Integral):
             condition = [condition]
-        # A set will do: their order does not matter.
+        # A set is accepted, as order does not matter.
         allowed = listed(name, list(condition) if isinstance(condition, Set) else condition, "a value, or a list")
         if name == "label":
             allowed = [
@@ -200,11 +200,11 @@ def positions(components: Sequence[Component], **conditions: Any) -> list[int]:
 
 
 def component_columns(components: Sequence[Component], rows: Sequence[int] | Any = None) -> dict[str, Any]:
-    """The columns that name the component of a row, the same in every frame: `layer`, `index`, `repeat` are Int64.
+    """Make the columns that name each row's component in every frame: `layer`, `index`, `repeat` are Int64.
 
     `module` is the paper's module (Eq. 9), by which figures are colored.
 
-    `rows` has the number of each row's component; None for one row per component.
+    `rows` has the index of each row's component; None for one row per component.
 
     >>> columns = component_columns([Component("head", 3, 5)])
     >>> list(columns), str(columns["layer"].dtype)
@@ -220,9 +220,9 @@ def component_columns(components: Sequence[Component], rows: Sequence[int] | Any
 
 
 def labels_of(name: str, given: Any) -> list[str]:
-    """The labels of one or several labels or components; TransformerLens' names are taken, too.
+    """Get the labels of one or several labels or components; TransformerLens' names are accepted, too.
 
-    Raises InputError for an empty list, and for what is neither.
+    Raises InputError for an empty list, and for anything else.
 
     >>> labels_of("heads", ["L0H1", Component("head", 1, 0)])
     ['L0.H1', 'L1.H0']

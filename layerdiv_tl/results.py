@@ -1,7 +1,7 @@
 """The base of all results: a frame, a figure, a file. No pickle anywhere.
 
-A result is a frozen dataclass of arrays, numbers, strings, components, tuples and dicts of these, or other results; a
-field whose metadata says `saved: False` lives in memory only. On disk it is one safetensors file: the arrays as
+A result is a frozen dataclass of arrays, numbers, strings, components, tuples and dicts of these, or other results. A
+field whose metadata says `saved: False` lives in memory only. A saved result is one safetensors file: the arrays as
 tensors, the rest as JSON in the header.
 """
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 FORMAT = "layerdiv_tl.result/5"
-# Of the text in a file's header: labels, options, prompts.
+# The limit on the text in a file's header: labels, options, prompts.
 MOST_HEADER = 2**25
-# Arrays in a dataclass's annotations, such as Float[np.ndarray, "example component"], and the types they may have.
+# Array annotations of dataclasses, e.g. Float[np.ndarray, "example component"], and the dtypes they allow.
 _ARRAY = re.compile(r"""(\w+)\[np\.ndarray, ["']([^"']*)["']\]""")
 _KINDS = {"Float": "f", "Int": "iu", "Bool": "b", "Num": "fiu", "Shaped": "fiubUO"}
 Kind = TypeVar("Kind", bound="Result")
@@ -53,28 +53,28 @@ class Result:
         raise NotImplementedError
 
     def plot(self, kind: Any = None, **options: Any) -> go.Figure:
-        """The result's natural figure (plotly), or another: kind="…"; `options` are those of its figure function.
+        """Draw the result's default figure (plotly), or another kind="…"; `options` go to its figure function.
 
-        Raises InputError for a kind that this result does not have, with the names of those it has.
+        Raises InputError for a kind that this result does not have, and lists those it has.
         """
         figure: go.Figure = _registry.lookup("figure")(self, kind, **options)
         return figure
 
     def __repr__(self) -> str:
-        # In a notebook: what there is and of which shape, not thousands of numbers.
+        # In a notebook: fields and shapes instead of thousands of numbers.
         fields: Any = getattr(self, "__dataclass_fields__", ())
         return f"{type(self).__name__}({', '.join(f'{name}={_brief(getattr(self, name))}' for name in fields)})"
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write to one safetensors file, whole or not at all."""
+        """Write the result to one safetensors file, completely or not at all."""
         return save_result(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what `save` wrote.
 
-        Raises InputError if the file is not such a file, holds another kind, or was changed: its checksum, the types
-        and shapes of its arrays and the sums that they must have are compared.
+        Raises InputError if the file is of another format, holds another kind of result, or was changed: the checksum,
+        the types and shapes of the arrays, and their required sums are checked.
         """
         return load_result(cls, path)
 
@@ -84,7 +84,7 @@ class Result:
 
 
 def save_result(result: Result, path: str | os.PathLike[str], of: str = "") -> Path:
-    """Write a result to one safetensors file; `of` says what it belongs to, as `load_result` may ask."""
+    """Write a result to one safetensors file; `of` names its owner, which `load_result` may check."""
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
@@ -92,7 +92,7 @@ def save_result(result: Result, path: str | os.PathLike[str], of: str = "") -> P
     arrays: dict[str, np.ndarray] = {}
     packed = _pack(result, arrays, "")
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    # One entry: safetensors writes several in any order, and equal results should be equal bytes.
+    # One entry, because safetensors writes several in any order, and equal results should have equal bytes.
     text = json.dumps({"of": of, "checksum": _checksum(packed, contiguous), "result": packed})
     if len(text) > MOST_HEADER:
         size = f"{len(text) / 2**20:.0f} MiB of names and texts, above {MOST_HEADER / 2**20:.0f}"
@@ -106,7 +106,7 @@ def save_result(result: Result, path: str | os.PathLike[str], of: str = "") -> P
 
 
 def load_result(cls: type[Kind], path: str | os.PathLike[str], of: str | None = None) -> Kind:
-    """Read what `save_result` wrote; `of` None does not ask what it belongs to. Raises InputError as `Result.load`."""
+    """Read what `save_result` wrote; `of` None skips the check of the owner. Raises InputError as `Result.load`."""
     from safetensors import SafetensorError, safe_open
 
     path = file_path("path", path)
@@ -116,7 +116,7 @@ def load_result(cls: type[Kind], path: str | os.PathLike[str], of: str | None = 
         with path.open("rb") as raw:
             if (
                 int.from_bytes(raw.read(8), "little") > 2 * MOST_HEADER
-            ):  # before it is read: JSON takes 40 times as much
+            ):  # before parsing: JSON takes 40 times as much memory
                 raise InputError(f"its header is above {2 * MOST_HEADER / 2**20:.0f} MiB")
         with safe_open(path, framework="numpy") as file:
             header = file.metadata() or {}
@@ -141,7 +141,7 @@ def load_result(cls: type[Kind], path: str | os.PathLike[str], of: str | None = 
 
 
 def check_arrays(result: Result) -> None:
-    """Raise InputError for arrays of other types or shapes than their class says, or that do not fit one another."""
+    """Raise InputError for arrays whose types or shapes contradict their class or one another."""
     sizes: dict[str, int] = {}
     if (components := getattr(result, "components", None)) is not None:
         sizes["component"] = len(components)
@@ -162,7 +162,7 @@ def check_arrays(result: Result) -> None:
 
 
 def _fitted(shape: tuple[int, ...], names: Sequence[str], known: Mapping[str, int]) -> dict[str, int] | None:
-    """The sizes that a shape gives its dimensions' names; None where it does not fit them, or what is known."""
+    """Bind the dimension names of an annotation to a shape's sizes; None on any mismatch, also with known sizes."""
     if any(name.startswith(("*", "...")) for name in names):  # any number of dimensions
         return {}
     if len(shape) != len(names):
@@ -177,7 +177,7 @@ def _fitted(shape: tuple[int, ...], names: Sequence[str], known: Mapping[str, in
 
 
 def _checksum(packed: Any, arrays: Mapping[str, np.ndarray]) -> str:
-    """A hash of everything in a file; against accidents, not against forgers."""
+    """Hash everything in a file, as a protection against accidents, not against forgery."""
     digest = hashlib.blake2b(json.dumps(packed).encode(errors="surrogatepass"), digest_size=16)
     for name, array in sorted(arrays.items()):
         digest.update(f"{name} {array.dtype} {array.shape}".encode(errors="surrogatepass"))
@@ -186,7 +186,7 @@ def _checksum(packed: Any, arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def _brief(value: Any) -> str:
-    """A field in a few words."""
+    """Summarize a field in a few words."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{list(value.shape)}"
     if isinstance(value, tuple | list | dict) and len(value) > 3:
@@ -197,10 +197,10 @@ def _brief(value: Any) -> str:
 
 
 def _pack(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
-    """JSON for a value; arrays are collected under their dotted name."""
+    """Convert a value to JSON; arrays are collected under their dotted name."""
     match value:
         case np.ndarray():
-            # An array that several fields of a result share is written once.
+            # An array shared by several fields of a result is written once.
             key = next((known for known, array in arrays.items() if array is value), name)
             arrays[key] = value
             return {"$array": key}

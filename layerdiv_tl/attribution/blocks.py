@@ -1,10 +1,10 @@
 """A pass as blocks of rows, the components; a contribution is the inner product of a row and a direction (Eq. 2-3).
 
-A pass holds what each embedding and sublayer adds to the final residual stream, z = Σ z_i. Each z_i is a row, or is cut
-into heads or neurons with values x before the output map W: z_i = scale · (Σ_part x_part W_part + b). A norm between
-the map and the stream is linear at its own statistic: gain · center(·) / divisor. So is what follows where the stream
-passes more than additions: `model.stream_path`. A direction of the read-out has d + 1 numbers, of which the last is
-what the read-out adds by itself; so its `constant` is a row, too, and so is what half precision rounds away.
+A pass holds what each embedding and sublayer adds to the final residual stream, z = Σ z_i. Each z_i is one row, or is
+cut into heads or neurons with values x before the output map W: z_i = scale · (Σ_part x_part W_part + b). A norm
+between the map and the stream is linear at its own statistic: gain · center(·) / divisor. The same holds for
+non-additive steps of the stream (`model.stream_path`). A read-out direction has d + 1 numbers; the last is what the
+read-out itself adds. The `constant` is therefore a row, too, and so is the rounding error of half precision.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from ..model.groups import Groups, rest_of
 from ..model.norm import Linear
 from ..model.stream_path import to_final_stream
 
-# What to do about passes with different components.
+# The advice for passes with different components.
 ALIKE = "give texts that run alike, so that they have common components, or one at a time"
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Some rows of one write, and how directions of the read-out are pulled back to them.
+    """Some rows of one write, and the map that pulls read-out directions back to them.
 
-    Row r adds Σ_w x[r, w] · back(D)[r, w] / (divisor · σ) to what is read along a direction D.
+    Row r adds Σ_w x[r, w] · back(D)[r, w] / (divisor · σ) to the value read along a direction D.
 
     Attributes:
         components: The rows.
-        x: `[position, slot, width]`: stream vectors; or, with `output_map`, its input, the values of heads or neurons;
-            or, if `is_constant`, σ, which the last number of a direction meets.
-        divisor: `[position]`, what everything after the output map divides by; None where nothing does.
-        index: `[position, slot]`, which row each slot belongs to; None: the row of its own number.
+        x: `[position, slot, width]`: stream vectors; with `output_map` its input, the values of heads or neurons; if
+            `is_constant` σ, which multiplies the last number of a direction.
+        divisor: `[position]`, the divisor of everything after the output map; None where nothing divides.
+        index: `[position, slot]`, the row that each slot belongs to; None if slot and row numbers agree.
     """
 
     components: Sequence[Component]
@@ -53,7 +53,7 @@ class Block:
 
     @property
     def is_stream(self) -> bool:
-        """Whether its slots are vectors of the stream."""
+        """True if the slots are stream vectors."""
         return self.output_map is None and not self.is_constant
 
     def at(self, some: slice) -> Block:
@@ -62,7 +62,7 @@ class Block:
         return replace(self, x=self.x[some], divisor=divisor, index=index)
 
     def scattered(self, of_slots: Float[Tensor, "position slot *more"]) -> Float[Tensor, "position row *more"]:
-        """Add up numbers of slots by row; rows without a slot have zero."""
+        """Add up the numbers of each row's slots; rows without a slot are zero."""
         if self.index is None:
             return of_slots
         index = self.index.to(of_slots.device).reshape(*self.index.shape, *[1] * (of_slots.dim() - 2))
@@ -91,12 +91,12 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Write:
-    """What one embedding or sublayer adds to the final residual stream.
+    """The output that one embedding or sublayer adds to the final residual stream.
 
     Attributes:
-        junction: The whole embedding or sublayer, after which a junction of the stream may stand; None of the constant
-            and of rounding, which no part of the model writes.
-        vector: `[position, d]`, what it adds as it was seen in the pass; its blocks sum to it.
+        junction: The whole embedding or sublayer, after which the stream may have a junction; None for the constant and
+            for rounding, which no part of the model writes.
+        vector: `[position, d]`, the vector added in the pass; its blocks sum to it.
     """
 
     junction: Component | None
@@ -105,25 +105,25 @@ class Write:
 
     @classmethod
     def whole(cls, junction: Component, vector: Tensor, row: Component | None = None) -> Write:
-        """A write that is one row."""
+        """Make a write of one row."""
         return cls(junction, vector, (Block((row or junction,), vector[:, None]),))
 
     @property
     def components(self) -> list[Component]:
-        """Its rows."""
+        """The rows of the write."""
         return [component for block in self.blocks for component in block.components]
 
     @property
     def is_cut(self) -> bool:
-        """Whether a part of the model wrote it and it has several rows."""
+        """True if a part of the model wrote it and it has several rows."""
         return self.junction is not None and any(not b.is_stream or len(b.components) > 1 for b in self.blocks)
 
 
 def are_partial(junctions: Sequence[Component], parallel: bool) -> list[bool]:
-    """Whether the stream never stands at each junction: at an embedding before its positions, or between sublayers
-    that read the same stream (`parallel`). Where hooks add something in a layer, it may be before that layer is done.
+    """Mark the junctions at which the stream never stands: an embedding before its positions, or between sublayers that
+    read the same stream (`parallel`). If hooks add something in a layer, all its junctions before that are partial.
     """
-    # What is not yet all of its write or layer, and what then follows.
+    # Unfinished writes or layers, each with what follows it.
     unfinished = [("embed", "pos_embed"), ("mixer", "attn"), ("mlp", "moe"), *ADAPTER_ROWS.items()]
     unfinished += [(kind, f"{kind}.error") for kind in ("attn", "mixer", "mlp", "moe", "ple", "laurel")]
     unfinished += [(kind, "mlp") for kind in ("attn", "mixer", "attn.lora", "mixer.lora")] * parallel
@@ -135,7 +135,7 @@ def are_partial(junctions: Sequence[Component], parallel: bool) -> list[bool]:
 
 
 class StreamWalk:
-    """Names the writes of an architecture's passes at one unit; the names, thousands in an MLP, are made once."""
+    """Name the writes of an architecture's passes at one unit. The names, thousands in an MLP, are made once."""
 
     def __init__(self, architecture: Architecture, unit: UnitLike) -> None:
         self.architecture, self.unit = architecture, unit
@@ -143,8 +143,8 @@ class StreamWalk:
         self._names: dict[tuple[Sublayer, int | None], list[Component]] = {}
 
     def writes(self, activations: Activations) -> list[Write]:
-        """All that sums to the logits: the embeddings, then the sublayers in the order they ran, each as it stands in
-        the final stream; then what no part of the model wrote.
+        """List all writes that sum to the logits: embeddings, then sublayers in execution order, each as it stands in
+        the final stream, then the rows that no part of the model wrote.
         """
         activations = to_final_stream(activations)
         writes = list(self._of_modules(activations))
@@ -157,7 +157,7 @@ class StreamWalk:
     def _of_modules(self, activations: Activations) -> Iterator[Write]:
         embeddings = ((Component("embed"), activations.embed), (Component("pos_embed"), activations.pos_embed))
         yield from (Write.whole(name, vector) for name, vector in embeddings if vector is not None)
-        beyond: dict[Component, Tensor] = {}  # what hooks changed in cut outputs goes with the layer's intervention
+        beyond: dict[Component, Tensor] = {}  # changes by hooks in cut outputs belong to the layer's intervention
         for output, repeat in zip(activations.sublayer_outputs, activations.repeats, strict=True):
             sublayer, key = output.sublayer, (output.sublayer, repeat)
             if key not in self._names:
@@ -190,7 +190,7 @@ class StreamWalk:
         yield from (Write.whole(name, vector) for name, vector in beyond.items())
 
     def _of_read_out(self, writes: Sequence[Write], activations: Activations) -> list[Write]:
-        """Yield the read-out's constant, and what half precision lost at every addition, so that rows still sum."""
+        """Make rows of the read-out's constant and of the rounding error of half precision, so that rows still sum."""
         final, rest = activations.final.double(), []
         if self.has_constant:
             sigma = self.architecture.norm.statistic(final)[:, None, None]
@@ -204,7 +204,7 @@ class StreamWalk:
 
 
 def _grouped(writes: Sequence[Write], unit: Groups) -> list[Write]:
-    """Move the members of groups out of every write into writes of their own, which come last."""
+    """Move the members of groups out of every write into separate writes, which come last."""
     unit.check({component for write in writes for component in write.components})
     left: list[Write] = []
     sums: dict[str, Tensor] = {}
@@ -216,7 +216,7 @@ def _grouped(writes: Sequence[Write], unit: Groups) -> list[Write]:
         for block in write.blocks:
             own_groups = [unit.group_of(component) for component in block.components]
             for name in dict.fromkeys(filter(None, own_groups)):
-                # A write that is one row goes as it was seen.
+                # A write of one row is taken as captured.
                 which = [i for i, group in enumerate(own_groups) if group == name]
                 own = write.vector.double() if len(groups) == 1 else block.vectors(which).sum(1)
                 sums[name] = sums.get(name, 0.0) + own
@@ -231,7 +231,7 @@ def _grouped(writes: Sequence[Write], unit: Groups) -> list[Write]:
 
 
 def _cut(output: SublayerOutput, names: Sequence[Component]) -> tuple[Block, ...]:
-    """The blocks of an output that is cut, its bias last; none of one that stays whole."""
+    """Cut an output into blocks, the bias last; empty for an output that stays whole."""
     if output.vectors is not None:
         return (Block(names, output.vectors.vectors, index=output.vectors.index),)
     if output.values is None or output.cut is None:
@@ -245,7 +245,7 @@ def _cut(output: SublayerOutput, names: Sequence[Component]) -> tuple[Block, ...
     parts = Block(names[: output_map.count], output.values.unflatten(1, (output_map.count, -1)), output_map, divisor)
     if not output_map.bias:
         return (parts,)
-    # What no part wrote: the bias of the output map and that of the norm after it.
+    # The biases of the output map and of the norm after it, which no part wrote.
     (weight, bias), device = output_map.projection(), parts.x.device
     total = torch.zeros(len(parts.x), weight.shape[1], dtype=torch.float64, device=device)
     if bias is not None:
@@ -279,15 +279,15 @@ def _beyond(blocks: Sequence[Block], vector: Tensor, dtype: torch.dtype) -> Floa
 
 
 class Rows:
-    """All rows of some positions side by side: what directions of the read-out are multiplied with.
+    """All rows of some positions side by side, ready to be multiplied with read-out directions.
 
     Attributes:
-        writes, blocks: The writes as they stand in the stream; and their blocks, whose `x` is divided by what follows
-            their output map and, unless `divide` is False, by σ: products are then logits.
-        components, places: The names of all rows, and where each block's rows are among them.
-        streams: `[position, slot, d]`, the stream vectors of all blocks that have these, in float64: along what all ids
-            have in common they are large and cancel.
-        final, sigma: The final stream and the final norm's statistic of it, in float64.
+        writes, blocks: The writes as they stand in the stream, and their blocks. Each block's `x` is divided by what
+            follows its output map and, unless `divide` is False, by σ, so that products are logits.
+        components, places: The names of all rows, and the slice of each block's rows among them.
+        streams: `[position, slot, d]`, the stream vectors of all blocks that have them, in float64: along the
+            directions that all ids share they are large and cancel.
+        final, sigma: The final stream and the final norm's statistic for it, in float64.
     """
 
     def __init__(
@@ -315,7 +315,7 @@ class Rows:
                 x = next(slots)
             else:
                 divisor = sigma if block.divisor is None else sigma * block.divisor.to(sigma)
-                is_single = block.output_map is not None and block.x.shape[2] == 1  # neurons, which are many
+                is_single = block.output_map is not None and block.x.shape[2] == 1  # thousands of neurons
                 precision = dtype if is_single else torch.float64
                 x = block.x.to(device, precision) / divisor.to(precision)[:, None, None]
             self.blocks.append(replace(block, x=x, divisor=None))
@@ -323,19 +323,19 @@ class Rows:
             self.components += block.components
 
     def vectors(self, which: Sequence[int]) -> Float[Tensor, "position row d+1"]:
-        """Some rows as vectors: a direction's product with one is what the row adds to the logit; in float64."""
+        """Return some rows as float64 vectors, whose product with a direction is what the row adds to the logit."""
         out = self.final.new_zeros(len(self.final), len(which), self.final.shape[1] + 1)
         for block, place in zip(self.blocks, self.places, strict=True):
             wanted = {n: row - place.start for n, row in enumerate(which) if place.start <= row < place.stop}
             if wanted and block.is_constant:
                 out[:, list(wanted), -1] = block.x[:, :, 0]
-            elif wanted:  # all rows of a block together: one by one, hundreds of heads take seconds
+            elif wanted:  # all rows of a block at once: row by row, hundreds of heads take seconds
                 out[:, list(wanted), :-1] = block.vectors(list(wanted.values())).to(out)
         return out
 
 
 def merge(several: Sequence[Sequence[Component]]) -> tuple[Component, ...]:
-    """All components of some lists, in stream order."""
+    """Merge lists of components, in stream order."""
     merged = list(several[0])
     for names in several[1:]:
         known = set(merged)
@@ -346,7 +346,7 @@ def merge(several: Sequence[Sequence[Component]]) -> tuple[Component, ...]:
 
 
 def in_rows(rows: Sequence[Component], components: Sequence[Component], values: np.ndarray) -> np.ndarray:
-    """Values of some components `[example, component, …]` in the rows of more components: zero where there is none."""
+    """Spread values `[example, component, …]` over the rows of a longer list of components; other rows are zero."""
     if rows == components:
         return values
     place_of = {name: place for place, name in enumerate(rows)}
@@ -356,7 +356,7 @@ def in_rows(rows: Sequence[Component], components: Sequence[Component], values: 
 
 
 def check_finite(writes: Sequence[Write], *outputs: Tensor) -> None:
-    """Raise InputError for numbers that are not finite, with the component that wrote the first of them."""
+    """Raise InputError for non-finite numbers, naming the component that wrote the first of them."""
     broken = (write.junction.label for write in writes if write.junction and not write.vector.isfinite().all())
     first = next(broken, None if all(x.isfinite().all() for x in outputs) else "the read-out")
     if first is not None:

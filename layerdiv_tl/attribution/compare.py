@@ -1,4 +1,4 @@
-"""Two models on the same prompts or texts: what every component writes differently, exactly."""
+"""Compare two models on the same prompts or texts: the exact change of every component's contribution."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .profile_results import SquaredProfile
 from .question import LogitQuestion, read_question
 from .vocabulary import Vocabulary, vocabulary_of
 
-# The parts of a change, in the order in which a's stream and read-out become b's.
+# The parts of a change, in the order in which a's stream and read-out turn into b's.
 PARTS = ("own", "statistic", "gain", "unembedding")
 
 
@@ -75,37 +75,37 @@ def compare(
     batch_tokens: int | None = None,
     attention_mask: Any = None,
 ) -> Comparison | TextComparison:
-    """What changes from model `a` to model `b`, component by component; exact: Σ changes = the change of the logits.
+    """Attribute the change from model `a` to model `b` to components. Exact: Σ changes = the change of the logits.
 
-    For a base model and a tuned one, two checkpoints, two seeds, a model and its copy in another precision. With z_i
-    what component i adds to the final stream, σ the final norm's statistic, g its gain and W the unembedding, the
-    change of its contribution u_i = W (g · z_i) / σ has four parts, which sum to it:
+    The models may be a base and a tuned model, two checkpoints, two seeds, or copies in two precisions. Let z_i be
+    component i's output in the final stream, σ the final norm's statistic, g its gain and W the unembedding. The change
+    of the contribution u_i = W (g · z_i) / σ is the sum of four parts:
 
         own change           W_a (g_a · (z_b − z_a)) / σ_a       it wrote something else
         of the statistic     W_a (g_a · z_b) (1/σ_b − 1/σ_a)     the whole stream is longer or shorter
         of the gain          W_a ((g_b − g_a) · z_b) / σ_b       the final norm was changed
         of the unembedding   (W_b − W_a) (g_b · z_b) / σ_b
 
-    (norms that center do so in all four). A component's own change includes what follows from a changed input:
-    everything before the first change is as it was, everything after it may write something else without having been
-    changed itself; see `Comparison.first_changed`. `constant`, what the read-out adds by itself, has no own change.
+    (norms that center do so in all four). A component's own change includes the effect of a changed input: everything
+    before the first change stays the same, and everything after it may write something else without having been changed
+    itself; see `Comparison.first_changed`. `constant`, the read-out's own term, has no own change.
 
     Args:
-        a, b: Models, or anything `load_model` takes. Where one has no tokenizer, the other's is used.
-        prompts, options, contrast, unit, position, batch_tokens, attention_mask: As in `contributions`. A `Task` brings
-            its options and their labels. A text, a list of token ids, or several of either, without options, is
-            compared at every token, with the token that comes next: a `TextComparison`.
-        labels: The gold option of each prompt, as its index or its text.
+        a, b: Models, or anything `load_model` takes. A model without a tokenizer uses the other's.
+        prompts, options, contrast, unit, position, batch_tokens, attention_mask: As in `contributions`. A `Task`
+            provides its options and their labels. A text, a list of token ids, or several of either, without options,
+            is compared at every token for the next token, which gives a `TextComparison`.
+        labels: The index or the text of each prompt's gold option.
 
-    Of options of several tokens, the changes are those of the parts of their log-likelihoods. The four parts are then
-    those of the tokens' logits less the means over the vocabulary, summed over tokens (of a set of alternatives, at
-    a's weights of these); the rest is a fifth, of the `expectation` that log-likelihoods are relative to: what the
-    component adds to the vocabulary on average over the model's next token, less its plain mean, and the normalizer in
-    `constant`. Models of different shape have no component in common: their changes are by module and by relative
-    depth. Cost: the two passes of `contributions`; of texts two profiles, and for each model all logits at every token.
+    For options of several tokens, the changes are those of the components' terms in their log-likelihoods. The four
+    parts are then those of the tokens' logits minus the vocabulary mean, summed over tokens (for a set of alternatives,
+    with a's weights). The rest is a fifth part, the change of the `expectation` that log-likelihoods are relative to:
+    the component's mean contribution under the model's next-token distribution minus its plain mean, and the normalizer
+    in `constant`. Models of different shape have no common components: their changes are by module and relative depth.
+    Cost: the two passes of `contributions`; for texts two profiles, and all logits of each model at every token.
 
-    Raises InputError for models that read the prompts as different tokens, or have vocabularies of different sizes; for
-    labels that name no option; and as `contributions`.
+    Raises InputError for models that tokenize the prompts differently or have vocabularies of different sizes, for
+    labels that name no option, and as `contributions`.
 
     >>> import layerdiv_tl as ld
     >>> c = ld.compare("zoo/d4", "zoo/d4-seed1", ld.task("synthetic/recall", limit=16))
@@ -154,12 +154,12 @@ def _same_weights(models: Sequence[Model]) -> dict[str, Any]:
 
 
 class _ReadOuts(NamedTuple):
-    """Three read-outs of some tokens that both models' streams are read by: b's, a's, a's unembedding behind b's norm.
+    """Three read-outs that are applied to both models' streams: b's, a's, and a's unembedding behind b's norm.
 
     Attributes:
-        vocabularies, directions: Those of them that differ on these tokens, and their directions `[token, d+1]`.
-        added: `[token]`, what a's unembedding behind b's norm adds by itself.
-        by_b, by_a, by_both: The number of each among these.
+        vocabularies, directions: The read-outs that differ on these tokens, and their directions `[token, d+1]`.
+        added: `[token]`, the constant of a's unembedding behind b's norm.
+        by_b, by_a, by_both: The index of each among these.
     """
 
     vocabularies: list[Vocabulary]
@@ -173,10 +173,10 @@ class _ReadOuts(NamedTuple):
 def _read_outs(
     models: Sequence[Model], tokens: Int[torch.Tensor, " token"], centered: bool, constant: bool
 ) -> _ReadOuts | None:
-    """Read-outs of two models; None where a cannot read what b writes.
+    """Make the read-outs of two models; None where a cannot read b's stream.
 
-    `centered` ones are minus their means over the vocabulary. `constant`: those that differ only in what they add by
-    themselves are told apart.
+    With `centered`, the mean over the vocabulary is subtracted. With `constant`, read-outs that differ only in their
+    constants are kept apart.
     """
     a, b = models
     if a.architecture.norm.gain.numel() != b.architecture.norm.gain.numel():
@@ -184,7 +184,7 @@ def _read_outs(
     every = [vocabulary_of(b), vocabulary_of(a), Vocabulary(replace(a.architecture, norm=b.architecture.norm))]
     found = [(token_directions(v.architecture, tokens) - (v.mean if centered else 0.0)).cpu() for v in every]
     compared = [x if constant else x[:, :-1] for x in found]
-    # Without their means, two unembeddings may differ in ids only that no text holds.
+    # After centering, two unembeddings may differ only in ids that no text contains.
     alike = [next(i for i, other in enumerate(compared) if torch.equal(own, other)) for own in compared]
     distinct = sorted(set(alike))
     numbers = [distinct.index(i) for i in alike]
@@ -197,8 +197,8 @@ def _compare_options(
 ) -> Comparison:
     """Compare contributions to options.
 
-    Single tokens are read as they are, where b's own reading is its reading of itself. Those of longer options are read
-    minus the mean over the vocabulary, after b's own, and b's stream once more by a with a's statistic, last.
+    Single tokens are read directly, and b's own reading serves as its reading of itself. Longer options are read minus
+    the mean over the vocabulary after b's own reading, and b's stream is read last by a with a's statistic.
     """
     first, second = (
         ContributionPasses(model, question, unit, model.checked_batch_tokens(batch_tokens))
@@ -213,7 +213,7 @@ def _compare_options(
         reader.walk.has_constant |= long and any(bool(x[:, -1].any()) for x in others)
     wide = [collect(first)]
     if outs is not None and first.contexts is not None and second.contexts is not None:
-        # Divided by what a's passes have shown.
+        # Divided by the statistics of a's passes.
         statistics, last = torch.as_tensor(first.contexts.statistics), second.reader.along[1 + outs.by_a][0]
         second.reader.along.append((last, statistics))
         second.contexts.others = first.contexts
@@ -248,17 +248,17 @@ def _parts(
     added: np.ndarray | None = None,
     dtype: type = np.float64,
 ) -> dict[str, np.ndarray]:
-    """The parts of every change, `[example, component, …]`, from readings of a's stream and of b's by each read-out.
+    """Compute the parts of every change, `[example, component, …]`, from every read-out of a's and of b's stream.
 
-    With `ratio`, b's statistic over a's, a's first reading holds its own `constant`, and `added` is what a's
-    unembedding adds behind b's norm. Without, all readings hold theirs, and the last one is by a with a's statistic.
+    With `ratio`, b's statistic over a's, a's first reading includes its own `constant`, and `added` is the constant of
+    a's unembedding behind b's norm. Otherwise all readings include theirs, and the last is by a with a's statistic.
     """
     mine, theirs = readings
     before, by_a, by_both, by_b = mine[outs.by_a], theirs[outs.by_a], theirs[outs.by_both], theirs[outs.by_b]
     after = theirs[-1] if ratio is None else by_a * ratio.reshape(-1, *[1] * (by_a.ndim - 1))
     steps = pairwise((before, after, by_a, by_both, by_b))
     parts = {name: _difference(y, x, dtype) for name, (x, y) in zip(PARTS, steps, strict=True)}
-    if (constant := Component("constant")) in names:  # what the read-outs add is no component's own change
+    if (constant := Component("constant")) in names:  # the read-outs' constants are no component's own change
         at = names.index(constant)
         start, between = (before[:, at], by_both[:, at]) if added is None else (mine[0][:, at], added)
         parts["own"][:, at] = parts["statistic"][:, at] = np.where(np.isnan(start), np.nan, 0.0)
@@ -268,16 +268,16 @@ def _parts(
 
 
 def _difference(x: np.ndarray, y: np.ndarray, dtype: type = np.float64) -> np.ndarray:
-    """x − y; 0 where it is the rounding of the few products, of precision `dtype`, that made them."""
+    """x − y; 0 where the difference is within the rounding of the few products in `dtype` that made both."""
     found = x - y
     found[np.abs(found) <= 8 * np.finfo(dtype).eps * np.abs(x)] = 0.0
     return found
 
 
 def _compare_texts(models: list[Model], texts: Any, unit: UnitLike, batch_tokens: int | None) -> TextComparison:
-    """Compare profiles of texts: at every token, contributions to the token that comes next."""
+    """Compare profiles of texts: contributions to the next token at every token."""
     runs = [profile_run(model, unit, "squared", None, None, None, "float32", batch_tokens) for model in models]
-    window = min(run.window for run in runs)  # both see as much of each token's past
+    window = min(run.window for run in runs)  # both see the same context of each token
     runs = [replace(run, window=window, stride=max(1, window // 2)) for run in runs]
     ids = [run.encode(texts) for run in runs]
     if ids[0] != ids[1]:
@@ -299,14 +299,14 @@ def _compare_texts(models: list[Model], texts: Any, unit: UnitLike, batch_tokens
         nets.append(columns.pop("expectations") - own)
         entropies.append(columns.pop("entropies"))
         statistics.append(columns.pop("statistics"))
-        # Where a text ends there is nothing to predict.
+        # The end of a text has nothing to predict.
         readings.append([own, *(np.where(np.isnan(own), np.nan, x) for x in columns.values())])
     a, b = profiles
     both: dict[str, Any] = {"nets": tuple(nets), "entropies": tuple(entropies)}
     found = TextComparison(a=a, b=b, parts=None, **both, **_same_weights(models))
     if outs is None or not found.one_shape:
         return found
-    # What the read-out adds to the next token by itself; NaN at the end of a text.
+    # The read-out's constant for the next token; NaN at the end of a text.
     following, added = np.append(a.token_ids[1:], 0), np.full(len(a.token_ids), np.nan)
     added[a.has_target] = outs.added[np.searchsorted(tokens.numpy(), following[a.has_target])]
     every = [

@@ -1,4 +1,4 @@
-"""`Comparison` and `TextComparison`: the changes of all components' contributions from one model to another."""
+"""`Comparison` and `TextComparison`: the change of every component's contribution from one model to another."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 Values = Float[np.ndarray, "example component option"]
-# Terms of two decompositions that are compared, by table; those of the cross-entropy, all others of the squared error.
+# The compared terms, by table: first those of the cross-entropy, then those of the squared error.
 _TERMS = {
     "components": "bias bias_centered diversity diversity_centered net net_centered net_linear",
     "totals": "accuracy cross_entropy entropy net_linear loss bias diversity diversity_logit "
@@ -34,19 +34,19 @@ _NATS = ("cross_entropy", "entropy", "net_linear")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(TwoModels):
-    """What every component contributes differently in model b than in model a: Σ changes = the change of the logits.
+    """Change of every component's contribution from model a to model b: Σ changes = the change of the logits.
 
-    Rows are the components of both models; one that a model lacks (`rounding` in float32, an adapter's) is zero there.
-    Numbers per component are those of its *score*: the contribution to the gold option minus the mean of those to the
-    others; where there are no labels, to the first option. It sums over components, and no shift that all options share
-    is in it.
+    Rows are the components of both models; a component that one model lacks (`rounding` in float32, an adapter) is zero
+    there. Numbers per component are those of its *score*: the contribution to the gold option minus the mean over the
+    others, or without labels to the first option. Scores sum over components and contain no shift that all options
+    share.
 
     Attributes:
-        a, b: The contributions of the two models; of options of several tokens the parts of their log-likelihoods.
-        parts: `{"own", "statistic", "gain", "unembedding"}`, of options of several tokens also `"expectation"`, each
-            `[example, component, option]`: see `compare`; they sum to `change`. None for models of different shape or
+        a, b: The contributions of the two models; for options of several tokens the terms of their log-likelihoods.
+        parts: `{"own", "statistic", "gain", "unembedding"}`, for options of several tokens also `"expectation"`, each
+            `[example, component, option]`; they sum to `change` (see `compare`). None for models of different shape or
             width.
-        same_weights, roundoff: Whether the two are equal bit for bit; the unit roundoff of the coarser stream.
+        same_weights, roundoff: True if the weights are equal bit for bit; the unit roundoff of the coarser stream.
         labels: The gold options' indices, or None.
     """
 
@@ -61,7 +61,7 @@ class Comparison(TwoModels):
 
     @property
     def own_change(self) -> Values:
-        """What each component itself writes differently, as model a reads it out; the first part of `change`.
+        """The change of each component's own output, read out by model a; the first part of `change`.
 
         Raises InputError where changes are not divided into parts.
         """
@@ -69,23 +69,23 @@ class Comparison(TwoModels):
 
     @property
     def model_change(self) -> Float[np.ndarray, "example option"]:
-        """What the models themselves answer differently, b minus a, after any soft-cap."""
+        """The change of the models' own logits or scores, b minus a, after any soft-cap."""
         return self.b.model_logits - self.a.model_logits
 
     figures: ClassVar = {"bars": "comparison.change_bars", "depth": "comparison.sums_by_depth"}
 
     def plot(self, kind: Literal["bars", "depth"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure (by default the first); `options` go to its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
-        """One row per component: means over rows of both scores, of their change and its parts, with 95 % intervals.
+        """One row per component: means over rows of both scores, their change and its parts, with 95 % intervals.
 
-        `change`, `own_change`, the read-out's `statistic_change`, `gain_change`, `unembedding_change` and, of options
-        of several tokens, `expectation_change` are paired over rows. `size` is the root mean square of the change over
-        rows and options, minus its mean over options, and `own_size` that of the own change. With labels also the
-        changes of `bias`, `diversity` and `net` (Theorem 1 among the rows here, in squared logits, undivided;
-        `_centered` as softmax sees it), and of `net_linear` (in nats), whose sum is the change of the cross-entropy
+        `change`, `own_change`, the read-out's `statistic_change`, `gain_change`, `unembedding_change` and, for options
+        of several tokens, `expectation_change` are paired over rows. `size` is the root mean square over rows and
+        options of the change minus its mean over options, and `own_size` that of the own change. With labels there are
+        also the changes of `bias`, `diversity` and `net` (Theorem 1 among these rows, in squared logits, undivided;
+        `_centered` as softmax sees it) and of `net_linear` (in nats), which sum to the change of the cross-entropy
         minus that of the entropy: see `totals`. Raises InputError for models of different shape.
         """
         a, b = self._in_common(*self._compared.logits)
@@ -104,11 +104,11 @@ class Comparison(TwoModels):
         return self._finish(frame)
 
     def totals(self) -> pd.DataFrame:
-        """One row per number of the two models together: in a, in b, the change and its interval over paired rows.
+        """One row per total of the two models: its value in a and in b, its change, and the interval over paired rows.
 
-        The score, with labels the accuracy (Bonett and Price's interval), the cross-entropy and its two exact parts
-        (`entropy` + `net_linear` = `cross_entropy`), and Theorem 1 (`bias` − `diversity` = `loss`, raw and centered),
-        among the rows that both models have.
+        The totals are the score and, with labels, the accuracy (Bonett and Price's interval), the cross-entropy and its
+        two exact parts (`entropy` + `net_linear` = `cross_entropy`), and Theorem 1 (`bias` − `diversity` = `loss`, raw
+        and centered) among the rows that both models have.
         """
         import pandas as pd
 
@@ -122,7 +122,7 @@ class Comparison(TwoModels):
         return self._finish(pd.DataFrame(records))
 
     def by_row(self) -> pd.DataFrame:
-        """One row per example: both scores, their change, and the option that each model gives; for any shape.
+        """One row per example: both scores, their change, and each model's answer; for models of any shape.
 
         `answer_a` and `answer_b` are indices of options; with labels also `label`.
         """
@@ -134,7 +134,7 @@ class Comparison(TwoModels):
         return self._finish(pd.DataFrame(columns | ({} if self.labels is None else {"label": self.labels})))
 
     def _score(self, values: Values) -> PerComponent:
-        """The gold option, or the first, minus the mean of the others."""
+        """Subtract the mean of the other options from the gold option, or from the first."""
         n, _, k = values.shape
         gold = np.zeros(n, dtype=np.int64) if self.labels is None else self.labels
         own = values[np.arange(n), :, gold]
@@ -142,7 +142,7 @@ class Comparison(TwoModels):
 
     @cached_property
     def _decompositions(self) -> dict[str, tuple[Decomposition, Decomposition]]:
-        """Both models' by loss, among the same members; none without labels, and of a single option."""
+        """Decompose both models' losses among the same members; empty without labels or with a single option."""
         if self.labels is None or self.a.values.shape[2] < 2:
             return {}
         sides: Sequence[Any] = self._in_common(*self._compared.logits) if self.one_shape else (self.a, self.b)
@@ -150,7 +150,7 @@ class Comparison(TwoModels):
         return {loss: (pair[0], pair[1]) for loss, pair in pairs.items()}
 
     def _terms(self, table: Any) -> Mapping[str, tuple[Any, Any]]:
-        """Terms of both models' tables, `[example, row]`, in the names of frames here."""
+        """The terms of both models' tables, `[example, row]`, by their column names here."""
         if not self._decompositions:
             return {}
         tables = {loss: [d.per_example(table).terms for d in pair] for loss, pair in self._decompositions.items()}
@@ -182,19 +182,19 @@ class Comparison(TwoModels):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class TextComparison(TwoModels):
-    """What every component adds differently to the next token's logit and to its loss, at every token of texts.
+    """Change of every component's contribution to the next token's logit and to its loss, at every token of texts.
 
     Arrays are `[component, position]`, b minus a. Position t is the prediction of token t + 1; the end of a text has
-    none and is NaN. Rows are the components of both models; one that a model lacks is zero there.
+    none and is NaN. Rows are the components of both models; a component that one model lacks is zero there.
 
     Attributes:
         a, b: The profiles of the two models, with bias, diversity and net over the whole vocabulary.
-        parts: `{"own", "statistic", "gain", "unembedding"}`, each `[position, component]`: see `compare`; they sum to
-            the change of the centered logit. None for models of different shape or width.
+        parts: `{"own", "statistic", "gain", "unembedding"}`, each `[position, component]`; they sum to the change of
+            the centered logit (see `compare`). None for models of different shape or width.
         same_weights, roundoff: As in `Comparison`.
-        nets: Of both `[position, component]`: E_p[u_i] − u_i(t), what each component adds to the cross-entropy of the
-            next token beyond the entropy of the prediction, in nats.
-        entropies: Of both `[position]`, of the prediction, in nats, before any soft-cap.
+        nets: For each model `[position, component]`: E_p[u_i] − u_i(t), the component's contribution to the
+            cross-entropy of the next token beyond the entropy of the prediction, in nats.
+        entropies: For each model `[position]`: the entropy of the prediction, in nats, before any soft-cap.
     """
 
     a: SquaredProfile
@@ -204,7 +204,7 @@ class TextComparison(TwoModels):
 
     @property
     def change(self) -> ComponentByPosition:
-        """Of the next token's logit: sums over components to the change of that logit."""
+        """Change of the contribution to the next token's logit; sums over components to that logit's change."""
         return self._change(*self._compared.logits).T
 
     @property
@@ -214,12 +214,12 @@ class TextComparison(TwoModels):
 
     @property
     def loss_change(self) -> ComponentByPosition:
-        """Of what is added to the cross-entropy, in nats: their sum and the entropy's change are the loss's change."""
+        """Change of the contribution to the cross-entropy, in nats; these plus the entropy's sum to the loss's."""
         return self._change(*self.nets).T
 
     @property
     def own_change(self) -> ComponentByPosition:
-        """What each component itself writes differently, as model a reads it out; a part of `centered_change`.
+        """The change of each component's own output, read out by model a; a part of `centered_change`.
 
         Raises InputError where changes are not divided into parts.
         """
@@ -227,7 +227,7 @@ class TextComparison(TwoModels):
 
     @property
     def cross_entropies(self) -> tuple[PerPosition, PerPosition]:
-        """Of both models, `[position]`: the entropy and all nets; the loss where nothing caps the logits."""
+        """Each model's `[position]` entropy plus all nets, which is its loss where no soft-cap applies."""
         a, b = (entropy + net.sum(1) for entropy, net in zip(self.entropies, self.nets, strict=True))
         return a, b
 
@@ -238,14 +238,14 @@ class TextComparison(TwoModels):
     }
 
     def plot(self, kind: Literal["map", "bars", "depth"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure (by default the first); `options` go to its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self, **conditions: Any) -> pd.DataFrame:
-        """One row per token and component: the two centered logits, their change, and that of the loss in nats.
+        """One row per token and component: both centered logits, their change, and the change of the loss in nats.
 
-        `conditions` choose components, as in `Profile.frame`. Raises InputError where it would have more than five
-        million rows, and for models of different shape.
+        `conditions` select components, as in `Profile.frame`. Raises InputError for more than five million rows, and
+        for models of different shape.
         """
         import pandas as pd
 
@@ -260,9 +260,9 @@ class TextComparison(TwoModels):
         return self._finish(pd.DataFrame(columns))
 
     def by_token(self) -> pd.DataFrame:
-        """One row per token: both losses and their change, the entropy's part of it, and the components' by module.
+        """One row per token: both losses and their change, split into the entropy's part and the components' by module.
 
-        `most` names the component whose part of the loss changed most. For models of any shape, but `most`.
+        `most` names the component whose part of the loss changed most. Works for models of any shape, except `most`.
         """
         import pandas as pd
 
@@ -276,10 +276,10 @@ class TextComparison(TwoModels):
         return self._finish(pd.DataFrame(columns))
 
     def by_component(self) -> pd.DataFrame:
-        """One row per component: means over tokens of the changes, with 95 % intervals over texts (8 or more).
+        """One row per component: mean changes over tokens, with 95 % intervals over texts (8 or more).
 
-        `size` is the root mean square of the change over tokens and `own_size` that of the own change. Raises
-        InputError for models of different shape.
+        `size` is the root mean square of the change over tokens, `own_size` that of the own change. Raises InputError
+        for models of different shape.
         """
         known = self.a.has_target
         tables = {"change": self.centered_change, "logit_change": self.change, "loss_change": self.loss_change}
@@ -289,7 +289,7 @@ class TextComparison(TwoModels):
         return self._by_component({}, changes, {to: changes[name] for name, to in sizes.items() if name in changes})
 
     def totals(self) -> pd.DataFrame:
-        """One row per number of the two models: in a, in b, the change, as means over tokens.
+        """One row per total of the two models: its value in a and in b, and its change, as means over tokens.
 
         `loss` is the models' own, `entropy` + `net_linear` the loss before any soft-cap.
         """
@@ -317,6 +317,6 @@ class TextComparison(TwoModels):
 
 
 def _centered(values: Values) -> PerComponent:
-    """Values minus their means over options, options one after another as further examples."""
+    """Subtract the mean over options; options are stacked as further examples."""
     centered = values - values.mean(2, keepdims=True) if values.shape[2] > 1 else values
     return centered.transpose(0, 2, 1).reshape(-1, values.shape[1])

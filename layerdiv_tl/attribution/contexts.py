@@ -1,7 +1,7 @@
-"""Where options of several tokens are scored: each prompt, and each beginning of an option after it, run once.
+"""Contexts in which options of several tokens are scored: each prompt, and each option prefix after it, runs once.
 
-The beginnings of a prompt's options are a tree. Where the model lets them, they stand behind the prompt in one row,
-each at its own position and shown only the prompt and what it continues; elsewhere every leaf of the tree is a row.
+The prefixes of a prompt's options form a tree. Where the model supports it, they follow the prompt in one row, each at
+its own position and attending only to the prompt and to what it continues; otherwise every leaf of the tree is a row.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ..model.options import NONE, Ids, OptionIds
 
 # The fields that have a row for every component.
 TABLES = ("values", "expectations", "vocabulary_means")
-# What is summed over positions, beside the components.
+# The sums over positions other than the components'.
 SUMMED = ("logits", "log_likelihood", "normalizer", "likelihood_gap")
-# Packed and plain passes differ by their rounding: relative to the largest logit.
+# The rounding difference of packed and plain passes, relative to the largest logit.
 ROUNDING, HALF_ROUNDING = 1e-5, 5e-2
 
 
@@ -38,15 +38,15 @@ class BatchContributions:
     """Contributions of some rows of a pass, float64.
 
     Attributes:
-        components, values: The components, and what they add `[row, component, option]`; after the options, along other
-            directions.
+        components, values: The components, and their contributions `[row, component, option]`; columns after the
+            options are along other directions.
         logits: The model's own, `[row, option]`, after any soft-cap.
         expectations, vocabulary_means: E_p of the components' logits, with p the model's next-token distribution, and
             their means over the vocabulary, `[row, component]`.
-        log_likelihood, normalizer, likelihood_gap: `[row, option]`: log p of each, what of it no component holds, how
-            far that is from −H(p) and a soft-cap's effect. These five are None where they were not asked for.
-        statistic: The final norm's, of the whole stream.
-        stream_gap: What the stream holds beyond all that was written, `[row]`, relative to max Σ|u_i|.
+        log_likelihood, normalizer, likelihood_gap: `[row, option]`: log p of each option, the part that no component
+            holds, and how far that is from −H(p) and a soft-cap's effect. These five are None unless requested.
+        statistic: The final norm's statistic of the whole stream.
+        stream_gap: The part of the stream that was not written by any component, `[row]`, relative to max Σ|u_i|.
     """
 
     rows: Int[np.ndarray, " row"]
@@ -69,11 +69,11 @@ class Tree:
     """The contexts of one prompt's options.
 
     Attributes:
-        beginnings: What is read after the prompt: nothing, then the beginnings of options, shorter ones first.
-        sides: For each the length of the pass that reads it, where positions depend on that; else 0. Beginnings of one
-            side stand together.
-        targets: The tokens that are scored after each.
-        place, column: `[option·alternative, token]`: which context scores the token, and which of its targets it is.
+        beginnings: The token sequences read after the prompt: the empty one, then the option prefixes, shortest first.
+        sides: For each, the length of the pass that reads it, where positions depend on that; else 0. Beginnings of one
+            side are adjacent.
+        targets: The tokens scored after each.
+        place, column: `[option·alternative, token]`: the context that scores the token, and its target index there.
     """
 
     beginnings: tuple[Ids, ...]
@@ -83,21 +83,21 @@ class Tree:
     column: Int[np.ndarray, "sequence token"]
 
     def of_side(self, side: int | None) -> list[Ids]:
-        """The beginnings of one side; None is all."""
+        """The beginnings of one side; None selects all."""
         return [b for b, own in zip(self.beginnings, self.sides, strict=True) if side is None or own == side]
 
     def leaves(self, side: int | None = None) -> list[Ids]:
-        """Beginnings of one side that no other continues: running these shows all."""
+        """The beginnings of one side that no other continues; running them covers all."""
         beginnings = self.of_side(side)
         inner = {beginning[:-1] for beginning in beginnings if beginning}
         return [beginning for beginning in beginnings if beginning not in inner]
 
 
 def tree_of(sequences: Int[np.ndarray, "sequence token"], prompt: int = 0, switch: int | None = None) -> Tree:
-    """The contexts of some sequences of tokens, padded by NONE, after a prompt of so many tokens.
+    """Build the contexts of some token sequences, padded by NONE, after a prompt of the given length.
 
-    A sequence is read in one pass, as a model reads prompt and option: where that is longer than `switch`, its
-    beginnings are not those of a shorter option, even of the same tokens.
+    A sequence is read in one pass, as a model reads prompt and option. If that pass is longer than `switch`, its
+    beginnings are not shared with a shorter option, even for the same tokens.
     """
     rows = [tuple(int(i) for i in row if i != NONE) for row in sequences]
     ends = [prompt + len(row) - 1 for row in rows]
@@ -118,15 +118,15 @@ def tree_of(sequences: Int[np.ndarray, "sequence token"], prompt: int = 0, switc
 
 
 class Contexts:
-    """The contexts of all examples, one example's after another's.
+    """The contexts of all examples, grouped by example.
 
     Attributes:
-        prompts, trees, first: Of every example: its tokens up to the position that is read, its tree, and the number of
-            its first context.
-        target_ids: `[context, target]`, with a context's first target where it has fewer.
-        statistics, weights: What passes have shown: the final norm's statistic by context, and how likely each of an
-            option's alternatives is, `[example, option, alternative]`.
-        others: Those of a model whose weights the columns of other readers take.
+        prompts, trees, first: For every example: its tokens up to the position read, its tree, and the index of its
+            first context.
+        target_ids: `[context, target]`, filled up with a context's first target.
+        statistics, weights: Results of past passes: the final norm's statistic by context, and the probability of each
+            alternative within its option, `[example, option, alternative]`.
+        others: The contexts of another model, whose weights the columns of other readers use.
     """
 
     def __init__(self, prompts: Sequence[Ids], option_ids: OptionIds, switch: int | None = None) -> None:
@@ -142,24 +142,24 @@ class Contexts:
         self.others: Contexts | None = None
 
     def numbers(self, examples: Sequence[int]) -> Int[np.ndarray, " context"]:
-        """The contexts of some examples."""
+        """The indices of some examples' contexts."""
         return np.concatenate([np.arange(self.first[e], self.first[e + 1]) for e in examples])
 
     def length(self, example: int, packed: bool) -> int:
-        """The number of tokens that are run for an example."""
+        """The number of tokens in an example's pass."""
         tree, prompt = self.trees[example], len(self.prompts[example])
         if packed:
             return prompt + len(tree.beginnings) - 1
         return len(tree.leaves()) * (prompt + max(map(len, tree.beginnings)))
 
     def longest(self) -> int:
-        """The most tokens that any context holds."""
+        """The length of the longest context."""
         return max(len(p) + max(map(len, t.beginnings)) for p, t in zip(self.prompts, self.trees, strict=True))
 
     def passes(
         self, architecture: Architecture, examples: Sequence[int], unit: UnitLike, packed: bool
     ) -> Iterator[tuple[Int[np.ndarray, " context"], Activations]]:
-        """The passes that read all contexts of some examples, in their order: one, or one for each side."""
+        """List the passes that read all contexts of some examples, in order: one, or one for each side."""
         numbers, sides = self.numbers(examples), np.concatenate([self.trees[e].sides for e in examples])
         for side in np.unique(sides):
             yield numbers[sides == side], self.run(architecture, examples, unit, packed, int(side))
@@ -167,16 +167,16 @@ class Contexts:
     def run(
         self, architecture: Architecture, examples: Sequence[int], unit: UnitLike, packed: bool, side: int | None = None
     ) -> Activations:
-        """One pass that reads the contexts of some examples, of one side or of all, in their order."""
+        """Run one pass over the contexts of some examples, of one side or of all, in their order."""
         if packed:
             return run(architecture, unit=unit, interventions=True, **self._packed(examples, architecture))
         rows, of, at = self.plain_rows(examples, side)
         return run(architecture, *pad(rows), unit, at, of, interventions=True)
 
     def check(self, model: Model, sides: bool = False) -> None:
-        """Raise InputError where a prompt and its option are longer than the model reads.
+        """Raise InputError where a prompt and its option are longer than the model's context.
 
-        And, unless `sides` are read one by one, where options of one prompt are read at different positions.
+        Unless `sides` are read one by one, also raise it where options of one prompt are read at different positions.
         """
         if not sides and (split := [n for n, tree in enumerate(self.trees) if len(set(tree.sides)) > 1]):
             raise InputError(
@@ -190,7 +190,7 @@ class Contexts:
     def plain_rows(
         self, examples: Sequence[int], side: int | None = None
     ) -> tuple[list[Ids], Int[Tensor, " context"], Int[Tensor, " context"]]:
-        """(a row of tokens for every leaf of some examples, in which of them and at which token each context ends)."""
+        """Return a row of tokens for every leaf of some examples, and the row and token at which each context ends."""
         rows: list[Ids] = []
         places: list[tuple[int, int]] = []
         for example in examples:
@@ -204,7 +204,7 @@ class Contexts:
         return rows, of, at
 
     def _packed(self, examples: Sequence[int], architecture: Architecture) -> dict[str, Tensor]:
-        """A row for every example: its prompt and, side by side, the last tokens of all beginnings."""
+        """Make one row per example: its prompt followed by the last tokens of all beginnings, side by side."""
         rows = [self.prompts[e] + tuple(b[-1] for b in self.trees[e].beginnings[1:]) for e in examples]
         ids, _ = pad(rows)
         length = ids.shape[1]
@@ -217,7 +217,7 @@ class Contexts:
             count = len(beginnings) - 1
             of += [row] * (count + 1)
             at += range(start - 1, start + count)
-            # Behind its prompt, each beginning sees the beginnings that it continues, and itself.
+            # After its prompt, each beginning attends to the beginnings that it continues and to itself.
             sees[row, start:, start:] = torch.eye(length - start, dtype=torch.bool)
             for later, own in enumerate(beginnings[1:]):
                 positions[row, start + later] = start + len(own) - 1
@@ -230,20 +230,20 @@ class Contexts:
         return {"ids": ids, "mask": hidden, "position_ids": positions.to(architecture.device), **places}
 
     def places(self, examples: Sequence[int]) -> tuple[Int[np.ndarray, "e s t"], Int[np.ndarray, "e s t"]]:
-        """`[example, sequence, token]`: which of these examples' contexts scores each token, and as which target."""
+        """`[example, sequence, token]`: these examples' context that scores each token, and its target index there."""
         place = np.stack([self.trees[e].place for e in examples])
         place = np.where(place == NONE, NONE, place + self._starts(examples)[:, None, None])
         return place, np.stack([self.trees[e].column for e in examples])
 
     def _starts(self, examples: Sequence[int]) -> Int[np.ndarray, " example"]:
-        """The first context of each of these examples, among theirs."""
+        """The index of each of these examples' first context among theirs."""
         return np.cumsum([0] + [len(self.trees[e].beginnings) for e in examples])[:-1]
 
     def by_option(self, examples: Sequence[int], steps: Iterable[BatchContributions]) -> BatchContributions:
-        """The numbers of some examples' contexts, summed over each option's positions.
+        """Sum the numbers of some examples' contexts over each option's positions.
 
-        An option of several alternatives has the log-sum-exp of their log-likelihoods: the mean over them, weighted by
-        how likely each is, and the entropy of these weights.
+        An option of several alternatives has the log-sum-exp of their log-likelihoods: their mean weighted by their
+        probabilities, plus the entropy of these weights.
         """
         step, *others = steps
         columns = {name: x for name, x in vars(step).items() if isinstance(x, np.ndarray)}
@@ -253,7 +253,7 @@ class Contexts:
         self.statistics[columns["rows"]] = columns["statistic"]
 
         def summed(x: Float[np.ndarray, "context *rest target"]) -> Float[np.ndarray, "e option alternative *rest"]:
-            """Sums over the tokens of each alternative."""
+            """Sum over the tokens of each alternative."""
             scored = (place != NONE).reshape(*place.shape, *[1] * (x.ndim - 2))
             tokens = range(place.shape[2])
             taken = (np.moveaxis(x, -1, 1)[place[:, :, t], column[:, :, t]] * scored[:, :, t] for t in tokens)
@@ -286,13 +286,13 @@ class Contexts:
 
 
 def can_pack(model: Model, contexts: Contexts) -> bool:
-    """Try once, on a few tokens, whether a model gives packed contexts the logits of plain rows.
+    """Test once, on a few tokens, whether a model gives packed contexts the logits of plain rows.
 
-    Not where a context is longer than some attention looks back, or than where positions change: a mask of ours would
-    be another than the model's own.
+    False where a context exceeds an attention window or the length at which positions change: our mask would then
+    differ from the model's own.
     """
     limits = [x for x in (model.architecture.window, model.architecture.length_switch) if x is not None]
-    # A recurrent sublayer sees the tokens in their order, whatever a mask says; hooks may be made for plain texts.
+    # A recurrent sublayer ignores the mask and reads tokens in order; users' hooks may expect plain texts.
     recurrent = any(sublayer.kind == "mixer" for sublayer in model.architecture.sublayers)
     if recurrent or hooked_places(model.architecture) or contexts.longest() > min(limits, default=contexts.longest()):
         return False
@@ -302,7 +302,7 @@ def can_pack(model: Model, contexts: Contexts) -> bool:
 
 
 def _packs(architecture: Architecture) -> bool:
-    # A model that is not told where each token stands would count the beginnings of options one after another.
+    # A model that takes no position ids would count the beginnings of options one after another.
     if "position_ids" not in inspect.signature(architecture.root.forward).parameters:
         return False
     token = [(7 * i + 3) % min(architecture.vocabulary, architecture.outputs) for i in range(8)]
@@ -311,7 +311,7 @@ def _packs(architecture: Architecture) -> bool:
     try:
         with inference_mode_for(architecture):
             packed, plain = (trial.run(architecture, [0, 1], "sublayer", way).logits for way in (True, False))
-    except Exception:  # models refuse masks and positions in many ways; what else is wrong, the plain rows will say
+    except Exception:  # models reject masks and positions in many ways; plain rows will show any other error
         return False
     rounding = HALF_ROUNDING if architecture.dtype in HALF else ROUNDING
     return bool((packed - plain).abs().max() <= rounding * plain.abs().max())

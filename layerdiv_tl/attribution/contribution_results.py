@@ -32,43 +32,42 @@ class Contributions(Result):
     """Direct logit contributions u_i of every component to every option: Σ_i u_i = logits (Eq. 3).
 
     An option of several tokens is scored by teacher forcing: its numbers are sums over its positions, each read after
-    the prompt and the option's tokens before. Such sums of logits say nothing by themselves (each position has a free
-    constant): what compares options is their log-likelihood, `scores()`, which `decompose` and `information` take. A
-    set of alternatives has the log-sum-exp of their log-likelihoods: its numbers are means over the alternatives,
-    weighted by how likely each is.
+    the prompt and the option's earlier tokens. Such sums of logits are meaningless alone, as each position has a free
+    constant. Options are compared by log-likelihood, `scores()`, which `decompose` and `information` use. A set of
+    alternatives has the log-sum-exp of their log-likelihoods: its numbers are means over the alternatives, weighted by
+    their probabilities.
 
     Attributes:
         values: float64 `[example, component, option]`, in logits; components in stream order.
-        model_logits: float64 `[example, option]`, what the model returns, after any `soft_cap`. From a cache: what the
-            model's own norm and unembedding make of the cached stream.
+        model_logits: float64 `[example, option]`, the model's own logits, after any `soft_cap`. From a cache: the
+            output of the model's own norm and unembedding for the cached stream.
         log_likelihood: float64 `[example, option]`, log p of each option, after any soft-cap, in nats.
-        normalizer: float64 `[example, option]`, what of it no component holds: −Σ H(p), over the option's positions, of
-            the model's next-token distributions p; for a set, plus the entropy of its weights; where logits are capped,
-            plus what the cap changes.
+        normalizer: float64 `[example, option]`, the part of log p that no component holds: −Σ H(p) over the option's
+            positions, with p the model's next-token distribution; for a set, plus the entropy of its weights; where
+            logits are capped, plus the cap's effect.
         expectations: float64 `[example, component, option]`, or one column for all options that are single tokens: Σ
             E_p[u_i] over the option's positions and the whole vocabulary. All three are None for `directions`.
         vocabulary_means: float64 `[example, component]`: the mean of u_i over the whole vocabulary, the one zero that
             no constant can move; None for options of several tokens, for `directions`, and for a remote model.
-        option_ids, options: Token ids `[example, option]` (of directions their numbers), or where any is not a single
-            token `[example, option, alternative, token]` with −1 after the last; and the texts: K of them, or K for
-            every example.
-        token_ids, lengths, positions: The prompts' ids one after another, their lengths, and the position read in each.
+        option_ids, options: Token ids `[example, option]` (indices of directions), or for options of several tokens
+            `[example, option, alternative, token]`, filled up with −1; and the texts: K of them, or K for every
+            example.
+        token_ids, lengths, positions: The prompts' ids concatenated, their lengths, and the position read in each.
         junction_scale, junctions, partial_junctions: float64 `[example, junction]`: the final norm's statistic of the
-            stream after each junction's component, divided by that of the whole stream (the last is 1), at the
-            prompt's position. Partial ones
-            are sums that the stream never holds: an embedding whose positions are still to be added, an attention that
-            is parallel to its MLP.
-        identity_gap, absolute_gap: max |Σ u_i − logits| / max Σ|u_i| over examples and options, and the same in logits,
-            of all components and positions and before any soft-cap.
-        likelihood_gap: By how many nats at most the normalizer is not what it is said to be, because the components'
-            logits are not the model's by `absolute_gap`.
-        score: "logits", or "log_likelihood" in what `scores` returns.
+            stream after each junction's component, divided by that of the whole stream (the last is 1), at the prompt's
+            position. Partial junctions are sums that the stream never holds: an embedding before its positions are
+            added, or an attention parallel to its MLP.
+        identity_gap, absolute_gap: max |Σ u_i − logits| / max Σ|u_i| over examples and options, and the same in logits;
+            over all components and positions, before any soft-cap.
+        likelihood_gap: The largest error of the normalizer in nats, because the components' logits differ from the
+            model's by `absolute_gap`.
+        score: "logits", or "log_likelihood" in the result of `scores`.
         statistic: float64 `[example]`, the final norm's statistic of the whole stream at the prompt's position; None in
-            files that older versions wrote.
+            files written by older versions.
         error_shares: By the label of an error (`L12.mlp.error`), |error|² / |write|² of that sublayer, both summed over
-            the rows of the passes. Empty at units that leave nothing.
-        complete, soft_cap: False for a sub-ensemble made by `select`, whose `logits` are its own sum; where the model
-            caps its logits.
+            the rows of the passes. Empty at units without an error row.
+        complete, soft_cap: False for a sub-ensemble made by `select`, whose `logits` are its own sum; the soft cap of
+            the logits, if any.
     """
 
     values: Float[np.ndarray, "example component option"]
@@ -107,7 +106,7 @@ class Contributions(Result):
 
     @property
     def logits(self) -> Float[np.ndarray, "example option"]:
-        """The sum over the components here, `[example, option]`; before a soft-cap where there is one."""
+        """The sum over the components here, `[example, option]`; before a soft-cap if there is one."""
         return self.values.sum(1)
 
     @property
@@ -122,7 +121,7 @@ class Contributions(Result):
 
     @property
     def log_likelihood_parts(self) -> Float[np.ndarray, "example component option"]:
-        """Σ (u_i(token) − E_p[u_i]) over each option's positions, in nats: with `normalizer` they sum to its log p.
+        """Σ (u_i(token) − E_p[u_i]) over each option's positions, in nats; these plus `normalizer` sum to log p.
 
         Raises InputError for directions, which have no probability.
         """
@@ -132,9 +131,9 @@ class Contributions(Result):
 
     @property
     def sides(self) -> Float[np.ndarray, "example component option"] | None:
-        """Contributions that no constant can move: logits minus the component's mean over the vocabulary.
+        """Contributions that are invariant to constants: logits minus the component's mean over the vocabulary.
 
-        Of `scores()` they are its `values`, the parts of log-likelihoods. None where neither is known.
+        For `scores()` these are its `values`, the terms of log-likelihoods. None where neither is known.
         """
         if self.score == "log_likelihood":
             return self.values
@@ -142,7 +141,7 @@ class Contributions(Result):
 
     @property
     def option_lengths(self) -> Int[np.ndarray, "example option"]:
-        """How many tokens each option has. Raises InputError for alternatives, which may differ."""
+        """The number of tokens of each option. Raises InputError for alternatives, which may differ."""
         ids = self.option_ids
         if ids.ndim == 2:
             return np.ones_like(ids)
@@ -151,14 +150,14 @@ class Contributions(Result):
         return (ids != NONE).sum((2, 3))
 
     def scores(self, per: Per = "option") -> Contributions:
-        """The same components as parts of the options' log-likelihoods: what `decompose` takes of several tokens.
+        """The same components as terms of the options' log-likelihoods, which `decompose` takes for several tokens.
 
         Args:
-            per: "token" and "byte" divide each option's by its number of tokens or of UTF-8 bytes.
+            per: "token" and "byte" divide each option's score by its number of tokens or of UTF-8 bytes.
 
-        The row `constant` holds the normalizer too, so that the components sum to `model_logits`, now the
-        log-likelihoods; a sub-ensemble has no normalizer unless `constant` is in it. Between options that are single
-        tokens they differ as the logits do. Raises InputError for a unit that options lack, and for directions.
+        The row `constant` includes the normalizer, so that the components sum to `model_logits`, here log-likelihoods;
+        a sub-ensemble has a normalizer only with `constant`. For single-token options, scores differ between options as
+        the logits do. Raises InputError for a unit that options lack, and for directions.
         """
         choice("per", per, get_args(Per))
         values, components = self.log_likelihood_parts, self.components
@@ -172,7 +171,7 @@ class Contributions(Result):
             components = (*components, constant)
         divisor = np.ones(self.log_likelihood.shape)
         if per != "option":
-            divisor = self.option_lengths.astype(np.float64)  # refuses alternatives
+            divisor = self.option_lengths.astype(np.float64)  # raises for alternatives
         if per == "byte":
             texts = np.broadcast_to(np.array(self.options, dtype=object), divisor.shape)
             divisor = np.array([[len(text.encode()) for text in row] for row in texts], dtype=np.float64)
@@ -187,23 +186,23 @@ class Contributions(Result):
             normalizer=np.zeros_like(divisor),
             log_likelihood=self.log_likelihood / divisor,
             junction_scale=None if several else self.junction_scale,
-            soft_cap=None,  # what it changes is in the normalizer
+            soft_cap=None,  # its effect is in the normalizer
             score="log_likelihood",
         )
 
     @property
     def comparable(self) -> Contributions:
-        """What a softmax over the options makes probabilities of: these, or `scores()` of options of several tokens."""
+        """The input of a softmax over the options: these logits, or `scores()` for options of several tokens."""
         return self if self.option_ids.ndim == 2 or self.score == "log_likelihood" else self.scores()
 
     def difference(self, option: Any = 0, other: Any = 1) -> LogitDifference:
         """The logit difference between two options, component by component.
 
         Args:
-            option, other: Numbers or texts of options, or a list with one for every example.
+            option, other: Indices or texts of options, or a list with one for every example.
 
-        Of options of several tokens it is the difference of the log-likelihoods; for single tokens these are the same.
-        Raises InputError for what is no option, and for an option less itself.
+        For options of several tokens it is the difference of the log-likelihoods, which for single tokens is the same.
+        Raises InputError for an unknown option, and for the difference of an option and itself.
 
         >>> import layerdiv_tl as ld
         >>> c = ld.contributions("zoo/d4", [[1, 2, 3], [4, 5]], contrast=[7, 9])
@@ -237,10 +236,10 @@ class Contributions(Result):
         )
 
     def to_transformer_lens(self) -> tuple[Tensor, list[str]]:
-        """The contributions as TransformerLens' `logit_attrs` returns them, and the labels of its residual stacks.
+        """The contributions in the layout of TransformerLens' `logit_attrs`, and the labels of its residual stacks.
 
-        Returns a float64 tensor `[component, example, option]`, in logits, and labels such as `L3H5` and `3_mlp_out`.
-        Unlike a stack of TransformerLens, its sum over components is the model's logits.
+        Returns a float64 tensor `[component, example, option]`, in logits, and labels (`L3H5`, `3_mlp_out`). Unlike a
+        stack of TransformerLens, its sum over components is the model's logits.
 
         >>> import layerdiv_tl as ld
         >>> stack, labels = ld.contributions("zoo/d2", [[1, 2, 3]], options=[7, 9]).to_transformer_lens()
@@ -252,10 +251,10 @@ class Contributions(Result):
         return torch.from_numpy(self.values).transpose(0, 1), [c.transformer_lens_label for c in self.components]
 
     def __getitem__(self, label: str | Component | Sequence[str | Component]) -> Float[np.ndarray, "..."]:
-        """The contributions of a component by its label, `[example, option]`, in logits: `c["L20.mlp"]`.
+        """Contributions of a component by its label, `[example, option]`, in logits: `c["L20.mlp"]`.
 
-        A list of labels gives `[example, component, option]`, in the list's order. Raises InputError for a label that
-        is not here.
+        A list of labels gives `[example, component, option]`, in the list's order. Raises InputError for an unknown
+        label.
         """
         rows = [component_positions(self.components, label=one)[0] for one in labels_of("label", label)]
         return self.values[:, rows[0] if isinstance(label, str | Component) else rows]
@@ -270,7 +269,7 @@ class Contributions(Result):
         repeat: int | Iterable[int] | None = None,
         module: str | Iterable[str] | None = None,
     ) -> Contributions:
-        """The sub-ensemble of the components that meet every given condition, in stream order.
+        """Select the sub-ensemble of the components that meet every given condition, in stream order.
 
         Raises InputError where nothing is left. `c.select("L20.mlp")`, `c.select(kind="mlp", layer=range(4))`.
         """
@@ -286,7 +285,7 @@ class Contributions(Result):
     figures: ClassVar = {"map": "attribution.contribution_map"}
 
     def plot(self, kind: Literal["map"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure (by default the first); `options` go to its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
@@ -310,7 +309,7 @@ class Contributions(Result):
 
     @property
     def error_note(self) -> str:
-        """What the parts of cut sublayers leave, in words; "" at units that leave nothing."""
+        """Describe the size of the error rows of cut sublayers; "" at units without any."""
         shares = [f"{label} {share:.1%}" for label, share in (self.error_shares or {}).items()]
         few = ", ".join(shares[:3]) + (", …" if len(shares) > 3 else "")
         return f"of the squared write is error: {few}" if shares else ""

@@ -44,34 +44,34 @@ def contributions(
     tokens: Any = None,
     attention_mask: Any = None,
 ) -> Contributions:
-    """Direct logit contributions of a model's components to the logits of answer options (Eq. 2-3).
+    """Compute the direct logit contributions of a model's components to answer options (Eq. 2-3).
 
-    u_i = W_U (gain · center(z_i)) / σ, with z_i what component i adds to the final residual stream and σ the final
-    norm's statistic of the whole stream. `constant` is what the read-out adds by itself, `rounding` what a
+    u_i = W_U (gain · center(z_i)) / σ, with z_i component i's output in the final residual stream and σ the final
+    norm's statistic of the whole stream. `constant` is the read-out's own term, `rounding` the sum of what a
     half-precision model loses at every addition. A layer that runs several times has rows for every repeat
     (`L3@2.attn`). Where the stream itself passes norms (also between the rounds of a loop), gates or a mixing of
-    several streams, z_i is what the component wrote after all of these, at the coefficients of the pass; `stream_bias`
-    is what their biases come to (`model.stream_path`).
+    several streams, z_i is the component's output after all of these, with the coefficients of the pass; `stream_bias`
+    is the total effect of their biases (`model.stream_path`).
 
-    Your own hooks on the model run in the pass. Where one changes a sublayer's output, the changed output is the
-    component. What a hook on a block, or on the final norm's input, adds to the stream is `L3.intervention` (between
-    block 3 and the next, or the final norm), and at the embedding `intervention`; so is, where a changed sublayer is
-    cut, what its heads or neurons do not sum to any more. Partial junctions are then those of the layer before its
-    intervention. A hook that moves the stream anywhere else is refused by the name of its module.
+    Your own hooks on the model run in the pass. If a hook changes a sublayer's output, the changed output is the
+    component. `L3.intervention` is what a hook on a block, or on the final norm's input, adds to the stream (between
+    block 3 and the next, or the final norm); at the embedding it is `intervention`. Where a changed sublayer is cut, it
+    includes the part that heads or neurons no longer sum to. Partial junctions are then those of the layer before its
+    intervention. A hook that moves the stream anywhere else raises InputError with the name of its module.
 
     Args:
         model: A `Model`, or anything `load_model` takes; or an `ActivationCache` of TransformerLens' `run_with_cache`,
-            for options that are single tokens: its model is taken, and no prompts.
+            for single-token options: it brings its model and replaces the prompts.
         prompts: Texts, lists of token ids, padded batches, a tokenizer's output, or conversations, as `model.prompts`
-            reads them; or a `Task`, whose options are then taken, too. A TransformerBridge begins a text with a
-            beginning-of-text token where Hugging Face's tokenizer does not.
+            reads them; or a `Task`, which also provides the options. A TransformerBridge prepends a beginning-of-text
+            token where Hugging Face's tokenizer does not.
         options: K answers, or one list of K per prompt. An answer is a text exactly as written (" Yes" with its space),
-            of one token or of several; a token id, or a list of ids where prompts have lists of their own (one that all
-            share: `[[[5, 6], [7]]]`); or a set of these, such as `{" yes", " Yes"}`, whose probabilities are added.
-            Lengths may differ, and an option may begin another: the probability of the longer one is part of its own. A
-            word that would be glued to the prompt's last one gives a warning.
+            of one token or several; a token id, or a list of ids where prompts have lists of their own (one that all
+            share: `[[[5, 6], [7]]]`); or a set of these, e.g. `{" yes", " Yes"}`, whose probabilities are added.
+            Lengths may differ, and one option may be a prefix of another, whose probability then includes that of the
+            longer one. A word that would be glued to the prompt's last one gives a warning.
         contrast: Instead of options: two of them, or one pair per prompt, for `difference`.
-        directions: Instead of options: vectors `[K, d_model]` (a probe's), or a dict of such vectors by name. The
+        directions: Instead of options: vectors `[K, d_model]` (e.g. of a probe), or a dict of such vectors by name. The
             contributions are to the dot product of each with the residual stream after the final norm, gain and bias
             included, as the unembedding reads it.
         unit: "sublayer": embedding, attentions, MLPs; "head": attentions cut into heads, MLPs whole; "neuron": MLPs cut
@@ -79,25 +79,25 @@ def contributions(
             `dictionary` of latents, or a `Cut` of your own.
         position: Where the logits are read: "last", an int counted in each prompt's own tokens (negative from the end),
             or one int per prompt.
-        components, top: Labels or components to keep, or how many: those whose contributions, centered over the
-            options, are largest on average, which costs a second pass. None keeps all; all are computed in any case, to
-            check the sum.
-        batch_tokens: The most padded tokens in one forward pass; None is what is fast on the model's device.
+        components, top: Labels or components to keep, or the number of components to keep: those with the largest mean
+            contribution, centered over the options, which costs a second pass. None keeps all. All are computed in any
+            case, to check the sum.
+        batch_tokens: The most padded tokens in one forward pass; None picks a fast size for the model's device.
         cache, tokens: The cache by name (a dict will do), with the model first; and the token ids `[row, token]` that
-            it was taken with. A bridge's cache holds these itself; where they are in neither, ids of the result are −1,
-            and no column is padding. A `names_filter` must have `Model.hook_names(unit)`; with a `pos_slice`, positions
-            are those of the slice.
-        attention_mask: `[row, token]`, which token ids of `prompts` or `tokens` are real and which are padding; for
-            None, pad tokens at the ends of rows are padding.
+            it was taken with. A bridge's cache holds these itself. Without ids the result's are −1, and no column
+            counts as padding. A `names_filter` must have `Model.hook_names(unit)`; with a `pos_slice`, positions are
+            those of the slice.
+        attention_mask: `[row, token]`, 1 for real token ids of `prompts` or `tokens`, 0 for padding; with None, pad
+            tokens at the ends of rows are padding.
 
-    In the source, the product is `Directions.of_block` and its rows are `blocks.Rows`; a family whose stream passes
+    In the source, the product is `Directions.of_block`, its rows are `blocks.Rows`, and each family whose stream passes
     more than additions is an entry of `model.streams`.
 
-    Each position of an option is read in one pass with the prompt's, as far as the model takes masks; see
+    Each position of an option is read in one pass with the prompt's, where the model supports masks; see
     `attribution.contexts`.
 
-    Raises InputError for input that cannot be used (an option that begins inside a token of its prompt, too), for
-    weights that give no finite number, and for a model whose components do not sum to its logits.
+    Raises InputError for unusable input (also an option that begins inside a token of its prompt), for weights that
+    give no finite number, and for a model whose components do not sum to its logits.
 
     >>> import layerdiv_tl as ld
     >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -153,7 +153,7 @@ def contributions(
 
 
 def collect(run: ContributionPasses, keep: Set[Component] | None = None) -> Contributions:
-    """The contributions of some passes, checked; `keep` None keeps all components."""
+    """Collect and check the contributions of some passes; `keep` None keeps all components."""
     model, unit, ids = run.model, run.unit, run.question.ids
     gathered = ContributionBuffer(len(ids), keep)
     for part in run.batches():
@@ -204,14 +204,14 @@ def collect(run: ContributionPasses, keep: Set[Component] | None = None) -> Cont
 def logit_difference(
     model: Any, prompts: Any, correct: Any, wrong: Any, unit: Unit = "head", *, attention_mask: Any = None
 ) -> LogitDifference:
-    """How much every component contributes to the logit of the right answer minus that of a wrong one.
+    """Attribute the logit of the right answer minus that of a wrong one to components.
 
     Args:
         model, prompts, unit, attention_mask: As in `contributions`.
         correct, wrong: One answer for all prompts, or a list with one per prompt: texts of any length, token ids, or
             sets of these.
 
-    Raises InputError for lists of other lengths than the prompts', for answers that are the same tokens, and as
+    Raises InputError for lists whose length differs from the prompts', for answers with the same tokens, and as
     `contributions`.
 
     >>> import layerdiv_tl as ld
@@ -239,7 +239,7 @@ def logit_difference(
 
 
 def _largest(top: int, batches: Iterable[BatchContributions]) -> set[Component]:
-    """The `top` components with the largest centered contributions on average over examples."""
+    """Find the `top` components with the largest centered contributions on average over examples."""
     size = dict[Component, float]()
     for batch in batches:
         # One option has nothing to be centered against.
@@ -250,7 +250,7 @@ def _largest(top: int, batches: Iterable[BatchContributions]) -> set[Component]:
 
 
 def _without_padding(model: Model, tokens: Int[torch.Tensor, "row token"]) -> Int[torch.Tensor, "row token"]:
-    """Which tokens of a rectangular batch are no padding, as prompts are read."""
+    """Mark the tokens of a rectangular batch that are not padding, as prompts are read."""
     mask = torch.zeros_like(tokens)
     for row, ids in enumerate(encode(model, tokens.tolist())):
         first = 0 if tokens[row, : len(ids)].tolist() == list(ids) else tokens.shape[1] - len(ids)
@@ -259,7 +259,7 @@ def _without_padding(model: Model, tokens: Int[torch.Tensor, "row token"]) -> In
 
 
 def _parse_components(components: Any, known: tuple[Component, ...]) -> set[Component] | None:
-    """The components to keep. Raises InputError, before the run, for labels that this model cannot have."""
+    """Parse the components to keep. Raises InputError, before the run, for labels that this model cannot have."""
     if components is None:
         return None
     labels = labels_of("components", list(components) if isinstance(components, Set) else components)

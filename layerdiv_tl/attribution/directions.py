@@ -1,8 +1,8 @@
-"""Directions of the read-out, and the one product of attribution: of every row of a pass with some of them.
+"""Directions of the read-out, and the central product of attribution: every row of a pass with some of them.
 
-A direction is a row of the unembedding with the final norm's gain and centering and the logits' multiplier folded in,
-d numbers, and one more for what the read-out adds by itself. What a component adds to a token's logit is its inner
-product with the token's direction, over σ (`blocks.Rows`).
+A direction is a row of the unembedding with the final norm's gain and centering and the logits' multiplier folded in, d
+numbers, and one more for the read-out's constant. A component's contribution to a token's logit is its inner product
+with the token's direction, over σ (`blocks.Rows`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..model.architecture import Architecture, OutputMap
 from ..model.reconstruction import ReconstructionError
 from .blocks import Block, Rows
 
-# Parts are compared with their own size, but with no less than this share of the largest.
+# Errors of parts are relative to their own size, but to at least this share of the largest.
 NOTICED = 0.01
 
 
 def fold(architecture: Architecture, rows: Float[Tensor, "n d"], bias: Tensor | None) -> Float[Tensor, "n d+1"]:
-    """Rows of an unembedding, and what it adds to their logits, as directions."""
+    """Turn rows of an unembedding and their biases into directions."""
     multiplier = architecture.logit_multiplier
     return _behind_norm(architecture, rows * multiplier, None if bias is None else bias.to(rows) * multiplier)
 
@@ -38,24 +38,24 @@ def _behind_norm(architecture: Architecture, rows: Tensor, constant: Tensor | No
 def token_directions(
     architecture: Architecture, ids: Int[Tensor, " id"], dtype: torch.dtype = torch.float64
 ) -> Float[Tensor, "id d+1"]:
-    """The directions of some tokens, on the model's device."""
+    """Make the directions of some tokens, on the model's device."""
     rows, bias = architecture.unembed_rows(ids)
     return fold(architecture, rows.to(architecture.device, dtype), bias)
 
 
 def probe_directions(architecture: Architecture, probes: Float[Tensor, "probe d"]) -> Float[Tensor, "probe d+1"]:
-    """The directions of vectors that are read after the final norm."""
+    """Make the directions of vectors that are read after the final norm."""
     return _behind_norm(architecture, probes, None)
 
 
 class Directions:
-    """Directions, and which of them each position is read along.
+    """Read-out directions, and the choice of those along which each position is read.
 
     Attributes:
-        vectors: `[direction, d+1]`, which all positions share, or `[position, direction, d+1]`, each position's own.
-        index: `[position, column]`: which of shared directions each position is read along; None is all.
-        precision: Of the products that take directions back through an output map; None is that of its weights, at
-            least float32.
+        vectors: `[direction, d+1]`, shared by all positions, or `[position, direction, d+1]`, separate for each.
+        index: `[position, column]`: the shared directions along which each position is read; None means all.
+        precision: The precision of products that pull directions back through an output map; None is that of its
+            weights, at least float32.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Directions:
         precision: torch.dtype | None = None,
     ) -> None:
         self.vectors, self.index, self.precision = vectors, index, precision
-        # Shared directions before each output map: its weights are read once, not for every few positions.
+        # Shared directions pulled back through each output map, whose weights are thus read only once.
         self._before: dict[OutputMap, Float[Tensor, "direction part width"]] = {}
 
     @property
@@ -74,7 +74,7 @@ class Directions:
         return self.vectors.shape[-2] if self.index is None else self.index.shape[1]
 
     def at(self, some: slice | Int[Tensor, " position"]) -> Directions:
-        """Select some positions, and the directions that these need."""
+        """Select some positions, and the directions that they need."""
         own = copy(self)
         if self.vectors.dim() == 3:
             own.vectors = self.vectors[some]
@@ -91,7 +91,7 @@ class Directions:
         return found
 
     def fill(self, rows: Rows, out: Sequence[Float[Tensor, "position row"]]) -> None:
-        """Write the same into tables, one for each column."""
+        """Write the products with each position's directions into tables, one for each column."""
         slots = iter(self.of_streams(rows.streams).split([b.x.shape[1] for b in rows.blocks if b.is_stream], 1))
         for block, place in zip(rows.blocks, rows.places, strict=True):
             if block.output_map is not None and block.x.shape[2] == 1 and self.index is None:
@@ -116,11 +116,11 @@ class Directions:
         return self._own(torch.einsum("npw,mpw->npm", block.x.to(back), back))
 
     def of_streams(self, vectors: Float[Tensor, "position slot d"]) -> Float[Tensor, "position slot column"]:
-        """Stream vectors along each position's directions, without what the read-out adds."""
+        """Multiply stream vectors with each position's directions, without the read-out's constant."""
         return self._own(vectors.to(self.vectors) @ self.vectors[..., :-1].transpose(-1, -2))
 
     def before(self, block: Block) -> Float[Tensor, "*position direction part width"]:
-        """The directions taken back to the values before a block's output map."""
+        """Pull the directions back to the values before a block's output map."""
         output_map = block.output_map
         assert output_map is not None
         if output_map not in self._before:
@@ -142,10 +142,10 @@ class Directions:
 def pull_back(
     output_map: OutputMap, directions: Float[Tensor, "n d"], dtype: torch.dtype | None = None
 ) -> Float[Tensor, "n _"]:
-    """Stream directions as directions of the values before an output map, `[n, part·width]`, on their own device.
+    """Pull stream directions back to the values before an output map, `[n, part·width]`, on their own device.
 
-    The maps behind the projection are folded in. `dtype` is that of the
-    product; None is the weights' own, at least float32.
+    The maps behind the projection are folded in. `dtype` is that of the product; None is the weights' own, at least
+    float32.
     """
     weight, _ = output_map.projection()
     dtype = dtype or torch.promote_types(weight.dtype, torch.float32)
@@ -162,15 +162,15 @@ def reconstruct(
     u: Callable[[slice], Float[Tensor, "position row column"]],
     logits: Float[Tensor, "position column"],
 ) -> Float[Tensor, " position"]:
-    """Add to an error how far the rows `u` are from the model's logits, from the stream, and parts from their write.
+    """Add to `error` the gaps between the rows `u` and the model's logits, rows and stream, and parts and their write.
 
-    Returns what the stream holds beyond all that was written, relative to max Σ|u_i|.
+    Returns the part of the stream that was not written by any component, relative to max Σ|u_i|.
     """
     total, size, written = (torch.zeros_like(logits) for _ in range(3))
     cut, sizes, start = list[tuple[Tensor, Tensor, Tensor]](), torch.zeros_like(logits), 0
     for write in rows.writes:
         stop = start + len(write.components)
-        # Write by write: thousands of neurons lose digits in one sum of float32.
+        # Write by write: one float32 sum over thousands of neurons loses digits.
         own, start = u(slice(start, stop)), stop
         added, norm = own.sum(1).double(), own.abs().sum(1).double()
         total, size = total + added, size + norm
@@ -180,11 +180,11 @@ def reconstruct(
         if write.is_cut:
             cut.append((write.vector, added, norm))
     sigma = rows.sigma[:, None, None]
-    # The rows sum to the stream: all but what the read-out adds, and what is defined as the rest.
+    # The rows that must sum to the stream: all but the read-out's constant and the row defined as the rest.
     lost = along.of_streams(rows.final[:, None] / sigma)[:, 0].double() - written
     stream_gap = lost.abs().amax(1) / size.max().clamp_min(1e-300)
     if cut:
-        # Of a write that adds nothing to some logit only rounding is left, which is not to be compared with itself.
+        # A write that adds nothing to some logit leaves only rounding, which must not be compared with itself.
         least = max(NOTICED * float(sizes.max()), 1e-30)
         whole = along.of_streams(torch.stack([vector for vector, _, _ in cut], 1).to(sigma) / sigma).double()
         for (_, added, norm), own in zip(cut, whole.unbind(1), strict=True):

@@ -1,4 +1,4 @@
-"""Whether the components of a model sum to its logits, unit by unit."""
+"""Check that the components of a model sum to its logits, unit by unit."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def exactness(model: Any, prompts: Any = None) -> pd.DataFrame:
-    """Check at every unit whether the components of a model sum to its logits.
+    """Check at every unit that the components of a model sum to its logits.
 
     Args:
-        model: Whatever `load_model` takes: an id, a folder, a model, a `TransformerBridge`, a `HookedTransformer`.
+        model: Anything `load_model` takes: an id, a folder, a model, a `TransformerBridge`, a `HookedTransformer`.
         prompts: As in `contributions`; None takes two rows of random token ids.
 
     Returns a row per unit: `rows`, the number of components; `identity_gap`, max |Σ u_i − logits| / max Σ|u_i|;
-    `absolute_gap`, in logits; and `reason`, empty where the sum holds, else the sublayer or the place where it breaks,
-    or why there are no such components. Raises InputError for a model that cannot be read at all.
+    `absolute_gap`, in logits; and `reason`, empty where the sum holds, else the sublayer or place where it breaks, or
+    the reason why there are no such components. Raises InputError for a model that cannot be read at all.
 
     >>> frame = exactness("zoo/d2")
     >>> frame.loc[frame["reason"] == "", "unit"].tolist(), bool(frame["identity_gap"].max() < 1e-6)

@@ -1,4 +1,4 @@
-"""Scores of heads in repeated random tokens: the classes that the literature names heads by."""
+"""Scores of heads on repeated random tokens, for the classes that the literature names."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from ..model.load import as_model
 if TYPE_CHECKING:
     import pandas as pd
 
-# How far back, from a token of the second half, each class looks; T is the length of a half.
+# The distance back from a token of the second half to the key that each class attends to; T is a half's length.
 CLASSES = ("induction", "duplicate token", "previous token", "first token")
 
 
 def head_scores(model: Any, length: int = 40, n_texts: int = 2, seed: int = 0) -> pd.DataFrame:
-    """How much of its attention every head gives to four places, in texts of random tokens that are said twice.
+    """Measure the mean attention of every head to four source tokens, in repeated random texts.
 
-    The mean attention of the tokens of the second half to: "induction", the token after the same token's first
+    The queries are the tokens of the second half. The keys are: "induction", the token after the same token's first
     occurrence (Olsson et al. 2022); "duplicate token", that occurrence itself (Wang et al. 2022); "previous token"; and
-    "first token", where heads with nothing to say rest (an attention sink, Xiao et al. 2023).
+    "first token", the attention sink of inactive heads (Xiao et al. 2023).
 
     Args:
         model: A `Model`, or anything `load_model` takes.
-        length: T, the tokens of one half; the whole text has 2T.
-        n_texts, seed: How many random texts, and from which seed.
+        length: T, the number of tokens in one half; the whole text has 2T.
+        n_texts, seed: The number of random texts, and their seed.
 
-    Returns a frame with a row per head. Raises InputError for texts that the model cannot read, and for attention that
-    shows no patterns.
+    Returns a frame with a row per head. Raises InputError for texts that the model cannot read, and for attention
+    without patterns.
 
     >>> import layerdiv_tl as ld
     >>> list(ld.head_scores("zoo/d4", length=8).columns[-4:])
@@ -44,7 +44,7 @@ def head_scores(model: Any, length: int = 40, n_texts: int = 2, seed: int = 0) -
         raise InputError(f"length={length} makes texts of {2 * length} tokens, but this model reads {model.context}.")
     rng = np.random.default_rng(whole_number("seed", seed, 0))
     size = model.architecture.vocabulary
-    query = np.arange(length + 1, 2 * length)  # the first token of the second half is said for the second time here
+    query = np.arange(length + 1, 2 * length)  # the first token of the second half is repeated here
     keys = {"induction": query - length + 1, "duplicate token": query - length, "previous token": query - 1}
     keys["first token"] = np.zeros_like(query)
     total: dict[str, Any] = dict.fromkeys(CLASSES, 0.0)
@@ -61,7 +61,7 @@ def head_scores(model: Any, length: int = 40, n_texts: int = 2, seed: int = 0) -
 
 
 def head_classes(model: Any, least: float = 0.4, length: int = 40, seed: int = 0) -> dict[str, list[str]]:
-    """The heads of each class of `head_scores`, for `groups`: a head goes to its largest score, if that is `least`.
+    """Sort heads into the classes of `head_scores`, for `groups`: by the largest score, if it is at least `least`.
 
     Classes without heads are left out. Raises InputError where there is none at all.
 

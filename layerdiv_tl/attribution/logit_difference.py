@@ -27,12 +27,12 @@ class LogitDifference(Result):
 
     Attributes:
         values: float64 `[example, component]`: contributions to the first answer minus those to the second, in logits;
-            of answers of several tokens the difference of their log-likelihoods, in nats.
+            for answers of several tokens the difference of their log-likelihoods, in nats.
         model_difference: float64 `[example]`, the model's own, after any `soft_cap`.
         pairs: The two answers, or the two of every example.
-        sides: float64 `[example, component, 2]`: contributions to either answer, whose difference `values` is. Logits
-            are relative to the component's mean over the vocabulary, the one zero that no constant can move:
-            log-likelihoods need no zero. None where neither is known (`Contributions.vocabulary_means`).
+        sides: float64 `[example, component, 2]`: contributions to either answer, whose difference is `values`. Logits
+            are relative to the component's mean over the vocabulary, the only zero that is invariant to constants;
+            log-likelihoods need none. None where neither is known (`Contributions.vocabulary_means`).
         identity_gap, absolute_gap, complete, soft_cap, score, model, unit: As in `Contributions`.
     """
 
@@ -61,12 +61,12 @@ class LogitDifference(Result):
 
     @property
     def negative(self) -> Float[np.ndarray, " example"]:
-        """The sum over the components that lower it."""
+        """The sum over the components that raise the second answer over the first."""
         return np.minimum(self.values, 0.0).sum(1)
 
     @property
     def mean(self) -> Float[np.ndarray, " component"]:
-        """Each component's difference, the mean over examples."""
+        """The mean difference of each component over examples."""
         return self.values.mean(0)
 
     @cached_property
@@ -76,20 +76,20 @@ class LogitDifference(Result):
 
     @property
     def accuracy(self) -> float:
-        """How often the model prefers the first answer; of equal ones in half of the cases."""
+        """The share of examples where the model prefers the first answer; ties count half."""
         return float(hits(np.stack([self.model_difference, 0 * self.model_difference], 1), np.zeros(1, int)).mean())
 
     figures: ClassVar = {"bars": "attribution.difference_bars"}
 
     def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure (by default the first); `options` go to its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per component: its mean difference, the means of its positive and negative values, and its `sides`.
 
-        `attrs` holds the same three of all components together (not shares: signed parts of a sum may be larger than
-        it), and the model's accuracy.
+        `attrs` holds the same three for the sum of all components (not shares: signed terms may be larger than their
+        sum), and the model's accuracy.
         """
         parts = {
             "difference": self.values,

@@ -34,20 +34,20 @@ from .vocabulary import NextTokenDistribution, vocabulary_of
 # After a pass, rows are read out together until they make this many numbers (4 MiB in float64): it bounds the memory
 # of short prompts with many components and options.
 NUMBERS = 500_000
-# How much more than its additions can round a half-precision stream may move where a model runs elsewhere.
+# How far a half-precision stream may move on a remote model, relative to the rounding of its additions.
 SLACK = 2.0
 
 
 class OptionReader:
-    """Reads contributions to some examples' options out of their passes; `error` grows with everything that is read.
+    """Read contributions to some examples' options out of their passes; `error` grows with everything that is read.
 
     Attributes:
         option_ids, tokens: `[example, option]`, and the distinct ones. With `probes`, vectors that are read after the
-            final norm, option ids are numbers of these.
-        directions: The options' directions, and which each example has.
-        along: Everything that passes are read along: the options' directions, then others of the same tokens, as many
-            columns for each; and the statistic `[example]` that each is divided by, None for the stream's own.
-        unexplained: Squared norms, summed over rows: of what a unit's parts leave of each write, and of that write.
+            final norm, option ids are indices of these.
+        directions: The options' directions, and the choice of directions for each example.
+        along: All directions that passes are read along: the options' directions, then others of the same tokens, as
+            many columns for each; and the statistic `[example]` that divides each, None for the stream's own.
+        unexplained: Squared norms, summed over rows: the error of a unit's parts in each write, and that write.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class OptionReader:
         expected: NextTokenDistribution | None = None,
         uniform: Directions | None = None,
     ) -> BatchContributions:
-        """Contributions of some rows of a pass, on the CPU.
+        """Compute the contributions of some rows of a pass, on the CPU.
 
-        `expected` and `uniform` are the model's next-token distribution and the mean over the vocabulary.
+        `expected` and `uniform`: mean directions under the model's next-token distribution and over the vocabulary.
         """
         architecture, (k,) = self.walk.architecture, self.option_ids.shape[1:]
         own = torch.as_tensor(examples)
@@ -89,7 +89,7 @@ class OptionReader:
         readings = []
         for along, statistic in self.along:
             sigma = rows.sigma if statistic is None else statistic[own]
-            # Divided after the product: what two models write alike cancels to the last bit.
+            # Divided after the product, so that equal outputs of two models cancel to the last bit.
             readings.append(along.at(own).inner(rows).div_(sigma[:, None, None]))
         u = readings[0] if len(readings) == 1 else torch.cat(readings, 2)
         means = {} if expected is None else {"expectations": expected.directions}
@@ -123,7 +123,7 @@ class OptionReader:
         )
 
     def _answers(self, done: Activations, examples: Int[np.ndarray, " row"]) -> tuple[Tensor, Tensor]:
-        """The model's own numbers for each row's options, before and after its transform of logits."""
+        """Get the model's own numbers for each row's options, before and after its transform of logits."""
         if self.probes is not None:
             given = self.walk.architecture.norm(done.final.double().cpu()) @ self.probes.T
             return given, given
@@ -131,7 +131,7 @@ class OptionReader:
         return done.unembedded.gather(1, options).double().cpu(), done.logits.gather(1, options).double().cpu()
 
     def _keep_unexplained(self, rows: Rows) -> None:
-        """Keep what cuts leave of their writes, which is a row of its own after each."""
+        """Keep the errors of cut writes, each a row of its own after the write's parts."""
         for before, write in pairwise(rows.writes):
             if write.junction and write.junction.kind.endswith(".error"):
                 squares = (write.vector.square().sum(), (before.vector + write.vector).square().sum())
@@ -147,22 +147,22 @@ def likelihoods(
     log_partition: Float[Tensor, " row"],
     mean_logit: Float[Tensor, " row"],
 ) -> dict[str, Float[Tensor, "row option"]]:
-    """log p of each option, what of it the components' `parts` do not hold, and the error of that.
+    """Return log p of each option, the part of it that the components' `parts` do not hold, and the error of that part.
 
     `unembedded` are the logits before any soft-cap, whose mean under p is `mean_logit`.
     """
     log_likelihood = logits - log_partition[:, None]
     normalizer = log_likelihood - parts
-    # −H(p) and, as a soft-cap is no sum over components, what that changes; the rest is rounding.
+    # −H(p) and the effect of a soft-cap, which is no sum over components; the rest is rounding.
     capped = 0.0 if architecture.soft_cap is None else logits - unembedded
     gap = normalizer - (mean_logit - log_partition)[:, None] - capped
     return {"log_likelihood": log_likelihood, "normalizer": normalizer, "likelihood_gap": gap}
 
 
 class ContributionPasses:
-    """The contributions of some prompts to some options, batch after batch; `reader.error` grows with each.
+    """Compute contributions of prompts to options, batch after batch; `reader.error` grows with each.
 
-    Raises InputError for options of several tokens with a cache, and for prompts too long for theirs.
+    Raises InputError for options of several tokens with a cache, and for prompts too long for their options.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class ContributionPasses:
         return OptionReader(self.model.architecture, self.targets, self.unit, self.question.directions)
 
     def batches(self) -> Iterator[BatchContributions]:
-        """The contributions of some examples at a time."""
+        """Yield the contributions of some examples at a time."""
         every = list(range(len(self.question.ids)))
         with progress(self.model.name, len(every), "prompt") as advance:
             for examples in self.cuts() if self.cached is None else [every]:
@@ -199,7 +199,7 @@ class ContributionPasses:
 
     @cached_property
     def is_packed(self) -> bool:
-        """Whether all beginnings of a prompt's options are run in one row."""
+        """True if all beginnings of a prompt's options run in one row."""
         return self.contexts is not None and can_pack(self.model, self.contexts)
 
     def cuts(self) -> list[list[int]]:
@@ -212,14 +212,14 @@ class ContributionPasses:
         return batches(lengths, self.batch_tokens if switch is None else 1)
 
     def _rows(self, examples: Sequence[int]) -> tuple[list[Ids], Int[Tensor, " context"], Int[Tensor, " context"]]:
-        """(rows of tokens, in which of them and at which token something is read) of a pass that is not packed."""
+        """Return rows of tokens, and the row and token of each position read, for a pass that is not packed."""
         if self.contexts is not None:
             return self.contexts.plain_rows(examples)
         at = torch.as_tensor(self.question.at[examples])
         return [self.question.ids[example] for example in examples], torch.arange(len(at)), at
 
     def _parts(self, examples: list[int]) -> Iterator[BatchContributions]:
-        """The contributions of some examples, or of their contexts, pass by pass and some rows at a time."""
+        """Yield the contributions of some examples, or of their contexts, pass by pass and some rows at a time."""
         architecture = self.model.architecture
         with inference_mode_for(architecture):
             if self.contexts is not None:
@@ -228,14 +228,14 @@ class ContributionPasses:
                 passes = iter([(np.array(examples), self.cached or self._run(examples))])
             for numbers, activations in passes:
                 yield from self._steps(numbers, activations)
-                del activations  # or they would be held during the next pass
+                del activations  # else they would be held during the next pass
 
     def _run(self, examples: list[int]) -> Activations:
         rows, of, at = self._rows(examples)
         return run(self.model.architecture, *pad(rows), self.unit, at, of, interventions=True)
 
     def _steps(self, numbers: Int[np.ndarray, " row"], activations: Activations) -> Iterator[BatchContributions]:
-        """The rows of one pass, some at a time."""
+        """Yield the rows of one pass, some at a time."""
         architecture = self.model.architecture
         per_row = len(self.reader.along) * self.targets.shape[1] * len(architecture.components(self.unit))
         step = max(1, NUMBERS // (per_row + len(architecture.sublayers) * architecture.norm.gain.numel()))
@@ -251,7 +251,7 @@ class ContributionPasses:
 
 
 class RemoteReadOut(ContributionPasses):
-    """`ContributionPasses` of a model with an engine: the same batches, projected where the model runs."""
+    """`ContributionPasses` for a model with an engine: the same batches, projected where the model runs."""
 
     is_packed = False
 
@@ -261,7 +261,7 @@ class RemoteReadOut(ContributionPasses):
         return SimpleNamespace(error=ReconstructionError(), unexplained={})
 
     def _parts(self, examples: list[int]) -> Iterator[BatchContributions]:
-        """The contributions of some examples, or of their contexts, checked as `OptionReader.read` checks them."""
+        """Yield the contributions of some examples, or of their contexts, checked as in `OptionReader.read`."""
         architecture, error, engine = self.model.architecture, self.reader.error, self.model.engine
         numbers = np.array(examples) if self.contexts is None else self.contexts.numbers(examples)
         targets = torch.as_tensor(self.targets[numbers])
@@ -301,10 +301,10 @@ class RemoteReadOut(ContributionPasses):
 
 
 class ContributionBuffer:
-    """The contributions of many passes in the prompts' order, each array made once; `keep` None keeps all components.
+    """Contributions of many passes in the prompts' order, in preallocated arrays; `keep` None keeps all components.
 
-    Small arrays that each pass would leave behind lie between the large ones of the next passes, and keep the memory of
-    these from being used again. Where only some rows are steered, an intervention is zero in the others.
+    Small arrays left behind by each pass would lie between the large ones of later passes and fragment their memory.
+    Where only some rows are steered, an intervention is zero in the others.
     """
 
     def __init__(self, rows: int, keep: Set[Component] | None = None) -> None:
@@ -312,7 +312,7 @@ class ContributionBuffer:
         self.whole: BatchContributions | None = None
 
     def add(self, part: BatchContributions) -> None:
-        """Keep the rows of a part. Raises InputError where it has other components, but for interventions."""
+        """Keep the rows of a part. Raises InputError where its components differ, except interventions."""
         if self.keep is not None:
             chosen = [i for i, name in enumerate(part.components) if name in self.keep]
             self.complete &= len(chosen) == len(part.components)
@@ -321,7 +321,7 @@ class ContributionBuffer:
         if self.whole is None:
             empty: dict[str, Any] = {n: np.empty((self.rows, *x.shape[1:]), x.dtype) for n, x in _arrays(part)}
             self.whole = replace(part, **empty)
-        # Compared and not hashed: a unit's components are the same objects in every pass, and may be many.
+        # Compared, not hashed: a unit's components are the same objects in every pass, and may be thousands.
         elif (self.whole.components, self.whole.junctions) != (part.components, part.junctions):
             both = (self.whole, part)
             names, junctions = merge([x.components for x in both]), merge([x.junctions for x in both])
@@ -335,17 +335,17 @@ class ContributionBuffer:
 
 
 def _arrays(part: BatchContributions) -> list[tuple[str, np.ndarray]]:
-    """The fields that have a row for every row."""
+    """The fields with a first axis over examples."""
     return [(field.name, x) for field in fields(part) if isinstance(x := getattr(part, field.name), np.ndarray)]
 
 
 def _aligned(
     part: BatchContributions, names: tuple[Component, ...], junctions: tuple[Component, ...]
 ) -> BatchContributions:
-    """A part with more components: what it lacks is zero."""
+    """Extend a part to more components, with zeros for those it lacks."""
     tables = [(name, x) for name in TABLES if (x := getattr(part, name)) is not None]
     own: dict[str, Any] = {name: in_rows(names, part.components, x) for name, x in tables}
-    # A stream to which nothing is added is what it was at the junction before.
+    # A stream to which nothing is added is the same as at the junction before.
     last = np.array([name in part.junctions for name in junctions]).cumsum() - 1
     scale = part.junction_scale[:, last]
     return replace(part, **own, components=names, junctions=junctions, junction_scale=scale)

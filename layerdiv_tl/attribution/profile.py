@@ -46,28 +46,28 @@ def profile(
     batch_tokens: int | None = None,
     attention_mask: Any = None,
 ) -> Profile:
-    """Bias, diversity and net of every component at every token, over the whole vocabulary.
+    """Compute bias, diversity and net of every component at every token, over the whole vocabulary.
 
-    The logits of components are never formed: their sums over the vocabulary are products of small
-    matrices. Position t is the prediction of token t + 1.
+    The logits of components are never formed: their sums over the vocabulary are products of small matrices. Position t
+    is the prediction of token t + 1.
 
     Args:
-        model, unit: As in `contributions`. A `Model` keeps what is worked out from its weights: a second profile starts
-            at once.
+        model, unit: As in `contributions`. A `Model` caches what it computes from its weights, so that a second profile
+            starts at once.
         text_or_ids: A text, a list of token ids, or several of either.
-        loss: "squared": Theorem 1 against the next token (`SquaredProfile`); "cross_entropy": in nats, which goes
-            through the vocabulary once for every component (`CrossEntropyProfile`; not for neurons).
-        target: For the squared error: other logits to compare with, `[position, vocabulary]`, of all texts one after
-            another (a teacher's).
-        tau: For cross-entropy: what logits are multiplied by before the softmax; default |L|.
+        loss: "squared": Theorem 1 against the next token (`SquaredProfile`); "cross_entropy": in nats, at the cost of
+            one vocabulary pass per component (`CrossEntropyProfile`; not for neurons).
+        target: For the squared error: other target logits, `[position, vocabulary]`, e.g. a teacher's, with all texts
+            concatenated.
+        tau: For cross-entropy: the factor on logits before the softmax; default |L|.
         window, stride: A text longer than `window` tokens (default: the model's context) is read in windows that move
-            on by `stride` tokens (default: half a window); each token is measured in the first window that holds it,
-            with at least window − stride tokens before it in view, or all there are.
-        precision: Of products; sums over the vocabulary are float64 in either. The model itself runs as it is.
-        batch_tokens: The most padded tokens in one forward pass; None is what is fast on the model's device.
-        attention_mask: `[row, token]`, which token ids are real and which are padding.
+            on by `stride` tokens (default: half a window). Each token is measured in the first window that holds it,
+            with a context of at least window − stride tokens, or of all there are.
+        precision: Product precision; sums over the vocabulary are always float64. The model itself runs unchanged.
+        batch_tokens: The most padded tokens in one forward pass; None picks a fast size for the model's device.
+        attention_mask: `[row, token]`, 1 for real token ids and 0 for padding.
 
-    Raises InputError for input that cannot be used, and for a model whose components do not sum to its logits.
+    Raises InputError for unusable input, and for a model whose components do not sum to its logits.
 
     >>> import layerdiv_tl as ld
     >>> p = ld.profile("zoo/d4", [1, 2, 3, 4])
@@ -81,7 +81,7 @@ def profile(
 
 
 def profile_of_pass(model: Model, ids: Sequence[int], unit: UnitLike, activations: Activations) -> Profile:
-    """The squared `profile` of one text, at most as long as the model's context, from a pass that was run before."""
+    """Make the squared `profile` of one text, at most as long as the model's context, from an earlier pass."""
     run = profile_run(model, unit, "squared", None, None, None, "float32", None)
     return run_profile(run, run.encode(Prompts([ids])), None, activations)[0]
 
@@ -92,7 +92,7 @@ def run_profile(
     dense: Float[np.ndarray, "position vocabulary"] | None = None,
     activations: Activations | None = None,
 ) -> tuple[Profile, dict[str, np.ndarray]]:
-    """The profile of texts, once all its arguments are known to be good, and the columns that `run.readers` add.
+    """Run the profile of texts with checked arguments; also return the columns that `run.readers` add.
 
     Raises InputError where the tables do not fit into memory.
     """
@@ -107,10 +107,10 @@ def run_profile(
         for name, x in found.items():
             if (
                 name not in columns
-            ):  # by torch: numpy asks for huge pages, whose first touch costs up to ten times as much
+            ):  # by torch: numpy requests huge pages, whose first touch costs up to ten times as much
                 columns[name] = torch.empty(count, *x.shape[1:], dtype=x.dtype)
             columns[name][torch.as_tensor(places)] = x.cpu()
-        found.clear()  # or it would be held while the next positions are read out
+        found.clear()  # else it would be held while the next positions are read out
     token_ids = np.concatenate([np.array(row, dtype=np.int64) for row in ids])
     return run.result(
         {name: x.numpy() for name, x in columns.items()},
@@ -127,10 +127,10 @@ class CorpusProfile(ProfileSource):
     """Means over the tokens of many texts, from running sums: one row per component. Made by `corpus_profile`.
 
     Attributes:
-        terms, losses: By the name of a column: mean, low, high `[3, component]`, and those of the model's own loss in
+        terms, losses: By column name: mean, low, high `[3, component]`, and the same three of the model's own loss in
             nats. Intervals are over texts; NaN for fewer than 8.
-        texts, positions, measured_in: How many texts and how many tokens with a next one; the unit of bias, diversity
-            and net.
+        texts, positions, measured_in: The number of texts, the number of tokens that have a next one, and the unit of
+            bias, diversity and net.
     """
 
     terms: dict[str, Float[np.ndarray, "3 component"]]
@@ -147,7 +147,7 @@ class CorpusProfile(ProfileSource):
     figures: ClassVar = {"bars": "ensemble.profile_bars", "scatter": "ensemble.bias_diversity_scatter"}
 
     def plot(self, kind: Literal["bars", "scatter"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure (by default the first); `options` go to its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
@@ -179,11 +179,11 @@ def corpus_profile(
     precision: Literal["float32", "float64"] = "float32",
     batch_tokens: int | None = None,
 ) -> CorpusProfile:
-    """Bias, diversity and net of every component, averaged over the tokens of any number of texts by running sums.
+    """Average bias, diversity and net of every component over the tokens of any number of texts, by running sums.
 
     Args:
-        texts: An iterable of texts or of lists of token ids; it is gone through once and may be longer than memory. The
-            other arguments are those of `profile`.
+        texts: An iterable of texts or of lists of token ids, read once; it may be longer than memory. The other
+            arguments are those of `profile`.
 
     Intervals are over texts; fewer than 8 have none. Raises InputError for no texts, and as `profile`.
 
@@ -203,7 +203,7 @@ def corpus_profile(
         waiting = [len(row) for row in ids]
         document_of = np.repeat(np.arange(len(ids)), waiting)
         for places, found in profile_blocks(run, ids):
-            # Token ids and contexts are not asked for.
+            # Token ids and contexts are not needed.
             fields = {"token_ids": places, "contexts": places, "documents": document_of[places], "tokens": ()}
             part, _ = run.result({name: x.cpu().numpy() for name, x in found.items()}, **fields)
             for document in map(int, np.unique(part.documents)):
@@ -227,7 +227,7 @@ def corpus_profile(
 
 
 def _groups(run: ProfileRun, texts: Iterable[Any]) -> Iterator[Texts]:
-    """Texts as they come, encoded, in groups worth a few passes."""
+    """Encode texts as they come, in groups worth a few passes."""
     group: list[tuple[int, ...]] = []
     for number, text in enumerate(texts):
         if isinstance(text, int | np.integer):
@@ -258,12 +258,12 @@ def _dense_target(run: ProfileRun, target: Any, count: int) -> Float[np.ndarray,
 def _top_tokens(
     run: ProfileRun, ids: Texts, columns: Sequence[int], document: int, position: int, k: int
 ) -> pd.DataFrame:
-    """The k largest and k smallest logits of some components at a position of a text, from another pass up to it."""
+    """Find the k largest and smallest logits of some components at a position of a text, with another pass up to it."""
     import pandas as pd
 
     model, readout, row = run.model, run.readout, ids[document]
     window = next(w for w in run.windows([row]) if w.first <= position < w.stop)
-    # A model that reads long texts in another way must see the text as long as it was.
+    # A model that reads long texts differently must see the text at its full length.
     stop = position + 1 if model.architecture.length_switch is None else window.stop
     at = position - window.start
     with inference_mode_for(model.architecture):

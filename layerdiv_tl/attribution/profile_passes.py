@@ -1,7 +1,7 @@
 """The passes of a whole-vocabulary profile: windows of texts in batches, their terms, and the checks of both.
 
-The terms of all components at some positions are means, norms and inner products of logit vectors over the vocabulary.
-They are computed here; `profile_results` makes bias and diversity of them.
+The terms of all components at some positions are means, norms and inner products of logit vectors over the vocabulary,
+computed here. `profile_results` makes bias and diversity of them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Texts = Sequence[tuple[int, ...]]
 
 
 class Window(NamedTuple):
-    """Tokens start to stop of a text, of which those from `first` on are measured here."""
+    """Tokens start to stop of a text; those from `first` on are measured here."""
 
     document: int
     start: int
@@ -58,7 +58,7 @@ class Window(NamedTuple):
 
 @dataclass(eq=False)
 class ProfileRun:
-    """The arguments of a profile, checked, and what its passes so far have shown: their components and errors."""
+    """The checked arguments of a profile, and the components and errors of its passes so far."""
 
     model: Model
     loss: Loss
@@ -67,13 +67,13 @@ class ProfileRun:
     stride: int
     batch_tokens: int
     readout: VocabularyReadout
-    # Other vocabularies that next tokens are read by, too, after which the model's expectations are kept.
+    # Further vocabularies that next tokens are read by; with these, the model's expectations are kept.
     readers: Sequence[Vocabulary] | None = None
     components: tuple[Component, ...] = ()
     error: ReconstructionError = field(default_factory=ReconstructionError)
 
     def tau_of(self, members: int) -> float:
-        """τ as used: |L| by default."""
+        """The value of τ: |L| by default."""
         return float(members) if self.tau is None else float(self.tau)
 
     def source(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class ProfileRun:
         return about | {"model": self.model.name, "soft_cap": self.model.architecture.soft_cap}
 
     def result(self, columns: dict[str, np.ndarray], **about: Any) -> tuple[Profile, dict[str, np.ndarray]]:
-        """A profile of some columns, and those that are not its own."""
+        """Make a profile of some columns, and return the columns that are not its own."""
         squared = self.loss == "squared"
         kind: type[Profile] = SquaredProfile if squared else CrossEntropyProfile
         about |= {"agreements": None} if squared else {"tau": self.tau_of(len(self.components))}
@@ -93,7 +93,7 @@ class ProfileRun:
         return kind(**about | self.source() | {name: columns[name] for name in own}), others
 
     def encode(self, texts: Any) -> list[tuple[int, ...]]:
-        """Token ids of each text. Raises InputError for ids that have no logit, as next tokens."""
+        """Encode each text as token ids. Raises InputError for ids without a logit, as they are next tokens."""
         ids = encode(self.model, texts, any_length=True)
         outputs = self.readout.vocabulary.size
         if any(token >= outputs for row in ids for token in row[1:]):
@@ -101,7 +101,7 @@ class ProfileRun:
         return ids
 
     def windows(self, ids: Texts) -> Iterator[Window]:
-        """Each token of each text in the first window that holds it."""
+        """Cut texts into windows, each token measured in the first window that holds it."""
         for document, row in enumerate(ids):
             start, done = 0, 0
             while done < len(row):
@@ -113,7 +113,7 @@ class ProfileRun:
 def profile_run(
     model: Any, unit: UnitLike, loss: Loss, tau: Any, window: Any, stride: Any, precision: Any, batch_tokens: Any
 ) -> ProfileRun:
-    """The arguments of `profile` and `corpus_profile`. Raises InputError for those that cannot be used."""
+    """Check the arguments of `profile` and `corpus_profile`. Raises InputError for unusable ones."""
     model = as_model(model)
     unit = unit_of(unit)
     choice("loss", loss, get_args(Loss))
@@ -124,7 +124,7 @@ def profile_run(
     if tau is not None and loss == "squared":
         raise InputError(f"tau={shown(tau)} belongs to loss='cross_entropy': the squared error has none.")
     choice("precision", precision, PRECISIONS)
-    # No more than the model can read; and windows that lie apart would leave out tokens.
+    # No more than the model's context; and windows with gaps between them would skip tokens.
     window = (model.context or 2048) if window is None else whole_number("window", window, 1, model.context)
     stride = max(1, window // 2) if stride is None else whole_number("stride", stride, 1, window)
     readout = vocabulary_readout(model, unit, precision)
@@ -139,9 +139,9 @@ def profile_blocks(
     dtype: torch.dtype = torch.float64,
     total: int | None = None,
 ) -> Iterator[tuple[Int[np.ndarray, " position"], dict[str, Tensor]]]:
-    """The terms of all positions of some texts, some at a time: their places in all texts, and their columns.
+    """Yield the terms of texts some positions at a time: their slice of all positions, and their columns.
 
-    `known` is the pass of a single window, where it was run before; `dtype` that of tables; `total` the number of
+    `known` is the pass of a single window if it was run before, `dtype` that of tables, `total` the number of
     positions, for the progress bar. Raises InputError where the components do not sum to the logits.
     """
     architecture, readout = run.model.architecture, run.readout
@@ -154,7 +154,7 @@ def profile_blocks(
             tokens, mask = pad(texts)
             activations = known or forward_pass.run(architecture, tokens, mask, readout.unit, interventions=True)
             run.error.dtypes = (activations.dtype, activations.answer_dtype)
-            # The model's own logits at the last tokens against those that its norm and unembedding give.
+            # Compares the model's own logits at the last tokens with those of its norm and unembedding.
             ends = (mask.sum(1).cumsum(0) - 1).to(activations.final.device)
             ours = model_logits(architecture, activations.final[ends])[1]
             run.error.add("unexplained", (ours - activations.logits).abs())
@@ -163,7 +163,7 @@ def profile_blocks(
             for start in range(0, len(measured), readout.step):
                 some = measured[start : start + readout.step]
                 at = places[some]
-                # Neighbors as a slice, which copies nothing.
+                # Adjacent positions as a slice, which copies nothing.
                 neighbors = slice(int(some[0]), int(some[-1]) + 1) if some[-1] - some[0] + 1 == len(some) else None
                 part = activations.at_positions(neighbors or torch.as_tensor(some))
                 components, columns = _terms(run, part, next_ids[at], None if dense is None else dense[at], dtype)
@@ -177,7 +177,7 @@ def profile_blocks(
 
 
 def _check(run: ProfileRun, ids: Sequence[int]) -> None:
-    """Refuse a model whose components do not sum to its logits, or whose vocabulary's sums are of other weights."""
+    """Raise InputError unless components sum to the model's logits and the vocabulary's sums use the same weights."""
     error, tolerance = run.error, max(*run.error.tolerances, 2e-4)
     error.check(run.model.name, run.readout.unit, lambda: locate_mismatch(run.model.architecture, ids))
     if not error.moments <= tolerance:
@@ -195,9 +195,9 @@ def _terms(
     dense: Float[np.ndarray, "position vocabulary"] | None,
     dtype: torch.dtype,
 ) -> tuple[tuple[Component, ...], dict[str, Tensor]]:
-    """The components of some positions, their tables `[position, component]` and columns `[position]` by name.
+    """Compute the components of some positions, their tables `[position, component]` and columns `[position]` by name.
 
-    NaN where there is no next token (an id below 0). `dense` logits are compared with instead of the next token.
+    NaN where there is no next token (an id below 0). `dense` logits replace the next token as target.
     """
     readout, vocabulary, device = run.readout, run.readout.vocabulary, activations.final.device
     unembedded, logits = model_logits(readout.architecture, activations.final)
@@ -213,7 +213,7 @@ def _terms(
     losses = partition - logits.gather(1, token[:, None])[:, 0].double()
     whole = _whole_stream(run, rows, unembedded)
 
-    # What all rows are read along, by the name of the table; and what is known of positions.
+    # The directions of all rows, by the name of the table; and the columns of positions.
     target = vocabulary.rows(token)
     along, columns = {"centered_targets": target}, {"losses": losses.masked_fill(last, torch.nan)}
     loss = _squared if run.loss == "squared" else _cross_entropy
@@ -245,17 +245,17 @@ def _terms(
 
 
 def _whole_stream(run: ProfileRun, rows: Rows, logits: Float[Tensor, "position v"]) -> tuple[Tensor, ...]:
-    """The sum of all components over the vocabulary, and the error of the model's own logits.
+    """Compute the sum of all components over the vocabulary, and the error of the model's own logits.
 
-    The final stream and its direction, both `[position, d+1]`; the mean and the power `[position]` of its logits. As
-    ū·|L| = W · (final/σ, 1), its size is that of the Gram matrix, and so are products of other rows with it.
+    Returns the final stream and its direction, both `[position, d+1]`; the mean and the power `[position]` of its
+    logits. As ū·|L| = W · (final/σ, 1), its size and its products with other rows follow from the Gram matrix.
     """
     vocabulary = run.readout.vocabulary
     streams = torch.cat([rows.final / rows.sigma[:, None], torch.ones_like(rows.final[:, :1])], 1)
     direction, mean = streams @ vocabulary.gram(run.readout.dtype), streams @ vocabulary.mean
     power = (streams * direction).sum(1)
     own_mean, own_power = mean_and_power(logits)
-    # Where all logits are 0, as in planted models, only rounding is left, which is not to be compared with itself.
+    # Where all logits are 0, as in planted models, only rounding is left, which must not be compared with itself.
     least = 1e-20 * streams.square().sum(1) * vocabulary.gram(run.readout.dtype).trace() + 1e-300
     spread = (torch.maximum(power, least) / vocabulary.size).sqrt() + mean.abs()
     run.error.add("moments", (power - own_power).abs() / torch.maximum(power, least))
@@ -282,9 +282,9 @@ def _squared(
 def _cross_entropy(
     run: ProfileRun, whole: tuple[Tensor, ...], members: int, last: Tensor, dense: np.ndarray | None
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The mean direction under p = softmax(τū), and its entropy.
+    """Compute the mean direction under p = softmax(τū), and the entropy of p.
 
-    p is that of what the components sum to, not of what the model rounded, so that the identity is exact.
+    p is the distribution of the components' sum, not of the model's rounded logits, so that the identity is exact.
     """
     vocabulary, dtype = run.readout.vocabulary, run.readout.dtype
     chunks = [(whole[0].to(dtype) @ directions.T).double() for _, directions in vocabulary.chunks(dtype)]

@@ -1,7 +1,7 @@
 """Profiles: bias and diversity of every component at every token, over the whole vocabulary.
 
-Of a component's logit vector u_i over V ids a profile holds a few sums: its mean, its size and its products with the
-mean of all components and with the target. Bias and diversity follow from these. Arrays are kept `[position,
+A profile holds a few sums of each component's logit vector u_i over V ids: its mean, its size, and its products with
+the mean of all components and with the target. Bias and diversity follow from these. Arrays are stored `[position,
 component]`, as they are made; the public ones are `[component, position]`.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 MOST_ROWS = 5_000_000
-# Numbers of one term that are averaged at a time: a text's neurons are many.
+# Numbers of one term that are averaged at a time, which bounds memory for neurons.
 AT_ONCE = 1_000_000
 
 PerComponent = Float[np.ndarray, "position component"]
@@ -38,14 +38,14 @@ ComponentByPosition = Float[np.ndarray, "component position"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ProfileSource(Result):
-    """What a profile was made of, and its components, the names of its rows.
+    """The inputs of a profile, and its components, the names of its rows.
 
     Attributes:
         identity_gap, absolute_gap: max |Σ u_i − logit| / max Σ|u_i| at the next token, over positions; and the same in
             logits.
-        vocabulary, window, stride: The number of ids; how many tokens the model read at a time, and how far it then
+        vocabulary, window, stride: The number of ids; how many tokens the model read at a time, and by how many it then
             moved on.
-        soft_cap: Where the model caps its logits (components sum to those before).
+        soft_cap: The soft cap of the model's logits, if any (components sum to the logits before it).
     """
 
     components: tuple[Component, ...]
@@ -59,7 +59,7 @@ class ProfileSource(Result):
     soft_cap: float | None
 
     def _mean_frame(self, terms: dict[str, np.ndarray], measured_in: str, texts: int) -> pd.DataFrame:
-        """One row per component: mean, `_low` and `_high` of every term, from tables of these three rows."""
+        """Make one row per component: mean, `_low` and `_high` of every term, from tables of these three rows."""
         import pandas as pd
 
         rows = component_columns(self.components)
@@ -76,14 +76,14 @@ class ProfileSource(Result):
 class Profile(ProfileSource):
     """`loss = bias − diversity` for every component and every token of a text. Made by `profile`.
 
-    Position t is the prediction of token t + 1. The last token of a text has none, so what needs a target is NaN there.
+    Position t is the prediction of token t + 1. The last token of a text has none: values that need a target are NaN.
 
     Attributes:
-        token_ids, tokens, documents, contexts: `[position]`: ids, their texts, the number of the text each belongs to,
+        token_ids, tokens, documents, contexts: `[position]`: ids, their texts, the index of the text each belongs to,
             and how many tokens of it the model saw, its own included (it reads long texts in windows).
         losses: `[position]`, the model's own cross-entropy of the next token, in nats.
         means, centered_targets: `[position, component]`: a component's logit averaged over the vocabulary, and its
-            contribution to the next token's logit beyond that.
+            contribution to the next token's logit minus that mean.
         token_lookup: Finds the tokens a component promotes; it needs the model, so it is not saved.
     """
 
@@ -121,7 +121,7 @@ class Profile(ProfileSource):
 
     @property
     def net(self) -> ComponentByPosition:
-        """bias − diversity, from its own linear form, in which a component's size does not occur."""
+        """bias − diversity, from its own linear form, which does not contain the component's size."""
         return self._term("net").T
 
     @property
@@ -132,17 +132,17 @@ class Profile(ProfileSource):
 
     @property
     def has_target(self) -> np.ndarray:
-        """`[position]`, whether there is a target."""
+        """`[position]`, True where there is a target."""
         return np.isfinite(self.losses)
 
     def top_tokens(
         self, component: str | Component | Sequence[str | Component] | None = None, position: int = -1, k: int = 10
     ) -> pd.DataFrame:
-        """What components promote and suppress at a position: their k largest and k smallest logits.
+        """Find the tokens that components promote and suppress at a position: the k largest and k smallest logits.
 
         `component` is a label or component, several, or None for all; `position` a column of this profile, negative
-        from the end. `contribution` is in logits, `contribution_centered` less the vocabulary mean, which no softmax
-        sees. Raises InputError for components and positions that do not exist, and for a profile loaded from a file.
+        from the end. `contribution` is in logits; `contribution_centered` subtracts the vocabulary mean, which softmax
+        cannot see. Raises InputError for unknown components and positions, and for a profile loaded from a file.
         """
         if self.token_lookup is None:
             raise InputError("this profile was loaded from a file, which holds no model: make it anew with profile().")
@@ -159,8 +159,8 @@ class Profile(ProfileSource):
     def by_component(self) -> pd.DataFrame:
         """One row per component: means over the tokens that have a target, with 95 % intervals over texts.
 
-        Tokens of one text are not independent, texts are: fewer than 8 have no interval, `_low` and `_high` are then
-        NaN, and `attrs["intervals"]` says so. `corpus_profile` is for many texts.
+        Texts are independent, tokens of one text are not. With fewer than 8 texts there is no interval: `_low` and
+        `_high` are NaN, and `attrs["intervals"]` says so. For many texts use `corpus_profile`.
         """
         running: dict[str, RunningMean] = {}
         for document in np.unique(self.documents):
@@ -179,13 +179,13 @@ class Profile(ProfileSource):
     }
 
     def plot(self, kind: Literal["map", "depth", "loss", "scatter"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure (by default the first); `options` go to its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self, **conditions: Any) -> pd.DataFrame:
-        """One row per token and component; `conditions` choose components, as `Contributions.select` does.
+        """One row per token and component; `conditions` select components, as in `Contributions.select`.
 
-        Raises InputError where it would have more than five million rows.
+        Raises InputError for more than five million rows.
         """
         import pandas as pd
 
@@ -199,7 +199,7 @@ class Profile(ProfileSource):
         return frame
 
     def _at(self, rows: slice | np.ndarray, columns: Sequence[int] | slice = slice(None)) -> Self:
-        """Only some positions and columns of all tables; `components` stay, for terms are divided by their number."""
+        """Select positions and columns of all tables; `components` stay, because terms are divided by their number."""
         arrays = {name: x for name, x in vars(self).items() if isinstance(x, np.ndarray)}
         kept: dict[str, Any] = {n: x[rows] if x.ndim == 1 else x[rows][:, columns] for n, x in arrays.items()}
         return replace(self, **kept)
@@ -209,7 +209,7 @@ class Profile(ProfileSource):
         return {name: self._term(name) for name in self._term_names} | {"target_logit": self.target_logit.T}
 
     def _sums(self, positions: np.ndarray) -> dict[str, Any]:
-        """The sums over some positions of every term, and of the model's loss."""
+        """Sum every term, and the model's loss, over some positions."""
         sums: dict[str, Any] = {"loss": self.losses[positions].sum()}
         step = max(1, AT_ONCE // len(self.components))
         for start in range(0, max(1, len(positions)), step):
@@ -242,14 +242,14 @@ class SquaredProfile(Profile):
     bias = mean_v (t − u_i)² against the next token's one-hot (or the dense target), diversity = mean_v (ū − u_i)².
 
     Attributes:
-        sizes, crosses: `[position, component]`: Σ_v of a component's centered logits squared, and times those of the
-            mean of all components.
-        powers, ensemble_means: `[position]`, of the mean of all components: Σ_v of its centered logits squared, and its
-            mean logit.
+        sizes, crosses: `[position, component]`: Σ_v of a component's centered logits squared, and of their product with
+            those of the mean of all components.
+        powers, ensemble_means: `[position]`, for the mean of all components: Σ_v of its centered logits squared, and
+            its mean logit.
         agreements, target_powers, target_means: Σ_v of the centered target times the component's logits `[position,
-            component]` (None for the next token, where it is `centered_targets`); of the target itself, and its mean
-            `[position]`.
-        part: Which of the three this is.
+            component]` (None for the next token, where it is `centered_targets`); the target's own Σ_v of squares and
+            its mean `[position]`.
+        part: The name of this part: raw, shift or centered.
     """
 
     sizes: PerComponent
@@ -270,7 +270,7 @@ class SquaredProfile(Profile):
 
     @property
     def has_target(self) -> np.ndarray:
-        """`[position]`, whether there is a target; a dense one is everywhere."""
+        """`[position]`, True where there is a target; a dense one is everywhere."""
         return np.isfinite(self.target_means)
 
     @property
@@ -282,12 +282,12 @@ class SquaredProfile(Profile):
 
     @cached_property
     def centered(self) -> SquaredProfile | None:
-        """The half a softmax sees, under the same names; None in the halves themselves."""
+        """The centered part, which softmax sees, under the same names; None in the parts themselves."""
         return replace(self, part="centered") if self.part == "raw" else None
 
     @cached_property
     def shift(self) -> SquaredProfile | None:
-        """The half that is common to all ids; None in the halves themselves."""
+        """The shift, which is common to all ids; None in the parts themselves."""
         return replace(self, part="shift") if self.part == "raw" else None
 
     @property
@@ -326,10 +326,10 @@ class CrossEntropyProfile(Profile):
     By default τ = |L|: p is the model's own distribution, before a soft-cap where there is one.
 
     Attributes:
-        log_partitions, expectations: `[position, component]`: log Σ_v exp(τ u_i(v)) and E_p[u_i], of logits less their
+        log_partitions, expectations: `[position, component]`: log Σ_v exp(τ u_i(v)) and E_p[u_i], of logits minus their
             mean.
         entropies: `[position]`, H(p) in nats.
-        tau: τ as used.
+        tau: The value of τ.
     """
 
     log_partitions: PerComponent
@@ -342,12 +342,12 @@ class CrossEntropyProfile(Profile):
 
     @property
     def net_linear(self) -> ComponentByPosition:
-        """(τ/|L|)(E_p[u_i] − u_i(t)): what each component adds to the loss beyond H(p); heads add to attention."""
+        """(τ/|L|)(E_p[u_i] − u_i(t)): each component's contribution to the loss beyond H(p); heads sum to attention."""
         return self._term("net_linear").T
 
     @property
     def centered(self) -> CrossEntropyProfile:
-        """This profile itself: a softmax sees no shift."""
+        """This profile itself, as softmax sees no shift."""
         return self
 
     @property
@@ -373,7 +373,7 @@ def token_columns(profile: Profile) -> dict[str, Any]:
 
 
 def row_columns(profile: Profile, kept: Sequence[Component]) -> dict[str, Any]:
-    """The columns that name the rows of a frame, one per token and component. Raises InputError for too many rows."""
+    """The columns that name a frame's rows, one per token and component. Raises InputError for too many rows."""
     count = len(profile.token_ids)
     if count * len(kept) > MOST_ROWS:
         choose = "choose components, as in frame(kind='neuron', layer=3), or take by_component()"

@@ -1,4 +1,4 @@
-"""Tokens at every position of a text: what components promote, and what they add to a few chosen ones."""
+"""Tokens at every position of a text: those that components promote, and contributions to a few chosen ones."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..model.capture import Activations
 from .directions import Directions
 from .vocabulary import VocabularyReadout, extremes, model_logits, probabilities
 
-# Numbers of the stream vectors that are held at a time.
+# The most numbers of stream vectors held at a time.
 NUMBERS = 32_000_000
 
 
 def next_tokens(
     readout: VocabularyReadout, activations: Activations, k: int, asked: Int[np.ndarray, "token position"]
 ) -> tuple[np.ndarray, ...]:
-    """The model's own distribution over the next token at every position of a pass.
+    """Compute the model's own distribution over the next token at every position of a pass.
 
-    Returns ids and probabilities of the k likeliest tokens `[rank, position]`, the probabilities of the tokens asked
-    for `[token, position]`, NaN for an id below 0, and the entropies `[position]` in nats.
+    Returns ids and probabilities of the k likeliest tokens `[rank, position]`, the probabilities of the requested
+    tokens `[token, position]`, NaN for an id below 0, and the entropies `[position]` in nats.
     """
     parts = []
     for start in range(0, len(activations.final), readout.step):
@@ -39,11 +39,11 @@ def next_tokens(
 def token_logits(
     readout: VocabularyReadout, activations: Activations, ids: Int[np.ndarray, "token position"]
 ) -> tuple[Float[np.ndarray, "token position component"], Float[np.ndarray, "position component"]]:
-    """Contributions u_i to some tokens at every position of a pass, and E_p[u_i] under the model's distribution p.
+    """Compute contributions u_i to some tokens at every position of a pass, and E_p[u_i] under the model's p.
 
-    `ids` may differ from position to position. Both are minus the component's mean over the vocabulary; p is that
-    before a soft-cap, as the components are: what one adds to the cross-entropy of a token is its expectation minus
-    its logit, in nats.
+    `ids` may differ from position to position. Both are minus the component's mean over the vocabulary; p is taken
+    before a soft-cap, as the components are. A component's contribution to the cross-entropy of a token is its
+    expectation minus its logit, in nats.
     """
     vocabulary, found = readout.vocabulary, list[Tensor]()
     for start in range(0, ids.shape[1], readout.step):
@@ -65,11 +65,11 @@ def token_logits(
 def promotions_of_pairs(
     readout: VocabularyReadout, activations: Activations, pairs: Sequence[tuple[int, int]], k: int
 ) -> tuple[Int[np.ndarray, "pair rank"], Float[np.ndarray, "pair rank"], Float[np.ndarray, " pair"]]:
-    """Find the tokens that components promote and suppress, for pairs (position, number of a component) of a pass.
+    """Find the tokens that components promote and suppress, for pairs (position, index of a component) of a pass.
 
-    Returns ids and logits beyond a component's mean over the vocabulary, both `[pair, 2k]`: k that it promotes, most
-    first, then k that it suppresses, most first; and that mean. All pairs go through the vocabulary together: that is
-    what costs.
+    Returns ids and logits minus the component's mean over the vocabulary, both `[pair, 2k]`: the k most promoted, then
+    the k most suppressed, each by size; and that mean. All pairs share one pass through the vocabulary, which is the
+    main cost.
     """
     positions, columns = np.array(pairs).T
     vectors = torch.empty(len(pairs), readout.architecture.norm.gain.numel() + 1, dtype=torch.float64)

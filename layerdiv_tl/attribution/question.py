@@ -1,4 +1,4 @@
-"""What is asked of a model: prompts, the position that is read in each, and options or directions to read there."""
+"""The question to a model: prompts, the position read in each, and options or directions to read there."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from ..model.prompts import Ids, Prompts, encode, with_mask
 
 @dataclass(frozen=True, eq=False)
 class LogitQuestion:
-    """The logits of some prompts that are asked for.
+    """The requested logits of some prompts.
 
     Attributes:
         ids, at: The prompts, and the position whose logits are read in each.
-        option_ids, options: The options' tokens, and their texts: K, or K for every prompt. Of `directions` their
-            numbers and names.
+        option_ids, options: The options' tokens, and their texts: K, or K for every prompt. For `directions` their
+            indices and names.
         directions: Vectors `[K, d]` that are read after the final norm, instead of options; float64, on the CPU.
     """
 
@@ -43,7 +43,7 @@ class LogitQuestion:
 
     @property
     def beginnings(self) -> list[Ids]:
-        """Each prompt up to the position that is read."""
+        """Each prompt up to the position read."""
         return [row[: end + 1] for row, end in zip(self.ids, self.at, strict=True)]
 
     def fields(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class LogitQuestion:
 
     @property
     def is_single(self) -> bool:
-        """Whether all options are single tokens, or directions."""
+        """True if all options are single tokens, or directions."""
         return self.option_ids.shape[2:] == (1, 1)
 
 
@@ -73,9 +73,9 @@ def read_question(
     attention_mask: Any = None,
     single: bool = False,
 ) -> LogitQuestion:
-    """Read what a user asks for, as `contributions` describes it; `single` options are one token each.
+    """Parse the user's prompts and options as `contributions` describes; with `single`, options are one token each.
 
-    Raises InputError for what cannot be asked.
+    Raises InputError for unusable input.
     """
     given = {"options": options, "contrast": contrast, "directions": directions}
     if len(names := [name for name, x in given.items() if x is not None]) > 1:
@@ -104,7 +104,7 @@ def read_question(
 
 
 def _prompts_and_options(model: Model, task: Any, needed: bool) -> tuple[Any, Any]:
-    """A task's prompts, and where they are needed its options, as this model's tokenizer has them."""
+    """Get a task's prompts, and if needed its options, as this model's tokenizer encodes them."""
     if not needed:
         return task.prompts, None
     resolved = task.resolve(model, multi_token=bool(task.option_ids))
@@ -114,7 +114,7 @@ def _prompts_and_options(model: Model, task: Any, needed: bool) -> tuple[Any, An
 
 
 def _read_directions(directions: Any, model: Model) -> tuple[Float[torch.Tensor, "option d"], tuple[str, ...]]:
-    """Directions as `[K, d]` and their names. Raises InputError for what does not fit the model's stream."""
+    """Parse directions as `[K, d]` and their names. Raises InputError for those that do not fit the model's stream."""
     width = model.architecture.norm.gain.numel()
     named = directions if isinstance(directions, Mapping) else None
     what = f"a vector of {width} finite numbers, a list of such vectors, or a dict of them by name"

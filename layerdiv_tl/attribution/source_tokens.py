@@ -1,4 +1,4 @@
-"""Heads by source token: which earlier token's value wrote a logit."""
+"""Head contributions by source token: attention × value, on its way to a logit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-# How far parts may be from their head, relative to max Σ|parts|; half precisions round as they do everywhere.
+# The tolerance for the gap between parts and their head, relative to max Σ|parts|; half precisions have their own.
 _EXACT = 1e-6
 _INSTEAD = "take fewer prompts, options or heads, or a shorter text"
 
@@ -48,15 +48,15 @@ class SourceTokens(Result):
     Attributes:
         values: float64 `[example, head, source, option]`, in logits: attention weight × value (without its bias), on
             its way to the logits. Sources are the prompt's tokens; those after the position read have 0.
-        value_bias: float64 `[example, head, option]`: Σ weights × the value that the attention has of an input of
-            zeros. Weights that sum to less than 1 (sinks) leave as much less of it.
-        output_bias, biases: float64 `[example, bias, option]`: what the attentions' output projections and the norms
-            after them add by themselves, which is no head's, and these components.
+        value_bias: float64 `[example, head, option]`: Σ weights × the attention's value for an input of zeros. Weights
+            that sum to less than 1 (sinks) scale it down accordingly.
+        output_bias, biases: float64 `[example, bias, option]`: the constants of the attentions' output projections and
+            of the norms after them, which belong to no head, and these components.
         weights: float64 `[example, head, source]`, the attention pattern's row at the position read.
         heads: The heads, in stream order.
         option_ids, options: Token ids `[example, option]` and the texts: K of them, or K for every example.
         tokens: The tokens of each prompt, as texts.
-        token_ids, lengths, positions: The prompts' ids one after another, their lengths, and the position read in each.
+        token_ids, lengths, positions: The prompts' ids concatenated, their lengths, and the position read in each.
         identity_gap: max |Σ sources + value bias − head| / max (Σ|sources| + |value bias|) over examples, heads and
             options; the heads are those of the same pass, read before the output projection.
         logit_gap: max |Σ components − logits| / max Σ|components| of that pass, as `Contributions.identity_gap`.
@@ -90,15 +90,15 @@ class SourceTokens(Result):
     figures: ClassVar = {"map": "attribution.source_map", "tokens": "attribution.source_bars"}
 
     def plot(self, kind: Literal["map", "tokens"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure (by default the first); `options` go to its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per example, head, part and option: attention weight and contribution in logits.
 
-        Parts of a head are its source tokens up to the position read (`part` "token", with `source` and
-        `source_token`) and, where there is one, its "value bias"; an attention's "output bias" has a row of its own
-        component. `contribution_centered` is less the part's mean over the options, where there are several.
+        Parts of a head are its source tokens up to the position read (`part` "token", with `source` and `source_token`)
+        and, where there is one, its "value bias"; an attention's "output bias" has a row of its own component.
+        `contribution_centered` subtracts the part's mean over the options, where there are several.
         """
         import pandas as pd
 
@@ -145,27 +145,27 @@ def source_tokens(
     batch_tokens: int | None = None,
     attention_mask: Any = None,
 ) -> SourceTokens:
-    """Split what heads write to the logits of some tokens by the token whose value they read. Exact.
+    """Split the heads' direct logit contributions by source token (attention × value). Exact.
 
-    A head's output at one token is Σ_source weight × value, through its part of the output projection; each term goes
-    the head's way to the logits (a norm after the projection, a gate, the final norm and the unembedding, at their
-    statistics of the pass), so the terms sum to the head's direct contribution. Weights and values are those that the
-    model itself multiplies, whatever made them: grouped or latent keys and values, windows, sinks. It says which
-    tokens' values were *written*, with the attention pattern held as it is: not why the head looks there, and not what
-    other tokens the value itself comes from, which the residual stream has mixed by then.
+    A head's output at one token is Σ_source weight × value, mapped by its part of the output projection. Each term
+    follows the head's path to the logits (a norm after the projection, a gate, the final norm and the unembedding, at
+    their statistics of the pass), so the terms sum to the head's direct contribution. Weights and values are the
+    factors that the model itself multiplies: grouped or latent keys and values, windows, sinks. The split shows which
+    tokens' values were *written*, with the attention pattern held fixed. It does not show why the head attends there,
+    or which other tokens a value comes from, as the stream has mixed them.
 
     Args:
         model: A `Model`, or anything `load_model` takes. Attention is computed step by step ("eager") for the pass, as
             in `attention_patterns`; a TransformerBridge is read as it is.
-        prompts, position, attention_mask: As in `contributions`; or a `Task`, whose options are then taken, too.
+        prompts, position, attention_mask: As in `contributions`; or a `Task`, which also provides the options.
         options: K answers of one token each, or one list of K per prompt: texts exactly as written (" Paris"), or ids.
         heads: Labels or components (`"L3.H5"`), or None for all. Recurrent and linear-attention sublayers have no
-            source tokens, and are not among them.
+            source tokens, and are left out.
         contrast: Instead of options: two of them, or one pair per prompt.
-        batch_tokens: The most padded tokens in one forward pass; None is what is fast on the model's device.
+        batch_tokens: The most padded tokens in one forward pass; None picks a fast size for the model's device.
 
-    Raises InputError for input that cannot be used, for heads that are no such product (a difference of two patterns,
-    values that turn with the reader), and where parts do not sum to their head.
+    Raises InputError for unusable input, for heads that are no such product (a difference of two patterns, values that
+    depend on the query position), and where parts do not sum to their head.
 
     >>> import layerdiv_tl as ld
     >>> s = ld.source_tokens("zoo/d4", [1, 2, 3], options=[7, 9])
@@ -205,7 +205,7 @@ def source_tokens(
                 if some:
                     parts.append((*attention.read(along, places, some), attention.weights(places)[:, some]))
             values, value_bias, weights = (torch.cat(x, 1) for x in zip(*parts, strict=True))
-            # Compared with the heads that `contributions` would give of the pass.
+            # Compared with the heads of `contributions` for the same pass.
             split = torch.as_tensor(whole.values[:, [whole.components.index(head) for head in names]])
             gap = max(gap, float((values.sum(2) + value_bias - split).abs().max()))
             size = max(size, float((values.abs().sum(2) + value_bias.abs()).max()))
@@ -239,10 +239,10 @@ def source_tokens(
 
 @dataclass(frozen=True, eq=False)
 class HeadSources:
-    """The heads of one run of one attention in a pass, by source token, and their way to the logits.
+    """The heads of one run of one attention in a pass, by source token, and their path to the logits.
 
-    `bias` `[head, width]` is the value that the attention has of an input of zeros; `divisor` `[position]` what their
-    contributions are divided by, σ included.
+    `bias` `[head, width]` is the attention's value for an input of zeros; `divisor` `[position]` is the divisor of
+    their contributions, σ included.
     """
 
     heads: tuple[Component, ...]
@@ -281,7 +281,7 @@ def _shown(x: Float[Tensor, "row head token *rest"], at: Int[Tensor, " n"]) -> F
 def heads_of_pass(
     model: Model, activations: Activations, watch: SourceWatch, biases: dict[Sublayer, Tensor | None]
 ) -> list[HeadSources]:
-    """The heads of every run of every attention in a pass. Raises InputError where one cannot be split by source."""
+    """Get the heads of every run of every attention in a pass. Raises InputError if one cannot be split by source."""
     architecture = model.architecture
     attentions = {sublayer.layer: sublayer for sublayer in watch.sublayers}
     sigma, found = architecture.norm.statistic(activations.final.double()).cpu(), []
@@ -307,7 +307,7 @@ def heads_of_pass(
 class TextSources:
     """The heads of one text by source token; `asked` are ids `[token, position]`.
 
-    Weights and values come from one more pass, when the first head is asked for.
+    Weights and values come from one more pass, which runs when the first head is requested.
     """
 
     def __init__(self, model: Model, ids: Sequence[int], asked: Int[np.ndarray, "token position"]) -> None:
@@ -315,7 +315,7 @@ class TextSources:
 
     @cached_property
     def _heads(self) -> dict[str, tuple[HeadSources, int]]:
-        """Every head's attention, and its number there."""
+        """Every head's attention, and its index there."""
         model, architecture = self.model, self.model.architecture
         count = sum(c.kind == "head" for c in model.components("head"))
         check_memory(8 * count * len(self.ids) ** 2, f"{count} heads × {len(self.ids)}² tokens", _INSTEAD)
@@ -330,10 +330,10 @@ class TextSources:
     def split(
         self, places: Mapping[Component, Sequence[int]]
     ) -> Iterator[tuple[Component, Float[np.ndarray, "place source token"], Float[np.ndarray, "place token"]]]:
-        """Yield each head, and what the values of each source and their bias add through it to the tokens asked.
+        """Yield each head, and the contributions of its sources' values and their bias to the requested tokens.
 
         `places` are each head's positions. Numbers are logits minus the mean over the vocabulary. Raises InputError for
-        heads that are no weights × values.
+        heads that are not of the form weights × values.
         """
         architecture, heads, vocabulary = self.model.architecture, self._heads, vocabulary_of(self.model)
         with inference_mode_for(architecture):
@@ -349,7 +349,7 @@ class TextSources:
     ) -> Float[np.ndarray, " place"]:
         """max |Σ sources + value bias − head| / max Σ|parts| over tokens. Raises InputError for more than rounding.
 
-        `own` `[place, token]` is what the head adds in a pass in which attention is computed in the model's own way.
+        `own` `[place, token]` is the head's contribution in a pass with the model's own attention implementation.
         """
         size = (np.abs(values).sum(1) + np.abs(bias)).max(1)
         gap = np.abs(values.sum(1) + bias - own).max(1) / np.maximum(size, 1e-30)
@@ -362,7 +362,7 @@ class TextSources:
 
 
 def _parse_heads(model: Model, heads: Any) -> set[Component] | None:
-    """The heads to keep. Raises InputError for labels of none, and for a model without any."""
+    """Parse the heads to keep. Raises InputError for labels that name none, and for a model without any."""
     every = [c for c in model.components("head") if c.kind == "head"]
     if not every:
         raise InputError(f"{model.name} has no attention heads, so nothing that it writes has source tokens.")

@@ -1,4 +1,4 @@
-"""Two models' numbers side by side: components by name where the models have one shape, in groups elsewhere."""
+"""Two models' results side by side: components by name for models of one shape, otherwise in groups."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 Names = tuple[Component, ...]
 PerComponent = Float[np.ndarray, "example component"]
 PerExample = Float[np.ndarray, " example"]
-# Unit roundoffs that are taken for rounding, twice what was measured.
+# Unit roundoffs that count as rounding, twice the measured ones.
 ROUNDOFFS = 8
-# Rows that one of two models of the same shape may lack: it adds nothing there.
+# Rows that one of two models of the same shape may lack; they are zero there.
 _LACKING = ("constant", "rounding", "intervention", *ADAPTER_ROWS.values())
 # Columns of frames that have no unit.
 _LABELS = ["layer", "index", "repeat", "members_a", "members_b", "position", "document", "example", "label"]
@@ -36,12 +36,12 @@ _LABELS += ["answer_a", "answer_b"]
 
 
 class Compared(NamedTuple):
-    """What is compared of two models: pairs of tables, and which examples belong together, as tokens of a text do.
+    """The data to compare of two models: pairs of tables, and the clusters of examples, e.g. tokens of a text.
 
     Attributes:
         logits: Contributions to logits, `[example, component, …]`.
-        scores: What components add to what groups are compared by, `[example, component]`.
-        clusters: `[example]`, the cluster of each example of `scores`; clusters are what is independent.
+        scores: The components' contributions to the score that groups are compared by, `[example, component]`.
+        clusters: `[example]`, the cluster of each example of `scores`; clusters are independent.
     """
 
     logits: tuple[np.ndarray, np.ndarray]
@@ -51,12 +51,12 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TwoModels(Result):
-    """The numbers of two models side by side: what `Comparison` and `TextComparison` have in common.
+    """The results of two models side by side: the base of `Comparison` and `TextComparison`.
 
     Attributes:
         a, b: The results of the two models.
         parts: `{"own", "statistic", "gain", "unembedding"}`, `[example, component, …]`: the parts of every change.
-        same_weights: Whether the two have the same configuration, weights and buffers, bit for bit.
+        same_weights: True if both have the same configuration, weights and buffers, bit for bit.
         roundoff: The unit roundoff of the coarser of the two streams, 2⁻⁸ for bfloat16, 2⁻²⁴ for float32.
     """
 
@@ -68,12 +68,12 @@ class TwoModels(Result):
 
     @property
     def one_shape(self) -> bool:
-        """Whether the models have their components in common; others are compared by module and relative depth."""
+        """True if the models have the same components; others are compared by module and relative depth."""
         return not any(c.kind not in _LACKING for c in set(self.a.components) ^ set(self.b.components))
 
     @cached_property
     def components(self) -> Names:
-        """Those of both, in stream order. Raises InputError for models of different shape."""
+        """The components of both, in stream order. Raises InputError for models of different shape."""
         names = (self.a.components, self.b.components)
         if not self.one_shape:
             raise InputError(
@@ -83,7 +83,7 @@ class TwoModels(Result):
         return names[0] if names[0] == names[1] else merge(names)
 
     def _in_common(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A table of either model in the rows of both."""
+        """Spread a table of either model over the rows of both."""
         rows = self.components
         return in_rows(rows, self.a.components, a), in_rows(rows, self.b.components, b)
 
@@ -101,64 +101,63 @@ class TwoModels(Result):
 
     @property
     def identity_gap(self) -> float:
-        """The larger of the two models': how far Σ u_i is from the logits, relative to max Σ|u_i|."""
+        """The larger of the two models' identity gaps: max |Σ u_i − logits| / max Σ|u_i|."""
         return max(self.a.identity_gap, self.b.identity_gap)
 
     @property
     def absolute_gap(self) -> float:
-        """max |Σ changes − change of the logits|, in logits, before any soft-cap: at most the two models' gaps."""
+        """max |Σ changes − change of the logits|, in logits, before any soft-cap: at most the sum of both gaps."""
         return self.a.absolute_gap + self.b.absolute_gap
 
     @property
     def rounding(self) -> PerExample:
-        """What rounding alone may change in a component: 8 unit roundoffs × Σ_i|u_i|, the largest over options.
+        """The change of a component that rounding may explain: 8 unit roundoffs × Σ_i|u_i|, the largest over options.
 
-        A copy in half precision has rounded weights, and each of its sublayers reads a rounded stream, so it changes
-        all components a little, not its row `rounding` alone. A yardstick, not a bound: bfloat16 copies of trained and
-        of random models changed at most 4 unit roundoffs × Σ_i|u_i| in any component, row and option.
+        A copy in half precision has rounded weights, and each of its sublayers reads a rounded stream, so all
+        components change a little, not only `rounding`. This is a yardstick, not a bound: in bfloat16 copies of trained
+        and random models, no component changed by more than 4 unit roundoffs × Σ_i|u_i| in any row and option.
         """
         sizes = [np.abs(u).reshape(*u.shape[:2], -1).sum(1).max(1) for u in self._compared.logits]
         return ROUNDOFFS * self.roundoff * np.maximum(*sizes)
 
     @property
     def first_changed(self) -> Component | None:
-        """The first component, in stream order, whose own change is more than rounding in any example; None without.
+        """The first component in stream order whose own change exceeds rounding in any example; None without one.
 
-        What stands before it reads the same text in the same way; a component after it may have changed only because
-        its input did.
+        Components before it are unchanged. A component after it may have changed only because its input did.
         """
         own = np.abs(self._own())
         largest = own.reshape(*own.shape[:2], -1).max(2)
-        changed = (largest > self.rounding[:, None]).any(0)  # NaN, where a text ends, is not
+        changed = (largest > self.rounding[:, None]).any(0)  # NaN, where a text ends, does not count
         return next((c for c, is_changed in zip(self.components, changed, strict=True) if is_changed), None)
 
     def by_module(self) -> pd.DataFrame:
         """One row per module: the sums of its components' scores, for models of any shape; they add up to `totals`.
 
-        On texts the score is what a component adds to the loss, in nats, averaged over tokens. `share_a` and `share_b`
-        are parts of a model's own total, NaN where the interval of that holds 0; of terms of both signs they may lie
-        outside 0 to 1.
+        On texts the score is the contribution to the loss, in nats, averaged over tokens. `share_a` and `share_b` are
+        shares of a model's own total, NaN where the interval of the total contains 0; for terms of both signs they may
+        lie outside 0 to 1.
         """
         return self._by_group("module", [[c.module for c in side.components] for side in (self.a, self.b)])
 
     def by_depth(self, n_bins: int = 4) -> pd.DataFrame:
-        """The same along relative depth, for models of any shape: blocks cut into `n_bins` equal parts.
+        """The same along relative depth, for models of any shape: blocks are divided into `n_bins` equal bins.
 
-        Block l of n (counted as they run, each repeat once) stands at (l + ½) / n; `depth` is the end of a part.
-        Embeddings stand at 0, what the read-out and rounding add at the end, as `after`.
+        Block l of n (in execution order, counting each repeat) stands at (l + ½) / n; `depth` is the end of a bin.
+        Embeddings stand at 0, the read-out's constants and rounding at the end, as `after`.
         """
         n_bins = whole_number("n_bins", n_bins, 1, 1000)
         return self._by_group("depth", [_relative_depths(side.components, n_bins) for side in (self.a, self.b)])
 
     def _by_group(self, by: str, groups: Sequence[Sequence[object]]) -> pd.DataFrame:
-        """One row per group of components of either model: the sums of their scores, what share of all theirs is, and
+        """Make one row per group of either model's components: the sums of their scores, their shares of the total, and
         the change of the sums, with intervals where examples are independent.
         """
 
         compared, (names, number) = self._compared, group_numbers([*groups[0], *groups[1]])
         counts, sums, shares = dict[str, Any](), dict[str, np.ndarray](), dict[str, Any]()
         for side, score, group in zip("ab", compared.scores, np.split(number, [len(groups[0])]), strict=True):
-            # A group of zeros at the end, so that both sides have all groups.
+            # A group of zeros at the end stands for groups that one side lacks.
             padded = np.pad(score, ((0, 0), (0, len(names))))
             sums[side] = sum_by_group(padded, np.append(group, np.arange(len(names))))
             counts[f"members_{side}"] = np.bincount(group, minlength=len(names))
@@ -178,13 +177,13 @@ class TwoModels(Result):
     def _by_component(
         self, plain: Mapping[str, PerComponent], changes: Mapping[str, PerComponent], sizes: Mapping[str, np.ndarray]
     ) -> pd.DataFrame:
-        """Means over examples of some tables, those of changes with 95 % intervals, and the sizes of changes."""
+        """Average some tables over examples, with 95 % intervals for changes, and measure the sizes of changes."""
 
         clusters = self._compared.clusters
         columns: dict[str, Any] = component_columns(self.components) | {n: x.mean(0) for n, x in plain.items()}
         for name, values in changes.items():
             columns[name] = estimate(values, clusters=None if self._is_independent else clusters)
-        # What changes in both directions is not lost in the root mean square.
+        # The root mean square keeps changes in both directions.
         columns |= {name: np.sqrt((x**2).mean(0)) for name, x in sizes.items()}
         frame = self._finish(estimates_frame(columns))
         if self.parts is not None:
@@ -206,7 +205,7 @@ class TwoModels(Result):
         """The unit of a column."""
 
     def _finish(self, frame: pd.DataFrame, unit: str | None = None) -> pd.DataFrame:
-        """The frame with units and what its numbers are of; `unit` is that of all numbers but shares."""
+        """Add units and the description of the numbers to a frame; `unit` is that of all numbers except shares."""
         numbers = frame.drop(columns=_LABELS, errors="ignore").select_dtypes("number")
         names = [] if "quantity" in frame else [str(name) for name in numbers]
         units = {name: "share" if name.startswith("share") else unit or self._unit_of(name) for name in names}
@@ -225,7 +224,7 @@ class TwoModels(Result):
 
 
 def _relative_depths(components: Sequence[Component], n_bins: int) -> list[object]:
-    """The end of each component's part of the depth; embeddings and what comes after all blocks have names."""
+    """The end of each component's depth bin; embeddings and rows after all blocks have names instead."""
     blocks = list(dict.fromkeys((c.layer, c.repeat) for c in components if c.layer is not None))
     place = {block: (number + 0.5) / len(blocks) for number, block in enumerate(blocks)}
     return [

@@ -1,12 +1,12 @@
 """Directions of a whole vocabulary: means, sums of squares, log-sum-exps and extremes of every row's logits.
 
-The vocabulary's logits of a component are never formed where sums are enough. With G the Gram matrix of all directions
-around their mean, and R its triangular root, Σ_v (u(v) − ū)(u'(v) − ū') = z · G z' = Rz · Rz'. With p the model's
-distribution at a position, H its entropy and l its logits, l = Σ_i u_i:
+The vocabulary's logits of a component are not formed where sums suffice. Let G be the Gram matrix of all directions
+around their mean, and R its triangular root: Σ_v (u(v) − ū)(u'(v) − ū') = z · G z' = Rz · Rz'. Let p be the model's
+distribution at a position, H its entropy and l = Σ_i u_i its logits:
 
     log p(t) = l(t) − log Σ_v exp l(v) = Σ_i (u_i(t) − E_p[u_i]) − H(p)
 
-E_p[u_i] is the inner product of component i with one direction, the mean under p of all.
+E_p[u_i] is the inner product of component i with one direction, the mean of all directions under p.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from ..model.load import Model
 from .blocks import Rows, StreamWalk
 from .directions import Directions, fold, pull_back, token_directions
 
-# Rows of the unembedding that are worked on together; in float64 so many that they stay in a core's cache.
+# Rows of the unembedding that are processed together; in float64, few enough to stay in a core's cache.
 CHUNK, FINE = 4096, 1024
-# Columns of R that are worked on together: the zeros left of the diagonal are not multiplied.
+# Columns of R that are processed together, which skips the zeros left of the diagonal.
 BAND = 144
-# Numbers of one table (positions × rows × width, or positions × vocabulary) that are held at a time.
+# The most numbers of one table (positions × rows × width, or positions × vocabulary) held at a time.
 NUMBERS = 16_000_000
-# Positions whose probabilities are held at a time.
+# The most positions whose probabilities are held at a time.
 STEP = 128
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 
 
 class Vocabulary:
-    """The directions of all ids of a model, and their moments; on its device."""
+    """The directions of all of a model's ids, and their moments; on its device."""
 
     def __init__(self, architecture: Architecture) -> None:
         self.architecture, self.size = architecture, architecture.outputs
@@ -57,7 +57,7 @@ class Vocabulary:
 
     @cached_property
     def mean(self) -> Float[Tensor, " d+1"]:
-        """The mean direction, along which a row has its mean logit; float64."""
+        """The mean direction, whose product with a row is the row's mean logit; float64."""
         return fold(self.architecture, *self._mean_row)[0]
 
     def rows(self, ids: Int[Tensor, " position"]) -> Float[Tensor, "position d+1"]:
@@ -66,8 +66,8 @@ class Vocabulary:
         return (token_directions(self.architecture, distinct) - self.mean)[index]
 
     def chunks(self, dtype: torch.dtype) -> Iterator[tuple[slice, Float[Tensor, "id d+1"]]]:
-        """(which ids, their directions minus the mean), CHUNK ids at a time."""
-        mean = self.mean.to(dtype)  # most of a row, which would take the digits of what distinguishes ids
+        """Yield a slice of ids and their directions minus the mean, CHUNK ids at a time."""
+        mean = self.mean.to(dtype)  # the mean is most of a row and would cost the digits that distinguish ids
         for start in range(0, self.size, CHUNK):
             ids = torch.arange(start, min(start + CHUNK, self.size))
             yield slice(start, start + len(ids)), token_directions(self.architecture, ids, dtype).sub_(mean)
@@ -83,7 +83,7 @@ class Vocabulary:
             mean, total = self._mean_row[0], torch.zeros(1, dtype=torch.float64, device=weights.device)
             for start in range(0, len(rows), CHUNK):
                 some = rows[start : start + CHUNK].to(weights.device, dtype)
-                # The mean would take the digits of what distinguishes ids.
+                # The mean would cost the digits that distinguish ids.
                 total = total + weights[:, start : start + CHUNK].to(dtype) @ (some - mean.to(some))
             total = total + weights.double().sum(1, keepdim=True) * mean.to(total)
         return fold(self.architecture, total, None if bias is None else weights.to(total) @ bias.to(total))
@@ -99,9 +99,9 @@ class Vocabulary:
         return self._grams[dtype]
 
     def root(self, dtype: torch.dtype) -> Float[Tensor, "d d"]:
-        """R, upper triangular with RᵀR = G, of stream vectors; float64.
+        """R, upper triangular with RᵀR = G, for stream vectors; float64.
 
-        By Cholesky unless G is singular (a centering norm leaves one out).
+        Computed by Cholesky unless G is singular (a centering norm removes one dimension).
         """
         if dtype not in self._roots:
             gram = self.gram(dtype)[:-1, :-1]
@@ -134,7 +134,7 @@ class VocabularyReadout:
 
     @cached_property
     def width(self) -> int:
-        """The number of components if every listed block runs once; only a pass shows more."""
+        """The number of components if every listed block runs once; repeats are known only after a pass."""
         blocks = [tap.module for tap in self.architecture.blocks]
         return len(self.architecture.components(self.unit)) * len(blocks) // len(set(blocks))
 
@@ -153,7 +153,7 @@ class VocabularyReadout:
 
     def means(self, rows: Rows, out: Float[Tensor, "position row"]) -> None:
         """Write each row's logit averaged over the vocabulary."""
-        # In float64: what all ids have in common is large along some directions, and these cancel.
+        # In float64: the part that all ids share is large along some directions, which cancel.
         self._mean.fill(rows, [out])
 
     def sizes(self, rows: Rows, out: Float[Tensor, "position row"]) -> None:
@@ -178,9 +178,9 @@ class VocabularyReadout:
                 torch.square(block.x[:, :, 0] * self._part_roots(block.output_map)[:, 0, 0], out=out[:, place])
 
     def _part_roots(self, output_map: OutputMap) -> Float[Tensor, "part width width"]:
-        """Matrices whose products with the values of a head or neuron have the norm of its logits around their mean.
+        """Compute matrices whose products with a head's or neuron's values have the norm of its centered logits.
 
-        Not Gram matrices: a head whose values nearly cancel would lose twice as many digits.
+        These are not Gram matrices, with which a head whose values nearly cancel would lose twice as many digits.
         """
         if output_map not in self._roots:
             single = len(output_map.projection()[0]) == output_map.count
@@ -197,7 +197,7 @@ class VocabularyReadout:
     def log_partitions(self, rows: Rows, tau: float, out: Float[Tensor, "position row"]) -> None:
         """Write log Σ_v exp(τ (u(v) − ū)) of every row, from its logits to a few thousand ids at a time."""
         out.fill_(-torch.inf)
-        # At fewer positions than values a part's stream vectors are cheaper than all ids before its output map.
+        # With fewer positions than values, a part's stream vectors are cheaper than pulling all ids back.
         blocks = [
             replace(b, x=b.vectors().to(self.dtype), output_map=None)
             if b.output_map is not None and len(b.x) < b.x.shape[2]
@@ -215,7 +215,7 @@ class VocabularyReadout:
 
 
 def vocabulary_of(model: Model) -> Vocabulary:
-    """A model's vocabulary, which it keeps for as long as its weights are the same."""
+    """Get a model's vocabulary, which is cached for as long as its weights are the same."""
     parameters = [parameter for root in model.architecture.roots for parameter in root.parameters()]
     weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
     if model.cache.get("weights", weights) != weights:
@@ -227,15 +227,15 @@ def vocabulary_of(model: Model) -> Vocabulary:
 
 
 def vocabulary_readout(model: Model, unit: UnitLike, precision: str) -> VocabularyReadout:
-    """A model's read-out at a unit, which it keeps with its vocabulary where the unit has a name."""
-    model.architecture.components(unit_of(unit))  # refuses a unit that this model does not have
+    """Get a model's read-out at a unit, cached with its vocabulary if the unit has a name."""
+    model.architecture.components(unit_of(unit))  # raises for a unit that this model does not have
     vocabulary = vocabulary_of(model)
     if (unit, precision) in model.cache:
         kept: VocabularyReadout = model.cache[unit, precision]
         return kept
     with inference_mode_for(model.architecture):
         made = VocabularyReadout(vocabulary, unit, PRECISIONS[precision])
-    if isinstance(unit, str):  # a user may make any number of others
+    if isinstance(unit, str):  # a user may make any number of custom units
         model.cache[unit, precision] = made
     return made
 
@@ -246,7 +246,7 @@ class NextTokenDistribution:
     Attributes:
         log_partition, mean_logit: `[position]`: log Σ_v exp of the logits, and the mean under p of the logits before
             any soft-cap.
-        directions: One of every position: the mean under p of all tokens'.
+        directions: One for every position: the mean of all tokens' directions under p.
     """
 
     def __init__(self, vocabulary: Vocabulary, logits: Tensor, unembedded: Tensor) -> None:
@@ -270,12 +270,12 @@ class NextTokenDistribution:
 def extremes(
     readout: VocabularyReadout, vectors: Float[Tensor, "row d+1"], k: int
 ) -> tuple[Int[Tensor, "row rank"], Float[Tensor, "row rank"]]:
-    """Ids and centered logits of the k largest, then the k smallest of some rows' vectors (`Rows.vectors`).
+    """Find ids and centered logits of the k largest, then the k smallest, for some rows' vectors (`Rows.vectors`).
 
-    Only rows whose largest or smallest number in a chunk of the vocabulary is among these are sorted there.
+    In each chunk of the vocabulary, only rows whose extremes there would enter the result are sorted.
     """
     vocabulary, vectors = readout.vocabulary, vectors.to(readout.dtype)
-    # The largest of the logits, and of the logits with their signs turned.
+    # The largest of the logits and of the negated logits.
     values = torch.full((2, len(vectors), k), -torch.inf, dtype=vectors.dtype, device=vectors.device)
     ids = torch.zeros(2, len(vectors), k, dtype=torch.int64, device=vectors.device)
     chunks, count = vocabulary.chunks(readout.dtype), -(-vocabulary.size // CHUNK)
@@ -307,7 +307,7 @@ def squared_norms(root: Float[Tensor, "d d"], z: Float[Tensor, "n d"]) -> Float[
 
 
 def _by_rows(logits: Tensor, of_rows: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Tensor]:
-    """Numbers of every row, computed in float64 for a few rows at a time, which stay in the processor's cache."""
+    """Compute numbers of every row in float64, a few rows at a time, which stay in the processor's cache."""
     return [torch.cat(parts) for parts in zip(*(of_rows(rows.double()) for rows in logits.split(16)), strict=True)]
 
 
@@ -337,7 +337,7 @@ def mean_and_power(logits: Float[Tensor, "position v"]) -> list[Tensor]:
 
 
 def model_logits(architecture: Architecture, final: Float[Tensor, "position d"]) -> tuple[Tensor, Tensor]:
-    """(the unembedding's output, the logits) for some final streams, by the model's modules, past the user's hooks."""
+    """Run some final streams through the model's modules, without the user's hooks: (unembedding's output, logits)."""
     normed = architecture.norm_module.forward(final.to(architecture.dtype)[:, None])
     unembedded = architecture.unembed.forward(architecture.to_unembed(normed))
     return upcast(unembedded[:, 0]).to(final.device), upcast(architecture.transform(unembedded)[:, 0]).to(final.device)

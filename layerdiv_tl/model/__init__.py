@@ -1,1 +1,1 @@
-"""A model and what it is made of: the only room that knows Hugging Face and TransformerLens."""
+"""Models and their parts; the only package here that imports Hugging Face and TransformerLens."""

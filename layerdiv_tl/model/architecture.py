@@ -1,4 +1,4 @@
-"""The places where the components of a model are read: hook points of its residual stream and of its read-out.
+"""Where a model's components are read: hook points of its residual stream and read-out.
 
 `huggingface` and `transformer_lens` each find these places in one kind of model.
 """
@@ -19,7 +19,7 @@ from ..components import Component, Kind, Unit
 from ..errors import InputError
 from .norm import AffineStep, Linear, Norm, gain
 
-# Why a sublayer has no heads or neurons.
+# The reasons why a sublayer has no heads or neurons.
 WHY_WHOLE = {
     "mixture": "it is a mixture of experts, in which every token goes to other neurons",
     "wrapped": "its output projection is wrapped or quantized, so its weights cannot be read",
@@ -30,23 +30,23 @@ WHY_WHOLE = {
 
 HALF = (torch.float16, torch.bfloat16)
 SublayerKind = Literal["attn", "mixer", "mlp", "moe", "ple", "laurel", "intervention"]
-KINDS: tuple[SublayerKind, ...] = ("attn", "mlp")  # what TransformerLens' blocks have
-# The rows of each kind of sublayer at the unit that cuts it, the row of its bias, and what it is called.
+KINDS: tuple[SublayerKind, ...] = ("attn", "mlp")  # those of TransformerLens' blocks
+# For each kind of sublayer: the unit that cuts it, its rows there, the row of its bias, and its name.
 _CUT: dict[str, tuple[Unit, Kind, Kind, str]] = {
     "attn": ("head", "head", "attn_bias", "attention"),
     "mixer": ("head", "mixer_head", "mixer_bias", "mixer"),
     "mlp": ("neuron", "neuron", "mlp_bias", "MLP"),
     "moe": ("neuron", "neuron", "mlp_bias", "mixture of experts"),
 }
-# The rows of what adapters write.
+# The rows of adapters' outputs.
 ADAPTER_ROWS: dict[str, Kind] = {"attn": "attn.lora", "mixer": "mixer.lora", "mlp": "mlp.lora", "moe": "mlp.lora"}
 
 
 @dataclass(frozen=True, eq=False)
 class HookPoint:
-    """A place in the running model: the input ("in") or output ("out") of a module, and TransformerLens' name of it.
+    """A place in the running model: the input ("in") or output ("out") of a module, and its TransformerLens name.
 
-    `item` counts the outputs of a module that returns several; `streams_first` marks values `[stream, row, token, d]`.
+    `item` selects an output of a module that returns several; `streams_first` marks values `[stream, row, token, d]`.
     """
 
     module: nn.Module
@@ -61,13 +61,13 @@ class OutputMap:
     """A sublayer's output as the sum over its heads or neurons.
 
     Attributes:
-        count, hook_point: How many there are, and where their values stand side by side before the output projection.
-        projection: Gives its weight W `[count·width, d]` and its bias or None.
-        bias: Whether something is left that no head or neuron wrote: that bias where it is not zero, or a post-norm's.
-        scale: The factor on the way to the stream (Granite's), a number or `[d]`.
-        post, post_hook_point: The norm between the projection and the stream, and where its input, or its statistic
-            itself, can be read.
-        path: What follows on the way to the final stream: gains and norms without their statistics.
+        count, hook_point: The number of heads or neurons, and the point before the output projection with their values.
+        projection: Returns its weight W `[count·width, d]` and its bias or None.
+        bias: True if a part belongs to no head or neuron: that bias where it is not zero, or a post-norm's.
+        scale: The factor on the path to the stream (Granite's), a number or `[d]`.
+        post, post_hook_point: The norm between the projection and the stream, and the point that shows its input or its
+            statistic.
+        path: The maps on the path to the final stream: gains, and norms without their statistics.
     """
 
     count: int
@@ -87,11 +87,11 @@ class OutputMap:
         return (*filter(None, [self.post]), *scale, *self.path)
 
     def with_post(self, norm: Norm, point: HookPoint) -> OutputMap:
-        """The map with a norm between the projection and the stream; the norm is read at a point."""
+        """Return the map with a norm between the projection and the stream, and the point where it is read."""
         return replace(self, post=norm, post_hook_point=point, bias=self.bias or norm.bias is not None)
 
     def followed_by(self, path: tuple[Linear, ...]) -> OutputMap:
-        """The map with a longer path, one object for each path, because results are kept by output map."""
+        """Return the map with a longer path; one object for each path, because results are cached by output map."""
         if path not in self._extended:
             self._extended[path] = replace(self, path=(*self.path, *path))
         return self._extended[path]
@@ -101,14 +101,14 @@ class OutputMap:
 class Vectors:
     """Parts that are stream vectors: one in each slot, which belongs to part `index` (None: to the slot's own).
 
-    A part without a slot at some position writes nothing there.
+    A part without a slot at a position is zero there.
     """
 
     vectors: Float[Tensor, "row slot d"]
     index: Int[Tensor, "row slot"] | None = None
 
     def __getitem__(self, some: slice | Tensor) -> Vectors:
-        """The same for some rows."""
+        """Select some rows."""
         return Vectors(self.vectors[some], None if self.index is None else self.index[some])
 
 
@@ -120,11 +120,11 @@ class SublayerCut:
     """The parts of one sublayer at one unit.
 
     Attributes:
-        rows: A repeat's parts, last the bias that `output_map` has.
-        points: What must be read beside the sublayer's output.
-        read: From what `points` show and the write, `[row, _]`: the values in front of `output_map`, `[row,
-            part·width]`; without one, `Vectors`.
-        error: Whether what the parts do not sum to is a row of its own.
+        rows: Returns a repeat's parts, last the bias of `output_map`.
+        points: The points to read in addition to the sublayer's output.
+        read: Maps the values at `points` and the write, `[row, _]`, to the values before `output_map`, `[row,
+            part·width]`; without an output map, to `Vectors`.
+        error: True if the write minus the sum of the parts is a row of its own.
     """
 
     rows: Callable[[int | None], list[Component]]
@@ -135,7 +135,7 @@ class SublayerCut:
 
 
 def linear_cut(output_map: OutputMap, layer: int, kind: Kind, bias: Kind) -> SublayerCut:
-    """Heads or neurons: what stands before an output projection, side by side."""
+    """Cut into heads or neurons, whose values stand side by side before an output projection."""
 
     def rows(repeat: int | None) -> list[Component]:
         parts = [Component(kind, layer, index, repeat) for index in range(output_map.count)]
@@ -146,17 +146,17 @@ def linear_cut(output_map: OutputMap, layer: int, kind: Kind, bias: Kind) -> Sub
 
 
 class CustomUnit(ABC):
-    """A unit that is more than a name: `name` is what results call it."""
+    """A unit that is not just a name; `name` is its name in results."""
 
     name: str = "custom"
     is_fine: bool = False  # whether a sublayer has thousands of rows
 
     @abstractmethod
     def of(self, sublayer: Sublayer) -> SublayerCut | None:
-        """How it takes a sublayer apart; None for one that stays whole."""
+        """Cut a sublayer; None for one that stays whole."""
 
     def rows_of(self, architecture: Architecture, rows: list[Component]) -> list[Component]:
-        """The rows of this unit, from those of embeddings and sublayers. Raises InputError where it does not fit."""
+        """Turn the rows of embeddings and sublayers into those of this unit. Raises InputError if it does not fit."""
         return rows
 
 
@@ -167,10 +167,10 @@ UnitLike = Unit | CustomUnit
 class Sublayer:
     """An attention, mixer or MLP: the place where its output is read, and its parts.
 
-    `scale`: the number or vector `[d]` that the output is multiplied by on its way to the stream. `adapter`: an adapted
-    output projection and the one inside it, where the difference of their outputs is a row of its own. Or an
-    intervention: what the user's hooks add after a layer, or with `layer` None to the embedding. `inputs`: what its
-    module is given. `mixture`: how it is the sum of what experts write, or in `experts_reason` why that cannot be read.
+    `scale`: the number or vector `[d]` that multiplies the output on its way to the stream. `adapter`: an adapted
+    output projection and the one inside it, if the difference of their outputs is a row of its own. Interventions are
+    sublayers, too: what the user's hooks add after a layer, or with `layer` None to the embedding. `inputs`: its
+    module's input. `mixture`: its cut into experts; `experts_reason`: why there is none.
     """
 
     kind: SublayerKind
@@ -191,19 +191,19 @@ class Sublayer:
         return output if self.scale == 1.0 else output * self.scale
 
     def scaled(self, factor: float | Tensor) -> Sublayer:
-        """The sublayer with its output multiplied by a number or a vector on its way to the stream."""
+        """Return the sublayer with its output multiplied by a number or vector on its way to the stream."""
         factor = factor.detach().double().flatten() if isinstance(factor, Tensor) else factor
         output_map = self.output_map
         output_map = None if output_map is None else replace(output_map, scale=output_map.scale * factor)
         return replace(self, scale=self.scale * factor, output_map=output_map)
 
     def whole(self, why: str) -> Sublayer:
-        """The sublayer without heads or neurons, for a reason among `WHY_WHOLE`."""
+        """Return the sublayer without heads or neurons, for a reason among `WHY_WHOLE`."""
         return replace(self, output_map=None, uncut_reason=WHY_WHOLE[why])
 
     def cut(self, unit: UnitLike) -> SublayerCut | None:
-        """Its parts at a unit: heads of attention, neurons or experts of MLPs; None if it stays whole, like a mixer
-        without heads.
+        """Cut at a unit: heads of attention, neurons or experts of MLPs; None if it stays whole, e.g. a mixer without
+        heads.
 
         Raises InputError if it cannot be cut.
         """
@@ -213,7 +213,7 @@ class Sublayer:
             if self.experts_reason:
                 raise InputError(f"{self} has no rows at unit='expert': {self.experts_reason}; use unit='sublayer'.")
             return None if self.mixture is None else self.mixture.of(self)
-        named = _CUT.get(self.kind)  # none of an intervention
+        named = _CUT.get(self.kind)  # interventions have none
         if named is None or unit != named[0] or (self.kind == "mixer" and self.output_map is None):
             return None
         if self.output_map is None:
@@ -222,7 +222,7 @@ class Sublayer:
         return linear_cut(self.output_map, self.layer, *named[1:3])
 
     def components(self, unit: UnitLike, repeat: int | None = None) -> list[Component]:
-        """Its components at a unit, last the error of its cut and the row of its adapters.
+        """List its components at a unit, last the error of its cut and the row of its adapters.
 
         Raises InputError if it cannot be cut.
         """
@@ -241,7 +241,7 @@ class StreamOp:
     """An affine operation on the stream between two sublayers.
 
     Attributes:
-        points, measure: The places that show the coefficients of a pass, and the function from the values seen there,
+        points, measure: The places that show the coefficients of a pass, and the function that maps the values there,
             each `[row, _]`, to fields of the step.
         step: The coefficients that are the same in every pass.
     """
@@ -251,7 +251,7 @@ class StreamOp:
     step: AffineStep = field(default_factory=AffineStep)
 
     def step_of(self, seen: Sequence[Tensor]) -> AffineStep:
-        """The step that a pass made, from what its points showed."""
+        """Make the step of a pass from the values at its points."""
         return self.step if self.measure is None else replace(self.step, **self.measure(*seen))
 
 
@@ -260,25 +260,25 @@ StreamItem = Sublayer | StreamOp | HookPoint
 
 @dataclass(frozen=True, eq=False)
 class Architecture:
-    """All the places of one model. `sublayers` stand in stream order.
+    """All hook points and parts of one model. `sublayers` are in stream order.
 
     Attributes:
         stream_in, stream_out, blocks: The stream entering the first block (embedding and position embedding), the final
             norm, and every block.
         norm, norm_module, unembed, unembed_rows: The read-out: the final norm as numbers and as a module, the
             unembedding, and its rows `[id, d]` and biases for some token ids (all for None).
-        transform, logits: What the model does to the unembedding's output; runs the model, (ids, mask) -> logits.
-        dtype: The stream's precision. Half precisions round at every addition, and what they lose is a row.
-        vocabulary, outputs, context: How many ids go in and how many come out, and the longest text, in tokens.
-        length_switch: The length from which positions are computed in another way (LongRoPE): longer and shorter
-            prompts must not share a batch.
-        to_unembed: What the unembedding reads of the normed stream; `norm` or `unembed_rows` hold it already.
-        window: How many tokens back some attention looks; None for all of them.
-        parallel, constant: Whether attention and MLP of a block read the same stream; whether the read-out adds what
-            no component wrote.
-        stream_ops: Where the stream passes more than additions, all that it meets, in order (and the inputs of blocks
-            and of the final norm, where it is checked).
-        remote: What runs the model, where that is not this process: then its modules here have no matrices.
+        transform, logits: The map from the unembedding's output to logits; runs the model, (ids, mask) -> logits.
+        dtype: The stream's precision. Half precisions round at every addition; the rounding error is a row.
+        vocabulary, outputs, context: The number of input ids and of output ids, and the longest text, in tokens.
+        length_switch: The length from which positions are computed differently (LongRoPE): longer and shorter prompts
+            must not share a batch.
+        to_unembed: Maps the normed stream to the unembedding's input; `norm` or `unembed_rows` already include it.
+        window: The size in tokens of the smallest attention window; None for full attention.
+        parallel, constant: True if attention and MLP of a block read the same stream; True if the read-out has a
+            constant, which no component wrote.
+        stream_ops: For a stream that passes more than additions, all items on its path, in order (including the inputs
+            of blocks and of the final norm, where it is checked).
+        remote: The name of the engine, if the model runs outside this process; its modules here then have no matrices.
     """
 
     root: nn.Module
@@ -308,7 +308,7 @@ class Architecture:
 
     @cached_property
     def logit_multiplier(self) -> float:
-        """The factor on the unembedding's output, found from the transform's answers."""
+        """The factor on the unembedding's output, measured on the transform."""
         return float(self.transform(torch.tensor([1e-4], dtype=torch.float64)) / 1e-4)
 
     @cached_property
@@ -330,13 +330,13 @@ class Architecture:
 
     @property
     def roots(self) -> list[Any]:
-        """The model, and the one it wraps: a bridge keeps that outside its own modules."""
+        """The model, and the one it wraps, which a bridge keeps outside its own modules."""
         return [self.root, *filter(None, [getattr(self.root, "original_model", None)])]
 
     def components(
         self, unit: UnitLike = "sublayer", order: Sequence[tuple[Sublayer, int | None]] | None = None
     ) -> tuple[Component, ...]:
-        """The components of one pass in stream order; every layer once, or as `order` says (sublayer, repeat)."""
+        """List the components of one pass in stream order; every layer once, or by `order` (sublayer, repeat)."""
         self._check(unit)
         rows = [Component("embed")]
         if self.pos_embed is not None:
@@ -354,7 +354,7 @@ class Architecture:
         return tuple(rows)
 
     def hook_points(self, unit: UnitLike = "sublayer") -> list[HookPoint]:
-        """All places that have to be read at a unit. Raises InputError for a unit without rows here."""
+        """List all points to read at a unit. Raises InputError for a unit without rows here."""
         self._check(unit)
         points: list[HookPoint | None] = [self.stream_in, self.stream_out, *(s.hook_point for s in self.sublayers)]
         points.append(self.pos_embed)

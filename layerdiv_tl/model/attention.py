@@ -1,10 +1,10 @@
-"""What heads attend to, with the model left as it was: the patterns of a text, and the values that they weigh.
+"""What heads attend to, without changes to the model: the attention patterns of a text, and the values they weigh.
 
-A pattern is what the model itself shows. The values are the other factor of a product that the model forms, seen while
-it runs. Which product that is, is told by its result, which must be what goes into the output projection; so grouped,
-shared, latent and fused projections, sliding windows and sinks need no cases of their own. A multiple of the product
-will do: a gate, or a norm at its statistic, is held at what the pass made it, as all coefficients between a component
-and the logits are.
+A pattern is read from the model itself. The values are the other factor of a product that the model computes, captured
+while it runs. The product is identified by its result, the input of the output projection, so grouped, shared, latent
+and fused projections, sliding windows and sinks need no special cases. A multiple of the product is accepted: gates,
+and norms at their statistics, are held at their values in the pass, as are all coefficients between a component and the
+logits.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _PRODUCTS = (torch.matmul, torch.bmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul__)
 _MULTIPLES = (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__)
-# How many multiplications in a row are gone back through: those of a norm with a gain, and a gate.
+# The most successive multiplications to trace back: those of a norm with a gain, and a gate.
 _STEPS = 4
 
 
@@ -51,7 +51,7 @@ class AttentionPatterns(Result):
     Attributes:
         components: The heads.
         token_ids, tokens: `[token]`: ids and their texts.
-        patterns: `[head, query, key]`, at least 0, zero where key > query. A row sums to 1; to less in models whose
+        patterns: `[head, query, key]`, at least 0, zero where key > query. A row sums to 1, or to less in models whose
             heads have a sink besides the tokens (GPT-OSS), which takes the rest.
     """
 
@@ -64,7 +64,7 @@ class AttentionPatterns(Result):
     figures: ClassVar = {"maps": "attribution.attention_maps"}
 
     def plot(self, kind: Literal["maps"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure (by default the first); `options` go to its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
@@ -91,18 +91,18 @@ class AttentionPatterns(Result):
 def attention_patterns(
     model: Any, text_or_ids: Any, heads: str | Component | Iterable[str | Component] | None = None
 ) -> AttentionPatterns:
-    """Attention patterns of some heads of a model in a text.
+    """Get the attention patterns of some heads of a model in a text.
 
-    A Hugging Face model shows its patterns only where its attention is computed step by step ("eager"): it is switched
-    to that for one pass and put back. TransformerLens models are read at `hook_pattern`.
+    A Hugging Face model returns its patterns only with step-by-step ("eager") attention: it is switched to that for one
+    pass and restored. TransformerLens models are read at `hook_pattern`.
 
     Args:
         model, text_or_ids: A `Model`, or anything `load_model` takes; one text or one list of ids, at most as long as
             the model reads.
         heads: Labels or components (`"L3.H5"`), or None for all.
 
-    Raises InputError for heads that do not exist, for models that do not show what their heads look at, or compute
-    something else when they do, and for texts whose patterns memory cannot hold.
+    Raises InputError for heads that do not exist, for models that return no attention patterns or compute different
+    logits when they do, and for texts whose patterns exceed memory.
 
     >>> import layerdiv_tl as ld
     >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -114,8 +114,8 @@ def attention_patterns(
     """
     model = as_model(model)
     architecture, row = model.architecture, encode_one(model, text_or_ids)
-    architecture.components("head")  # refuses, with the reason, attention that has no heads to name
-    # Every head of every repeat of every layer, and where its pattern stands: (number of the block, head).
+    architecture.components("head")  # raises, with the reason, for attention without heads
+    # Every head of every repeat of every layer, and the index of its pattern: (block, head).
     counts = {s.layer: s.output_map.count for s in architecture.sublayers if s.kind == "attn" and s.output_map}
     blocks = list(dict.fromkeys((sublayer.layer, repeat) for sublayer, repeat in model.sublayer_order))
     places = {
@@ -145,7 +145,7 @@ def attention_patterns(
 
 
 def _from_outputs(model: Model, ids: Tensor, mask: Tensor, blocks: Sequence[tuple[int, int | None]]) -> Any:
-    """Every block's patterns `[head, query, key]` from a Hugging Face model; None without."""
+    """Get every block's patterns `[head, query, key]` from a Hugging Face model; None without."""
     architecture = model.architecture
     with only_at(architecture.unembed, mask.sum(1) - 1):  # logits of all positions would be larger than the patterns
         plain = architecture.logits(ids, mask)
@@ -160,7 +160,7 @@ def _from_outputs(model: Model, ids: Tensor, mask: Tensor, blocks: Sequence[tupl
 
 
 def _from_hooks(model: Model, ids: Tensor, mask: Tensor, blocks: Sequence[tuple[int, int | None]]) -> Any:
-    """Every block's patterns `[head, query, key]` from a TransformerLens model; None for a block without."""
+    """Get every block's patterns `[head, query, key]` from a TransformerLens model; None for a block without."""
     architecture = model.architecture
     hooks: Any = architecture.root.hook_dict
     names = {layer: f"blocks.{layer}.attn.hook_pattern" for layer, _ in blocks}
@@ -176,9 +176,9 @@ def _from_hooks(model: Model, ids: Tensor, mask: Tensor, blocks: Sequence[tuple[
 
 @contextmanager
 def eager(root: Any) -> Iterator[None]:
-    """Attention computed step by step; what was set, and what transformers hangs on a model to show it, is put back."""
+    """Use step-by-step attention within the context; the model's settings and transformers' hooks are restored."""
     name, mark = "_attn_implementation_internal", "_output_capturing_hooks_installed"
-    # Parts of a model may have configurations of their own. The public setter also writes to those of the parts.
+    # Parts of a model may have their own configurations, which the public setter also changes.
     parts = list(root.modules())
     configs = {id(config): config for part in parts if hasattr(config := getattr(part, "config", None), name)}
     ways = [(config, getattr(config, name)) for config in configs.values()]
@@ -199,7 +199,7 @@ def eager(root: Any) -> Iterator[None]:
 
 
 def check_same_answers(model: Model, logits: Tensor, plain: Tensor) -> None:
-    """Raise InputError where a model's logits differ from plain ones when its attention is computed step by step."""
+    """Raise InputError if a model's logits with step-by-step attention differ from its plain ones."""
     gap = answer_gap(logits, plain)
     if not gap <= tolerance(model.architecture.dtype, SAME_ANSWERS):
         raise InputError(
@@ -210,12 +210,12 @@ def check_same_answers(model: Model, logits: Tensor, plain: Tensor) -> None:
 
 @dataclass(frozen=True, eq=False)
 class SourceValues:
-    """The factors of one run of one attention: what its output projection reads is gate · Σ_source weight × value.
+    """The factors of one run of one attention: its output projection reads gate · Σ_source weight × value.
 
     Attributes:
         weights: `[row, head, query, source]`, after softmax, mask and sinks.
-        values: `[row, head, source, width]`, of every head of queries.
-        gate: `[row, head, query, width]`, or None where nothing stands between.
+        values: `[row, head, source, width]`, for every query head.
+        gate: `[row, head, query, width]`, or None without a gate.
     """
 
     weights: Float[Tensor, "row head query source"]
@@ -224,10 +224,10 @@ class SourceValues:
 
 
 class SourceWatch:
-    """Sees the factors of all attentions in a pass of `ids` that runs inside its `watching()`.
+    """Captures the factors of all attentions in a pass of `ids` that runs inside its `watching()`.
 
-    `seen` has, for each sublayer that is cut into heads, one entry for every time it ran; None where what its output
-    projection reads is no multiple of such a product.
+    `seen` has, for each sublayer that is cut into heads, one entry per run; None where the input of its output
+    projection is no multiple of such a product.
     """
 
     def __init__(self, architecture: Architecture, ids: Int[Tensor, "row token"]) -> None:
@@ -237,7 +237,7 @@ class SourceWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Attention is computed step by step here, and looked at; afterwards the model is as it was."""
+        """Compute attention step by step and capture it within the context; the model is restored afterwards."""
         root, products = self.architecture.root, _Products(self.tokens)
         with ExitStack() as stack:
             stack.enter_context(nullcontext() if is_transformer_lens(root) else eager(root))
@@ -258,7 +258,7 @@ class SourceWatch:
 
 
 class _Products(TorchFunctionMode):
-    """Keeps what is multiplied in a pass: factors and results that may be attention over `tokens` tokens, and gates."""
+    """Records products in a pass: factors and results that may be attention over `tokens` tokens, and gates."""
 
     def __init__(self, tokens: int) -> None:
         super().__init__()
@@ -282,9 +282,9 @@ class _Products(TorchFunctionMode):
     def factors(
         self, wanted: Tensor, shape: tuple[int, int, int], near: float, gate: Tensor | None = None, steps: int = _STEPS
     ) -> tuple[Tensor, Tensor, Tensor | None] | None:
-        """(weights, values, gate) of a tensor `[row, head, query, width]`; None where it is no multiple of a product.
+        """Find (weights, values, gate) of a tensor `[row, head, query, width]`; None if it is no multiple of a product.
 
-        `shape` is (rows, heads, tokens), `near` by how much a number may be off, `gate` what is divided out already.
+        `shape` is (rows, heads, tokens), `near` the tolerance, `gate` the factor that is divided out already.
         """
         for weights, values, product in reversed(self.products):
             if product.shape[:-2].numel() == shape[0] * shape[1] and _is_near(product, wanted, shape, near):
@@ -314,7 +314,7 @@ def _is_near(x: Tensor, wanted: Tensor, shape: tuple[int, int, int], near: float
 
 
 def _by_head(x: Tensor, shape: tuple[int, int, int]) -> list[Tensor]:
-    """The ways in which a tensor may be read as `[row, head, token, width]`."""
+    """List the ways to view a tensor as `[row, head, token, width]`."""
     rows, heads, tokens = shape
     ways = []
     if x.shape[0] == rows * tokens or x.shape[1] == tokens:
@@ -325,9 +325,9 @@ def _by_head(x: Tensor, shape: tuple[int, int, int]) -> list[Tensor]:
 
 
 def value_biases(architecture: Architecture) -> dict[Sublayer, Float[Tensor, "head width"] | None]:
-    """What the values of each attention are for an input of zeros: its value bias.
+    """Compute the values of each attention for an input of zeros: its value bias.
 
-    None where that is nothing, or where it is not the same at every token, so that no constant can be told apart.
+    None where that is zero, or where it differs between tokens, so that no constant can be separated.
     """
     ids = torch.zeros(1, 2, dtype=torch.long, device=architecture.device)
     watch = SourceWatch(architecture, ids)

