@@ -16,8 +16,8 @@ function meaning(x) {
     logit: x.minus
       ? `Contribution of each component to the logit of ${token} minus that of ${quoted(x.minus.word)}. Hovers have the ` +
         "contribution to each of the two, relative to the component's mean over the vocabulary."
-      : `Contribution of each component to the logit of ${token}, relative to its mean over the vocabulary. Components ` +
-        "sum to the model's own logit.",
+      : `Contribution of each component to the logit of ${token}, relative to its mean over the vocabulary. They sum ` +
+        "to the model's own, relative to its mean.",
     cross_entropy:
       `Contribution of each component to the cross-entropy of ${token}, in nats: below the line it lowers the loss. ` +
       "Components and the entropy of the prediction sum to the loss.",
