@@ -1,1 +1,1 @@
-"""Numbers -> numbers: numpy and scipy only, no model, no path, no figure. `theorems` maps equations to functions."""
+"""From numbers to numbers: numpy and scipy only; no model, path or figure. `theorems` maps equations to functions."""

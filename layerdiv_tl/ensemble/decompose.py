@@ -24,19 +24,19 @@ def decompose(
     tau: float | None = None,
     components: Sequence[str | Component] | None = None,
 ) -> Decomposition:
-    """Bias and diversity of an ensemble, for the loss you choose; exact for all but the paper's own.
+    """Decompose an ensemble's loss into bias and diversity; exact for every loss except the paper's own.
 
     Args:
-        ensemble: `Contributions`, whose array the result shares (of options of several tokens: their `scores()`, parts
+        ensemble: `Contributions`, whose array the result shares (for options of several tokens their `scores()`, parts
             of log-likelihoods, in nats), or an array `[example, member, option]` of logits.
         labels: The gold option of each example, as its index or its text: the target is then one-hot.
         target: Any other target, `[example, option]`: another model's logits for the squared error, its probabilities
-            over the options for the other losses; or that model's `Contributions` to the same options. Give exactly
-            one of the two.
+            over the options for the other losses; or that model's `Contributions` to the same options. Give either
+            labels or target.
         loss: "squared": Theorem 1 in logits; "cross_entropy": in nats; "brier": between probabilities; "paper": Eq. 14,
             as the paper computed its numbers, which mixes units. The formulas are in `ensemble.losses`.
-        tau: The factor on logits before a softmax, for "cross_entropy" (default |L|: the model's own distribution) and
-            "brier" (default 1: the paper's scale).
+        tau: The temperature on logits before a softmax, for "cross_entropy" (default |L|: the model's own distribution)
+            and "brier" (default 1: the paper's scale).
         components: Names for the members of a plain array, as components or labels like "L0.mlp".
 
     Raises InputError for labels out of range or of the wrong number, a target of the wrong shape or not

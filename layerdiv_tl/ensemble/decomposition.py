@@ -1,6 +1,6 @@
-"""Bias and diversity of an ensemble: `decompose` and its result, for every loss.
+"""Bias and diversity of an ensemble for every loss: `decompose` and its result.
 
-The formulas are in `losses`, `theorems` and `grouping`; here they get names, averages, intervals and units.
+The formulas are in `losses`, `theorems` and `grouping`; this module adds names, averages, intervals and units.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Decomposition(Result):
     Attributes:
         values, components: The members, `[example, member, option]` in logits, and their names.
         target, gold: `[example, option]`, and the gold option's index `[example]`, None for a dense target.
-        loss_name, tau: One of `losses.LOSSES`, and the temperature on logits before a softmax, None for the loss's own.
+        loss_name, tau: One of `losses.LOSSES`, and the temperature on logits before a softmax, None for the default.
         junctions, junction_scale, partial_junctions, identity_gap, soft_cap, error_note: As in `Contributions`; None
             (error_note "") for a plain array, in which every member closes a junction.
-        part: "raw", or the half of the squared error that this is; the shift half has one option for all.
+        part: "raw", or the part of the squared error ("centered", "shift"); the shift part has one option for all.
 
     Asking for a number or a table that a loss does not have raises InputError.
 
@@ -90,17 +90,17 @@ class Decomposition(Result):
 
     @property
     def loss_function(self) -> Loss:
-        """The strategy that has the loss's formulas."""
+        """The loss object, which holds the formulas."""
         return LOSSES[self.loss_name]
 
     @property
     def factor(self) -> float:
-        """τ as used."""
+        """The temperature τ in use."""
         return self.loss_function.default_tau(self.values.shape[1]) if self.tau is None else self.tau
 
     @cached_property
     def parts(self) -> Gauges:
-        """Members and target by the suffix of their columns; a half has no parts of its own."""
+        """Members and target by the suffix of their columns; a part has no parts of its own."""
         whole = (self.values, self.target)
         return split_gauges(self.loss_function, *whole) if self.part == "raw" else {"": whole}
 
@@ -110,24 +110,24 @@ class Decomposition(Result):
 
     @property
     def terms(self) -> Terms:
-        """Loss, biases, diversities per example, and as `extras` what only this loss has."""
+        """Loss, biases and diversities per example, and as `extras` the quantities that only this loss has."""
         return self._measured[""]
 
     @cached_property
     def halves(self) -> dict[Part, Decomposition]:
-        """The centered half of the squared error and the shift, which has no accuracy; none for other losses."""
+        """The centered and shift parts of the squared error (shift has no accuracy); empty for other losses."""
         gold: dict[Part, Any] = {"centered": self.gold, "shift": None}
         known = {part: self.parts[f"_{part}"] for part in gold if f"_{part}" in self.parts}
         return {part: replace(self, values=u, target=t, gold=gold[part], part=part) for part, (u, t) in known.items()}
 
     @property
     def centered(self) -> Decomposition:
-        """The half that a softmax sees. Raises InputError for other losses, and in the halves themselves."""
+        """The part that a softmax sees. Raises InputError for other losses, and in the parts themselves."""
         return self._half("centered")
 
     @property
     def shift(self) -> Decomposition:
-        """The half that is common to all options. Raises InputError as `centered`."""
+        """The part that is common to all options. Raises InputError as `centered`."""
         return self._half("shift")
 
     @property
@@ -157,17 +157,17 @@ class Decomposition(Result):
 
     @property
     def diversity(self) -> float:
-        """Mean distance of the members from the ensemble; *ambiguity* elsewhere."""
+        """Mean distance of the members from the ensemble, also called *ambiguity*."""
         return float(self.diversities.mean())
 
     @property
     def zero_bias(self) -> float:
-        """The bias of a zero member (u = 0), the baseline of all biases; after a softmax that is uniform."""
+        """The bias of the zero baseline (u = 0), to compare all biases with; after a softmax it is uniform."""
         return float(self.terms.zero_biases.mean())
 
     @property
     def zero_net(self) -> float:
-        """bias − diversity of a zero member: what its net is compared with. The cross-entropy's is H(p)."""
+        """bias − diversity of the zero baseline, to compare nets with. For the cross-entropy it is H(p)."""
         return self.zero_bias - float(self.terms.zero_diversities.mean())
 
     @property
@@ -177,22 +177,22 @@ class Decomposition(Result):
 
     @property
     def diversity_logit(self) -> float:
-        """|L|² × diversity in logits²: comparable between models and cuts with different numbers of members."""
+        """|L|² × diversity in logits²: comparable between decompositions with different numbers of members."""
         return self._extra("diversity_logit")
 
     @property
     def coherence(self) -> float:
-        """|Σu|² / Σ|u|², mean over examples with a member that is not 0: 1 orthogonal, |L| identical members."""
+        """|Σu|² / Σ|u|², mean over examples with a nonzero member: 1 if orthogonal, |L| if members are identical."""
         return self._extra("coherence")
 
     @property
     def entropy(self) -> float:
-        """H(p) in nats: what the cross-entropy would be if p were the target's distribution."""
+        """H(p) in nats: the cross-entropy if p were the target's distribution."""
         return self._extra("entropy")
 
     @property
     def net_linear(self) -> Float[np.ndarray, "example member"]:
-        """What each member adds to the cross-entropy beyond H(p), `[example, member]` in nats; linear in u_i."""
+        """Each member's contribution to the cross-entropy beyond H(p), `[example, member]` in nats; linear in u_i."""
         self.loss_function.require("net_linear")
         return self.terms.extras["net_linear"]
 
@@ -203,17 +203,17 @@ class Decomposition(Result):
 
     @property
     def combiner_gap(self) -> float:
-        """model_loss − loss: what it costs the model to combine its members by multiplying, not by averaging."""
+        """model_loss − loss: the cost to the model of multiplying its members' distributions, not averaging them."""
         return self._extra("combiner_gap")
 
     @property
     def mismatch(self) -> float:
-        """loss − (bias − diversity) of Eq. 14, in mixed units: by how much it does not hold."""
+        """loss − (bias − diversity) of Eq. 14, in mixed units: the amount by which the equation fails."""
         return self._extra("mismatch")
 
     @cached_property
     def correct(self) -> Float[np.ndarray, "example member"] | None:
-        """Whether a member alone prefers the gold option (1/n of equals), `[example, member]`; None without labels."""
+        """Whether each member alone prefers the gold option (1/n if tied), `[example, member]`; None without labels."""
         return None if self.gold is None else hits(self.values, self.gold[:, None])
 
     @cached_property
@@ -223,12 +223,12 @@ class Decomposition(Result):
 
     @cached_property
     def ensemble_correct(self) -> Float[np.ndarray, " example"] | None:
-        """Whether all together prefer the gold option (see `hits`), `[example]`; None without labels."""
+        """Whether the ensemble prefers the gold option (see `hits`), `[example]`; None without labels."""
         return None if self.gold is None else hits(self.values.sum(1), self.gold)
 
     @property
     def accuracy(self) -> float:
-        """How often the ensemble prefers the gold option. Raises InputError without labels."""
+        """The share of examples where the ensemble prefers the gold option. Raises InputError without labels."""
         if self.ensemble_correct is None:
             raise InputError("this decomposition has no gold option for each example, so no accuracy: give labels.")
         return float(self.ensemble_correct.mean())
@@ -250,7 +250,7 @@ class Decomposition(Result):
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
-        """The totals, with intervals; one row each for raw, centered and shift where there are halves."""
+        """The totals, with intervals; one row each for raw, centered and shift where the loss has these parts."""
         rows = []
         for d in (self, *self.halves.values()):
             terms = {name: x[:, 0] for name, x in d._totals({"": d.terms}).items()}
@@ -261,11 +261,11 @@ class Decomposition(Result):
         return self._finish(estimates_frame(rows))
 
     def by_component(self, full: bool = False) -> pd.DataFrame:
-        """One row per member: bias, diversity, net and what else its loss has, not divided by |L|.
+        """One row per member: bias, diversity, net and other terms of the loss, not divided by |L|.
 
         Args:
-            full: Also the intervals of all terms and not of `accuracy` and `logit_difference` alone, the halves
-                (`_centered`, which a softmax sees, and `_shift`), and `_share`, the member's part of the whole.
+            full: Include the intervals of all terms (otherwise only `accuracy` and `logit_difference`), the parts
+                (`_centered`, which a softmax sees, and `_shift`), and `_share`, the member's share of the total.
         """
         frame = grouping.with_shares(self.per_example("components"), self.parts)
         return self._finish(frame if flag("full", full) else frame[[x for x in _SHORT if x in frame]].copy())
@@ -281,56 +281,56 @@ class Decomposition(Result):
         return self._finish(frame)
 
     def by_depth(self, norm: NormAt = "frozen") -> pd.DataFrame:
-        """One row per junction: the prefix ensemble of all components up to there (Fig. 5 and 7).
+        """One row per junction: the prefix ensemble of all components up to it (Fig. 5 and 7).
 
         Args:
-            norm: "frozen" (as the paper decodes): every prefix is read out with the whole stream's norm statistic;
-                "recomputed": with its own, as if the model ended there.
+            norm: "frozen" (as the paper decodes): every prefix uses the whole stream's norm statistic; "recomputed":
+                its own, as if the model ended there.
 
-        The constant belongs to every prefix, `rounding` to the last one only. `partial` rows are sums that the stream
-        never holds: half-way through a parallel block, and an embedding without its positions. Raises InputError for
-        groups, which have no place along depth, and for "recomputed" with a plain array.
+        The constant belongs to every prefix, `rounding` only to the last. `partial` rows are sums that the stream never
+        holds: half-way through a parallel block, and an embedding without its positions. Raises InputError for groups,
+        which have no place along depth, and for "recomputed" with a plain array.
         """
         table = self._prefixes(choice("norm", norm, get_args(NormAt)) == "recomputed")
         return self._finish(table.frame(), norm=norm)
 
     def pairwise(self, by: By = "cosine") -> pd.DataFrame:
-        """One row per pair of members: how far their predictions are apart, to find duplicates.
+        """One row per pair of members: the distance between their predictions, to find duplicates.
 
-        `distance` is the mean squared distance in logits² (diversity is half its mean over all |L|² pairs); `cosine`
-        is pooled over examples and options; `_centered` is over options, which is what a softmax sees; `disagreement`
-        is how often the preferred options differ. Pairs stand in the order of `attrs["order"]`, that of hierarchical
-        clustering by `by`, centered (`attrs["linkage"]`). Raises InputError for one member, and for too many.
+        `distance` is the mean squared distance in logits² (diversity is half its mean over all |L|² pairs). `cosine`
+        is pooled over examples and options; `_centered` is over options, as a softmax sees them. `disagreement` is how
+        often the preferred options differ. Pairs are in the order `attrs["order"]`, from hierarchical clustering by
+        `by`, centered (`attrs["linkage"]`). Raises InputError for one member, and for too many.
         """
         frame = grouping.pairwise_frame(self.values, self.components, choice("by", by, get_args(By)))
         return self._finish(frame, units=frame.attrs["units"])
 
     def nested(self, groups: Sequence[object] | None = None) -> pd.DataFrame:
-        """One row per group: diversity within groups of members, and between them.
+        """One row per group: diversity within groups of members, and between groups.
 
         Args:
-            groups: A name for each member, by default its sublayer: an attention is the **sum** of its heads.
+            groups: A name for each member, by default its sublayer: an attention is then the **sum** of its heads.
 
         n_g u_h is what leaf h alone predicts for its group's a_g = Σ_h u_h. `bias` is the leaves' mean error, `within`
-        their distance from a_g, `between` that of a_g from the mean over groups: the coarser ensemble's loss = mean
-        over rows of (bias − within − between); `attrs` holds these totals and the gap. Raises InputError where no group
-        has two members, for losses without a nested cut, and for a `tau`.
+        their distance from a_g, and `between` the distance of a_g from the mean over groups. The coarser ensemble's
+        loss is the mean over rows of (bias − within − between); `attrs` holds these totals and the gap. Raises
+        InputError where no group has two members, for losses without a nested decomposition, and for a `tau`.
         """
         return self._finish(grouping.nested_frame(self.loss_function, self.tau, self.parts, self.components, groups))
 
     def by_repeat(self) -> pd.DataFrame:
         """One row per sublayer, head or neuron that runs several times in a pass: do its repeats differ?
 
-        As `nested`, with blocks for groups and their repeats for leaves. `share`: `within` as part of all `within` and
-        `between` (in `attrs` that of all blocks together); `cosine_centered`: the mean cosine of two repeats; for the
-        squared error `diversity`: `within` / repeats². Raises InputError where no layer is repeated, and as `nested`.
+        As `nested`, with blocks as groups and repeats as leaves. `share`: `within` relative to all `within` and
+        `between` (in `attrs` over all blocks); `cosine_centered` is the mean cosine of two repeats; for the squared
+        error, `diversity` is `within` / repeats². Raises InputError where no layer is repeated, and as `nested`.
         """
         return self._finish(grouping.repeats_frame(self.loss_function, self.tau, self.parts, self.components))
 
     def tradeoff(self, paper: bool = False) -> pd.DataFrame:
-        """Theorem 3: one row per summand with its part of bias and of diversity, in logits²; the columns add up.
+        """Theorem 3: one row per summand with its part of bias and diversity, in logits²; the columns add up.
 
-        The rows marked Ω stand in both: moving them moves neither loss nor accuracy. For the centered half only v̄ is
+        Rows marked Ω appear in both: changing them changes neither loss nor accuracy. For the centered part only v̄ is
         shared. `paper=True` gives Eq. 11 as printed, see `theorem_3`. Raises InputError for other losses.
         """
         self.loss_function.require("tradeoff")
@@ -338,16 +338,16 @@ class Decomposition(Result):
         return self._finish(frame, form="as printed in Eq. 11" if paper else "exact")
 
     def bounds(self) -> pd.DataFrame:
-        """Theorem 2, exactly: where diversity can be, given bias and loss; of the ensemble and of each module.
+        """Theorem 2, exact: the range of diversity given bias and loss, for the ensemble and each module.
 
         Undivided means; `lowest` and `highest` as in `theorem_2`. A module's diversity vanishes with its bias only if
-        MSE vanishes too, unlike in the printed theorem. Raises InputError for other losses than the squared error.
+        MSE vanishes too, unlike in the printed theorem. Raises InputError for losses other than the squared error.
         """
         self.loss_function.require("bounds")
         return self._finish(theorem_2(self.terms, self.components), loss=self.loss)
 
     def per_example(self, table: Table) -> PerExample:
-        """The numbers of a frame before they are averaged: every term, `[example, row]`."""
+        """Return the numbers of a frame before averaging: every term, `[example, row]`."""
         if choice("table", table, get_args(Table)).startswith("depth"):
             return self._prefixes(table == "depth_recomputed")
         if table == "totals":
@@ -380,7 +380,7 @@ class Decomposition(Result):
         return float(mean_of(self.terms.extras[name].reshape(-1)))
 
     def _finish(self, frame: pd.DataFrame, **attrs: Any) -> pd.DataFrame:
-        """The frame with its units, and what else a reader of it should know."""
+        """Return the frame with its units, and further attributes for its reader."""
         unit_of = self.loss_function.unit_of
         units = {column: unit for column in frame.columns if (unit := unit_of(column))}
         frame.attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap, "units": units}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Points = Float[np.ndarray, " point"]
 Values = Float[np.ndarray, " example"]
-# A group that the covariate explains up to this share of its variance cannot be told from it.
+# A group with less than this share of its variance left by the covariate is indistinguishable from it.
 _COLLINEAR = 1e-9
 
 
@@ -30,8 +30,8 @@ class LogFit(Result):
     """y = intercept + slope · ln x by least squares, and whether returns diminish. Made by `log_fit`.
 
     Attributes:
-        x, y: The points, `[point]`: numbers of components, say, and accuracy averaged over tasks, in any unit.
-        confidence_level: Of the intervals.
+        x, y: The points, `[point]`, e.g. numbers of components, and accuracy averaged over tasks, in any unit.
+        confidence_level: Confidence level of the intervals.
     """
 
     x: Points
@@ -40,12 +40,12 @@ class LogFit(Result):
 
     @property
     def intercept(self) -> float:
-        """y where x = 1, which is far outside the points."""
+        """y at x = 1, which is far outside the points."""
         return float(_fit(_line(np.log(self.x)), self.y)[0][0])
 
     @property
     def slope(self) -> float:
-        """What y gains when ln x grows by one; a doubling of x gains slope · ln 2."""
+        """The gain of y when ln x grows by one; doubling x gains slope · ln 2."""
         return float(_fit(_line(np.log(self.x)), self.y)[0][1])
 
     def predict(self, x: Float[np.ndarray, " place"] | float) -> pd.DataFrame:
@@ -77,18 +77,18 @@ class LogFit(Result):
         - `aic_difference`: AIC of a straight line in x minus that of the logarithm; both have as many
           parameters, so above 0 the points prefer the logarithm (2 is little, 10 is much). No interval, no p.
 
-        Student's interval (`low`, `high`) takes all points for equally noisy; where small or large x are noisier,
-        that of a slope misses the truth in 9-17 %, that of a curvature in up to 31 %. `robust_low`, `robust_high` have
-        HC3 errors, which allow for it: 4-7 % and 1-7 % with 8 to 20 points and noise that is equal or goes with x^±½
-        or x, and up to 10 % of curvatures where it goes with x². All take points for independent; models of one family
-        are not.
+        Student's interval (`low`, `high`) treats all points as equally noisy; where small or large x are noisier, a
+        slope's interval misses the truth in 9-17 %, and a curvature's in up to 31 %. `robust_low` and `robust_high` use
+        HC3 errors, which allow for that: they miss in 4-7 % and 1-7 % with 8 to 20 points and noise that is equal or
+        proportional to x^±½ or x, and in up to 10 % for curvatures with noise proportional to x². Both treat points as
+        independent; models of one family are not.
         """
         import pandas as pd
 
         logarithm, straight = _line(np.log(self.x)), _line(self.x)
         curve = np.vander((self.x - self.x.mean()) / self.x.std(), 3, increasing=True)
         terms = (("intercept", logarithm, 0), ("slope", logarithm, 1), ("curvature", curve, 2))
-        # A fit that is exact is so up to rounding: no infinite preference.
+        # An exact fit is exact only up to rounding: no infinite preference.
         least = len(self.y) * (1e-12 * float(np.abs(self.y).max())) ** 2 + np.finfo(float).tiny
         errors = [max(_fit(design, self.y)[2], least) for design in (straight, logarithm)]
         aic = {"term": "aic_difference", "estimate": len(self.y) * float(np.log(errors[0] / errors[1]))}
@@ -101,7 +101,7 @@ class LogFit(Result):
         return f"LogFit({len(self.x)} points: slope {row.estimate:.4g} [{row.low:.4g}, {row.high:.4g}] per ln x)"
 
     def _row(self, name: str, design: Float[np.ndarray, "point term"], term: int) -> dict[str, Any]:
-        """A coefficient of a fit with its intervals; NaN where no point is left over."""
+        """Fit a coefficient with its intervals; NaN where no degree of freedom is left."""
         coefficients, covariance, _ = _fit(design, self.y)
         value, freedom = float(coefficients[term]), len(self.x) - design.shape[1]
         if len(np.unique(self.x)) < design.shape[1]:
@@ -167,7 +167,7 @@ def _robust_error(design: Float[np.ndarray, "point term"], y: Points, term: int)
     """HC3 standard error of a coefficient: every point's own squared residual, over (1 − leverage)² of it."""
     weights = np.linalg.pinv(design)
     leverage = np.einsum("pt,tp->p", design, weights)
-    # A point that alone decides a coefficient has no residual to judge its noise by.
+    # A point that alone determines a coefficient has no residual to estimate its noise from.
     if (leverage > 1 - 1e-9).any():
         return np.nan
     left = (y - design @ (weights @ y)) / (1 - leverage)
@@ -176,15 +176,15 @@ def _robust_error(design: Float[np.ndarray, "point term"], y: Points, term: int)
 
 @dataclass(frozen=True)
 class Slope:
-    """What y grows by for each step of x.
+    """The growth of y for each step of x.
 
     Attributes:
-        value, low, high: The slope of least squares in y's unit per step of x, and its 95 % interval over the examples
+        value, low, high: The least-squares slope in y's unit per step of x, and its 95 % interval over the examples
             (the jackknife's; NaN for fewer than 8).
-        p: The share of permutations whose slope is as far from 0 or further; two-sided, at least 1 / (n_resamples + 1).
-            Where nothing rises it is below 0.05 for 7 to 8 % of draws of 12 examples of very unequal weight whose
-            covariate goes with x, 5 to 7 % of 24 or 96; the interval leaves 0 out for 4 to 6 %, 2 to 5 % and 5 to 6 %.
-        n: How many examples it is made from.
+        p: The share of permutations whose slope is at least as far from 0; two-sided, at least 1 / (n_resamples + 1).
+            Without a true slope it is below 0.05 for 7 to 8 % of draws of 12 examples of very unequal weight whose
+            covariate goes with x, 5 to 7 % of 24 or 96; the interval excludes 0 for 4 to 6 %, 2 to 5 % and 5 to 6 %.
+        n: Number of examples.
         reason: Why there is no slope (all the numbers are then NaN); empty where there is one.
     """
 
@@ -197,7 +197,7 @@ class Slope:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether interval and p disagree at 5 %, as they may with few examples: then neither settles it."""
+        """Whether interval and p disagree at 5 %, as they may with few examples: the result is then inconclusive."""
         return bool(np.isfinite(self.low) and (self.p < 0.05) == (self.low <= 0 <= self.high))
 
 
@@ -209,10 +209,10 @@ def slope(
     seed: int = 0,
     weights: Values | None = None,
 ) -> Slope:
-    """The slope of y on x; with a `covariate`, that of the least-squares plane over x and it.
+    """Estimate the slope of y on x; with a `covariate`, that of the least-squares plane over both.
 
-    Permuted is what the covariate leaves of y (Freedman and Lane 1983; without it, y itself, which is to permute x),
-    and with it go the examples' `weights` (None: all alike). Examples without a y (NaN) are left out.
+    The residuals of y on the covariate are permuted (Freedman and Lane 1983; without one, y itself, which equals
+    permuting x), together with the examples' `weights` (None: equal). Examples without a y (NaN) are left out.
 
     >>> found = slope(np.array([1.0, 1, 1, 2, 2, 3, 3, 3]), np.array([2.0, 2, 2, 5, 5, 8, 8, 8]))
     >>> round(found.value, 9), round(found.low, 9), round(found.high, 9), found.reason
@@ -234,13 +234,13 @@ def slope(
         return replace(none, reason="the groups differ as the lengths do, so the two cannot be told apart")
     others = np.where(np.eye(count, dtype=bool), 0.0, heavy)
     left_out = _slopes(others / others.sum(1, keepdims=True), x, y[None], other)
-    # One example that a slope rests on alone leaves none without it.
+    # If a slope rests on one example alone, there is none without it.
     low, high = jackknife(value, left_out) if np.isfinite(left_out).all() else (np.nan, np.nan)
     spread = (even * other) @ other
     rest = y - other * ((even * other) @ y / spread) if spread > 0 else y
     order = np.random.default_rng([seed, 1]).permuted(np.tile(np.arange(count), (n_resamples, 1)), axis=1)
     chance = np.abs(_slopes(even[order], x, rest[order], other))
-    # Rounding must not tell a permutation from one that is the same.
+    # Rounding must not distinguish a permutation from an equal one.
     p = (1 + np.sum(chance >= abs(value) * (1 - 1e-9) - 1e-12)) / (1 + n_resamples)
     return Slope(float(value), float(low), float(high), float(p), count)
 
@@ -248,7 +248,7 @@ def slope(
 def _slopes(
     weights: Float[np.ndarray, "draw example"], x: Values, y: Float[np.ndarray, "#draw example"], other: Values
 ) -> Float[np.ndarray, " draw"]:
-    """The slope on x, adjusted for `other`, of every draw; NaN where the draw does not determine it."""
+    """Compute each draw's slope on x, adjusted for `other`; NaN where the draw does not determine it."""
 
     def covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return ((weights * a) * b).sum(1) - (weights * a).sum(1) * (weights * b).sum(1)

@@ -1,7 +1,7 @@
-"""Tables of an ensemble's members: alone, in groups (the nested cut), in pairs, and as the repeats of a reused layer.
+"""Tables of an ensemble's members: alone, in groups (nested), in pairs, and as repeats of a reused layer.
 
-A table is terms per example, `[example, row]`, averaged with intervals. The formulas of the nested cut are those of a
-loss (`losses.SquaredError.nested`, `losses.CrossEntropy.nested`).
+A table holds terms per example, `[example, row]`, averaged with intervals. Each loss has the formulas of its nested
+decomposition (`losses.SquaredError.nested`, `losses.CrossEntropy.nested`).
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ Names = Sequence[Component]
 Columns = Mapping[str, np.ndarray]
 RowTerms = dict[str, Float[np.ndarray, "example row"]]
 By = Literal["cosine", "distance", "disagreement"]
-# A table of all pairs of more members is neither read nor drawn.
+# Tables of all pairs of more members are not made: they can be neither read nor drawn.
 MOST_PAIRED = 1000
-# Pairs of repeats whose products are held at a time.
+# Number of pairs of repeats whose products are held at a time.
 _AT_ONCE = 20_000
 _UNIT = {"distance": "logits²", "cosine": "cosine", "disagreement": "share"}
 
 
 @dataclass(frozen=True, eq=False)
 class PerExample:
-    """A table before it is averaged: columns that name its rows, and every term `[example, row]`."""
+    """A table before averaging: columns that name its rows, and every term `[example, row]`."""
 
     names: dict[str, Any]
     terms: RowTerms
 
     def frame(self) -> pd.DataFrame:
-        """The names of the rows, and the mean of every term with its interval."""
+        """Return the names of the rows, and the mean of every term with its interval."""
         return estimates_frame(self.names | estimates(self.terms))
 
 
 def estimates(terms: Columns) -> dict[str, Estimate]:
-    """Means over the examples that have a value, with their intervals: Wilson's for accuracy."""
+    """Average over the examples that have a value, with intervals: Wilson's for accuracy."""
     return {name: estimate(x, "share" if name == "accuracy" else "mean") for name, x in terms.items()}
 
 
 def columns_of(loss: Loss, measured: Mapping[str, Terms], differences: PerMember | None) -> dict[str, np.ndarray]:
-    """Every term, `[example]` or `[example, member]`, by its column, with the members' logit differences."""
+    """Return every term by its column, `[example]` or `[example, member]`, with members' logit differences."""
     columns: dict[str, np.ndarray] = {}
     for suffix, terms in measured.items():
         found = {"loss": terms.losses, "bias": terms.biases, "diversity": terms.diversities}
@@ -63,14 +63,14 @@ def columns_of(loss: Loss, measured: Mapping[str, Terms], differences: PerMember
 
 
 def _sum(loss: Loss, columns: Columns, is_in: Float[np.ndarray, "member row"]) -> RowTerms:
-    """The part of sets of members: what is additive is summed, an average over members weighted by n_g/|L|."""
+    """Aggregate sets of members: additive terms are summed, averages over members weighted by n_g/|L|."""
     additive = (*loss.additive, "logit_difference")
     of_members = {name: x for name, x in columns.items() if x.ndim == 2}
     return {name: x @ is_in / (1 if name in additive else len(is_in)) for name, x in of_members.items()}
 
 
 def total_terms(loss: Loss, columns: Columns, correct: np.ndarray | None) -> RowTerms:
-    """The ensemble's terms, `[example, 1]`; its net is its loss."""
+    """Return the ensemble's terms, `[example, 1]`; its net is its loss."""
     own = {name: x for name, x in columns.items() if name not in ("net", "net_centered", "net_shift")}
     sums = _sum(loss, own, np.ones((own["bias"].shape[1], 1)))
     terms = {name: sums[name] if name in sums else x[:, None] for name, x in own.items()}
@@ -102,11 +102,11 @@ def prefix_table(
     recomputed: bool,
     totals: Callable[[Members, tuple[Component, ...]], RowTerms],
 ) -> PerExample:
-    """One row per junction that a member reaches: the `totals` of the ensemble of all members up to there (Fig. 5, 7).
+    """One row per junction that a member reaches: the `totals` of the ensemble of all members up to it (Fig. 5, 7).
 
-    The constant is in every prefix; what else has no junction is in the last. Without `junctions` every member closes
-    one. `recomputed`: members on the stream are divided by the junction's `scale`. Raises InputError where there is no
-    scale, for groups, which have no place along depth, and where nothing reaches the stream.
+    The constant is in every prefix; other members without a junction are in the last. Without `junctions` every member
+    closes one. `recomputed`: members on the stream are divided by the junction's `scale`. Raises InputError where there
+    is no scale, for groups, which have no place along depth, and where nothing reaches the stream.
     """
     if recomputed and scale is None:
         raise InputError(
@@ -133,7 +133,7 @@ def prefix_table(
     for last in reached:
         on_stream = (junction_of >= 0) & (junction_of <= last)
         kept = np.flatnonzero(on_stream | is_constant | (last == reached[-1]))
-        # A view where it can be one: there are as many prefixes as junctions.
+        # A view where possible, because there are as many prefixes as junctions.
         u = values[:, : len(kept)] if kept[-1] < len(kept) else values[:, kept]
         if recomputed and scale is not None:
             u = u / np.where(on_stream[kept], scale[:, [last]], 1.0)[:, :, None]
@@ -145,10 +145,10 @@ def prefix_table(
 
 
 def shares(values: PerMember, whole: np.ndarray, signed: np.ndarray | None = None) -> Estimate:
-    """Each row's share of a whole `[example]` or `[example, row]`: a ratio of means with the jackknife's interval.
+    """Estimate each row's share of a total `[example]` or `[example, row]`, with the jackknife's interval.
 
-    NaN where there is no whole, and for parts of both signs where the interval of the whole (or of `signed`, if the
-    whole is its square) holds zero. Shares of what is never negative lie between 0 and 1, and so do their intervals.
+    NaN where there is no total, and for parts of both signs where the interval of the total (or of `signed`, if the
+    total is its square) contains zero. Shares of nonnegative parts, and their intervals, lie between 0 and 1.
     """
     is_part = signed is None and bool((values >= 0).all())
     within = (0.0, 1.0) if is_part else (-np.inf, np.inf)
@@ -161,7 +161,7 @@ def shares(values: PerMember, whole: np.ndarray, signed: np.ndarray | None = Non
 
 
 def with_shares(table: PerExample, suffixes: Iterable[str]) -> pd.DataFrame:
-    """The table averaged, with each row's share of bias and of diversity in every gauge."""
+    """Average the table, and add each row's share of bias and diversity in every gauge."""
     columns = table.names | estimates(table.terms)
     for suffix, term in product(suffixes, ("bias", "diversity")):
         values = table.terms[term + suffix]
@@ -183,12 +183,12 @@ def pairwise_frame(u: Members, components: Names, by: str) -> pd.DataFrame:
         raise InputError("there is one member only, so there are no pairs.")
     columns = _pairs(u)
     apart = columns.get(f"{by}_centered", columns[by]).value
-    # A member without a direction is like no other.
+    # A zero member is similar to no other.
     distance = np.clip(np.nan_to_num(1 - apart if by == "cosine" else apart, nan=1.0), 0, None)
     tree = linkage(distance, "average", optimal_ordering=count <= 300)
     order = leaves_list(tree)
     rank = np.argsort(order)
-    # Within a pair, as between pairs, the member that comes first in the clustering stands first.
+    # Within a pair, as between pairs, the member that comes first in the clustering comes first.
     first, second = np.triu_indices(count, 1)
     first, second = np.where(rank[first] > rank[second], (second, first), (first, second))
     labels = np.array([c.label for c in components], dtype=object)
@@ -201,8 +201,8 @@ def pairwise_frame(u: Members, components: Names, by: str) -> pd.DataFrame:
 
 
 def _pairs(u: Members) -> dict[str, Estimate]:
-    """Distance, cosine and disagreement of all pairs, in the order of `np.triu_indices`."""
-    # One member against all after it at a time, so that no [example, pair] array of all pairs is held.
+    """Compute distance, cosine and disagreement of all pairs, in the order of `np.triu_indices`."""
+    # One member at a time against all after it, so that no [example, pair] array of all pairs is held.
     parts = {"": u, "_centered": u - u.mean(2, keepdims=True)}
     power = {suffix: mean_square(x) for suffix, x in parts.items()}
     votes = u.argmax(2)
@@ -222,7 +222,7 @@ def _pairs(u: Members) -> dict[str, Estimate]:
 
 
 def _cosine(product: np.ndarray, power: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """A cosine of means over examples; NaN where either has no length."""
+    """Compute a cosine of means over examples; NaN where either has no length."""
     return ratio(product, np.sqrt(power.clip(0)) * np.sqrt(other.clip(0)))
 
 
@@ -257,13 +257,13 @@ def _check_nested(loss: Loss, tau: float | None) -> None:
 
 
 def _nested(loss: Loss, parts: Gauges, group: Group) -> tuple[RowTerms, dict[str, Any]]:
-    """(bias, within and between `[example, group]`, in every gauge; the ensemble's totals, with intervals, and gap)."""
+    """Return (bias, within, between `[example, group]` by gauge; the ensemble's totals, with intervals, and gap)."""
     losses: dict[str, np.ndarray] = {}
     terms: RowTerms = {}
     for suffix, (u, t) in parts.items():
         losses[suffix], measured = loss.nested(u, t, group)
         terms |= {name + suffix: values for name, values in measured.items()}
-    if "_centered" in losses:  # as everywhere: the halves first, then their sum
+    if "_centered" in losses:  # As everywhere: the parts first, then their sum.
         for arrays in (losses, terms):
             for name in [name.removesuffix("_shift") for name in arrays if name.endswith("_shift")]:
                 arrays[name] = arrays[f"{name}_centered"] + arrays[f"{name}_shift"]
@@ -278,12 +278,12 @@ def _nested(loss: Loss, parts: Gauges, group: Group) -> tuple[RowTerms, dict[str
 
 
 def repeats_frame(loss: Loss, tau: float | None, parts: Gauges, components: Names) -> pd.DataFrame:
-    """One row per repeated block: the nested cut with blocks for groups, shares of the diversity, cosines.
+    """One row per repeated block: its nested decomposition, shares of the diversity, and cosines of its repeats.
 
     Raises InputError where no layer is repeated.
     """
     _check_nested(loss, tau)
-    # `L3.attn` of `L3@2.attn`.
+    # `L3.attn` from `L3@2.attn`.
     names, group = group_numbers([replace(c, repeat=None) for c in components])
     if len(names) == len(group):
         raise InputError(
@@ -299,7 +299,7 @@ def repeats_frame(loss: Loss, tau: float | None, parts: Gauges, components: Name
         for source, column in (("within_unscaled", "diversity"), ("within", "within"), ("between", "between")):
             if source + suffix in terms:
                 columns[column + suffix] = estimate(terms[source + suffix][:, repeated])
-        # `within` as a share of all of both: of each block, and of all blocks together.
+        # `within` as a share of all `within` and `between`: for each block, and for all blocks together.
         within = terms[f"within{suffix}"]
         whole = (within + terms[f"between{suffix}"]).sum(1)
         columns[f"share{suffix}"] = shares(within[:, repeated], whole)
@@ -310,7 +310,7 @@ def repeats_frame(loss: Loss, tau: float | None, parts: Gauges, components: Name
 
 
 def _mean_cosines(u: Members, group: Group, wanted: np.ndarray) -> Estimate:
-    """The mean cosine between the members of each wanted group, centered over options.
+    """Average the cosine between the members of each wanted group, centered over options.
 
     Pooled over examples and options, then averaged over pairs; NaN where a member is zero.
     """
@@ -318,7 +318,7 @@ def _mean_cosines(u: Members, group: Group, wanted: np.ndarray) -> Estimate:
     mean, low, high = np.full((3, len(wanted)), np.nan)
     members = [np.flatnonzero(group == number) for number in wanted]
     sizes = np.array([len(inside) for inside in members])
-    # Groups of one size at once, since there may be thousands (every neuron's repeats).
+    # Groups of one size together, since there may be thousands (every neuron's repeats).
     for size in np.unique(sizes):
         first, second = np.array(list(combinations(range(size), 2))).T
         same_size, step = np.flatnonzero(sizes == size), max(1, _AT_ONCE // len(first))

@@ -1,4 +1,4 @@
-"""Whether a model gives the right answer, by the one rule for ties, and by how far."""
+"""Score whether a model gives the right answer, with one rule for ties, and by what margin."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-# Logits (or nats) that differ by less, relative to the right option's where that is above 1, are equal up to rounding.
+# Logits (or nats) that differ by less, relative to the right option's where that is above 1, count as ties.
 TIE = 1e-9
 
 
 def hits(scores: Any, gold: Any) -> Any:
-    """1 where option `gold` has the largest score, 1/n where it shares the first place with others, else 0.
+    """Return 1 where option `gold` has the largest score, 1/n where n options tie for first place, else 0.
 
     Args:
         scores: `[*rest, option]`, logits or log-probabilities: a numpy array or a tensor.
@@ -30,7 +30,7 @@ def hits(scores: Any, gold: Any) -> Any:
 def logit_differences(
     values: Float[np.ndarray, "example member option"], gold: Int[np.ndarray, " example"]
 ) -> Float[np.ndarray, "example member"]:
-    """A member's logit of the gold option minus the mean of the others.
+    """Compute each member's logit of the gold option minus the mean of the other options.
 
     >>> logit_differences(np.array([[[3.0, 1.0, 0.0]]]), np.array([0])).tolist()
     [[2.5]]

@@ -2,7 +2,7 @@
 
 Means have the interval of Student's t after Hall's transformation for skewness (1992, *On the Removal of Skewness by
 Transformation*, J. R. Statist. Soc. B 54), on neither side shorter than Student's own; scipy's intervals do not correct
-for skewness. `tests/calibration` measures how often it holds the truth.
+for skewness. `tests/calibration` measures its coverage.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from ..errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-# One value for each example or cluster; (low, high), `[*rest]`: arrays, or numbers where there is nothing else.
+# One value for each example or cluster; (low, high), `[*rest]`: arrays, or numbers where `rest` is empty.
 Values = Float[np.ndarray, "example *rest"]
 Ends = tuple[Any, Any]
 
 LEVEL = 0.95
-# Fewer independent examples (rows, texts, tasks, models) have no interval. From 8 on, 95 % intervals of means hold the
-# truth in 94 % for log-normal rows (the percentile bootstrap: 77 %), and in 95 % or more for rows without such a tail.
+# Fewer independent examples (rows, texts, tasks, models) have no interval. From 8 on, 95 % intervals of means cover the
+# truth in 94 % for log-normal rows (percentile bootstrap: 77 %), and in 95 % or more without such a tail.
 LEAST = 8
 # The columns of an estimate: its name, and the name with these.
 ENDS = ("", "_low", "_high")
 Kind = Literal["mean", "share", "difference"]
-# What RunningMean adds up next to the total, Σ count^a · value^b: all that the third moment of a ratio needs.
+# Sums that RunningMean keeps next to the total, Σ count^a · value^b: all that the third moment of a ratio needs.
 _POWERS = ((1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (0, 2), (1, 2), (0, 3))
 
 
 def interval_note(count: int, over: str = "rows", confidence_level: float = LEVEL) -> str:
-    """What the `_low` and `_high` of a table are, or why they are empty, for its `attrs`.
+    """Describe a table's `_low` and `_high`, or why they are empty, for its `attrs`.
 
     >>> interval_note(3, "texts")
     'no intervals: 3 texts, and an interval needs at least 8'
@@ -47,11 +47,11 @@ def interval_note(count: int, over: str = "rows", confidence_level: float = LEVE
 
 
 class Estimate(NamedTuple):
-    """A number, or an array of them, with the ends of its interval.
+    """A number, or an array of them, with an interval.
 
     Attributes:
-        value, low, high: In the unit of what was estimated, `[*rest]`; the ends are NaN for too few examples.
-        n, over: How many independent examples the interval is over, and what they are: "rows", "texts", "models".
+        value, low, high: In the unit of the quantity, `[*rest]`; the ends are NaN for too few examples.
+        n, over: The number of independent examples behind the interval, and their kind: "rows", "texts", "models".
     """
 
     value: Any
@@ -62,7 +62,7 @@ class Estimate(NamedTuple):
 
     @property
     def excludes_zero(self) -> Any:
-        """Whether the interval leaves out 0: what does not is no whole to have shares of."""
+        """Whether the interval excludes 0. A total whose interval includes 0 has no shares."""
         return (self.low > 0) | (self.high < 0)
 
     def columns(self, name: str) -> dict[str, Any]:
@@ -79,21 +79,21 @@ def estimate(
     over: str = "rows",
     confidence_level: float = LEVEL,
 ) -> Estimate:
-    """Estimate a mean over examples, a share of them, or a paired difference of two shares, with its interval.
+    """Estimate a mean over examples, a share, or a paired difference of two shares, with its interval.
 
     Args:
-        values: `[example, *rest]`. NaN is an example without a value, which is left out ("mean" and "share").
+        values: `[example, *rest]`. NaN marks an example without a value, which is left out ("mean" and "share").
         kind: "mean": Student's interval after Hall's transformation, not below 0 where no value is. "share": how often
-            something holds; values lie between 0 and 1, and the interval is Wilson's. "difference": of two shares on
-            the same examples, such as an accuracy gained; values lie between −1 and 1, and the interval is Bonett and
-            Price's.
+            something holds; values lie between 0 and 1, and the interval is Wilson's. "difference": the difference of
+            two shares on the same examples, e.g. a gain in accuracy; values lie between −1 and 1, and the interval is
+            Bonett and Price's.
         counts: The number of tokens behind each example, broadcast against `values`, which are then sums over these
-            tokens: the estimate is Σ values / Σ counts, and examples (texts) are what is independent.
-        clusters: Which cluster each example belongs to, where examples of one cluster are not independent: their sums
-            and counts are taken first.
-        over: What is independent, for the note of a table.
+            tokens. The estimate is Σ values / Σ counts, and examples (texts) are the independent units.
+        clusters: The cluster of each example, where examples of one cluster are not independent: their sums and counts
+            are formed first.
+        over: The kind of independent unit, for the note of a table.
 
-    Raises InputError for no examples, and for both counts and clusters.
+    Raises InputError where there are no examples, and where both counts and clusters are given.
 
     >>> estimate(np.arange(100.0)).value.item(), estimate(np.ones(8), "share").high.item()
     (49.5, 1.0)
@@ -126,11 +126,11 @@ def estimate_function(
     """Estimate a smooth function of means over examples (a ratio, a share, a cosine), with the jackknife's interval.
 
     Args:
-        function: Takes one array of means for each of `values`, `[row, *rest]`, and returns its value for each row;
-            NaN for an example is none. It is called once with the means over all examples, and once with those without
-            each example in turn.
+        function: Takes one array of means for each of `values`, `[row, *rest]`, and returns its value for each row; NaN
+            marks an example that does not count. It is called once with the means over all examples, and once with the
+            leave-one-out means.
         values: `[example, *rest]` each; sums over each example's tokens where `counts` is given, as in `estimate`.
-        within: Where the quantity lies by definition, such as (0, 1) for a share: so do its ends.
+        within: The range of the quantity by definition, e.g. (0, 1) for a share; it limits the ends.
 
     >>> x, y = np.random.default_rng(0).normal([5, 10], 1, (50, 2)).T
     >>> found = estimate_function(np.divide, y, x)
@@ -145,7 +145,7 @@ def estimate_function(
 
 
 def concatenate(estimates: Sequence[Estimate]) -> Estimate:
-    """Arrays of estimates over the same examples, one after the other."""
+    """Join arrays of estimates over the same examples."""
     value, low, high = (np.concatenate([found[end] for found in estimates]) for end in range(3))
     return estimates[0]._replace(value=value, low=low, high=high)
 
@@ -153,10 +153,10 @@ def concatenate(estimates: Sequence[Estimate]) -> Estimate:
 def estimates_frame(
     columns: Mapping[str, Any] | Sequence[Mapping[str, Any]], units: Mapping[str, str] | None = None, **attrs: Any
 ) -> pd.DataFrame:
-    """A frame of columns, or of records, in which each `Estimate` becomes three columns: value, `_low` and `_high`.
+    """Make a frame of columns, or of records; each `Estimate` becomes three columns: value, `_low` and `_high`.
 
-    `attrs` holds `units` by column (those of an estimate for all three), in `intervals` what the first estimate is over
-    (unless given), and `attrs` of the caller.
+    `attrs` holds `units` by column (an estimate's apply to all three), the caller's `attrs`, and in `intervals` what
+    the first estimate is over (unless given).
 
     >>> frame = estimates_frame({"layer": [0, 1], "norm": estimate(np.ones((8, 2)))}, {"norm": "logits"})
     >>> list(frame), frame.attrs["units"]["norm_low"], frame.attrs["intervals"]
@@ -180,7 +180,7 @@ def estimates_frame(
 
 
 def _sum_by_cluster(values: Values, clusters: Shaped[np.ndarray, " example"]) -> tuple[Values, Values]:
-    """(sums over each cluster's examples that have a value, how many of them there are)."""
+    """Return (sums over each cluster's examples that have a value, the number of such examples)."""
     names, number = np.unique(clusters, return_inverse=True)
     sums, counts = np.zeros((2, len(names), *values.shape[1:]))
     known = np.isfinite(values)
@@ -190,9 +190,9 @@ def _sum_by_cluster(values: Values, clusters: Shaped[np.ndarray, " example"]) ->
 
 
 def leave_one_out(sums: Values, counts: np.ndarray | None = None) -> Values:
-    """The mean over all examples but one, for each example in turn, as `jackknife` takes it.
+    """Average all examples but one, for each example in turn, as input to `jackknife`.
 
-    `counts` (broadcast against `sums`) makes it a ratio of sums; NaN for what has no count, and is not an example.
+    `counts` (broadcast against `sums`) makes it a ratio of sums; NaN marks an example that has no count.
     """
     if counts is None:
         return (sums.sum(0) - sums) / max(1, len(sums) - 1)
@@ -203,12 +203,12 @@ def leave_one_out(sums: Values, counts: np.ndarray | None = None) -> Values:
 def jackknife(
     estimate: Any, left_out: Values, confidence_level: float = LEVEL, within: tuple[float, float] = (-np.inf, np.inf)
 ) -> Ends:
-    """(low, high) of a smooth function of means (a ratio, a share, a cosine); NaN for fewer than `LEAST` examples.
+    """Return (low, high) of a smooth function of means (a ratio, a share, a cosine); NaN below `LEAST` examples.
 
     Args:
-        estimate, left_out: The function of the means over all examples, `[*rest]`; the same without each example in
-            turn, `[example, *rest]`, NaN for what is not an example.
-        within: Where the quantity lies by definition, such as (0, 1) for a share: so do its ends.
+        estimate, left_out: The function of the means over all examples, `[*rest]`, and of the leave-one-out means,
+            `[example, *rest]`; NaN marks an example that does not count.
+        within: The range of the quantity by definition, e.g. (0, 1) for a share; it limits the ends.
 
     >>> x, y = np.random.default_rng(0).normal([5, 10], 1, (50, 2)).T
     >>> low, high = jackknife(y.mean() / x.mean(), leave_one_out(y) / leave_one_out(x))
@@ -228,7 +228,7 @@ def jackknife(
 
 
 def _mean_of_sums(sums: Values, counts: np.ndarray, confidence_level: float) -> tuple[Any, Any, Any]:
-    """(Σ sums / Σ counts, low, high); NaN where there is no token. Where no sum is below 0, neither is the interval."""
+    """Return (Σ sums / Σ counts, low, high), NaN without tokens. If no sum is negative, neither is the interval."""
     counts = np.broadcast_to(counts, sums.shape)
     total = counts.sum(0)
     mean = np.divide(sums.sum(0), total, out=np.full(sums.shape[1:], np.nan), where=total > 0)
@@ -237,10 +237,10 @@ def _mean_of_sums(sums: Values, counts: np.ndarray, confidence_level: float) -> 
 
 
 def _share_of_sums(sums: Values, counts: np.ndarray, confidence_level: float) -> tuple[Any, Any, Any]:
-    """The same for the share of tokens that something holds of, which lies between 0 and 1.
+    """Return the same for the share of tokens for which something holds, between 0 and 1.
 
-    Where a cluster's tokens all agree, in every cluster, these are trials of one event: the interval is Wilson's, and
-    not empty where all clusters agree. Clusters of different sizes count as (Σ counts)² / Σ counts² trials.
+    Where the tokens of every cluster all agree, clusters are trials of one event: the interval is Wilson's, and not
+    empty where all clusters agree. Clusters of different sizes count as (Σ counts)² / Σ counts² trials.
     """
     mean, low, high = _mean_of_sums(sums, counts, confidence_level)
     counts = np.broadcast_to(counts, sums.shape).astype(np.float64)
@@ -251,25 +251,25 @@ def _share_of_sums(sums: Values, counts: np.ndarray, confidence_level: float) ->
 
 
 def _ends(estimate: Any, count: Any, second: Any, third: Any, confidence_level: float) -> Ends:
-    """The interval from the moments of each example's influence on the estimate, about their mean."""
+    """Compute the interval from the moments of each example's influence on the estimate, about their mean."""
     with np.errstate(invalid="ignore", divide="ignore"):
         quantile = np.where(count >= LEAST, stdtrit(count - 1, 0.5 + confidence_level / 2), np.nan)
         error = np.sqrt(second / (count - 1))
-        # Few examples of a skewed quantity rarely hold its tail, so that their own skewness is too small: n / (n − 4).
+        # Few examples of a skewed quantity rarely include its tail, so their own skewness is too small: n / (n − 4).
         skew = np.where(second > 0, third / second**1.5, 0.0) * count / (count - 4) / np.sqrt(count)
         above, below = (_untransformed(end, skew) for end in (quantile, -quantile))
         return estimate - error * np.maximum(above, quantile), estimate - error * np.minimum(below, -quantile)
 
 
 def _untransformed(y: Any, skew: Any) -> Any:
-    """The t at which Hall's t + At²/3 + A²t³/27 + A/6 is y."""
+    """Return the t at which Hall's t + At²/3 + A²t³/27 + A/6 equals y."""
     small = np.abs(skew) < 1e-5
     safe = np.where(small, 1.0, skew)
     return np.where(small, y - skew * (1 / 6 + y**2 / 3), 3 / safe * (np.cbrt(1 + safe * (y - safe / 6)) - 1))
 
 
 def interval(drawn: Float[np.ndarray, "draw *rest"], confidence_level: float = LEVEL) -> Ends:
-    """(low, high) percentiles over the draws that have a value, interpolated linearly; NaN where none has.
+    """Return (low, high) percentiles over draws with a value, interpolated linearly; NaN where none has one.
 
     >>> low, high = interval(np.arange(101.0), confidence_level=0.5)
     >>> float(low), float(high)
@@ -283,7 +283,7 @@ def interval(drawn: Float[np.ndarray, "draw *rest"], confidence_level: float = L
 
 
 class RunningMean:
-    """The estimate of a mean over clusters, from running sums only: the interval is that of the linearized ratio.
+    """A running estimate of a mean over clusters from sums alone; the interval is that of the linearized ratio.
 
     >>> mean = RunningMean()
     >>> for values in ([1.0, 2.0], [3.0], [2.0, 2.0, 2.0]):
@@ -302,7 +302,7 @@ class RunningMean:
         self._negative: np.ndarray = np.zeros((), dtype=bool)
 
     def add(self, sums: Any, count: int) -> None:
-        """One cluster: the sums of its values, any shape, and how many there were."""
+        """Add one cluster: the sums of its values, of any shape, and their number."""
         if count == 0:
             return
         sums = np.asarray(sums, dtype=np.float64)
@@ -313,7 +313,7 @@ class RunningMean:
         self._add(np.ones(()), sums, {(a, b): float(count) ** a * powers[b] for a, b in _POWERS}, sums < 0)
 
     def add_examples(self, values: Values) -> None:
-        """Several clusters of one value each, those without one (NaN) left out: independent examples."""
+        """Add several clusters of one value each: independent examples. Those without a value (NaN) are left out."""
         known = np.isfinite(values)
         counts, total = known.sum(0).astype(np.float64), np.where(known, values, 0.0).sum(0, dtype=np.float64)
         if not self.clusters.any():
@@ -331,7 +331,7 @@ class RunningMean:
 
     @property
     def count(self) -> np.ndarray:
-        """How many tokens."""
+        """The number of tokens."""
         return np.asarray(self._sums[1, 0])
 
     @property
@@ -341,15 +341,15 @@ class RunningMean:
             return np.asarray(self.total / self.count)
 
     def interval(self, confidence_level: float = LEVEL) -> Ends:
-        """(low, high) of the mean; NaN for fewer than `LEAST` clusters, not below 0 where no cluster's sum is."""
+        """Return (low, high) of the mean; NaN below `LEAST` clusters, not negative where no cluster's sum is."""
         n, count, s = self.clusters, self.count, self._sums
         with np.errstate(invalid="ignore", divide="ignore"):
             ratio = self.mean - self._origin
             # A cluster's influence is n/count · (sum − ratio · count); moments of these, about their mean, 0.
             second = s[0, 2] - 2 * ratio * s[1, 1] + ratio**2 * s[2, 0]
             third = s[0, 3] - 3 * ratio * s[1, 2] + 3 * ratio**2 * s[2, 1] - ratio**3 * s[3, 0]
-            # A long text pulls the mean to itself, which hides how far it lies off: the jackknife's weights,
-            # (1 − 1/n)² / (1 − its share)², to first order.
+            # A long text pulls the mean towards itself, which hides its distance: the jackknife's weights, (1 − 1/n)² /
+            # (1 − its share)², to first order.
             leverage = s[1, 2] - 2 * ratio * s[2, 1] + ratio**2 * s[3, 0]
             second = np.maximum(second + 2 * (leverage / count - second / n), second)
             second, third = np.maximum(second, 0) * (n / count) ** 2 / n, third * (n / count) ** 3 / n
@@ -357,16 +357,16 @@ class RunningMean:
         return np.where(self._negative, low, np.maximum(low, 0.0)), high
 
     def estimate(self, kind: Kind = "mean", over: str = "rows", confidence_level: float = LEVEL) -> Estimate:
-        """The mean with its interval, or of a "share" with Wilson's, over what was added."""
+        """Return the mean with its interval, or a "share" with Wilson's, over everything added."""
         is_share = kind == "share"
         ends = wilson(self.total, self.count, confidence_level) if is_share else self.interval(confidence_level)
         return Estimate(self.mean, *ends, int(np.max(self.clusters, initial=0)), over)
 
 
 def _difference_of_sums(sums: Values, counts: np.ndarray, confidence_level: float) -> tuple[Any, Any, Any]:
-    """(the difference of two shares of the same tokens, low, high), Bonett and Price's (2012).
+    """Return (difference of two shares of the same tokens, low, high), by Bonett and Price (2012).
 
-    As if there were one more example won and one more lost: where two predictors differ in few rows, or in none, a
+    It acts as if there were one more example won and one more lost: where two predictors differ in few rows or none, a
     mean's interval is far too narrow or empty.
     """
     counts = np.broadcast_to(counts, sums.shape)
@@ -379,10 +379,10 @@ def _difference_of_sums(sums: Values, counts: np.ndarray, confidence_level: floa
 
 
 def wilson(hits: Any, trials: Any, confidence_level: float = LEVEL) -> tuple[Any, Any]:
-    """Wilson's score interval of a proportion; it stays inside [0, 1] and is not empty at 0 or 1.
+    """Wilson's score interval of a proportion, which stays inside [0, 1] and is not empty at 0 or 1.
 
-    It takes arrays, and parts of a hit (options that share the first place). Raises InputError for more hits than
-    trials, fewer than none, and no trials.
+    It takes arrays, and fractions of a hit (ties for first place). Raises InputError for more hits than trials,
+    negative hits, and no trials.
 
     >>> low, high = wilson(45, 50)
     >>> round(float(low), 3), round(float(high), 3)
@@ -395,5 +395,5 @@ def wilson(hits: Any, trials: Any, confidence_level: float = LEVEL) -> tuple[Any
     p = hits / trials
     center = (p + z**2 / (2 * trials)) / (1 + z**2 / trials)
     half = z / (1 + z**2 / trials) * np.sqrt(p * (1 - p) / trials + z**2 / (4 * trials**2))
-    # Rounding must not put an end beyond the share itself.
+    # Rounding must not move an end beyond the share itself.
     return np.clip(center - half, 0.0, p), np.clip(center + half, p, 1.0)

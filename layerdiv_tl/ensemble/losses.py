@@ -39,16 +39,16 @@ Group = Int[np.ndarray, " member"]
 # Members and target by the suffix of their columns: "", "_centered", "_shift".
 Gauges = dict[str, tuple[Members, Target]]
 
-# How the names of columns begin that are in the loss's unit.
+# Prefixes of the columns that are in the loss's unit.
 _MEASURED = ("bias", "diversity", "net", "loss", "zero_bias", "within", "between", "lowest", "highest", "entropy")
 
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """An ensemble's loss, and each member's bias and diversity; `zero_…` are those of a member with u = 0.
+    """An ensemble's loss, and each member's bias and diversity; `zero_…` belong to the zero baseline (u = 0).
 
-    The ensemble's bias and diversity are the means of its members'. `extras` is what only some losses have, by name:
-    of the ensemble `[example]`, or `[example, member]`.
+    The ensemble's bias and diversity are the means of its members'. `extras` holds by name the quantities that only
+    some losses have: the ensemble's `[example]`, or `[example, member]`.
     """
 
     losses: OfEnsemble
@@ -64,19 +64,19 @@ class Terms:
 
 
 class LacksQuantityError(InputError, AttributeError):
-    """A loss was asked for what it does not have; an AttributeError too, so that `hasattr` is False."""
+    """Raised for a quantity that a loss does not have; also an AttributeError, so that `hasattr` is False."""
 
 
 class Loss(ABC):
-    """A loss of an ensemble: its terms per example, in float64, and what only this loss has.
+    """A loss of an ensemble: its terms per example in float64, and the quantities that only this loss has.
 
     Attributes:
-        name, unit, is_exact: What `decompose(loss=…)` calls it, the unit of loss and bias, and whether loss = bias −
+        name, unit, is_exact: Its name in `decompose(loss=…)`, the unit of loss and bias, and whether loss = bias −
             diversity holds.
-        offers: What not every loss has: the argument `tau`, the names of `extras`, the methods `nested`, `tradeoff` and
+        offers: Optional features: the argument `tau`, the names of `extras`, the methods `nested`, `tradeoff` and
             `bounds`, the parts `centered` and `shift`.
         additive: Extras `[example, member]` that add up to the ensemble's; others are averaged over members.
-        column_units: Units other than `unit`, by how a column's name begins.
+        column_units: Units other than `unit`, by a prefix of the column's name.
         compares_probabilities: The target is a distribution over options, not logits.
     """
 
@@ -90,22 +90,22 @@ class Loss(ABC):
 
     @abstractmethod
     def terms(self, u: Members, t: Target, tau: float) -> Terms:
-        """Loss, biases and diversities; predictions are softmax(tau × logits), the ensemble's as each loss says."""
+        """Compute loss, biases and diversities; predictions are softmax(tau × logits)."""
 
     def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
-        """More columns of the tables, by name: of the ensemble `[example]`, or `[example, member]`."""
+        """Return further columns of the tables, by name: the ensemble's `[example]`, or `[example, member]`."""
         return {}
 
     def module_extras(self, u: Members, is_in: Float[np.ndarray, "module member"]) -> dict[str, np.ndarray]:
-        """What else this loss has of a module, `[example, module]`, that is not made of its members' extras."""
+        """Return a module's further quantities, `[example, module]`, that are not made of its members' extras."""
         return {}
 
     def nested(self, u: Members, t: Target, group: Group) -> tuple[OfEnsemble, dict[str, PerGroup]]:
-        """(loss of the coarser ensemble; bias, within, between): loss = mean_g (bias − within − between)_g."""
+        """Return (loss of the coarser ensemble; bias, within, between): loss = mean_g (bias − within − between)_g."""
         raise NotImplementedError(f"{self.name} offers 'nested' without having it")
 
     def default_tau(self, count: int) -> float:
-        """The factor on logits where none is given, for so many members."""
+        """Return the default temperature on logits for this many members."""
         return 1.0
 
     def require(self, quantity: str) -> None:
@@ -115,7 +115,7 @@ class Loss(ABC):
             raise LacksQuantityError(f"loss={self.name!r} has no {quantity!r}: decompose with loss={owners}.")
 
     def unit_of(self, column: str) -> str | None:
-        """The unit of a table's column; None for what has none."""
+        """Return the unit of a table's column, or None."""
         if "_share" in column or column.startswith(("accuracy", "share", "active")):
             return "share"
         if column.startswith("cosine"):
@@ -126,7 +126,7 @@ class Loss(ABC):
         return named or (self.unit if column.startswith((*_MEASURED, "model_loss", "combiner_gap")) else None)
 
     def equation(self, loss: float, bias: float, diversity: float, zero_bias: float, gap: float) -> str:
-        """The three terms as a decomposition's repr shows them."""
+        """Format the three terms for a decomposition's repr."""
         return f"loss {loss:.4g} = bias {bias:.4g} − diversity {diversity:.4g}; gap {gap:.0e}"
 
 
@@ -142,7 +142,7 @@ class SquaredError(Loss):
     offers = ("centered", "shift", "diversity_logit", "coherence", "nested", "tradeoff", "bounds")
 
     def terms(self, u: Members, t: Target, tau: float = 1.0) -> Terms:
-        """In logits²."""
+        """Compute the terms in logits²."""
         mean = u.mean(1)
         return Terms(
             losses=((t - mean) ** 2).mean(1),
@@ -158,15 +158,15 @@ class SquaredError(Loss):
         return {"diversity_logit": u.shape[1] ** 2 * terms.diversities, "coherence": coherence[:, 0]}
 
     def module_extras(self, u: Members, is_in: Float[np.ndarray, "module member"]) -> dict[str, np.ndarray]:
-        """The coherence of each module."""
+        """Compute the coherence of each module."""
         sums = np.einsum("nmk,sm->nsk", u, is_in, optimize=True)
         return {"coherence": ratio(mean_square(sums), mean_square(u) @ is_in.T)}
 
     def nested(self, u: Members, t: Target, group: Group) -> tuple[OfEnsemble, dict[str, PerGroup]]:
-        """In logits²; `within_unscaled` and `between_unscaled` split the diversity of the leaves as they are.
+        """Compute in logits²; `within_unscaled` and `between_unscaled` split the diversity of the unscaled leaves.
 
-        The leaves of a group sum to its member a_g of the coarser ensemble: n_g u_h is what leaf h alone predicts for
-        a_g. The unscaled terms have weights n_g/N.
+        The leaves of a group sum to its member a_g of the coarser ensemble, and n_g u_h is what leaf h alone predicts
+        for a_g. The unscaled terms have weights n_g/N.
         """
         counts, sums = np.bincount(group).astype(np.float64), sum_by_group(u, group)
         coarse_mean, means, leaves = sums.mean(1, keepdims=True), sums / counts[:, None], counts[group][:, None] * u
@@ -183,9 +183,9 @@ class SquaredError(Loss):
 class PaperForm(Loss):
     """Eq. 14: loss and bias between probabilities, softmax(ū) and softmax(u_i), diversity between logits.
 
-    The units do not agree, so loss = bias − diversity does not hold; `mismatch` says by how much. softmax(ū) is nearly
-    uniform, so read loss and bias next to `zero_bias`, the uniform predictor's loss (0.25, 0.2222, 0.1875 for 2, 3, 4
-    options). Tables of the paper show loss and bias × 100.
+    The units differ, so loss = bias − diversity does not hold; `mismatch` is the difference. softmax(ū) is nearly
+    uniform, so compare loss and bias with `zero_bias`, the uniform predictor's loss (0.25, 0.2222, 0.1875 for 2, 3, 4
+    options). The paper's tables show loss and bias × 100.
     """
 
     name, unit = "paper", "probability²"
@@ -194,7 +194,7 @@ class PaperForm(Loss):
     column_units: ClassVar[dict[str, str]] = {"diversity": "logits²", "mismatch": "probability² and logits²"}
 
     def terms(self, u: Members, t: Target, tau: float) -> Terms:
-        """Loss and biases in probability², diversities in logits²."""
+        """Compute loss and biases in probability², diversities in logits²."""
         return Terms(
             losses=((t - softmax(u.mean(1), 1)) ** 2).mean(1),
             biases=mean_square(t[:, None] - softmax(u, 2)),
@@ -205,7 +205,7 @@ class PaperForm(Loss):
         )
 
     def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
-        """Diversity's centered and shift part, |L|² × diversity, and mismatch = loss − (bias − diversity)."""
+        """Compute diversity's centered and shift parts, |L|² × diversity, and mismatch = loss − (bias − diversity)."""
         shift = u.mean(2, keepdims=True)
         diversity = terms.diversities.mean(1)
         return {
@@ -216,7 +216,7 @@ class PaperForm(Loss):
         }
 
     def equation(self, loss: float, bias: float, diversity: float, zero_bias: float, gap: float) -> str:
-        """As the paper's tables have it, which is not an equation."""
+        """Format as in the paper's tables, which is not an equation."""
         return (
             f"loss {100 * loss:.4g} and bias {100 * bias:.4g} in 100 × probability², uniform {100 * zero_bias:.4g}; "
             f"diversity {diversity:.4g} in logits²; two units, so bias − diversity is not the loss"
@@ -227,9 +227,9 @@ class CrossEntropy(Loss):
     """CE(t, p) = mean_i CE(t, q_i) − mean_i KL(p ‖ q_i), p = softmax(τū), q_i = softmax(τu_i); in nats.
 
     It holds because log p and mean_i log q_i differ by a number that is the same for all options. By default τ = |L|,
-    so that p is the model's own distribution over the options, before a soft-cap where there is one. Bias and
-    diversity depend on how finely the model is cut; `net_linear` does not, and heads add up to their attention:
-    loss = entropy + Σ net_linear.
+    so that p is the model's own distribution over the options, before any soft-cap. Bias and diversity depend on how
+    finely the model is decomposed. `net_linear` does not, and heads add up to their attention: loss = entropy + Σ
+    net_linear.
     """
 
     name, unit = "cross_entropy", "nats"
@@ -237,11 +237,11 @@ class CrossEntropy(Loss):
     additive = ("net_linear",)
 
     def default_tau(self, count: int) -> float:
-        """|L|."""
+        """Return |L|."""
         return float(count)
 
     def terms(self, u: Members, t: Target, tau: float) -> Terms:
-        """In nats."""
+        """Compute the terms in nats."""
         log_p, log_q = log_softmax(tau * u.mean(1), 1), log_softmax(tau * u, 2)
         return Terms(
             losses=-(t * log_p).sum(1),
@@ -258,7 +258,7 @@ class CrossEntropy(Loss):
         return {"entropy": -(p * log_p).sum(1), "net_linear": tau / u.shape[1] * ((p - t)[:, None] * u).sum(2)}
 
     def nested(self, u: Members, t: Target, group: Group) -> tuple[OfEnsemble, dict[str, PerGroup]]:
-        """In nats: q_h = softmax(L n_g u_h), q_g = softmax(L a_g), p = softmax(Σu), with L groups."""
+        """Compute in nats: q_h = softmax(L n_g u_h), q_g = softmax(L a_g), p = softmax(Σu), with L groups."""
         counts, sums = np.bincount(group).astype(np.float64), sum_by_group(u, group)
         log_p = log_softmax(len(counts) * sums.mean(1), 1)[:, None]
         log_group = log_softmax(len(counts) * sums, 2)
@@ -274,22 +274,22 @@ class CrossEntropy(Loss):
 class Brier(Loss):
     """Eq. 14 made exact: mean_k (t−q̄)² = mean_i mean_k (t−q_i)² − mean_i mean_k (q̄−q_i)², q_i = softmax(τu_i).
 
-    The ensemble is q̄, the mean of the members' distributions (τ = 1 by default, where the bias is Eq. 14's), and not
-    the model's own softmax(Σu), their geometric mean; that one's loss is `model_loss`.
+    The ensemble is q̄, the mean of the members' distributions (τ = 1 by default, where the bias is Eq. 14's). It is not
+    the model's own softmax(Σu), their geometric mean, whose loss is `model_loss`.
     """
 
     name, unit = "brier", "probability²"
     offers = ("tau", "model_loss", "combiner_gap")
 
     def terms(self, u: Members, t: Target, tau: float) -> Terms:
-        """In probability²."""
+        """Compute the terms in probability²."""
         q = softmax(tau * u, 2)
         zero = {"zero_biases": t, "zero_diversities": q.mean(1)}
         uniform = {name: ((x - 1 / u.shape[2]) ** 2).mean(1) for name, x in zero.items()}
         return replace(SquaredError().terms(q, t), **uniform)
 
     def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
-        """The Brier loss of softmax(Σu), and what it costs to multiply members instead of averaging them."""
+        """Compute the Brier loss of softmax(Σu), and the cost of multiplying members instead of averaging them."""
         model_loss = ((t - softmax(u.sum(1), 1)) ** 2).mean(1)
         return {"model_loss": model_loss, "combiner_gap": model_loss - terms.losses}
 
@@ -298,9 +298,9 @@ LOSSES: dict[str, Loss] = {loss.name: loss for loss in (SquaredError(), PaperFor
 
 
 def split_gauges(loss: Loss, u: Members, t: Target) -> Gauges:
-    """Members and target by the suffix of their columns: raw, and where the loss has gauges `_centered` and `_shift`.
+    """Split members and target by column suffix: raw, and for a loss with gauges `_centered` and `_shift`.
 
-    The shift is what all options have in common (it has one option for all); raw is the sum of the two.
+    The shift is the part common to all options (it has one option for all); raw is the sum of the two.
     """
     if "centered" not in loss.offers:
         return {"": (u, t)}
@@ -309,7 +309,7 @@ def split_gauges(loss: Loss, u: Members, t: Target) -> Gauges:
 
 
 def measure(loss: Loss, gauges: Gauges, tau: float) -> dict[str, Terms]:
-    """The terms of each gauge; raw ones are the sums of the two parts, since raw − shift cancels."""
+    """Compute the terms of each gauge; raw ones are sums of the two parts, since raw − shift cancels."""
     found = {suffix: loss.terms(*part, tau) for suffix, part in gauges.items() if suffix or len(gauges) == 1}
     if len(gauges) > 1:
         found = {"": found["_centered"] + found["_shift"]} | found
@@ -317,40 +317,40 @@ def measure(loss: Loss, gauges: Gauges, tau: float) -> dict[str, Terms]:
 
 
 def relative_gap(loss: float, bias: float, *diversities: float) -> float:
-    """|loss − (bias − Σ diversities)| relative to the largest of these."""
+    """Compute |loss − (bias − Σ diversities)| relative to the largest of these."""
     scale = max(map(abs, (loss, bias, *diversities, np.finfo(float).tiny)))
     return abs(loss - (bias - sum(diversities))) / scale
 
 
 def mean_square(x: Members) -> PerMember:
-    """mean_k x²; for few options several times faster than numpy's own mean over a short last axis."""
+    """Compute mean_k x²; for few options several times faster than numpy's mean over a short last axis."""
     return np.einsum("nmk,nmk->nm", x, x) / x.shape[2]
 
 
 def ratio(part: Any, whole: Any) -> np.ndarray:
-    """part / whole, broadcast; NaN where the whole is not above 0."""
+    """Compute part / whole, broadcast; NaN where the whole is not above 0."""
     return np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, np.nan), where=whole > 0)
 
 
 def mean_of(values: Float[np.ndarray, "example *rest"]) -> np.ndarray:
-    """The mean over the examples that have a value; NaN where none has."""
+    """Average over the examples that have a value; NaN where none has."""
     known = np.isfinite(values)
     return ratio(np.where(known, values, 0.0).sum(0), known.sum(0))
 
 
 def group_numbers(names: Sequence[object]) -> tuple[list, Group]:
-    """(distinct names in order, the number of each member's)."""
+    """Return (distinct names in order, the number of each member's)."""
     number: dict[object, int] = {}
     group = [number.setdefault(name, len(number)) for name in names]
     return list(number), np.array(group, dtype=np.int64)
 
 
 def sum_by_group(x: Members | PerMember, group: Group) -> np.ndarray:
-    """`[example, group, *rest]`; there may be tens of thousands of groups (every neuron's repeats)."""
+    """Sum to `[example, group, *rest]`; there may be tens of thousands of groups (every neuron's repeats)."""
     order = np.argsort(group, kind="stable")
     return np.add.reduceat(x[:, order], np.searchsorted(group[order], np.arange(group.max() + 1)), axis=1)
 
 
 def mean_by_group(x: PerMember, group: Group) -> PerGroup:
-    """Means over the members of each group."""
+    """Average over the members of each group."""
     return sum_by_group(x, group) / np.bincount(group).astype(np.float64)

@@ -1,8 +1,8 @@
-"""Permutation tests over models: is a model's curve related to its own other curve, or to that of any such model?
+"""Permutation tests over models: is a model's curve related to its own other curve, or equally to any model's?
 
-What all models share (a late rise, a jump at the last layer, drift) correlates any two curves, so a test within one
-model cannot distinguish it from a relation. Here models are permuted within those of equal depth: without a relation
-every permutation is as likely as the data, whatever the curves' shape and however the tasks of a model correlate.
+Trends that all models share (a late rise, a jump at the last layer, drift) correlate any two curves, so a test within
+one model cannot distinguish them from a relation. Here models are permuted among those of equal depth: without a
+relation every permutation is as likely as the data, however the curves are shaped and a model's tasks correlate.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ..errors import InputError
 from .intervals import LEAST
 from .losses import group_numbers, ratio
 
-# For every permutation the model whose other curve each model gets.
+# For every permutation, the model whose other curve each model is paired with.
 Ways = Int[np.ndarray, "permutation model"]
-# A two-sided p reaches 0.05 from so many permutations on.
+# The smallest number of permutations with which a two-sided p reaches 0.05.
 LEAST_PERMUTATIONS = 40
 
 
 def cluster_numbers(models: Sequence[str], clusters: Mapping[str, Hashable] | None) -> Int[np.ndarray, " model"]:
-    """The number of each model's cluster, from 0. A model that `clusters` does not name is one of its own.
+    """Number each model's cluster from 0. A model that `clusters` does not name is a cluster of its own.
 
     >>> cluster_numbers(["a", "b", "c"], {"a": "shape", "c": "shape"}).tolist()
     [0, 1, 0]
@@ -40,9 +40,9 @@ def cluster_numbers(models: Sequence[str], clusters: Mapping[str, Hashable] | No
 
 
 def model_permutations(strata: Sequence[Hashable], n_resamples: int = 1000, seed: Any = 0) -> Ways:
-    """Permutations of models within strata; the first changes nothing. None where a p could not reach 0.05.
+    """Permute models within strata; the first permutation is the identity. None where no p could reach 0.05.
 
-    All of them if there are at most `n_resamples`, else so many that are drawn.
+    Returns all permutations if there are at most `n_resamples`, else that many random ones.
 
     >>> model_permutations([24] * 3), model_permutations([24] * 5).shape, model_permutations([12, 16, 24, 32, 36])
     (array([], shape=(0, 3), dtype=int64), (120, 5), array([], shape=(0, 5), dtype=int64))
@@ -65,7 +65,7 @@ def model_permutations(strata: Sequence[Hashable], n_resamples: int = 1000, seed
 
 
 def strata_of(lengths: Sequence[Hashable], products: Float[np.ndarray, "model model"]) -> list[Hashable]:
-    """Within which models swap: those of one length whose products are all known; who lacks any swaps with none."""
+    """Return the stratum of each model: one length, all products known; a model that lacks any is swapped with none."""
     strata = list(lengths)
     same = np.array([[a == b for b in lengths] for a in lengths], dtype=bool).reshape(len(strata), len(strata))
     while (missing := same & ~np.isfinite(products)).any():
@@ -76,14 +76,14 @@ def strata_of(lengths: Sequence[Hashable], products: Float[np.ndarray, "model mo
 
 
 def permuted_sums(products: Float[np.ndarray, "model model"], ways: Ways) -> Float[np.ndarray, " permutation"]:
-    """Σ_m products[m, way[m]] for every permutation; [m, n] holds what m's one curve has of n's other."""
+    """Compute Σ_m products[m, way[m]] for every permutation; [m, n] pairs m's one curve with n's other."""
     return products[np.arange(len(products)), ways].sum(1)
 
 
 def permutation_p(drawn: Float[np.ndarray, " permutation"]) -> float:
-    """Two-sided p of a statistic that is about 0 where there is no relation; the first is what is observed.
+    """Two-sided p of a statistic that is about 0 where there is no relation; the first value is the observed one.
 
-    Twice the share of permutations that reach as far on the side of 0 where it lies. NaN without permutations.
+    It is twice the share of permutations at least as extreme on the observed side of 0. NaN without permutations.
 
     >>> permutation_p(np.array([2.0, 1.0, -3.0, 0.5]))
     0.5
@@ -91,7 +91,7 @@ def permutation_p(drawn: Float[np.ndarray, " permutation"]) -> float:
     if not len(drawn) or not np.isfinite(drawn[0]):
         return np.nan
     side = -1.0 if drawn[0] < 0 else 1.0
-    # A permutation that repeats what was observed may differ from it in the last bits; one without a value may reach.
+    # A permutation that repeats the observed order may differ from it in the last bits; one without a value counts.
     reached = ~(side * drawn < side * drawn[0] - 1e-9 * max(1.0, abs(float(drawn[0]))))
     return min(1.0, 2 * float(reached.sum()) / len(drawn))
 
@@ -99,7 +99,7 @@ def permutation_p(drawn: Float[np.ndarray, " permutation"]) -> float:
 def by_cluster(
     products: Float[np.ndarray, "model model *rest"], number: Int[np.ndarray, " model"]
 ) -> Float[np.ndarray, "cluster cluster *rest"]:
-    """Means over the pairs of models of two clusters that have a value; NaN where none has."""
+    """Average over the pairs of models of two clusters that have a value; NaN where none has."""
     known = np.isfinite(products)
     member = (number == np.unique(number)[:, None]).astype(float)
     pooled = "cm,mn...,dn->cd..."
@@ -110,10 +110,10 @@ def by_cluster(
 def over_models(
     estimate: float, left_out: Float[np.ndarray, " cluster"], confidence_level: float
 ) -> tuple[float, float]:
-    """(low, high) by the jackknife over models with Student's t; NaN for fewer than `LEAST`.
+    """Return (low, high) by the jackknife over models with Student's t; NaN below `LEAST` models.
 
     Args:
-        left_out: The estimate without each model (or cluster of models) in turn. Of a mean this is Student's own
+        left_out: The leave-one-out estimates over models (or clusters of models). For a mean this is Student's own
             interval.
 
     >>> round(over_models(4.5, (36 - np.arange(1.0, 9.0)) / 7, 0.95)[0], 3)

@@ -1,4 +1,4 @@
-"""Component re-weighting: turn components down or up, from a few labeled rows (Chang et al. 2024)."""
+"""Component re-weighting: scale components from a few labeled rows (Chang et al. 2024)."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-# Nats above the minimum at which the search may end, and how often it is taken up again at most.
+# Distance to the minimum, in nats, at which the search may stop, and the largest number of restarts.
 ENOUGH = 1e-7
 RESTARTS = 20
 
 
 @dataclass(frozen=True, eq=False)
 class Reweighting(Result):
-    """Weights of components, learned from some rows and judged by the others. Made by `reweight`.
+    """Weights of components, fitted on some rows and evaluated on the others. Made by `reweight`.
 
     Attributes:
-        weights, components: `[member]`, and the members' names: the logits become Σ_i w_i u_i. 1 is the model itself, 0
-            zero-ablates.
-        before, after: Logits of all examples `[example, option]`, as they were and re-weighted; before a soft-cap.
-        gold, is_train: The gold option's index `[example]`, and whether the example was learned from.
+        weights, components: `[member]`, and the members' names: the logits become Σ_i w_i u_i. 1 keeps a component, 0
+            zero-ablates it.
+        before, after: Logits of all examples `[example, option]`, original and re-weighted; before a soft-cap.
+        gold, is_train: The gold option's index `[example]`, and whether the example was used for training.
         l1, prior_weight, max_weight, seed: As given.
         gap: The objective is at most this far above its minimum, in nats: a proof, from convexity.
         identity_gap, soft_cap: As in `Contributions`; None for an array.
@@ -76,12 +76,12 @@ class Reweighting(Result):
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
-        """Held-out rows only, one row per predictor: accuracy, cross-entropy in nats, what is gained over the model.
+        """One row per predictor on held-out rows only: accuracy, cross-entropy in nats, and gains over the model.
 
         Predictors: `model` (all weights 1), `reweighted`, `majority` (the training rows' label frequencies, add-one
-        smoothed) and `uniform`. An accuracy's interval is Wilson's; a gain's is paired (above 0 is better);
-        cross-entropies have none for fewer than 8 rows. They hold for these training rows, so vary `seed`. Options that
-        share the first place share the hit.
+        smoothed) and `uniform`. An accuracy's interval is Wilson's; a gain's is paired (positive is better);
+        cross-entropies have none for fewer than 8 rows. The intervals hold for these training rows, so vary `seed`.
+        Options that tie for first place share the hit.
         """
 
         held_out = ~self.is_train
@@ -97,7 +97,7 @@ class Reweighting(Result):
         for name in predictors:
             own, gain = correct[name], correct[name] - correct["model"]
             gained = estimate(gain, "difference")
-            if name == "model":  # against itself: nothing, whatever the rows
+            if name == "model":  # compared with itself: zero on any rows
                 gained = gained._replace(low=0.0, high=0.0)
             row = {"predictor": name, "rows": len(own), "accuracy": estimate(own, "share"), "accuracy_gain": gained}
             row |= {"cross_entropy": estimate(nats[name]), "cross_entropy_gain": estimate(nats["model"] - nats[name])}
@@ -120,7 +120,7 @@ class Reweighting(Result):
         return frame
 
     def apply(self, ensemble: EnsembleLike) -> Float[np.ndarray, "example option"]:
-        """Re-weighted logits `[example, option]` of other rows: contributions of the same components, or an array.
+        """Re-weight other rows' logits to `[example, option]`: contributions of the same components, or an array.
 
         Raises InputError for other components.
         """
@@ -152,16 +152,16 @@ def reweight(
     components: Sequence[str | Component] | None = None,
     seed: int = 0,
 ) -> Reweighting:
-    """Weights 0 ≤ w_i ≤ `max_weight` that minimize mean CE(softmax(Σ_i w_i u_i)) + l1 · Σ_i |w_i − prior_weight|.
+    """Fit weights 0 ≤ w_i ≤ `max_weight` that minimize mean CE(softmax(Σ_i w_i u_i)) + l1 · Σ_i |w_i − prior_weight|.
 
     Args:
         ensemble, labels, components: As in `decompose`.
-        train: The rows to learn from: how many (24 as in the paper), a share between 0 and 1 (both drawn at random by
-            `seed`), or the rows' indices. All others are held out.
+        train: The training rows: their number (24 as in the paper), a share between 0 and 1 (both drawn at random by
+            `seed`), or the rows' indices. All other rows are held out.
         l1: Nats per unit of weight: a component moves only where the training rows save more than this.
-        prior_weight, max_weight: What weights are drawn to, and where they are clipped. By default a component is left
-            alone (w = 1) unless the rows speak against it, and can only be turned down; large l1 gives the model back.
-            Chang et al.'s code draws to 0 (`prior_weight=0.0`), so that large l1 zero-ablates everything, and stops
+        prior_weight, max_weight: The values that weights shrink to and are clipped at. By default a component is left
+            alone (w = 1) unless the rows contradict it, and can only be reduced; large l1 returns the model itself.
+            Chang et al.'s code shrinks to 0 (`prior_weight=0.0`), so that large l1 zero-ablates everything, and stops
             early; `max_weight=inf` lets weights grow.
 
     Convex, and solved to its minimum; `gap` bounds what is left. Raises InputError for what `decompose`
@@ -212,19 +212,19 @@ def reweight(
 def _solve(
     u: Members, gold: Int[np.ndarray, " example"], l1: float, prior_weight: float, max_weight: float
 ) -> tuple[Float[np.ndarray, " member"], float]:
-    """(weights, a bound on how far the objective is above its minimum, in nats).
+    """Return (weights, a bound on the objective's distance from its minimum, in nats).
 
-    w = prior + up − down, 0 ≤ up ≤ max − prior, 0 ≤ down ≤ prior, turns l1 · |w − prior| into the linear
-    l1 · (up + down). What is left is smooth with bounds, for scipy's L-BFGS-B.
+    w = prior + up − down, 0 ≤ up ≤ max − prior, 0 ≤ down ≤ prior, turns l1 · |w − prior| into the linear l1 · (up +
+    down). The remaining problem is smooth with bounds, for scipy's L-BFGS-B.
     """
-    # Centered over options: a softmax sees no shift, and shifts are most of what a contribution is.
+    # Centered over options: a softmax ignores shifts, and shifts are most of a contribution.
     centered = (u - u.mean(2, keepdims=True)).transpose(0, 2, 1)
     count, options, members = centered.shape
     target = np.eye(options)[gold]
     size = np.sqrt((centered**2).mean((0, 1)))
     reach = np.stack([np.full(members, max_weight - prior_weight), np.full(members, prior_weight)]) * size
     side, member = np.nonzero(reach > 0)
-    # One column for each variable, in units of its member's own spread: these differ by orders of magnitude.
+    # One column per variable, in units of its member's own spread, because these differ by orders of magnitude.
     columns = centered[:, :, member] / size[member] * np.where(side == 0, 1.0, -1.0)
     start, price, top = prior_weight * centered.sum(2), l1 / size[member], reach[side, member]
 
@@ -242,7 +242,7 @@ def _solve(
 
     z, bounds = np.zeros_like(top), [(0.0, end) for end in top]
     limits = {"ftol": 1e-15, "gtol": 1e-12, "maxcor": 40, "maxiter": 5000, "maxfun": 20000}
-    for _ in range(RESTARTS):  # a restart forgets the curvature of far away, which helps ill-conditioned members
+    for _ in range(RESTARTS):  # a restart forgets distant curvature, which helps ill-conditioned members
         z = minimize(objective, z, jac=True, method="L-BFGS-B", bounds=bounds, options=limits).x
         if excess(z) < ENOUGH:
             break
@@ -252,7 +252,7 @@ def _solve(
 
 
 def _rows(train: Any, count: int, seed: int) -> Int[np.ndarray, " row"]:
-    """The rows to learn from."""
+    """Return the training rows."""
     whole_number("seed", seed, 0)
     if isinstance(train, bool | np.bool_) or not isinstance(train, Real):
         what = "a number of rows, a share between 0 and 1, or a list of row indices"

@@ -1,4 +1,4 @@
-"""Where each equation of arXiv 2505.24009 is computed; Theorems 2 and 3, exactly and as printed, are here.
+"""Locations of the equations of arXiv 2505.24009 in the code; Theorems 2 and 3, exact and as printed.
 
 | in the paper                            | here                                                       |
 |-----------------------------------------|------------------------------------------------------------|
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 def theorem_3(u: Members, t: Target, paper: bool = False) -> pd.DataFrame:
     """One row per summand: `term`, `formula`, its mean part of `bias` and of `diversity`.
 
-    Ω = v̄ + mean_i (m_i − m̄)² is what the two share. `paper`: Eq. 11 as printed, with m_t for m̄ in Ω and
-    without the target's own terms. The printed diversity is then too large by (m̄ − m_t)² for every target,
-    the printed bias by as much only for a target that is constant over options.
+    Ω = v̄ + mean_i (m_i − m̄)² is shared by both. `paper`: Eq. 11 as printed, with m_t for m̄ in Ω and without the
+    target's own terms. The printed diversity is then too large by (m̄ − m_t)² for every target, and the printed bias by
+    the same amount only for a target that is constant over options.
     """
     count = u.shape[1]
     member_means, target_mean = u.mean(2), t.mean(1)
@@ -65,7 +65,7 @@ def theorem_3(u: Members, t: Target, paper: bool = False) -> pd.DataFrame:
 
 
 def theorem_2(terms: Terms, components: Sequence[Component]) -> pd.DataFrame:
-    """(√bias − √MSE)² ≤ diversity ≤ (√bias + √MSE)², columns `lowest`, `highest`: of the ensemble and of each module.
+    """(√bias − √MSE)² ≤ diversity ≤ (√bias + √MSE)², columns `lowest`, `highest`, for the ensemble and each module.
 
     The whole ensemble's diversity is also at most its bias.
     """
@@ -75,7 +75,7 @@ def theorem_2(terms: Terms, components: Sequence[Component]) -> pd.DataFrame:
     is_ensemble = np.arange(is_in.shape[1]) == 0
 
     def lowest(bias: np.ndarray, loss: np.ndarray) -> np.ndarray:
-        # Rounding may leave less than nothing where all examples but one are 0.
+        # Rounding may leave a negative number where all examples but one are 0.
         return (np.sqrt(bias.clip(0)) - np.sqrt(loss.clip(0))) ** 2
 
     def highest(bias: np.ndarray, loss: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Ensembles, labels, targets and frames as users give them -> checked float64 numbers."""
+"""Turn ensembles, labels, targets and frames given by users into checked float64 numbers."""
 
 # ruff: noqa: D102 (the fields of `Ensemble` are described in `Contributions`)
 
@@ -20,13 +20,13 @@ from ..errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-# Squares of anything larger are no longer numbers.
+# Squares of larger numbers overflow.
 LARGEST = 1e100
 
 
 @runtime_checkable
 class Ensemble(Protocol):
-    """What is read of `Contributions`, whose fields these are: members with names, and their places in the stream."""
+    """The fields of `Contributions` that are used here: members with names, and their places in the stream."""
 
     @property
     def values(self) -> np.ndarray: ...
@@ -65,7 +65,7 @@ Labels = Sequence[int] | Sequence[str] | np.ndarray | None
 
 
 def as_ensemble(ensemble: EnsembleLike, components: Sequence[str | Component] | None = None) -> Ensemble:
-    """Contributions, or an array with `components` as names (`M0`, `M1`, … where there are none).
+    """Return contributions, or an array with `components` as names (`M0`, `M1`, … by default).
 
     Contributions to options of several tokens become parts of their log-likelihoods: see `Contributions.scores`.
 
@@ -102,7 +102,7 @@ def as_ensemble(ensemble: EnsembleLike, components: Sequence[str | Component] | 
 def gold_options(
     labels: Labels, shape: tuple[int, ...], options: tuple, name: str = "labels"
 ) -> Int[np.ndarray, " example"]:
-    """Labels, indices of options or their texts, as indices; the space around a text matters only to tell two apart.
+    """Turn labels, indices of options or their texts, into indices; spaces around a text only break ties.
 
     `name` is the argument's. Raises InputError for what names no option.
     """
@@ -135,7 +135,7 @@ def gold_options(
 def dense_target(target: Any, members: Ensemble, probabilities: bool) -> Float[np.ndarray, "example option"]:
     """A dense target `[example, option]`, in logits or in probabilities. Raises InputError for anything else.
 
-    Of another model's contributions these are its logits, or its probabilities, of the same options.
+    Another model's contributions become its logits, or its probabilities, over the same options.
     """
     n, _, k = members.values.shape
     if isinstance(target, Ensemble):
@@ -172,7 +172,7 @@ def numbers(x: Any, name: str, shape: str = "[example, member, option]") -> np.n
             x = (x if x.is_complex() else x.double()).numpy()
         array = np.asarray(x)
         is_masked = np.ma.is_masked(x)
-    except Exception as error:  # ragged lists, tensors without storage, and whatever else pretends to be an array
+    except Exception as error:  # ragged lists, tensors without storage, and other objects that are no array
         raise InputError(f"{name} is not an array of numbers ({error}): give {shape}.") from error
     if is_masked:
         raise InputError(f"{name} has masked entries: give numbers for all.")
@@ -191,7 +191,7 @@ def framed(frame: Any) -> pd.DataFrame:
 
 
 def checked(frame: pd.DataFrame, keys: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
-    """The columns asked for, `values` as float64 (NaN where a value is missing).
+    """Return the requested columns, `values` as float64 (NaN where a value is missing).
 
     Raises InputError for missing columns, no rows, rows without a key or with one that another row has,
     and for text where a number should be.

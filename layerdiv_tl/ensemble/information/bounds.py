@@ -43,11 +43,11 @@ def printed_fano(remaining: float, options: int) -> float:
 
 
 def hellman_raviv(remaining: float, options: int) -> float:
-    """H(Y|U)/2: the best rule errs at most so often (Hellman and Raviv 1970)."""
+    """H(Y|U)/2, an upper bound of the Bayes rule's error (Hellman and Raviv 1970)."""
     return remaining / 2
 
 
-# Name: the bound, which side it is on, and whether an information that is estimated from below keeps it valid.
+# Name: the bound, its side, and whether a lower bound of the information keeps it valid.
 _BOUNDS = {
     "fano_printed": (printed_fano, "lower", False),
     "fano": (fano, "lower", False),
@@ -57,12 +57,12 @@ _BOUNDS = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bounds(Result):
-    """Bounds of the error from an estimate of I(U; Y), and the errors observed. Made by `Information.bounds`.
+    """Bounds of the error from an estimate of I(U; Y), with the observed errors. Made by `Information.bounds`.
 
-    The estimate is variational: a lower bound of I, so H(Y|U) = H(Y) − I is estimated from above. That **keeps Hellman
-    and Raviv's upper bound valid and breaks Fano's lower one**, which would need I from above: members that hold more
-    than the classifier found may err less than "fano". Hellman-Raviv holds for the Bayes rule: a model's own answer
-    may exceed it, which is a finding and not an error.
+    The estimate is variational, a lower bound of I, so H(Y|U) = H(Y) − I is overestimated. That **keeps Hellman and
+    Raviv's upper bound valid and breaks Fano's lower one**, which would need an upper bound of I: members with more
+    information than the classifier found may err less than "fano". Hellman-Raviv holds for the Bayes rule: a model's
+    own answer may exceed it, which is a finding and not a mistake.
 
     Attributes:
         label_entropy, information, low, high: H(Y), and the variational I with its interval over unseen rows, in bits.
@@ -88,12 +88,12 @@ class Bounds(Result):
     def frame(self) -> pd.DataFrame:
         """One row per bound and per observed error, as shares of rows.
 
-        `bound` is lower or upper; `valid`: whether an I that is estimated from below keeps the bound (missing for
-        observations); `low`, `high` are those of I carried through, or Wilson's.
+        `bound` is lower or upper; `valid`: whether a lower bound of I keeps the bound (missing for observations); `low`
+        and `high` come from those of I, or are Wilson's.
         """
         import pandas as pd
 
-        # More information leaves less error, so that its high end gives the low one.
+        # More information means less error, so its high end gives the low one.
         remaining = self.label_entropy - np.clip([self.information, self.high, self.low], 0.0, self.label_entropy)
         rows: list[tuple[Any, ...]] = []
         for name, (bound, side, valid) in _BOUNDS.items():
@@ -108,7 +108,7 @@ class Bounds(Result):
 
     @property
     def statement(self) -> str:
-        """The bounds in one sentence or two."""
+        """The bounds in one or two sentences."""
         frame = self.frame().set_index("name")
         upper: Any = frame.loc["hellman_raviv"]
         observed = frame[frame["kind"] == "observed"]
@@ -127,7 +127,7 @@ class Bounds(Result):
 
 
 def bounds_of(i: Sample, confidence_level: float) -> Bounds:
-    """From the rows that the variational estimate's classifier has not seen."""
+    """Compute the bounds from rows held out from the variational estimate's classifier."""
     rows = i.classifier.joint_rows
     mean = float(rows.mean())
     error = normal_quantile(confidence_level) * float(rows.std(ddof=1)) / np.sqrt(len(rows))
@@ -139,5 +139,5 @@ def bounds_of(i: Sample, confidence_level: float) -> Bounds:
 
 
 def _percent(share: float) -> str:
-    """In three digits, so that small shares are not all 0.0%."""
+    """Format in three digits, so that small shares are not all 0.0%."""
     return f"{100 * share:.3g}%"

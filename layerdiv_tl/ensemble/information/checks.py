@@ -1,4 +1,4 @@
-"""Why an estimate may be wrong: it contradicts a variational bound, exceeds H(Y), or ranks hide differences."""
+"""Reasons why an estimate may be wrong: it contradicts a variational bound, exceeds H(Y), or ranks hide differences."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from .gaussian import Gaussian, normal_scores
 from .sample import Sample, one_hot
 from .variational import Variational, nonlinear_rows
 
-# One-sided: the bound exceeds a right estimate about one time in a hundred.
+# One-sided: by chance the bound exceeds a correct estimate about one time in a hundred.
 BOUND_Z = NormalDist().inv_cdf(0.99)
-# Bits that change no conclusion, by which two classifiers may differ for want of rows.
+# Bits that change no conclusion; two classifiers may differ by these where rows are few.
 NEGLIGIBLE = 0.02
-# Bits, and as many as the bound itself, by which an estimate lies far above the lower bound.
+# Excess over the lower bound, in bits and relative to the bound, at which an estimate is far too large.
 LARGE = 0.1
 # The share of a class's own entropy from which on a member alone separates that class.
 SEPARATED = 0.9
-# Draws that measure the error of ranking: it is a difference of pairs, which varies little.
+# Draws that measure the ranking error: a paired difference, which varies little.
 N_PAIRS = 20
 
 
 def rank_error(i: Sample, estimate: Gaussian) -> float:
-    """Bits by which ranks misstate the redundancy of Gaussian members correlated as these are within classes.
+    """Compute the bits by which ranks misstate the redundancy of Gaussian members with these correlations.
 
-    Below 0 for near copies, whose small differences drown in the spacing of the ranks.
+    Negative for near copies, whose small differences are lost in the spacing of the ranks.
     """
     n = len(i.labels)
     root, rng = np.linalg.cholesky(estimate.covariance), np.random.default_rng([i.seed, 7])
@@ -40,7 +40,7 @@ def rank_error(i: Sample, estimate: Gaussian) -> float:
 
 
 def _total_correlation(x: Columns, owner: Owner) -> float:
-    """Of Gaussian members, in bits, plug-in."""
+    """Compute total correlation of Gaussian members, in bits, plug-in."""
     r = np.corrcoef(x.T).reshape(x.shape[1], x.shape[1])
     several = np.flatnonzero(np.bincount(owner) > 1)
     alone = sum(np.linalg.slogdet(r[np.ix_(owner == m, owner == m)])[1] for m in several)
@@ -61,14 +61,14 @@ def bound_rows(i: Sample, x: Columns | None = None) -> Float[np.ndarray, " examp
 
 
 def lower_bound(rows: Float[np.ndarray, " example"], label_entropy: float, confidence_level: float) -> Estimate:
-    """The mean of rows in bits with its normal interval, between 0 and H(Y)."""
+    """Average the rows in bits, with a normal interval, between 0 and H(Y)."""
     mean, half = float(rows.mean()), normal_quantile(confidence_level) * float(rows.std(ddof=1)) / np.sqrt(len(rows))
     value, low, high = (float(np.clip(end, 0.0, label_entropy)) for end in (mean, mean - half, mean + half))
     return Estimate(value, low, high, len(rows))
 
 
 def exceeds_entropy(joint: float, i: Sample) -> bool:
-    """Whether a joint information exceeds H(Y), as no information does, by more than the entropy's own bias."""
+    """Check whether a joint information exceeds H(Y), which is impossible, by more than the entropy's own bias."""
     # Votes are corrected by Miller and Madow's term, which the plug-in entropy of the labels lacks.
     bias = (len(i.classes) - 1) / (2 * len(i.labels) * BITS)
     return bool(joint > entropy_of_labels(i.labels) + bias + 1e-9)
@@ -82,7 +82,7 @@ def contradictions(
     confidence_level: float,
     rows: Float[np.ndarray, " example"] | None,
 ) -> list[str]:
-    """Sentences on why the terms may be wrong; without the `rows` of a bound only on what costs nothing."""
+    """List reasons why the terms may be wrong; without a bound's `rows`, only those that are cheap to check."""
     joint, entropy, found = terms["joint"], entropy_of_labels(i.labels), []
     error = {term: (high - low) / 2 / normal_quantile(confidence_level) for term, (low, high) in intervals.items()}
     if isinstance(estimate, Gaussian):
@@ -145,7 +145,7 @@ def contradictions(
 
 
 def _is_clearly_positive(difference: np.ndarray) -> bool:
-    """Whether a mean over rows exceeds what is negligible by more than its error."""
+    """Check whether a mean over rows exceeds the negligible amount by more than its error."""
     error = difference.std(ddof=1) / np.sqrt(len(difference))
     return bool(difference.mean() > NEGLIGIBLE + BOUND_Z * error)
 

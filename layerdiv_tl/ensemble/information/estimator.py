@@ -32,26 +32,26 @@ class Estimator(ABC):
 
     @abstractmethod
     def chain(self, order: Sequence[int]) -> Terms:
-        """Every term for each prefix of `order`."""
+        """Compute every term for each prefix of `order`."""
 
     def joint(self, sets: Iterable[Sequence[int]]) -> Float[np.ndarray, " set"]:
-        """I(U_S; Y) for each set S of members; 0 for the empty one."""
+        """Compute I(U_S; Y) for each set S of members; 0 for the empty one."""
         return np.array([float(self.chain(members)["joint"][-1]) if len(members) else 0.0 for members in sets])
 
     def totals(self) -> dict[str, float]:
-        """Every term for all members together."""
+        """Compute every term for all members together."""
         return {term: float(values[-1]) for term, values in self.chain(range(self.members)).items()}
 
     def marginals(self) -> Float[np.ndarray, " member"]:
-        """I(U; Y) − I(U without the member; Y)."""
+        """Compute I(U; Y) − I(U without the member; Y)."""
         everyone = list(range(self.members))
         values = self.joint([everyone, *([j for j in everyone if j != i] for i in everyone)])
         return values[0] - values[1:]
 
     def sweep(self, order: Sequence[int] | None = None) -> Sweep:
-        """Members added one by one in `order`, or greedily by what each adds: the order, and all gains.
+        """Add members one by one in `order`, or greedily by their gains; return the order and all gains.
 
-        `gains[k, i]` is I(first k and i; Y) − I(first k; Y), NaN for a member that is among the first k.
+        `gains[k, i]` is I(first k and i; Y) − I(first k; Y), NaN for a member among the first k.
         """
         chosen: list[int] = []
         gains = np.full((self.members, self.members), np.nan)
@@ -63,7 +63,7 @@ class Estimator(ABC):
         return np.array(chosen), gains
 
     def falls(self, order: Sequence[int], triples: Int[np.ndarray, "pair 3"]) -> Float[np.ndarray, " pair"]:
-        """For each (k, k', i): how much less order[i] adds to the first k' of `order` than to the first k."""
+        """For each (k, k', i), return how much less order[i] adds to the first k' of `order` than to the first k."""
         order = list(order)
         sets = [s for k, later, i in triples for n in (k, later) for s in ([*order[:n], order[i]], order[:n])]
         joint = self.joint(sets).reshape(-1, 4)
@@ -71,7 +71,7 @@ class Estimator(ABC):
 
 
 def terms_of_entropies(weights: Curve, joint: Float[np.ndarray, "matrix prefix"], alone: np.ndarray) -> Terms:
-    """Eq. 13 from entropies of each prefix and sums of its members' own, over all rows and within each class.
+    """Compute Eq. 13 from prefix entropies and sums of members' own, over all rows and within each class.
 
     `weights` are 1, and minus each class's share of the rows.
     """
@@ -80,7 +80,7 @@ def terms_of_entropies(weights: Curve, joint: Float[np.ndarray, "matrix prefix"]
 
 
 def check_eq13(relevancy: Curve, redundancy: Curve, conditional: Curve, joint: Curve) -> Terms:
-    """The terms of Eq. 13 under their names; they must satisfy it.
+    """Name the terms of Eq. 13, and check that they satisfy it.
 
     >>> terms = check_eq13(np.array([0.0]), np.array([0.5]), np.array([1.5]), np.array([1.0]))
     >>> float(terms["diversity"][0])
@@ -88,14 +88,14 @@ def check_eq13(relevancy: Curve, redundancy: Curve, conditional: Curve, joint: C
     """
     diversity = conditional - redundancy
     gap = np.abs(joint - (relevancy + diversity))
-    # Subsamples that leave a class too few rows are NaN, which passes: whoever draws them decides.
+    # Subsamples with too few rows of a class are NaN and pass; the caller decides on them.
     if np.any(gap > 1e-9 * np.maximum(1.0, np.abs(redundancy) + np.abs(conditional))):
         raise AssertionError(f"I = relevancy + conditional redundancy − redundancy is off by {gap.max():.2g} bits")
     return dict(zip(TERMS, (relevancy, redundancy, conditional, joint, diversity), strict=True))
 
 
 def standardize(x: Columns) -> Columns:
-    """Columns of mean 0 and variance 1; a constant column becomes 0."""
+    """Scale columns to mean 0 and variance 1; a constant column becomes 0."""
     spread = x.std(0)
     return (x - x.mean(0)) / np.where(spread > 0, spread, 1.0)
 
@@ -107,12 +107,12 @@ def entropy_of_labels(y: Labels) -> float:
 
 
 def normal_quantile(confidence_level: float) -> float:
-    """z of a two-sided normal interval."""
+    """Return z of a two-sided normal interval."""
     return NormalDist().inv_cdf(0.5 + confidence_level / 2)
 
 
 def single_threaded_blas() -> AbstractContextManager:
-    """Many small matrices: handing each to several threads costs more than it saves."""
+    """Use one BLAS thread: for many small matrices several threads cost more than they save."""
     from threadpoolctl import threadpool_limits
 
     return threadpool_limits(1, "blas")

@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 Order = Literal["depth", "greedy", "random"]
 MAX_NULL_SHARES = 20  # a share needs four estimates for every pair
-MAX_SEARCHED = 40  # every step of a greedy search tries every member that is left
+MAX_SEARCHED = 40  # every step of a greedy search tries every remaining member
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GainCurve(Result):
     """Every term of Eq. 13 for k = 1 … |L| members, in bits. Made by `Information.gain_curve`.
 
-    Information never falls when a member is added (chain rule): a dip is the estimate's, and `statement` names those
-    that the null does not reach. Theorems 7 and 8 assume members that are independent given the label; where they are
-    not, gains may grow, which refutes nothing. Other fields are those of `Information`.
+    Information never falls when a member is added (chain rule), so a dip is an error of the estimate; `statement` names
+    the dips beyond the null. Theorems 7 and 8 assume members that are independent given the label; where they are not,
+    gains may grow, which refutes nothing. Other fields are those of `Information`.
 
     Attributes:
-        order, orders: "depth", "greedy" or "random"; the members in that order, `[repeat, step]`, several only at
-            random.
+        order, orders: "depth", "greedy" or "random"; the members in that order, `[repeat, step]`, with several repeats
+            only for "random".
         terms, errors: {term: `[step]`}, means over the orders; their standard errors by subsampling rows.
-        gains, gain_errors: `[step]`: what each step adds to the joint information.
-        null: `[draw, step]`: the joint information with shuffled labels, searched as greedily.
-        shares, null_shares: `[order]`, `[draw]`: how often, in sampled S ⊂ T and i outside, i adds no less to S than to
-            T.
+        gains, gain_errors: `[step]`: each step's gain in joint information, and its standard error.
+        null: `[draw, step]`: the joint information with shuffled labels, under the same greedy search.
+        shares, null_shares: `[order]`, `[draw]`: the share of sampled S ⊂ T and i outside for which i adds no less to S
+            than to T.
     """
 
     order: str
@@ -72,7 +72,7 @@ class GainCurve(Result):
         """One row per step: `members` k, the one added (depth, greedy), every term with interval, `gain`.
 
         `joint_null_low`, `joint_null_high`, `gain_null_low`, `gain_null_high`: with shuffled labels, step by step.
-        `dip`: the gain is below 0; `inside_null`: it is a dip, and relative to the null's spread at its step no
+        `dip`: the gain is negative; `inside_null`: it is a dip that, relative to the null's spread at its step, is no
         deeper than the deepest dip at any step of shuffled labels (Westfall and Young 1993).
         """
 
@@ -90,7 +90,7 @@ class GainCurve(Result):
             columns[f"{name}_null_low"], columns[f"{name}_null_high"] = interval(drawn, self.confidence_level)
         frame = estimates_frame(columns)
         frame["dip"] = frame["gain"] < 0
-        # Gains in units of the null's spread at each step; 0 where it has none.
+        # Gains in units of the null's spread at each step; 0 where there is no spread.
         spread = null_gains.std(0, ddof=1) if len(null_gains) > 1 else np.full(steps, np.nan)
         depths = np.nan_to_num(ratio(np.vstack([self.gains, null_gains]), spread))
         deepest = float(interval(depths[1:].min(1), self.confidence_level)[0])
@@ -103,9 +103,9 @@ class GainCurve(Result):
     def diminishing(self) -> pd.DataFrame:
         """One row: the share of sampled (S ⊂ T, i) whose gain is no larger for T (submodularity, Theorem 7).
 
-        `low`, `high` is the interval of a share over the random orders the pairs are taken from (none for fewer than
-        8), for these rows; `null_low`, `null_high` show what noise does to the share, with shuffled labels, where
-        nothing diminishes. 1 is submodular; a share inside the null is not evidence.
+        `low` and `high` bound the share over the random orders that the pairs are taken from (none for fewer than 8),
+        for these rows. `null_low` and `null_high` show the share under noise, with shuffled labels, where nothing
+        diminishes. 1 is submodular; a share inside the null is not evidence.
         """
         import pandas as pd
 
@@ -118,16 +118,16 @@ class GainCurve(Result):
         return pd.DataFrame([row])
 
     def log_fit(self) -> LogFit:
-        """joint = a + b ln k (Theorem 7 as Fig. 6 reads it); intervals are too narrow, for steps are not independent.
+        """joint = a + b ln k (Theorem 7 as Fig. 6 reads it); intervals are too narrow, as steps are not independent.
 
-        Raises InputError for fewer members than a fit needs.
+        Raises InputError for fewer members than the fit needs.
         """
         steps = np.arange(1.0, self.orders.shape[1] + 1)
         return log_fit(steps, self.terms["joint"], confidence_level=self.confidence_level)
 
     @property
     def statement(self) -> str:
-        """Which dips the null reaches, in plain words."""
+        """Describe which dips lie inside the null."""
         frame = self.frame()
         dips, outside = frame[frame["dip"]], frame[frame["dip"] & ~frame["inside_null"]]
         if dips.empty:
@@ -180,7 +180,7 @@ def gain_curve_of(
 
     chosen = chosen_orders(whole)
     terms = _mean_chain(whole, chosen)
-    # Terms side by side, and the gains after them: [term, step] of every subsample.
+    # Terms are stacked, followed by the gains: [term, step] of every subsample.
     drawn = i.on_subsamples(lambda e: _with_gains(_mean_chain(e, chosen)), n_resamples)
     errors = i.standard_errors(drawn, (len(TERMS) + 1) * members).reshape(-1, members)
     null_shares: list[float] = []
@@ -220,7 +220,7 @@ def _with_gains(terms: Terms) -> Float[np.ndarray, " value"]:
 
 
 def _triples(rng: np.random.Generator, members: int, count: int) -> Int[np.ndarray, "pair 3"]:
-    """(k, k', place) with k < k' ≤ place: the first k and the first k' of an order, and a member outside both."""
+    """Sample (k, k', place) with k < k' ≤ place: the first k and k' members of an order, and one outside both."""
     triples = [np.sort(rng.choice(members + 1, 3, replace=False)) for _ in range(count if members > 1 else 0)]
     return np.array(triples, dtype=np.int64).reshape(-1, 3) - np.array([0, 0, 1])
 
@@ -228,5 +228,5 @@ def _triples(rng: np.random.Generator, members: int, count: int) -> Int[np.ndarr
 def _shares(
     estimate: Estimator, orders: Int[np.ndarray, "order step"], triples: list[Int[np.ndarray, "pair 3"]]
 ) -> Float[np.ndarray, " order"]:
-    """How often a gain is no larger later, for each order; differences that are rounding count as none."""
+    """Compute how often a gain is no larger later, for each order; differences within rounding count as none."""
     return np.array([(estimate.falls(order, t) >= -1e-9).mean() for order, t in zip(orders, triples, strict=True)])

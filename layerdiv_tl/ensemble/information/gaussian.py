@@ -1,4 +1,4 @@
-"""Information from one law: members that are Gaussian within classes, so that together they are a mixture."""
+"""Information from one model: members that are Gaussian within classes and jointly a mixture."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from scipy.stats import qmc, rankdata
 
 from .estimator import BITS, Columns, Estimator, Labels, Owner, Sweep, Terms, check_eq13
 
-# A direction with less than this share of a member's variance is rounding: the covariance is singular.
+# A direction with less than this share of a member's variance is rounding: the covariance counts as singular.
 SINGULAR = 1e-9
-# Deviations of normal scores, whose own is 1, that only rounding leaves.
+# Deviations of normal scores, relative to 1, that are only rounding.
 SMALLEST_DEVIATION = 1e-6
-# Variances of class means, that within classes being 1, below which a mixture's quantiles are a normal's.
+# Variances of class means, relative to 1 within classes, below which a mixture's quantiles are a normal's.
 SAME_QUANTILES = 0.02
-# Pairs of opposite points for expectations: in at most K − 1 dimensions, and in all of them.
+# Pairs of opposite points for expectations: in at most K − 1 dimensions, and in all dimensions.
 N_PAIRS, N_PAIRS_IN_ALL = 256, 512
-# z of unequal covariances from which on each class has its own.
+# z of unequal covariances from which on each class has its own covariance.
 CLEARLY_UNEQUAL = 5.0
 
 Prefixes = Int[np.ndarray, " prefix"]
@@ -30,20 +30,20 @@ Spread = Float[np.ndarray, "set contrast contrast"]
 
 
 class Gaussian(Estimator):
-    """Every term of Eq. 13 from one law: a monotone change of each column makes it Gaussian within classes.
+    """Every term of Eq. 13 from one model: a monotone transform of each column makes it Gaussian within classes.
 
-    The classes have one covariance unless their covariances clearly differ (likelihood ratio, z > 5). Then the joint
-    information is that of class means in K − 1 dimensions, whose spread is made unbiased as the inverse of a Wishart
-    matrix is; else that of the fitted mixture (see `_mixture`). TC(U|Y) is a log-determinant less its own bias (digamma
-    correction, exact for rows drawn independently; rows drawn twice break it). TC(U) and the diversity follow from
+    The classes share a covariance unless their covariances clearly differ (likelihood ratio, z > 5). With a shared one,
+    the joint information is that of class means in K − 1 dimensions, whose spread is debiased as the inverse of a
+    Wishart matrix; otherwise it is that of the fitted mixture (see `_mixture`). TC(U|Y) is a log-determinant minus its
+    bias (digamma correction, exact for independent rows; duplicated rows break it). TC(U) and the diversity follow from
     these, so Eq. 13 is an identity, and the joint information does not exceed H(Y).
 
     Calibrated on known truths at 2 to 129 members, 2 and 4 classes and 200 to 4000 rows (tests/calibration). Known
-    faults, which are warned of: relevancies of members that separate the classes are up to 3 % too large, and with
-    covariances alike in some of four classes the joint information is too large by 0.01 to 0.18 of 0.45 bits.
+    errors, which raise warnings: relevancies of members that separate the classes are up to 3 % too large, and where
+    only some of four classes share a covariance the joint information is too large by 0.01 to 0.18 of 0.45 bits.
 
     Attributes:
-        z, owner: `[example, column]` normal scores; `[column]` the member of each, in rising order.
+        z, owner: `[example, column]` normal scores; `[column]` each column's member, in ascending order.
         y: `[example]`, classes 0 … `classes` − 1.
         separate: Whether each class has its own covariance.
     """
@@ -62,7 +62,7 @@ class Gaussian(Estimator):
             self.relevancies = self._information(self._blocks(self.covariance, self._means), self._sizes)
 
     def _fit(self, x: Columns, y: Labels) -> None:
-        """Means and covariances, common and of each class, of columns that are Gaussian within classes."""
+        """Estimate means and covariances, shared and per class, of columns that are Gaussian within classes."""
         classes = range(len(self.share))
         self._centers = np.stack([x[y == c].mean(0) for c in classes])
         scatter = np.stack([(rows := x[y == c] - self._centers[c]).T @ rows for c in classes])
@@ -74,21 +74,21 @@ class Gaussian(Estimator):
         self._means = (self._centers * np.sqrt(self.share)[:, None]).T @ _contrasts(self.share)
 
     def chain(self, order: Sequence[int]) -> Terms:
-        """One Cholesky factor holds what all prefixes need. LinAlgError where a covariance is singular."""
+        """Compute all prefixes from one Cholesky factor. Raises LinAlgError where a covariance is singular."""
         return self._terms(list(order), np.arange(len(order)))
 
     def totals(self) -> dict[str, float]:
-        """Every term of all members, without those of the prefixes."""
+        """Compute every term of all members, without the prefixes' terms."""
         terms = self._terms(list(range(self.members)), np.array([self.members - 1]))
         return {term: float(values[0]) for term, values in terms.items()}
 
     def joint(self, sets: Iterable[Sequence[int]]) -> Float[np.ndarray, " set"]:
-        """Of whole sets, without their prefixes."""
+        """Compute the information of whole sets, without their prefixes."""
         last = [self._terms(list(s), np.array([len(s) - 1]))["joint"][0] if len(s) else 0.0 for s in sets]
         return np.array(last)
 
     def marginals(self) -> Float[np.ndarray, " member"]:
-        """I(U; Y) − I(U without the member; Y), from the inverse of the common covariance."""
+        """Compute I(U; Y) − I(U without the member; Y) from the inverse of the shared covariance."""
         if self.separate:
             return super().marginals()
         inverse = np.linalg.inv(self.covariance)
@@ -99,7 +99,7 @@ class Gaussian(Estimator):
         return bits[0] - np.where(left > 0, bits[1:], 0.0)
 
     def sweep(self, order: Sequence[int] | None = None) -> Sweep:
-        """Conditions on one member after the other: what is left of the others' covariance gives their gains."""
+        """Condition on one member after the other; the others' remaining covariance gives their gains."""
         if self.separate:
             return super().sweep(order)
         _factor(self.covariance)
@@ -116,7 +116,7 @@ class Gaussian(Estimator):
             known, before, new = spread[best], float(joint[best]), int(others[best])
             chosen.append(new)
             taken += self._sizes[new]
-            # Schur complement: the covariance and the means given the new member.
+            # Schur complement: the covariance and means given the new member.
             own = self.columns[new]
             weights = np.linalg.solve(left[np.ix_(own, own)], left[own])
             means = means - weights.T @ means[own]
@@ -124,7 +124,7 @@ class Gaussian(Estimator):
         return np.array(chosen), gains
 
     def falls(self, order: Sequence[int], triples: Int[np.ndarray, "pair 3"]) -> Float[np.ndarray, " pair"]:
-        """All gains along an order are known from one sweep."""
+        """Read all gains along an order from one sweep."""
         if self.separate:
             return super().falls(order, triples)
         gains, (first, later, place) = self.sweep(order)[1], triples.T
@@ -144,11 +144,11 @@ class Gaussian(Estimator):
         return check_eq13(relevancy, relevancy + conditional - joint, conditional, joint)
 
     def _columns_of(self, order: list[int], prefixes: Prefixes) -> tuple[Int[np.ndarray, " column"], Prefixes]:
-        """The columns of members in order, and how many of them each prefix has."""
+        """Return the columns of members in order, and the number of them in each prefix."""
         return np.concatenate([self.columns[m] for m in order]), np.cumsum(self._sizes[order])[prefixes]
 
     def _information(self, spread: Spread, dims: Int[np.ndarray, " set"]) -> Float[np.ndarray, " set"]:
-        """I of sets with `dims` columns each; the spread of estimated means and covariance is made unbiased."""
+        """Compute I of sets with `dims` columns each, with the spread of estimated means and covariance debiased."""
         dims = dims[:, None, None]
         unbiased = spread * (self._free - dims - 1) / self._free - dims / self.rows * np.eye(spread.shape[1])
         return information_of_spread(unbiased, self.share)
@@ -156,7 +156,7 @@ class Gaussian(Estimator):
     def _blocks(
         self, matrix: np.ndarray, means: np.ndarray, members: Int[np.ndarray, " member"] | None = None
     ) -> Spread:
-        """The spread by each member's own block of a matrix; members with equally many columns at once."""
+        """Compute the spread by each member's own block of a matrix, for members with equally many columns at once."""
         members = np.arange(self.members) if members is None else members
         spread = np.empty((len(members), means.shape[1], means.shape[1]))
         for size in np.unique(self._sizes[members]):
@@ -167,11 +167,11 @@ class Gaussian(Estimator):
         return spread
 
     def _mixture(self, order: list[int], prefixes: Prefixes) -> tuple[np.ndarray, np.ndarray]:
-        """I and TC(U|Y) of prefixes where each class has its own covariance.
+        """Estimate I and TC(U|Y) of prefixes where each class has its own covariance.
 
-        I of the fitted mixture comes out too large, as the likelihood ratio L of separate and pooled Gaussians does,
-        whose bias is known. I = L/(1 + aL), which levels off as information does: a is found from the fit, and L is
-        then replaced by its unbiased estimate.
+        I of the fitted mixture is too large, as is the likelihood ratio L of separate and pooled Gaussians, whose bias
+        is known. I = L/(1 + aL), which saturates as information does: a is found from the fit, and L is then replaced
+        by its unbiased estimate.
         """
         columns, ends = self._columns_of(order, prefixes)
         centers, within = self._centers[:, columns], self.within[:, columns[:, None], columns]
@@ -201,7 +201,7 @@ class Gaussian(Estimator):
     def _total_correlation(
         self, covariance: np.ndarray, factor: np.ndarray, free: int, order: list[int]
     ) -> Float[np.ndarray, " prefix"]:
-        """Of every prefix, in bits, unbiased; `factor` is that of the covariance with its columns in order."""
+        """Estimate TC of every prefix in bits, unbiased; `factor` is the covariance's, with its columns in order."""
         alone = np.empty(len(order))
         for size in np.unique(self._sizes[order]):
             alike = np.flatnonzero(self._sizes[order] == size)
@@ -212,7 +212,7 @@ class Gaussian(Estimator):
 
 
 def normal_scores(x: Columns) -> Columns:
-    """Each column's ranks as quantiles of a standard normal: the marginal law is dropped, the copula stays.
+    """Map each column's ranks to quantiles of a standard normal: the marginals are dropped, the copula is kept.
 
     >>> normal_scores(np.array([[1.0], [1000.0], [2.0]])).round(2).ravel().tolist()
     [-0.67, 0.67, 0.0]
@@ -223,9 +223,9 @@ def normal_scores(x: Columns) -> Columns:
 def mixture_scores(
     z: Columns, y: Labels, share: Float[np.ndarray, " class"], own_deviations: bool = False, steps: int = 30
 ) -> Columns:
-    """Normal scores as quantiles of a mixture of one normal a class, in each column; their mean variance is 1.
+    """Map normal scores to quantiles of a mixture of one normal per class, column by column; mean variance 1.
 
-    The means of the classes, with `own_deviations` their deviations too, and the mixture's quantiles are found in turn.
+    The means of the classes (with `own_deviations` also their deviations) and the mixture's quantiles alternate.
     """
     mean_of = np.eye(len(share))[y] / np.bincount(y, minlength=len(share))
     x, level, moving = np.array(z), ndtr(z), np.arange(z.shape[1])
@@ -266,14 +266,14 @@ def bias_of_half_logdet(n: float, dims: int) -> Float[np.ndarray, " dims"]:
 
 
 def _half_logdets(factor: np.ndarray, free: int) -> Float[np.ndarray, "2 dims"]:
-    """½ ln det of the first 0, 1, … columns from a Cholesky factor, in nats: as it is, and less its bias."""
+    """Compute ½ ln det of the first 0, 1, … columns from a Cholesky factor, in nats: plain, and minus its bias."""
     plain = np.cumsum(np.log(np.diagonal(factor)))
     unbiased = plain - bias_of_half_logdet(free + 1, len(factor))
     return np.stack([np.append(0.0, plain), np.append(0.0, unbiased)])
 
 
 def _factor(covariance: np.ndarray) -> np.ndarray:
-    """A Cholesky factor. LinAlgError where a column's deviation given those before it is rounding."""
+    """Return a Cholesky factor. Raises LinAlgError where a column's conditional deviation is only rounding."""
     factor = np.linalg.cholesky(covariance)
     if np.diagonal(factor).min() < SMALLEST_DEVIATION:
         raise np.linalg.LinAlgError("a covariance is singular up to rounding")
@@ -281,10 +281,10 @@ def _factor(covariance: np.ndarray) -> np.ndarray:
 
 
 def _inequality(common: np.ndarray, within: np.ndarray, counts: Int[np.ndarray, " class"]) -> float:
-    """z of the likelihood ratio of unequal covariances.
+    """Compute z of the likelihood ratio for unequal covariances.
 
-    Of equal ones, mean and variance are exact: a Wishart ½ ln det has the variance ¼ Σ ψ′((f − i)/2), i = 0 … d − 1,
-    and the ratio is independent of the common determinant (Basu's theorem).
+    Under equal covariances mean and variance are exact: a Wishart ½ ln det has the variance ¼ Σ ψ′((f − i)/2), i = 0 …
+    d − 1, and the ratio is independent of the common determinant (Basu's theorem).
     """
     share, dims = counts / counts.sum(), len(common)
 
@@ -300,7 +300,7 @@ def _inequality(common: np.ndarray, within: np.ndarray, counts: Int[np.ndarray, 
 
 @cache
 def normal_points(dims: int, pairs: int = N_PAIRS) -> Float[np.ndarray, "point dim"]:
-    """Points for expectations over a standard normal: opposite pairs, whose covariance is 1 where they are many."""
+    """Draw points for expectations over a standard normal: opposite pairs, with covariance 1 if there are many."""
     if dims == 1:
         points = ndtri((np.arange(2 * pairs) + 0.5) / (2 * pairs))[:, None]
     else:
@@ -312,15 +312,15 @@ def normal_points(dims: int, pairs: int = N_PAIRS) -> Float[np.ndarray, "point d
 
 
 def _contrasts(share: Float[np.ndarray, " class"]) -> Float[np.ndarray, "class contrast"]:
-    """An orthonormal basis of what is orthogonal to the roots of the shares."""
+    """Return an orthonormal basis of the complement of the square roots of the shares."""
     return np.linalg.svd(np.sqrt(share)[None])[2][1:].T
 
 
 def information_of_spread(spread: Spread, share: Float[np.ndarray, " class"]) -> Float[np.ndarray, " set"]:
-    """I of classes with unit covariance and means of this spread, continued below 0.
+    """Compute I of classes with unit covariance and this spread of means, continued below 0.
 
-    An unbiased estimate of a spread of 0 is as often below as above. There the information is 2 I(positive part) −
-    I(absolute values), which runs straight through 0: cut off at 0, the estimate would be biased.
+    An unbiased estimate of a spread of 0 is as often negative as positive. For negative ones the information is 2
+    I(positive part) − I(absolute values), which passes straight through 0: clipping at 0 would bias the estimate.
     """
     size, axes = np.linalg.eigh(spread)
     places = _contrasts(share) / np.sqrt(share)[:, None] @ axes
@@ -336,7 +336,7 @@ def information_of_spread(spread: Spread, share: Float[np.ndarray, " class"]) ->
 def information_of_means(
     means: Float[np.ndarray, "set class contrast"], share: Float[np.ndarray, " class"]
 ) -> Float[np.ndarray, " set"]:
-    """I(X; Y) in bits, X Gaussian with variance 1 in every direction around the mean of its class."""
+    """Compute I(X; Y) in bits, with X Gaussian of variance 1 in every direction around its class mean."""
     points, bits = normal_points(means.shape[2]), np.full(len(means), -share @ np.log2(share))
     for c in range(len(share)):
         apart = means[:, [c]] - means

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-# Whether each term is an estimate or a bound, by the estimator's method.
+# Each term's status, an estimate or a bound, by the estimator's method.
 _BOUND = {
     "gaussian": dict.fromkeys(TERMS, "estimate"),
     "table": dict.fromkeys(TERMS, "estimate"),
     "tree": dict(zip(TERMS, ("estimate", "lower bound", "lower bound", "no bound", "no bound"), strict=True)),
     "variational": dict(zip(TERMS, ("lower bound", "none", "none", "lower bound", "no bound"), strict=True)),
 }
-# The shuffling each term is compared with: one that leaves everything else as it is.
+# The shuffling that each term is compared with, which leaves everything else unchanged.
 LABELS, MEMBERS = "labels shuffled", "members shuffled within classes"
 NULL_MODEL = dict(zip(TERMS, (LABELS, MEMBERS, MEMBERS, LABELS, LABELS), strict=True))
 
@@ -43,16 +43,16 @@ NULL_MODEL = dict(zip(TERMS, (LABELS, MEMBERS, MEMBERS, LABELS, LABELS), strict=
 class Information(Sample, Result):
     """Relevancy, redundancies, joint information and diversity of an ensemble (Eq. 13). Made by `information`.
 
-    The data, as the estimators take them, are those of `Sample`.
+    The data fields are those of `Sample`.
 
     Attributes:
         terms, intervals, null: By term, in bits: estimate, (low, high), and draws of the null `[draw]` (see
-            `NULL_MODEL`), without those whose covariance is singular.
+            `NULL_MODEL`), except those with a singular covariance.
         member_intervals, member_null: `[2, member]`, low and high of the relevancies; `[draw, member]`, relevancies
             with shuffled labels.
-        bound_rows: `[example]`, log2 q(y|u)/p(y) of each row by a classifier that has not seen it, linear or boosted
+        bound_rows: `[example]`, log2 q(y|u)/p(y) of each row by a classifier fitted without it, linear or boosted
             trees, whichever finds more; None with `check=False`.
-        warnings: Sentences to read before the numbers, first those on why the terms may be wrong.
+        warnings: Sentences to read before the numbers, starting with reasons why the terms may be wrong.
     """
 
     terms: dict[str, float]
@@ -90,17 +90,17 @@ class Information(Sample, Result):
 
     @property
     def label_entropy(self) -> float:
-        """H(Y), plug-in, bits: the most information there can be about the label."""
+        """H(Y), plug-in, bits: the upper limit of information about the label."""
         return entropy_of_labels(self.labels)
 
     @property
     def exceeds_entropy(self) -> bool:
-        """Whether the joint information exceeds H(Y), as no information does, by more than the entropy's own bias."""
+        """Whether the joint information exceeds H(Y), which is impossible, by more than the entropy's own bias."""
         return exceeds_entropy(self.joint, self)
 
     @property
     def lower_bound(self) -> Estimate | None:
-        """A variational lower bound of I(U; Y), bits, with its interval; its low end limits I too, its high end not."""
+        """A variational lower bound of I(U; Y) in bits, with its interval, of which only the low end bounds I too."""
         if self.bound_rows is None:
             return None
         return lower_bound(self.bound_rows, self.label_entropy, self.confidence_level)
@@ -118,9 +118,9 @@ class Information(Sample, Result):
     def frame(self) -> pd.DataFrame:
         """One row per term, in bits.
 
-        `bits` with `low`, `high`; `null` (median), `null_low`, `null_high` and `p` of the null that `null_model`
-        names, two-sided; `inside_null`; `bound`: whether it is an estimate, a lower bound, or no bound. `attrs` has
-        the `warnings`, and `lower_bound`: bits, low and high.
+        `bits` with `low`, `high`; `null` (median), `null_low`, `null_high` and two-sided `p` of the null that
+        `null_model` names; `inside_null`; `bound`: an estimate, a lower bound, or no bound. `attrs` has the `warnings`,
+        and `lower_bound`: bits, low and high.
         """
         import pandas as pd
 
@@ -143,8 +143,8 @@ class Information(Sample, Result):
     def by_component(self) -> pd.DataFrame:
         """One row per member, in bits: `relevancy` I(u_i; Y), and `gain` I(U; Y) − I(U without it; Y).
 
-        `span` is what the member holds; `low`, `high` and `null_low`, `null_high` (labels shuffled) are the
-        relevancy's; `gain` is the member's information that all the others together do not have.
+        `span` is what the member contains; `low`, `high` and `null_low`, `null_high` (labels shuffled) are the
+        relevancy's; `gain` is the member's information that all the others together lack.
         """
         import pandas as pd
 
@@ -163,22 +163,22 @@ class Information(Sample, Result):
         return frame
 
     def bounds(self) -> Bounds:
-        """Eq. 12's bounds of the error with the errors observed, from a variational estimate of I. See `Bounds`."""
+        """Bound the error by Eq. 12 from a variational estimate of I, with the observed errors. See `Bounds`."""
         return bounds_of(self, self.confidence_level)
 
     def gain_curve(
         self, order: Order = "depth", *, n_permutations: int = 50, n_resamples: int = 50, orders: int = 10
     ) -> GainCurve:
-        """Every term as members are added one by one (Theorems 5-8, Fig. 2 and 6), with what noise would give.
+        """Compute every term as members are added one by one (Theorems 5-8, Fig. 2 and 6), with a noise null.
 
         Args:
-            order: "depth": in stream order; "greedy": always the one that adds most, which takes luck for gain (the
-                null is as greedy); "random": the mean over `orders` random orders.
+            order: "depth": in stream order; "greedy": always the member with the largest gain, which mistakes luck for
+                gain (the null is searched as greedily); "random": the mean over `orders` random orders.
             n_permutations, n_resamples: Shuffles of the labels, and subsamples of rows.
-            orders: Random orders, also of the test for diminishing gains.
+            orders: Number of random orders, also for the test of diminishing gains.
 
-        Raises InputError for an unknown order, for the greedy one of more than 40 members unless Gaussian, and for that
-        of depth with groups, which have no place there.
+        Raises InputError for an unknown order, for "greedy" with more than 40 members unless Gaussian, and for "depth"
+        with groups, which have no place along depth.
         """
         with single_threaded_blas():
             return gain_curve_of(self, self.confidence_level, order, n_permutations, n_resamples, orders)
@@ -213,24 +213,24 @@ def information(
         ensemble: `Contributions`, an array `[example, member, option]` of logits, `[example, member]` of numbers, or
             `[example, member]` of whole numbers: votes.
         labels: One for each example: option indices or texts, or any classes where there are no options. Where every
-            example has options of its own, its class is the place of the right one among them.
-        estimator: "gaussian" (default): members' contrasts over options are Gaussian within classes, each after a
-            monotone change, so that all terms are those of one mixture, without bias (`Gaussian`). "vote"
-            (default for whole numbers): each member's preferred option; the joint table where it has four rows a cell
-            (`TableVotes`), else a tree's lower bound of total correlation (`TreeVotes`).
-            "variational": a classifier's information about unseen labels, a lower bound of I (`Variational`).
+            example has options of its own, its class is the index of the right one.
+        estimator: "gaussian" (default): members' contrasts over options are Gaussian within classes after monotone
+            transforms, so all terms come from one mixture, without bias (`Gaussian`). "vote" (default for whole
+            numbers): each member's preferred option; the joint table if it has four rows per cell (`TableVotes`), else
+            a tree's lower bound of total correlation (`TreeVotes`). "variational": a classifier's information about
+            held-out labels, a lower bound of I (`Variational`).
         n_permutations, n_resamples, seed, confidence_level: Shuffles for the nulls; subsamples without replacement for
-            the intervals (the variational one uses the spread over unseen rows instead); both 0 is quick. Equal seeds
-            give equal results.
-        n_groups, n_contrasts: Sum neighbors along the stream to at most so many members first: with few rows, 12.
-            Principal contrasts per member: K − 1 for K options by default, fewer where rows do not suffice.
+            the intervals (the variational one uses the spread over held-out rows); both 0 is quick. Equal seeds give
+            equal results.
+        n_groups, n_contrasts: First sum neighbors along the stream to at most this many members: 12 with few rows.
+            Principal contrasts per member: by default K − 1 for K options, fewer where rows do not suffice.
         components: Names for the members of a plain array.
-        check: Compare the joint information with a variational lower bound (`i.lower_bound`), and look for near
-            copies; `i.warnings` then begins with a sentence where the estimate may be wrong.
+        check: Compare the joint information with a variational lower bound (`i.lower_bound`), and look for near copies;
+            `i.warnings` then begins with a sentence where the estimate may be wrong.
 
     Rows must be independent. Intervals are normal, with a standard error from subsamples of four fifths: up to twice
-    too wide where the truth is independence, and only as good as the estimator assumes: read `i.warnings`. Those of
-    lower bounds (variational) do not go below 0, only their low end limits I, and the diversity has none.
+    too wide under independence, and only as good as the estimator's assumptions: read `i.warnings`. Intervals of lower
+    bounds (variational) are not negative, only their low end bounds I, and the diversity has none.
 
     Raises InputError for one class, classes of fewer than 8 rows, and numbers that are not finite; and, for the
     Gaussian, for members that never vary or are fixed by the others (copies), and a class with fewer than twice as
@@ -264,7 +264,7 @@ def information(
 
 
 def _measure(sample: Sample, n_permutations: int, n_resamples: int, confidence_level: float) -> dict[str, Any]:
-    """Terms and relevancies of members, with intervals and nulls."""
+    """Compute terms and relevancies of members, with intervals and nulls."""
 
     def both(estimate: Estimator) -> np.ndarray:
         return np.concatenate([list(estimate.totals().values()), estimate.relevancies])
@@ -272,14 +272,14 @@ def _measure(sample: Sample, n_permutations: int, n_resamples: int, confidence_l
     estimate = sample.estimate()
     values = both(estimate)
     if isinstance(estimate, Variational):
-        # Rows that the classifiers have not seen are independent of one another.
+        # Rows held out from the classifiers are independent of one another.
         rows = np.concatenate([list(estimate.rows().values()), estimate.single_rows])
         errors = rows.std(1, ddof=1) / np.sqrt(len(sample.labels))
     else:
         errors = sample.standard_errors(sample.on_subsamples(both, n_resamples), len(values))
     ends = values + normal_quantile(confidence_level) * np.stack([-errors, errors])
     if isinstance(estimate, Variational):
-        # Information is not below 0; and a difference of two bounds, of unknown slack each, has no interval.
+        # Information is not negative; a difference of two bounds, with unknown slack each, has no interval.
         ends = np.maximum(ends, 0.0)
         ends[:, TERMS.index("diversity")] = np.nan
     by_labels = np.reshape(sample.with_shuffled_labels(both, n_permutations), (-1, len(values)))
@@ -304,7 +304,7 @@ def _measure(sample: Sample, n_permutations: int, n_resamples: int, confidence_l
 
 
 def _two_sided(value: float, null: Float[np.ndarray, " draw"]) -> float:
-    """p of a value among draws of its null: twice the smaller tail, the value counted in; NaN without draws."""
+    """Compute p of a value among draws of its null: twice the smaller tail, counting the value; NaN without draws."""
     if not len(null) or not np.isfinite(value) or not np.isfinite(null).all():
         return np.nan
     tail = min(int((null >= value).sum()), int((null <= value).sum()))
@@ -312,7 +312,7 @@ def _two_sided(value: float, null: Float[np.ndarray, " draw"]) -> float:
 
 
 def _cautions(i: Information) -> list[str]:
-    """What else should be read before the numbers."""
+    """Collect further warnings to read before the numbers."""
     counts, dims, warnings = np.bincount(i.labels), len(i.owner), list[str]()
     if len(i.classes) < i.options:
         warnings.append(f"{i.options - len(i.classes)} of {i.options} options are no example's label.")

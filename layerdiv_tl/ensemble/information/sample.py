@@ -1,4 +1,4 @@
-"""The rows of an ensemble as the estimators take them: read, cut into features, subsampled, shuffled."""
+"""An ensemble's rows as input to the estimators: read, turned into features, subsampled and shuffled."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .gaussian import SINGULAR, SMALLEST_DEVIATION, Gaussian, normal_scores
 from .variational import Variational
 from .votes import TableVotes, TreeVotes, Votes, table_fits
 
-# Share of the rows in a subsample: deviations from the whole are then half as wide as the whole's own error.
+# Share of the rows in a subsample: subsample deviations then have half the full sample's standard error.
 KEPT = 0.8
 
-# Fewer rows of a class have no spread to measure.
+# With fewer rows of a class its spread cannot be measured.
 LEAST_ROWS = 8
-# More draws show no more than this many, and would take days. Seeds are written to files as 64 bits.
+# More draws add nothing and would take days. Seeds are written to files as 64 bits.
 MAX_DRAWS, MAX_SEED = 10_000, 2**63 - 1
-# Contributions are captured in float32: what is smaller than this share of a member is rounding.
+# Contributions are captured in float32: values below this share of a member are rounding.
 ROUNDING = 1e-6
 
 T = TypeVar("T")
@@ -41,13 +41,13 @@ class Sample:
     Attributes:
         method: "gaussian"; "table" or "tree" (votes); "variational".
         features, owner: `[example, column]`, normal scores of contrasts, or votes as whole numbers from 0, one column
-            for each member; `[column]`, the member of each, in rising order.
+            for each member; `[column]`, each column's member, in ascending order.
         labels, classes: `[example]`, classes from 0, and their names.
-        options, correct: The number of answers: K, or the classes where no options are known; `[example]`, whether all
-            members together answer rightly (shared where several are first), None where they give no answer.
-        components, spans: The members' names, and what each holds: a component's label, or the first and last of a
+        options, correct: The number of answers: K, or the classes where no options are known; `[example]`, whether the
+            ensemble answers correctly (1/n for ties), None where it gives no answer.
+        components, spans: The members' names, and what each contains: a component's label, or the first and last of a
             group.
-        warnings, all_contrasts: Sentences about what was left out; `[example, column]`, every contrast of every member,
+        warnings, all_contrasts: Sentences on what was left out; `[example, column]`, every contrast of every member
             where `features` has fewer, else None.
     """
 
@@ -80,10 +80,10 @@ class Sample:
         return self._classifier(self.features, self.labels)
 
     def estimate(self, rows: Any = None, labels: Any = None, features: Any = None) -> Estimator:
-        """The estimator on all rows or some, with other labels, or with other features."""
+        """Return the estimator on all rows or some, with other labels, or with other features."""
         y = self.labels if labels is None else labels
         x = self.features if features is None else features
-        # Which half of the rows a tree is chosen on.
+        # Half of the rows that each tree is chosen on.
         half = np.random.default_rng([self.seed, 5]).permutation(len(y)) % 2
         if rows is not None:
             y, x, half = y[rows], x[rows], half[rows]
@@ -97,20 +97,20 @@ class Sample:
         return TreeVotes(x, y, options, len(self.classes), half)
 
     def on_subsamples(self, statistic: Callable[[Estimator], T], n_resamples: int) -> list[T]:
-        """A statistic of the estimates on subsamples of the rows."""
+        """Compute a statistic of the estimates on subsamples of the rows."""
         least = len(self.owner) + 2 if self.method == "gaussian" else 5
         subsets = subsamples(self.labels, least, n_resamples, self.seed)
         return self._collect(statistic, ({"rows": rows} for rows in subsets))
 
     def with_shuffled_labels(self, statistic: Callable[[Estimator], T], n_permutations: int) -> list[T]:
-        """A statistic of the estimates with labels that owe nothing to the members."""
+        """Compute a statistic of the estimates with labels shuffled, so that they are independent of the members."""
         rng = np.random.default_rng([self.seed, 3])
         return self._collect(statistic, ({"labels": rng.permutation(self.labels)} for _ in range(n_permutations)))
 
     def with_shuffled_members(self, statistic: Callable[[Estimator], T], n_permutations: int) -> list[T]:
-        """A statistic of the estimates with each member's rows shuffled by itself within every class.
+        """Compute a statistic of the estimates with each member's rows shuffled separately within every class.
 
-        Members are then independent given the label, and otherwise as they were.
+        Members are then independent given the label, and otherwise unchanged.
         """
         rng = np.random.default_rng([self.seed, 4])
         classes = [np.flatnonzero(self.labels == c) for c in range(len(self.classes))]
@@ -125,7 +125,7 @@ class Sample:
         return self._collect(statistic, ({"features": shuffled()} for _ in range(n_permutations)))
 
     def standard_errors(self, values: list[np.ndarray], count: int) -> Float[np.ndarray, " value"]:
-        """From the spread of a statistic over subsamples of b of n rows, by √(b/(n − b)) (Politis et al. 1999).
+        """Derive standard errors from the spread over subsamples of b of n rows, by √(b/(n − b)) (Politis et al. 1999).
 
         `count` values each; NaN for fewer than two subsamples.
         """
@@ -141,16 +141,16 @@ class Sample:
     def _collect(self, statistic: Callable[[Estimator], T], changes: Iterable[dict[str, Any]]) -> list[T]:
         values = []
         for change in changes:
-            # A draw may leave a member constant in a class: it has no Gaussian estimate, and is left out.
+            # A draw may leave a member constant in a class: it has no Gaussian estimate, and is skipped.
             with suppress(np.linalg.LinAlgError):
                 values.append(statistic(self.estimate(**change)))
         return values
 
 
 def subsamples(y: Labels, least: int, n_resamples: int, seed: int) -> Iterator[Int[np.ndarray, " kept"]]:
-    """Four fifths of the rows without replacement, `n_resamples` times, each class keeping at least `least` rows.
+    """Draw four fifths of the rows without replacement, `n_resamples` times, with at least `least` rows of each class.
 
-    Rows drawn twice would break every bias correction. A draw that leaves a class too few rows is drawn again.
+    Rows drawn twice would break every bias correction. A draw with too few rows of a class is repeated.
     """
     rng = np.random.default_rng([seed, 2])
     count = round(KEPT * len(y))
@@ -163,7 +163,7 @@ def subsamples(y: Labels, least: int, n_resamples: int, seed: int) -> Iterator[I
 
 
 def one_hot(votes: Int[np.ndarray, "example member"]) -> tuple[Columns, Owner]:
-    """A column for each option that a member votes for, but its last; the columns' members."""
+    """Return a column for each option that a member votes for, except its last; and the columns' members."""
     hot = [(column == option, member) for member, column in enumerate(votes.T) for option in np.unique(column)[:-1]]
     columns = np.array([column for column, _ in hot], dtype=np.float64).reshape(len(hot), len(votes))
     return columns.T, np.array([member for _, member in hot], dtype=np.int64)
@@ -190,7 +190,7 @@ def prepare(
     n_contrasts: int | None = None,
     components: Sequence[str | Component] | None = None,
 ) -> Sample:
-    """Checked rows of an ensemble with the method for them. Raises InputError as `information` says."""
+    """Check an ensemble's rows and choose their method. Raises InputError as `information` documents."""
     is_vote_array, is_array = are_votes(ensemble), not isinstance(ensemble, Ensemble)
     if is_array:
         ensemble = numbers(ensemble, "the ensemble", "[example, member(, option)]")
@@ -215,7 +215,7 @@ def prepare(
     if n_groups is not None:
         if is_vote_array:
             raise InputError("votes cannot be summed up to groups: give the logits, or fewer members.")
-        # Neighbors along the stream are summed up.
+        # Neighbors along the stream are summed.
         groups = np.array_split(np.arange(len(names)), min(whole_number("n_groups", n_groups, 1), len(names)))
         spans = tuple(spans[g[0]] if len(g) == 1 else f"{spans[g[0]]} … {spans[g[-1]]}" for g in groups)
         u, names = np.add.reduceat(u, [g[0] for g in groups], axis=1), members(len(groups))
@@ -253,7 +253,7 @@ def prepare(
 
 
 def _classes(labels: Any, u: np.ndarray, options: tuple) -> tuple[np.ndarray, tuple[str, ...], np.ndarray | None]:
-    """(classes from 0, their names, labels that compare with options or votes)."""
+    """Return (classes from 0, their names, labels that can be compared with options or votes)."""
     if labels is None:
         raise InputError("information is about a label: give one for each example.")
     gold: np.ndarray | None
@@ -284,7 +284,7 @@ def _classes(labels: Any, u: np.ndarray, options: tuple) -> tuple[np.ndarray, tu
 
 
 def _votes(u: np.ndarray, is_array: bool, estimator: str, spans: Sequence[str], notes: list[str]) -> Votes:
-    """Each member's vote, from 0; of equal options the first."""
+    """Return each member's vote, numbered from 0; ties go to the first option."""
     if is_array and estimator == "gaussian":
         raise InputError("whole numbers are votes, which have no density: use estimator='vote', or give floats.")
     if not is_array and u.ndim == 2:
@@ -297,10 +297,10 @@ def _votes(u: np.ndarray, is_array: bool, estimator: str, spans: Sequence[str], 
 
 
 def _contrasts(u: np.ndarray, spans: Sequence[str]) -> list[Float[np.ndarray, "contrast example"]]:
-    """Each member's principal contrasts over options, the widest first; labels are not used.
+    """Return each member's principal contrasts over options, the widest first; labels are not used.
 
-    What is common to all options is left out, which softmax cannot see: K − 1 contrasts at most, fewer where a
-    member's logits move along fewer directions.
+    The part common to all options, which a softmax cannot see, is removed: at most K − 1 contrasts remain, fewer where
+    a member's logits vary along fewer directions.
     """
     if u.ndim == 2:
         u = np.stack([u, -u], 2) / np.sqrt(2)
@@ -325,7 +325,7 @@ def _contrasts(u: np.ndarray, spans: Sequence[str]) -> list[Float[np.ndarray, "c
 def _leading(
     contrasts: list[np.ndarray], wanted: int | None, smallest: int | None, notes: list[str]
 ) -> tuple[Columns, Owner]:
-    """Each member's leading contrasts as columns, and their members; as many as the smallest class bears."""
+    """Return members' leading contrasts as columns, and their members; the smallest class limits how many."""
     most = max(map(len, contrasts))
     count = most if wanted is None else min(whole_number("n_contrasts", wanted, 1), most)
     if wanted is None and smallest is not None:
@@ -341,12 +341,12 @@ def _leading(
 
 
 def _correct(u: np.ndarray, gold: np.ndarray | None, is_vote_array: bool) -> np.ndarray | None:
-    """Whether the sum of logits, or most votes, name the label; 1/n where n answers share the first place."""
+    """Mark rows where the summed logits, or most votes, name the label; 1/n where n answers tie for first place."""
     if gold is None or (u.ndim == 2 and not is_vote_array):
         return None
     if not is_vote_array:
         return hits(u.sum(1), gold)
-    answers = np.union1d(u, gold)  # a label may be what no member ever votes for
+    answers = np.union1d(u, gold)  # a label may be one that no member ever votes for
     return hits((u[:, :, None] == answers).sum(1), np.searchsorted(answers, gold))
 
 
@@ -362,7 +362,7 @@ def _refuse_small_classes(sample: Sample) -> None:
 
 
 def _refuse_singular(sample: Sample) -> None:
-    """InputError, naming members, where a covariance has no inverse: copies, or a member that others fix."""
+    """Raise InputError, naming members, for a singular covariance: copies, or a member determined by others."""
     names = [sample.spans[member] for member in sample.owner]
     classes = [(f"within class {name!r}", sample.labels == c) for c, name in enumerate(sample.classes)]
     for where, rows in [("over all rows", slice(None)), *classes]:

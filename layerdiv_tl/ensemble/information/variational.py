@@ -1,4 +1,4 @@
-"""Lower bounds of I(U; Y): H(Y) − cross-entropy of classifiers on unseen rows, linear ones and boosted trees."""
+"""Lower bounds of I(U; Y): H(Y) − cross-entropy of linear classifiers and boosted trees on held-out rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FOLDS = 5
 # Ridges added to a covariance of unit variances; a member's own few dimensions need none.
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 SMALL_RIDGE = (0.01,)
-# Multiples of the classifier's log-odds: 0 predicts the classes' shares; a Gaussian rule is too timid where classes do
-# not overlap, so that a member that determines the label needs the large ones.
+# Factors on the classifier's log-odds: 0 predicts the class frequencies; a Gaussian rule is underconfident where
+# classes do not overlap, so a member that determines the label needs the large ones.
 FACTORS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 # Boosting rounds, fewer where rows × columns × classes are many: `WORK` takes about three seconds of one core.
 ROUNDS = (20, 60)
@@ -26,7 +26,7 @@ WORK = 6e7
 
 
 def folds(y: Labels, seed: int) -> Int[np.ndarray, " example"]:
-    """The fold of each row: classes are dealt evenly, in an order that owes nothing to that of the rows."""
+    """Assign each row to a fold: classes are dealt evenly, in an order independent of that of the rows."""
     order = np.random.default_rng([seed, 1]).permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]
     fold = np.empty(len(y), dtype=np.int64)
@@ -38,13 +38,13 @@ class Variational(Estimator):
     """I ≥ H(Y) − cross-entropy of a classifier on rows it has not seen (Barber and Agakov 2003).
 
     The classifier is a linear discriminant with a ridge, whose log-odds are multiplied by a factor of 0 to 16; both are
-    chosen on rows that are neither trained nor tested on. Whatever the law of U, the estimate is a **lower bound** of
-    I(U; Y) in expectation, never above H(Y); it is near I where classes are Gaussian with one covariance, and blind to
-    synergy that no linear rule sees (XOR: 0). The relevancy is the sum of the members' own lower bounds, the diversity
-    the difference of the two, so **no bound**; total correlations cannot be had this way and are NaN.
+    chosen on rows neither trained nor tested on. For any distribution of U the estimate is a **lower bound** of I(U; Y)
+    in expectation, never above H(Y). It is close to I where classes are Gaussian with one covariance, and misses
+    synergy that no linear rule sees (XOR: 0). The relevancy sums the members' own lower bounds; the diversity, the
+    difference of the two, is **no bound**. Total correlations are not available: NaN.
 
     Attributes:
-        x, owner: `[example, column]`, any features made without labels; `[column]`, the member of each.
+        x, owner: `[example, column]`, any features made without labels; `[column]`, the member of each column.
         y: `[example]`, classes 0 … `classes` − 1, at least `FOLDS` rows of each.
     """
 
@@ -54,7 +54,7 @@ class Variational(Estimator):
         self.surprise = -np.log2(np.bincount(y, minlength=classes) / len(y))[y]
         self.fold = folds(y, seed)
         hot = np.eye(classes)[y]
-        # Of each fold: rows and sums by class, and sums of products.
+        # For each fold: rows and sums by class, and sums of products.
         parts = [self.fold == f for f in range(FOLDS)]
         self._counts = np.stack([hot[part].sum(0) for part in parts])
         self._sums = np.stack([hot[part].T @ self.x[part] for part in parts])
@@ -77,7 +77,7 @@ class Variational(Estimator):
 
     @property
     def right(self) -> Float[np.ndarray, " example"]:
-        """Whether the classifier's first choice for each row, which it has not seen, is its label; see `hits`."""
+        """Whether the classifier's first choice for each held-out row is its label; see `hits`."""
         return self._everyone[1][0]
 
     @cached_property
@@ -86,21 +86,21 @@ class Variational(Estimator):
         return self.single_rows.mean(1)
 
     def rows(self) -> dict[str, Float[np.ndarray, " example"]]:
-        """Every term's share in each row: its mean is the term."""
+        """Return every term's contribution from each row; the term is their mean."""
         return self._terms(self.single_rows.sum(0), self.joint_rows)
 
     def totals(self) -> dict[str, float]:
-        """Means over rows; rounding takes the joint information not above H(Y)."""
+        """Average over rows; the joint information is capped at H(Y) against rounding."""
         means = {term: float(values.mean()) for term, values in self.rows().items()}
         return means | {"joint": min(means["joint"], entropy_of_labels(self.y))}
 
     def chain(self, order: Sequence[int]) -> Terms:
-        """A classifier for every prefix."""
+        """Fit a classifier for every prefix."""
         order = list(order)
         return self._terms(np.cumsum(self.relevancies[order]), self.joint(order[: k + 1] for k in range(len(order))))
 
     def joint(self, sets: Iterable[Sequence[int]]) -> Float[np.ndarray, " set"]:
-        """A classifier for every set."""
+        """Fit a classifier for every set."""
         values = []
         for members in sets:
             columns = np.concatenate([np.zeros(0, dtype=np.int64), *(self.columns[m] for m in members)])
@@ -118,10 +118,10 @@ class Variational(Estimator):
     def _held_out(
         self, columns: Int[np.ndarray, "set column"], ridges: Sequence[float]
     ) -> tuple[Float[np.ndarray, "set example"], Float[np.ndarray, "set example"]]:
-        """log2 q(y|x)/p(y) of every row, and whether q's first choice is right, for sets of columns of one size."""
+        """Return log2 q(y|x)/p(y) of every row and whether q's first choice is right, for sets of equal size."""
         bits, right = np.empty((2, len(columns), len(self.y)))
         for f in range(FOLDS):
-            # Ridge and factor are chosen on another fold, by classifiers that have seen neither.
+            # Ridge and factor are chosen on another fold, by classifiers that have seen neither fold.
             other = (f + 1) % FOLDS
             validation, labels = self._posteriors([f, other], other, columns, ridges)
             is_bold = np.tile(np.array(FACTORS) > 1, len(ridges))
@@ -136,13 +136,13 @@ class Variational(Estimator):
     def _posteriors(
         self, without: list[int], fold: int, columns: Int[np.ndarray, "set column"], ridges: Sequence[float]
     ) -> tuple[Float[np.ndarray, "setting class set example"], Int[np.ndarray, " example"]]:
-        """log q(class|x) of a fold's rows by discriminants trained without some folds; the rows' classes."""
+        """Return log q(class|x) of a fold's rows by discriminants trained without some folds; and the rows' classes."""
         train = [f for f in range(FOLDS) if f not in without]
         n = self._counts[train].sum(0)
         means = self._sums[train].sum(0) / n[:, None]
         within = self._squares[train].sum(0) - (means * n[:, None]).T @ means
         covariance = within[columns[:, :, None], columns[:, None, :]] / (n.sum() - self.classes)
-        # In the covariance's axes every ridge is a division.
+        # In the covariance's eigenbasis every ridge is a division.
         size, axes = np.linalg.eigh(covariance)
         centers = np.einsum("csd,sde->sec", means[:, columns], axes)
         rows = self.fold == fold
@@ -160,7 +160,7 @@ class Variational(Estimator):
 def _best_setting(
     rows: Float[np.ndarray, "example setting set"], is_bold: Bool[np.ndarray, " setting"]
 ) -> Int[np.ndarray, " set"]:
-    """The best setting for each set of columns: a bold one only where it is clearly best, or few rows mislead."""
+    """Choose the best setting for each set of columns; a bold one only if clearly best, since few rows mislead."""
     means, sets = rows.mean(0), np.arange(rows.shape[2])
     timid = np.where(is_bold[:, None], -np.inf, means).argmax(0)
     bold = np.where(is_bold[:, None], means, -np.inf).argmax(0)
@@ -169,9 +169,9 @@ def _best_setting(
 
 
 def nonlinear_rows(x: Columns, y: Labels, classes: int, seed: int) -> Float[np.ndarray, " example"]:
-    """log2 q(y|u)/p(y) of every row by boosted trees that have not seen it: what depends on pairs, sizes and signs.
+    """Return log2 q(y|u)/p(y) of every row by boosted trees fitted without it, which see pairs, sizes and signs.
 
-    The mean is a lower bound of I(U; Y), in expectation; for any features made without labels.
+    The mean is a lower bound of I(U; Y) in expectation, for any features made without labels.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.model_selection import PredefinedSplit, cross_val_predict
@@ -181,6 +181,6 @@ def nonlinear_rows(x: Columns, y: Labels, classes: int, seed: int) -> Float[np.n
     trees = HistGradientBoostingClassifier(**settings, early_stopping=False, random_state=seed % 2**32)
     found = cross_val_predict(trees, x, y, cv=PredefinedSplit(folds(y, seed)), method="predict_proba")
     share = np.bincount(y, minlength=classes) / len(y)
-    # Half a row of doubt: trees are surest where they know least.
+    # Smoothed by half a row: trees are most confident where they know least.
     q = (found * len(y) + share) / (len(y) + 1)
     return np.log2(q[np.arange(len(y)), y] / share[y])

@@ -14,7 +14,7 @@ Votes = Int[np.ndarray, "example member"]
 
 
 def count_weights(n: int) -> Float[np.ndarray, " count"]:
-    """A cell's part of Miller and Madow's entropy, in bits, for 0 … n counts in a table of n rows.
+    """Compute a cell's part of the Miller-Madow entropy, in bits, for 0 … n counts in a table of n rows.
 
     H = log2 n − 1/(2n ln 2) + Σ weights[count]: plug-in entropy plus (occupied cells − 1)/(2n) nats.
 
@@ -28,7 +28,7 @@ def count_weights(n: int) -> Float[np.ndarray, " count"]:
 
 
 def entropies(counts: Int[np.ndarray, "table cell"], n: int) -> Float[np.ndarray, " table"]:
-    """Miller-Madow entropies of tables of n rows each, in bits; 0 without rows."""
+    """Compute Miller-Madow entropies of tables of n rows each, in bits; 0 without rows."""
     if n == 0:
         return np.zeros(len(counts))
     return np.log2(n) - 1 / (2 * n * BITS) + count_weights(n)[counts].sum(-1)
@@ -37,8 +37,8 @@ def entropies(counts: Int[np.ndarray, "table cell"], n: int) -> Float[np.ndarray
 class TableVotes(Estimator):
     """Entropies of the whole joint table, with Miller and Madow's correction.
 
-    Assumes nothing but that the table has several rows for each of its cells; one entropy throughout, so
-    Eq. 13 is an identity. An estimate, of first-order bias free; it may be slightly below 0.
+    It assumes only that the table has several rows per cell. One entropy is used throughout, so Eq. 13 is an identity.
+    The estimate is free of first-order bias, and may be slightly negative.
 
     Attributes:
         votes: `[example, member]`, options 0 … `options` − 1; y `[example]`, classes 0 … `classes` − 1.
@@ -52,7 +52,7 @@ class TableVotes(Estimator):
         self.relevancies = self.weights @ self._singles
 
     def chain(self, order: Sequence[int]) -> Terms:
-        """A wider table for each member."""
+        """Extend the table by each member in turn."""
         order = list(order)
         code, cells = np.zeros(len(self.votes), dtype=np.int64), 1
         columns = []
@@ -62,20 +62,19 @@ class TableVotes(Estimator):
         return terms_of_entropies(self.weights, np.stack(columns, 1), np.cumsum(self._singles[:, order], 1))
 
     def _entropy(self, code: Int[np.ndarray, " example"], cells: int) -> Float[np.ndarray, " class_and_all"]:
-        """Over all rows, then within each class."""
+        """Compute entropies over all rows, then within each class."""
         counts = np.bincount(self.y * cells + code, minlength=cells * self.classes).reshape(self.classes, cells)
         return np.array([entropies(table[None], int(table.sum()))[0] for table in (counts.sum(0), *counts)])
 
 
 class TreeVotes(Estimator):
-    """Single terms with Miller and Madow's correction; total correlations of a tree (Chow and Liu 1968).
+    """Single terms with the Miller-Madow correction; total correlations from a tree (Chow and Liu 1968).
 
-    That of the best tree, Σ over its edges of I(v_i; v_j), is a **lower bound** of the total correlation, and the only
-    part of it that some thousand rows can show for many members: what three or more share beyond their pairs (XOR of
-    three) is not in it. Within classes one tree serves all (Friedman et al. 1997). The tree is chosen on one half of
-    the rows (`half`, `[example]` of 0 and 1) and measured on the other, and the other way round, so that choosing does
-    not inflate the bound. The joint information follows from Eq. 13: a difference of two lower bounds, itself **no
-    bound** and not held below H(Y).
+    The best tree's Σ over edges of I(v_i; v_j) is a **lower bound** of the total correlation, and the only part of it
+    that some thousand rows can show for many members: it misses what three or more share beyond pairs (XOR of three).
+    One tree serves all classes (Friedman et al. 1997). The tree is chosen on one half of the rows (`half`, `[example]`
+    of 0 and 1) and measured on the other, and vice versa, so that the choice does not inflate the bound. The joint
+    information follows from Eq. 13: a difference of two lower bounds, itself **no bound** and not capped at H(Y).
     """
 
     def __init__(self, votes: Votes, y: Labels, options: int, classes: int, half: Labels) -> None:
@@ -99,13 +98,13 @@ class TreeVotes(Estimator):
         self.relevancies = alone[0] - np.bincount(y, minlength=classes) / len(y) @ alone[1:]
 
     def chain(self, order: Sequence[int]) -> Terms:
-        """The trees of every prefix."""
+        """Fit the trees of every prefix."""
         order = list(order)
         trees = np.stack([self._trees(order[: k + 1]) for k in range(len(order))])
         return self._terms(np.cumsum(self.relevancies[order]), trees)
 
     def totals(self) -> dict[str, float]:
-        """The trees of all members."""
+        """Fit the trees of all members."""
         terms = self._terms(self.relevancies.sum()[None], self._trees(list(range(self.members)))[None])
         return {term: float(values[0]) for term, values in terms.items()}
 
@@ -117,7 +116,7 @@ class TreeVotes(Estimator):
         return check_eq13(relevancy, trees[:, 0], trees[:, 1], relevancy + trees[:, 1] - trees[:, 0])
 
     def _trees(self, members: list[int]) -> Float[np.ndarray, " 2"]:
-        """Total correlation of the best tree, over all rows and within classes, in bits."""
+        """Compute the best tree's total correlation, over all rows and within classes, in bits."""
         total = np.zeros(2)
         if len(members) < 2:
             return total
@@ -130,11 +129,11 @@ class TreeVotes(Estimator):
         return total
 
     def _information(self, counts: np.ndarray, n: int, options: int) -> Float[np.ndarray, "member member"]:
-        """I(v_i; v_j) of all pairs from their tables, in bits."""
+        """Compute I(v_i; v_j) of all pairs from their tables, in bits."""
         if n == 0:
             return np.zeros((self.members, self.members))
         weights = count_weights(n)
-        # Two short sums, each over long rows, which is how memory lies.
+        # Two short sums over long rows, in memory order.
         cells = weights.take(counts).reshape(self.members, options, -1).sum(1)
         cells = sum(cells[:, option::options] for option in range(options))
         constant = np.log2(n) - 1 / (2 * n * BITS)
@@ -143,19 +142,19 @@ class TreeVotes(Estimator):
 
 
 def best_tree(weights: Float[np.ndarray, "node node"]) -> tuple[np.ndarray, np.ndarray]:
-    """The edges (one end, other end) of the spanning tree of the largest weight.
+    """Find the edges (one end, other end) of the maximum-weight spanning tree.
 
     >>> i, j = best_tree(np.array([[0.0, 5.0, 4.0], [5.0, 0.0, 1.0], [4.0, 1.0, 0.0]]))
     >>> sorted(zip(i.tolist(), j.tolist()))
     [(0, 1), (0, 2)]
     """
-    # Costs above 0, since scipy takes a 0 for no edge.
+    # Costs are above 0, since scipy treats 0 as no edge.
     tree = minimum_spanning_tree(weights.max() + 1 - weights).tocoo()
     return tree.row, tree.col
 
 
 def table_fits(rows: int, options: int, members: int, classes: int) -> bool:
-    """Whether the joint table of all votes and the label has at least four rows for every cell.
+    """Check that the joint table of all votes and the label has at least four rows for every cell.
 
     >>> table_fits(2000, 2, 3, 2), table_fits(2000, 4, 12, 4)
     (True, False)
