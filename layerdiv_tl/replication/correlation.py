@@ -1,7 +1,7 @@
 """Correlation of ensemble metrics with accuracy along depth, per task and averaged (Fig. 3).
 
-A correlation r is averaged, left out and bounded as Fisher's z = atanh r. `Curves` holds the curves of one task and
-metric, such as accuracy and −MSE, and gives z, its jackknife over clusters of models, and the p of permuted models.
+Averages, jackknifes and intervals of a correlation r use Fisher's z = atanh r. `Curves` holds the curves of one task
+and metric, e.g. accuracy and −MSE, and computes z, its jackknife over clusters of models, and the permutation p.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _METRICS = (
     *("diversity_logit_centered", "coherence", "cross_entropy", "cross_entropy_bias", "cross_entropy_diversity"),
     *("entropy", "net", "brier"),
 )
-# Whether a metric is expected to rise (1) or to fall (−1) where accuracy rises.
+# Expected direction of a metric when accuracy rises: up (1) or down (−1).
 SIGNS: dict[str, int] = {name: 1 if "diversity" in name or name == "coherence" else -1 for name in _METRICS}
 
 
@@ -48,36 +48,36 @@ def correlations(
     seed: int = 0,
     confidence_level: float = LEVEL,
 ) -> pd.DataFrame:
-    """Correlation of sign × metric with accuracy along depth, per task and averaged (Fig. 3).
+    """Correlate sign × metric with accuracy along depth, per task and averaged (Fig. 3).
 
     Args:
         frame: One row per model, task and junction (columns `model`, `task`, `junction`: numbers in the stream's
             order), with `accuracy` and the metrics. Leave partial junctions out.
-        signs: {metric: 1 or −1}, whether it should rise or fall where accuracy rises; None is all columns in `SIGNS`.
-            As for the paper's −MSE and −bias, "as expected" is always positive.
-        clusters: {model: cluster} of models that are not independent, such as training seeds of one shape: they count
-            as one in every interval and test but the paper's. Models that are not named are independent.
-        n_resamples, seed: Of permutations, where there are more.
+        signs: {metric: 1 or −1}, the expected direction when accuracy rises; None is all columns in `SIGNS`. As with
+            the paper's −MSE and −bias, the expected correlation is always positive.
+        clusters: {model: cluster} of dependent models, e.g. training seeds of one shape: they count as one in every
+            interval and test except the paper's. Models that are not named are independent.
+        n_resamples, seed: Maximal number of permutations, and the seed for drawing them if there are more.
 
-    One row per `aggregation`, task, metric and coefficient (`pearson`, `spearman`):
+    Returns one row per `aggregation`, task, metric and coefficient (`pearson`, `spearman`):
 
-    - `pooled` (the paper's): both z-scored over each model's junctions, all (model, junction) pairs together.
-    - `per_model`: r of each model's curve, then tanh of the mean atanh r; `p_t` is Student's t over 8 models or more.
-    - `final`: the last junction only, raw values, over models; `p_t` has n − 2 degrees of freedom.
+    - `pooled` (the paper's): both are z-scored over each model's junctions, and all (model, junction) pairs are pooled.
+    - `per_model`: tanh of the mean atanh r over models' curves; `p_t` is Student's t over 8 models or more.
+    - `final`: raw values at the last junction, over models; `p_t` has n − 2 degrees of freedom.
 
-    Intervals are jackknives over models of atanh r with Student's t, and need 8 models. For unrelated curves they
-    exclude 0 in 1-5 % of studies of 8 models (`tests/calibration`).
+    Intervals come from a jackknife of atanh r over models with Student's t, and need 8 models. For unrelated curves
+    they exclude 0 in 1-5 % of studies of 8 models (`tests/calibration`).
 
-    **Read `p_permutation`.** It gives every model the metric's curve of another model with as many junctions, so that
-    what all models share along depth (jumps, trends) is in the null: 5 % or less of independent curves are significant.
-    It needs five models of one depth, or several of each of a few depths; otherwise it is NaN. `p_t` of `pooled`, with
-    n − 2 degrees of freedom, is the paper's test and wrong along depth: it takes junctions for independent, and calls
-    independent random walks significant 60 % of the time at 5 %.
+    **Use `p_permutation`.** It gives every model the metric's curve of another model with as many junctions, so that
+    trends and jumps shared by all models along depth are part of the null: at most 5 % of independent curves are
+    significant. It needs five models of one depth, or several of each of a few depths; otherwise it is NaN. `p_t` of
+    `pooled`, with n − 2 degrees of freedom, is the paper's test. It is invalid along depth: it treats junctions as
+    independent, and calls independent random walks significant 60 % of the time at the 5 % level.
 
-    The rows of the task "average" hold tanh(mean atanh r) over tasks, untested as in the paper, with an interval over
-    models. A model whose curve is constant or not finite is left out; `note` names it, and says why an r, an interval
-    or a p is NaN. Raises InputError for missing columns, unknown signs, `clusters` that is not a mapping, and
-    junctions that occur twice.
+    Rows of the task "average" hold tanh(mean atanh r) over tasks with an interval over models, untested as in the
+    paper. A model whose curve is constant or not finite is left out; `note` names it, and explains an r, an interval
+    or a p of NaN. Raises InputError for missing columns, unknown signs, `clusters` that is not a mapping, and
+    duplicate junctions.
 
     >>> import pandas as pd
     >>> depth = np.arange(4.0)
@@ -126,13 +126,13 @@ def curve_correlations(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> tuple[pd.DataFrame, float]:
-    """Correlation of sign × metric with accuracy over the junctions of every model and task, and a test of their mean.
+    """Correlate sign × metric with accuracy over the junctions of every model and task, and test the mean.
 
     Args:
-        frame, clusters: As `correlations` takes them.
+        frame, clusters: As in `correlations`.
 
-    One row per model and task: `pearson`, `spearman`, NaN where a curve is constant or not finite; and the
-    two-sided `p_permutation` of the mean of Pearson's r, tasks of a model swapped together.
+    Returns one row per model and task (`pearson`, `spearman`, NaN if a curve is constant or not finite), and the
+    two-sided permutation p of the mean of Pearson's r, in which all tasks of a model are swapped together.
 
     >>> import pandas as pd
     >>> depth = np.arange(4.0)
@@ -161,7 +161,7 @@ def curve_correlations(
 
 
 def _pairs_by_task(frame: pd.DataFrame, metric: str, sign: int) -> dict[Any, dict[int, Pair]]:
-    """{task: {model number: (accuracy, sign × metric)}}, junctions in order."""
+    """Return {task: {model number: (accuracy, sign × metric)}}, with junctions in order."""
     models: dict[Any, int] = {model: m for m, model in enumerate(dict.fromkeys(frame["model"]))}
     found: dict[Any, dict[int, Pair]] = {task: {} for task in dict.fromkeys(frame["task"])}
     for (model, task), curve in frame.groupby(["model", "task"], sort=False):
@@ -171,12 +171,12 @@ def _pairs_by_task(frame: pd.DataFrame, metric: str, sign: int) -> dict[Any, dic
 
 
 def _average(estimates: Sequence[CorrelationEstimate], confidence_level: float) -> CorrelationEstimate:
-    """tanh(mean atanh r) over the tasks that have an r, with an interval over models."""
+    """Compute tanh(mean atanh r) over the tasks that have an r, with an interval over models."""
     known = [e for e in estimates if np.isfinite(e.r)]
     note = f"mean of {len(known)} of {len(estimates)} tasks, untested"
     if not known:
         return CorrelationEstimate(note=note)
-    # Leaving out a model that a task lacks changes nothing there.
+    # Leaving out a model does not change tasks that lack it.
     clusters = {c for e in known for c in e.z_without}
     z_without = {c: float(np.mean([e.z_without.get(c, e.z) for e in known])) for c in clusters}
     more = {"n": sum(e.n for e in known), "models": max(e.models for e in known), "note": note}
@@ -196,7 +196,7 @@ def _checked_signs(frame: pd.DataFrame, signs: Mapping[str, int] | None) -> dict
 
 
 def z_scores(x: Float[np.ndarray, " junction"]) -> Float[np.ndarray, " junction"]:
-    """A curve minus its mean, over its standard deviation; NaN where it is not finite, and for one that never moves.
+    """Standardize a curve to mean 0 and standard deviation 1; NaN where it is not finite, and for a constant curve.
 
     >>> z_scores(np.array([0.0, 2.0])).tolist(), z_scores(np.full(3, 0.1)).tolist()
     ([-1.0, 1.0], [nan, nan, nan])
@@ -208,7 +208,7 @@ def z_scores(x: Float[np.ndarray, " junction"]) -> Float[np.ndarray, " junction"
 
 
 def student_p(r: float, n: int) -> float:
-    """Two-sided p of a correlation of n independent pairs, Student's t with n − 2; NaN for n < 3.
+    """Return the two-sided p of a correlation of n independent pairs (Student's t, n − 2); NaN for n < 3.
 
     >>> round(student_p(0.5, 20), 4)
     0.0248
@@ -222,7 +222,7 @@ def student_p(r: float, n: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class CorrelationEstimate:
-    """One row of the table, and what the average over tasks needs: Fisher's z, and z without each cluster of models."""
+    """One row of the table, with Fisher's z and its leave-one-cluster-out values for the average over tasks."""
 
     r: float = np.nan
     low: float = np.nan
@@ -236,16 +236,16 @@ class CorrelationEstimate:
     z_without: Mapping[int, float] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
-        """The table's columns."""
+        """Return the table's columns."""
         return {name: value for name, value in vars(self).items() if name not in ("z", "z_without")}
 
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """The curves {model number: (accuracy, sign × metric)} of one task and metric, and how they are correlated.
+    """The curves {model number: (accuracy, sign × metric)} of one task and metric, and their aggregation.
 
     Attributes:
-        cluster: `[model]`, the number of each model's cluster.
+        cluster: `[model]`, the index of each model's cluster.
     """
 
     pairs: Mapping[int, Pair]
@@ -254,7 +254,7 @@ class Curves:
     aggregation: Aggregation = "per_model"
 
     def standardized_pairs(self) -> dict[int, Pair]:
-        """Curves whose mean product is r: over a model's junctions (`per_model`), else over all pairs."""
+        """Curves whose mean product is r, over a model's junctions (`per_model`) or over all pairs."""
         if self.aggregation == "per_model":
             return {m: standardized(pair, self.coefficient) for m, pair in self.pairs.items()}
         pooled = self.aggregation == "pooled"
@@ -264,7 +264,7 @@ class Curves:
         return dict(zip(self.pairs, zip(np.split(a, ends), np.split(b, ends), strict=True), strict=True))
 
     def fisher_z(self) -> float:
-        """atanh r; of `per_model` the mean over models, those of a cluster averaged first. NaN where r has no value."""
+        """atanh r; for `per_model` its mean over models, after averaging clusters. NaN if r is undefined."""
         if self.fault():
             return np.nan
         curves = self.standardized_pairs()
@@ -276,7 +276,7 @@ class Curves:
         return float(np.mean([z[number == c].mean() for c in dict.fromkeys(number.tolist())]))
 
     def z_without(self) -> dict[int, float]:
-        """Fisher's z without each cluster of models in turn; one alone cannot be left out."""
+        """Fisher's z without each cluster of models in turn; a single cluster cannot be left out."""
         clusters = dict.fromkeys(int(self.cluster[m]) for m in self.pairs)
         if len(clusters) < 2:
             return dict.fromkeys(clusters, np.nan)
@@ -284,7 +284,7 @@ class Curves:
         return {c: replace(self, pairs=pairs).fisher_z() for c, pairs in rest.items()}
 
     def fault(self) -> str:
-        """Why there is no r; empty if there is one."""
+        """The reason why r is undefined; empty if it is defined."""
         if self.aggregation != "final":
             return "" if self.pairs else "no model has two curves that vary"
         if len(self.pairs) < 3:
@@ -293,7 +293,7 @@ class Curves:
         return f"{fault} over models" if fault else ""
 
     def estimate(self, n_resamples: int, seed: Any, confidence_level: float = LEVEL) -> CorrelationEstimate:
-        """r with its interval over models, Student's p and the p of permuted models."""
+        """Estimate r with its interval over models, Student's p and the permutation p."""
         models = len(self.pairs)
         if fault := self.fault():
             return CorrelationEstimate(n=models, models=models, note=fault)
@@ -325,7 +325,7 @@ class Curves:
 
 
 def products_between(curves: Mapping[int, Pair], models: int) -> Float[np.ndarray, "model model"]:
-    """mean_j a_j b_j of every model's first curve and every model's second, NaN where lengths differ."""
+    """Compute mean_j a_j b_j of every model's first curve with every model's second, NaN if lengths differ."""
     products = np.full((models, models), np.nan)
     for count in {len(a) for a, _ in curves.values()}:
         same = [m for m, (a, _) in curves.items() if len(a) == count]
@@ -341,7 +341,7 @@ def permuted_p(
     n_resamples: int,
     seed: Any,
 ) -> float:
-    """p of the mean over models of the products of a model's own two curves, tasks averaged first."""
+    """Compute the p of the mean product of each model's own two curves, tasks averaged first."""
     known = np.isfinite(products)
     count = known.sum(2)
     means = np.divide(np.where(known, products, 0.0).sum(2), count, out=np.full(count.shape, np.nan), where=count > 0)
@@ -354,21 +354,21 @@ def permuted_p(
 
 
 def depths_of(lengths: Int[np.ndarray, " model"], cluster: Int[np.ndarray, " model"]) -> list[tuple[int, ...]]:
-    """The numbers of junctions that each cluster's models have: clusters swap where these are the same."""
+    """Return the numbers of junctions of each cluster's models; clusters with equal numbers are exchangeable."""
     return [tuple(np.unique(lengths[cluster == c])) for c in np.unique(cluster)]
 
 
 def with_interval(
     z: float, z_without: Mapping[int, float], confidence_level: float, **columns: Any
 ) -> CorrelationEstimate:
-    """An estimate from Fisher's z, with the jackknife's interval over clusters of models."""
+    """Make an estimate from Fisher's z, with the jackknife interval over clusters of models."""
     low, high = permutation.over_models(z, np.array(list(z_without.values())), confidence_level)
     r, low, high = (float(np.tanh(x)) for x in (z, low, high))
     return CorrelationEstimate(r, low, high, z=z, z_without=z_without, **columns)
 
 
 def why_undefined(a: np.ndarray, b: np.ndarray) -> str:
-    """Why two curves have no correlation; empty if they have one."""
+    """Explain why two curves have no correlation; empty if they have one."""
     for name, x in (("accuracy", a), ("metric", b)):
         if not np.isfinite(x).all():
             return f"{name} is not finite"
@@ -378,22 +378,22 @@ def why_undefined(a: np.ndarray, b: np.ndarray) -> str:
 
 
 def _constant(x: np.ndarray) -> bool:
-    # What rounding alone moves does not vary.
+    # Variation at the level of rounding counts as none.
     return bool(x.std() <= 1e-12 * np.abs(x).max(initial=0.0))
 
 
 def standardized(pair: Pair, coefficient: Coefficient = "pearson") -> Pair:
-    """Both curves, or their ranks, minus their mean and over their standard deviation."""
+    """Standardize both curves, or their ranks, to mean 0 and standard deviation 1."""
     a, b = (rankdata(x) if coefficient == "spearman" else x for x in pair)
     return (a - a.mean()) / a.std(), (b - b.mean()) / b.std()
 
 
 def _fisher(r: Any) -> Any:
-    """atanh r, finite at ±1, where it counts as ±18.7."""
+    """Compute atanh r, clipped to ±18.7 at r = ±1."""
     return np.arctanh(np.clip(r, -1 + 1e-16, 1 - 1e-16))
 
 
 def concatenated(pairs: Iterable[Pair]) -> Pair:
-    """Both curves of all models, one after the other."""
+    """Concatenate the curves of all models."""
     a, b = map(np.concatenate, zip(*pairs, strict=True))
     return a, b

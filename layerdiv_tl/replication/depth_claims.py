@@ -1,4 +1,4 @@
-"""Claims 9-12, of *Do Language Models Use Their Depth Efficiently?*, tested on the results of depth analyses."""
+"""Claims 9-12 of *Do Language Models Use Their Depth Efficiently?*, tested on the results of depth analyses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RATIO = "of the later half of the layers over the earlier half"
 
 @dataclass(frozen=True)
 class DepthResults:
-    """The results that claims 9-12 are about: {model: result} of three analyses, and maps from model to model."""
+    """The results for claims 9-12: {model: result} of three analyses, and maps between models."""
 
     norms: Mapping[str, ResidualNorms]
     skips: Mapping[str, Skip]
@@ -31,7 +31,7 @@ class DepthResults:
 
 
 def depth_claim_tests(results: DepthResults | None) -> Iterator[ClaimTest]:
-    """The rows of the claims table; all "not tested" where there are no analyses."""
+    """Yield the tests of claims 9-12; all "not tested" if there are no analyses."""
     if results is None:
         rationale = "no depth analyses lie in this folder: run layerdiv depth with the same --out"
         for number in range(9, 13):
@@ -59,7 +59,7 @@ def _later_layers_contribute_less(norms: Mapping[str, ResidualNorms]) -> Iterato
 
 def _late_skips_disturb_less(skips: Mapping[str, Skip]) -> Iterator[ClaimTest]:
     where = "layers skipped at earlier tokens, measured at later ones"
-    # After the last layer nothing reads earlier tokens: its effect is 0 in every model.
+    # Nothing attends to earlier tokens after the last layer, so its effect is 0 in every model.
     ratios = {
         model: half_ratio(*sums_per_text(skip.output_change[:, :-1], skip.text), _later_half(len(skip.components))[:-1])
         for model, skip in skips.items()
@@ -75,7 +75,7 @@ def _late_skips_disturb_less(skips: Mapping[str, Skip]) -> Iterator[ClaimTest]:
 
 
 def _downstream_ratio(skip: Skip, same_distance: bool) -> Estimate:
-    """Mean change of downstream layers, of late over early skips; over the distances that both halves have."""
+    """Compute the ratio of late over early skips of the mean change of downstream layers, at common distances."""
     count = len(skip.layers)
     late = _later_half(count)
     texts = np.bincount(skip.text, minlength=len(skip.downstream_change))[:, None].astype(float)
@@ -96,7 +96,7 @@ def _downstream_ratio(skip: Skip, same_distance: bool) -> Estimate:
 
 
 def _hops_need_no_depth(every: Mapping[str, DepthScore]) -> Iterator[ClaimTest]:
-    # How deep the layers lie that a wrong answer rests on says nothing about their use.
+    # The depth of the layers behind a wrong answer is not evidence about their use.
     scores = {model: score for model, score in every.items() if score.correct.sum() >= LEAST}
     note = ""
     if scores:
@@ -108,7 +108,7 @@ def _hops_need_no_depth(every: Mapping[str, DepthScore]) -> Iterator[ClaimTest]:
         slopes = {}
         for model, score in scores.items():
             last = len(score.components) - 1
-            if last:  # one layer has one score only
+            if last:  # a single layer has only one possible score
                 slope = score.slope_at_length if by_length else score.slope
                 slopes[model] = Estimate(slope.value / last, slope.low / last, slope.high / last, slope.n)
         yield _over_models_or_texts(11, variant, slopes, f"{CLAIMS[11].quantity}; {variant}{note}", cases="questions")
@@ -118,8 +118,8 @@ def _layers_align(every: Sequence[LayerMaps]) -> ClaimTest:
     distances, ranks, pairs = {}, [], []
     for maps in every:
         distance, resampled, chance = maps.distances()
-        if chance > 0:  # models of one layer each have one place only
-            # Which target is best is not smooth in the texts, so that there is no jackknife over them.
+        if chance > 0:  # single layers can only map to each other
+            # The best target is not a smooth function of the texts, so there is no jackknife over texts.
             low, high = interval(resampled) if len(maps.counts) >= LEAST else (np.nan, np.nan)
             e = Estimate(distance / chance, float(low) / chance, float(high) / chance, len(maps.counts))
             distances[f"{maps.source} to {maps.target}"] = e
@@ -129,7 +129,7 @@ def _layers_align(every: Sequence[LayerMaps]) -> ClaimTest:
     if ranks:
         what += f"; Spearman's correlation of places is {np.mean(ranks):.2f}"
     models = sorted(set().union(*pairs))
-    # Pairs that share a model are not independent: models are left out, with all their pairs.
+    # Pairs that share a model are not independent: the jackknife omits a model with all its pairs.
     kept = [np.array([name not in pair for pair in pairs]) for name in models]
     if len(models) < LEAST or not all(map(np.any, kept)):
         return _over_models_or_texts(12, "best linear map", distances, what, over_models=False)
@@ -150,7 +150,7 @@ def half_ratio(
     late: Bool[np.ndarray, " row"],
     average: Callable[..., np.ndarray] = np.mean,
 ) -> Estimate:
-    """Average of the late rows over that of the others, of means over tokens: their sums and numbers in each text."""
+    """Divide the late rows' average by the others'; rows are means over tokens, given as sums and counts per text."""
     if late.all() or not late.any():
         return NOTHING._replace(n=len(sums))
     return _ratio_over_texts(lambda m: average(m[:, late], axis=1) / average(m[:, ~late], axis=1), sums, counts)
@@ -159,9 +159,9 @@ def half_ratio(
 def _ratio_over_texts(
     ratio: Callable[[np.ndarray], np.ndarray], sums: Float[np.ndarray, "text row"], counts: np.ndarray
 ) -> Estimate:
-    """A ratio of means over texts; the interval is that of its logarithm."""
+    """Estimate a ratio of means over texts, with the interval of its logarithm."""
     logs = estimate_function(lambda means: np.log(ratio(means)), sums, counts=counts, over="texts")
-    # A text that has no token where it counts is not one of the texts.
+    # Texts without a counted token are left out.
     return on_scale(logs._replace(n=int((counts > 0).all(1).sum())), np.exp)
 
 
@@ -173,17 +173,17 @@ def _over_models_or_texts(
     over_models: bool = True,
     cases: str = "texts",
 ) -> ClaimTest:
-    """Over models if there are enough, else over the texts of those there are, if these are enough."""
+    """Test over models if there are enough, otherwise over their texts if these are enough."""
     known = {name: e for name, e in estimates.items() if np.isfinite(e.value)}
     if not known:
         return ClaimTest(number, variant, NOTHING, f"{what}: there is no such analysis here, or too few layers")
     values, lows, highs, counts = np.array([e[:4] for e in known.values()], dtype=float).T
     if over_models and len(known) >= LEAST:
-        # Ratios are averaged as logarithms, as in claim 8: no interval reaches below 0. Where one is 0, it has none.
+        # Ratios are averaged as logarithms, as in claim 8, so intervals stay above 0. A ratio of 0 has no interval.
         logs = CLAIMS[number].measured_in == "ratio" and (values > 0).all()
         e = on_scale(mean_over(np.log(values), "models"), np.exp) if logs else mean_over(values, "models")
         return ClaimTest(number, variant, e, what, f"the interval is over {len(known)} models")
-    # Two models read the same texts and may err alike: as wide as that makes the interval of their mean.
+    # Models read the same texts, so errors may be fully correlated: the interval is as wide as in that case.
     enough, names = np.isfinite([lows, highs]).all(), " and ".join(known)
     ends = float(values.mean()), float(lows.mean()), float(highs.mean())
     e = Estimate(*ends, int(counts.min()), cases if enough else "nothing")

@@ -1,4 +1,4 @@
-"""Diversity of models that reuse layers, over that of models that do not (Table 1, section 5.6)."""
+"""Diversity of models that reuse layers, relative to that of models that do not (Table 1, section 5.6)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..errors import InputError
 from ..zoo import registry
 from .populations import mean_over, mean_over_seeds, on_scale
 
-# Numbers of parameters that differ by less than this part count as the same.
+# Numbers of parameters with a smaller relative difference count as equal.
 TOLERANCE = 0.05
-# {model: (shape, seed)}: models of one shape differ in their training seed only.
+# {model: (shape, seed)}: models of one shape differ only in their training seed.
 Seeds = Mapping[str, tuple[str, Hashable]]
 PARAMETERS, DEPTH, GIVEN = "same parameters", "same depth", "as given"
-# Quantities of `Study.table`; a column goes by the same name, with "_" for a space.
+# Quantities of `Study.table`; columns have the same name, with "_" for a space.
 AVERAGED = ("accuracy", "MSE", "bias")
 RATIOS = ("diversity", "diversity centered", "diversity_logit", "diversity_logit centered")
-# Endings of the columns of the model that reuses layers, and of its baseline.
+# Column suffixes of the model that reuses layers and of its baseline.
 _ENDINGS = ("", "_baseline")
-# Reuses, baseline, what is the same about them.
+# The model that reuses layers, its baseline, and what they are matched on.
 Match = tuple[str, str, str]
 
 
@@ -34,11 +34,11 @@ def layer_sharing_table(
     pairs: Mapping[str, str] | None,
     seeds: Seeds | None,
 ) -> pd.DataFrame:
-    """The table that `Study.layer_sharing` gives.
+    """Make the table of `Study.layer_sharing`.
 
     Args:
         models, table: `Study.models` and `Study.table` of one unit.
-        repeats: {model: how often a layer runs}.
+        repeats: {model: number of runs of a layer}.
         pairs, seeds: As in `Study.layer_sharing`.
     """
     known = registry.seeds(models["model"]) if seeds is None else checked_seeds(seeds, models["model"])
@@ -82,9 +82,9 @@ def _matches(
 def _row(
     table: pd.DataFrame, about: pd.DataFrame, pairs: Sequence[tuple[str, str]], names: Match
 ) -> dict[str, Any] | None:
-    """One pair with intervals over tasks, or the same pair of several seeds with intervals over these.
+    """Make the row of one pair with intervals over tasks, or of a pair of shapes with intervals over seeds.
 
-    `names` are what stands in the row. None where they have no task in common.
+    `names` are the names in the row. Returns None if there is no common task.
     """
     tasks = table["accuracy"].columns.drop("Avg.")
     # [pair, model of the pair, task]
@@ -113,7 +113,7 @@ def _row(
 
 
 def checked_pairs(models: pd.DataFrame, pairs: Mapping[str, str]) -> dict[str, str]:
-    """{reuses: baseline} as a user names them. Raises InputError for what is not a pair of two models of the study."""
+    """Validate {reuses: baseline} from the user. Raises InputError for anything but two models of the study."""
     if not isinstance(pairs, Mapping):
         raise InputError(f"pairs={shown(pairs)} must be {{model that reuses layers: model that does not}}.")
     names = models["model"].tolist()
@@ -127,7 +127,7 @@ def checked_pairs(models: pd.DataFrame, pairs: Mapping[str, str]) -> dict[str, s
 
 
 def checked_seeds(seeds: Seeds, models: Iterable[str]) -> dict[str, tuple[str, Hashable]]:
-    """The seeds as given. Raises InputError for what is not {model: (shape, seed)} of models of the study."""
+    """Validate seeds. Raises InputError for anything but {model: (shape, seed)} of models of the study."""
     names = list(models)
     example = '{"small-a": ("small", 0), "small-b": ("small", 1)}'
     if not isinstance(seeds, Mapping):
@@ -147,11 +147,11 @@ def checked_seeds(seeds: Seeds, models: Iterable[str]) -> dict[str, tuple[str, H
 
 
 def same_parameters(models: pd.DataFrame, seeds: Mapping[str, Hashable]) -> dict[str, str]:
-    """{reuses: baseline} of nearly the same number of parameters; of the same training seed where there is one.
+    """Return {reuses: baseline} pairs of nearly equal numbers of parameters, preferably of the same training seed.
 
     Args:
-        models: As `Study.models` gives it.
-        seeds: {model: seed}, as far as they are known.
+        models: The frame of `Study.models`.
+        seeds: {model: seed}, where known.
 
     >>> import pandas as pd
     >>> models = pd.DataFrame({"model": ["a", "b", "shared"], "parameters": [100, 101, 101],
@@ -159,7 +159,7 @@ def same_parameters(models: pd.DataFrame, seeds: Mapping[str, Hashable]) -> dict
     >>> same_parameters(models, {}), same_parameters(models, {"a": 1, "b": 0, "shared": 1})
     ({'shared': 'b'}, {'shared': 'a'})
     """
-    # In the order of their names, so that of equals one is taken whatever order the study has them in.
+    # Sorted by name, so that ties do not depend on the study's order.
     table = models.set_index("model").sort_index()
     baselines = table["parameters"][~table["reuses"]]
     pairs = {}
@@ -173,10 +173,10 @@ def same_parameters(models: pd.DataFrame, seeds: Mapping[str, Hashable]) -> dict
 
 
 def same_depth(models: pd.DataFrame, seeds: Mapping[str, Hashable], repeats: Mapping[Any, int]) -> dict[str, str]:
-    """{reuses: baseline} of as many members and the same seed: the model in which every repeat has its own layers.
+    """Return {reuses: baseline} pairs of equal number of members and seed: each repeat of the baseline has own layers.
 
-    It has more parameters than the one that reuses, and at most as many times more as a layer is repeated
-    (`repeats`, by model), which leaves out wider and narrower models of the same depth.
+    The baseline has more parameters than the model that reuses layers, by at most the factor by which layers are
+    repeated (`repeats`, by model). This excludes wider and narrower models of the same depth.
 
     >>> import pandas as pd
     >>> models = pd.DataFrame({"model": ["narrow", "twin", "wide", "shared"], "parameters": [50, 170, 400, 100],

@@ -1,6 +1,6 @@
-"""Models of the two papers and the default one (Table 4), read from paper_models.json; and the tasks by name.
+"""Models of the two papers and the default model (Table 4), read from paper_models.json, and the named tasks.
 
-An entry holds a model's config; components, parameters and memory are computed from it.
+An entry holds a model's config, from which components, parameters and memory are computed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..components import Unit
 from ..errors import InputError
 from ..model.converted import DEFAULT_NAME as DEFAULT
 
-# The papers, by what they are about.
+# The papers by topic.
 DIVERSITY, DEPTH = "2505.24009", "2505.13898"
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 _HEADS = ("num_attention_heads", "n_head", "num_heads")
@@ -28,13 +28,12 @@ class CatalogEntry:
     """A model that a paper uses, or the default one.
 
     Attributes:
-        name, config: Its id on Hugging Face; its config.json, as far as components and parameters depend on it.
-        license, gated: Its license, and whether Hugging Face wants its conditions accepted before it can be downloaded.
-        papers, note: arXiv numbers of the papers that use it; what else there is to know before loading it.
-        components, parameters, gigabytes: Components at unit sublayer in single precision, the paper's layer size;
-            parameters, tied ones once; size of the weights in bfloat16, in 10⁹ bytes.
-        architecture, load, loading: The class that runs it; the call that loads it; where it comes from, in a word or
-            two.
+        name, config: Its id on Hugging Face; the entries of its config.json that determine components and parameters.
+        license, gated: Its license; True if its conditions must be accepted on Hugging Face before downloading.
+        papers, note: arXiv numbers of the papers that use it; a remark to read before loading it.
+        components, parameters, gigabytes: Components at unit sublayer in single precision (the paper's layer size);
+            parameters, with tied ones counted once; size of the weights in bfloat16, in 10⁹ bytes.
+        architecture, load, loading: The class that runs it; the call that loads it; its source in a word or two.
 
     >>> entry = catalog()[5]
     >>> entry.name, entry.components, f"{entry.parameters:,}", entry.gigabytes
@@ -57,7 +56,7 @@ class CatalogEntry:
     loading: str
 
     def record(self) -> dict[str, Any]:
-        """All of it but the config as plain values, for JSON and frames."""
+        """Return everything except the config as plain values, for JSON and frames."""
         names = "name license gated note parameters components loading load architecture"
         record = {name: getattr(self, name) for name in names.split()}
         return record | {"bf16_gigabytes": self.gigabytes, "papers": list(self.papers)}
@@ -65,7 +64,7 @@ class CatalogEntry:
 
 @cache
 def catalog() -> tuple[CatalogEntry, ...]:
-    """The default model, the paper's sixteen in the order of its Table 4, and those of the paper on depth.
+    """Return the default model, the paper's sixteen in the order of its Table 4, and those of the paper on depth.
 
     >>> [entry.components for entry in catalog()[:5]]
     [61, 61, 121, 65, 129]
@@ -74,7 +73,7 @@ def catalog() -> tuple[CatalogEntry, ...]:
     for stored in _stored()["models"]:
         config, parameters = stored["config"], _parameters(stored["config"])
         gigabytes = round(2 * parameters / 1e9, 1)
-        # Larger models than one GPU of 80 GB holds are spread over devices.
+        # Models too large for one GPU of 80 GB are spread over devices.
         spread = ', device_map="auto"' if gigabytes > 80 else ""
         load, loading = f'ld.load_model("{stored["name"]}"{spread})', "gated" if stored["gated"] else "open"
         if stored["name"] == DEFAULT:
@@ -86,17 +85,16 @@ def catalog() -> tuple[CatalogEntry, ...]:
 
 
 def component_count(config: Any, unit: Unit = "sublayer") -> int:
-    """Number of components of a model, from its config alone: the embedding and two sublayers per repeat of a block.
+    """Count the components of a model from its config: the embedding and two sublayers per repeat of a block.
 
     Args:
         config: A Hugging Face config, a dict of config.json, or a local folder that holds one.
-        unit: "sublayer", or "head", where every attention is cut into its heads (and its bias, if the config gives it
-            one).
+        unit: "sublayer", or "head", which splits every attention into its heads (and its bias, if the config has one).
 
     Half precision adds one row, `rounding`, which is not counted.
 
-    Raises InputError for a folder without a readable config, a model_type whose rows are not known from its config,
-    and for unit neuron.
+    Raises InputError for a folder without a readable config, for a model_type whose rows do not follow from its
+    config, and for unit neuron.
 
     >>> llama = {"model_type": "llama", "num_hidden_layers": 16, "num_attention_heads": 32}
     >>> component_count(llama), component_count(llama, "head")
@@ -113,21 +111,21 @@ def component_count(config: Any, unit: Unit = "sublayer") -> int:
     attention = 1
     if unit == "head":
         attention = _first_number(config, _HEADS) + bool(config.get(family["bias_setting"], family["bias_default"]))
-    # MobileLLM's layer sharing runs every block twice in a row; each repeat writes to the stream.
+    # MobileLLM's layer sharing runs every block twice in a row, and each repeat writes to the stream.
     repeats = 2 if config.get("layer_sharing") else 1
     return 1 + family["outside_blocks"] + repeats * _first_number(config, _LAYERS) * (attention + 1)
 
 
 @cache
 def families() -> dict[Any, dict[str, Any]]:
-    """{model_type: rows outside its blocks, setting and default of its attention's bias} (paper_models.json)."""
+    """Return {model_type: rows outside its blocks, setting and default of its attention bias} (paper_models.json)."""
     return {model_type: kind for kind in _stored()["families"] for model_type in kind["families"]}
 
 
 def task_records() -> list[dict[str, Any]]:
-    """Every task by name as plain values: question, options, templates, rows and license.
+    """Return every named task as plain values: question, options, templates, rows and license.
 
-    `rows` is how many are used unless a limit is given (of a paper's task, at most).
+    `rows` is the number of rows used without a limit (the maximum, for a paper's task).
 
     >>> record = next(record for record in task_records() if record["name"] == "rte")
     >>> record["options"], record["rows"], record["source"]
@@ -138,7 +136,7 @@ def task_records() -> list[dict[str, Any]]:
     records = []
     for spec in task_specs().values():
         rows, source = spec.limit, spec.source
-        if not source:  # it brings its rows
+        if not source:  # the task includes its rows
             own = spec.rows()
             rows, source = len(own.rows), own.source
         record: dict[str, Any] = {"name": spec.name, "asks": spec.description, "options": list(spec.options)}
@@ -153,7 +151,7 @@ def _stored() -> dict[str, Any]:
 
 
 def _language_config(config: Any) -> Mapping[str, Any]:
-    """The part of a config that describes the language model."""
+    """Return the part of a config that describes the language model."""
     if isinstance(config, str | os.PathLike):
         path = Path(config).expanduser() / "config.json"
         try:
@@ -169,7 +167,7 @@ def _language_config(config: Any) -> Mapping[str, Any]:
 
 
 def _first_number(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
-    """A number that families call by different names."""
+    """Read a number that has different names in different families."""
     number = next((config[name] for name in names if name in config), None)
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise InputError(f"the config says no {' or '.join(names)}: give the whole config of a model.")
@@ -177,7 +175,7 @@ def _first_number(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
 
 
 def _parameters(config: Mapping[str, Any]) -> int:
-    """The parameters of a Llama and its kin: grouped attention, a gated MLP and two norms in every block."""
+    """Count the parameters of a Llama-like model: grouped attention, a gated MLP and two norms in every block."""
     width, heads, groups = (config[k] for k in ("hidden_size", "num_attention_heads", "num_key_value_heads"))
     head = config.get("head_dim", width // heads)
     attention = 2 * width * head * (heads + groups)

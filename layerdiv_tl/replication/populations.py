@@ -1,4 +1,4 @@
-"""Means over what is independent of one another: models, the tasks of few models, training seeds."""
+"""Means over independent units: models, the tasks of few models, training seeds."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from scipy.stats import t
 from ..ensemble.intervals import LEAST, LEVEL, Estimate, estimate_function
 from ..ensemble.permutation import cluster_numbers
 
-# What differs between seeds is an average over shapes and tasks, which is nearly normal: Student's interval of three
-# is right for it, and wide.
+# Seeds differ in an average over shapes and tasks, which is nearly normal: Student's interval of three seeds is
+# valid, and wide.
 LEAST_SEEDS = 3
-# An estimate that nothing is known of.
+# A missing estimate.
 NOTHING = Estimate(np.nan, np.nan, np.nan, 0, "nothing")
 
 
 def mean_over(values: Float[np.ndarray, " value"], over: str) -> Estimate:
-    """The mean with Hall's interval; over "nothing" where there are fewer than `LEAST`. NaN is no value.
+    """Estimate a mean with Hall's interval; over "nothing" for fewer than `LEAST` values. NaNs are dropped.
 
     >>> e = mean_over(np.arange(8.0), "models")
     >>> bool(e.low < e.value < e.high), mean_over(np.arange(7.0), "models").over
@@ -29,13 +29,13 @@ def mean_over(values: Float[np.ndarray, " value"], over: str) -> Estimate:
     values = values[np.isfinite(values)]
     if not len(values):
         return NOTHING
-    # Not `estimate`: an interval of nonnegative values may reach below 0 here, where they are of models.
+    # Not `estimate`: here, an interval of nonnegative values (one per model) may reach below 0.
     found = estimate_function(np.positive, values, over=over if len(values) >= LEAST else "nothing")
     return on_scale(found, float)
 
 
 def mean_over_seeds(values: Float[np.ndarray, " seed"]) -> Estimate:
-    """The mean over training seeds with Student's interval; over "nothing" where there are fewer than three.
+    """Estimate a mean over training seeds with Student's interval; over "nothing" for fewer than three.
 
     >>> e = mean_over_seeds(np.array([1.0, 2.0, 3.0]))
     >>> round(e.low, 3), e.value, round(e.high, 3)
@@ -52,10 +52,10 @@ def mean_over_seeds(values: Float[np.ndarray, " seed"]) -> Estimate:
 def mean_over_models(
     values: pd.Series, clusters: Mapping[str, Hashable] | None = None, tasks: bool = True
 ) -> tuple[Estimate, int]:
-    """The mean of numbers of (model, task) over models, or over the tasks of few models; and whose tasks these are.
+    """Estimate the mean of values by (model, task) over models, or over tasks if there are few models.
 
-    Models of one cluster count as one. An interval over tasks speaks of other tasks on these models only, whose number
-    comes second (0 otherwise); without `tasks` there is none.
+    Models of one cluster count as one. An interval over tasks generalizes to other tasks on these models only; the
+    number of models is then returned second (0 otherwise). Without `tasks`, there is no interval over tasks.
     """
     values = values[np.isfinite(values)]
     means = values.groupby(level="model", sort=False).mean()
@@ -70,12 +70,12 @@ def mean_over_models(
 def mean_by_shape(
     models: pd.DataFrame, means: pd.Series, shapes: Mapping[str, Hashable], least_parameters: float = 0.0
 ) -> pd.DataFrame:
-    """`members` and `mean` of every shape, in the name of its first model; training seeds are averaged.
+    """Return `members` and `mean` of every shape under its first model's name; training seeds are averaged.
 
     Args:
-        models: As `Study.models` gives it.
-        means: A number of each model, NaN for none.
-        shapes: {model: shape}; others are shapes of their own.
+        models: The frame of `Study.models`.
+        means: One value per model, NaN if missing.
+        shapes: {model: shape}; any other model is its own shape.
     """
     about, means = models.set_index("model"), means.dropna()
     means = means[about["parameters"][means.index] >= least_parameters]
@@ -85,6 +85,6 @@ def mean_by_shape(
 
 
 def on_scale(e: Estimate, function: Callable[[float], float]) -> Estimate:
-    """An estimate that was taken on another scale (Fisher's z, a logarithm), back on its own."""
+    """Transform an estimate back from another scale (Fisher's z, a logarithm)."""
     value, low, high = (float(function(x)) for x in e[:3])
     return e._replace(value=value, low=low, high=high)

@@ -1,4 +1,4 @@
-"""The share of bias and of diversity that each module holds, next to its share of components (Fig. 4, Eq. 9-10)."""
+"""Each module's share of bias and of diversity, compared with its share of components (Fig. 4, Eq. 9-10)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ TERMS = ("bias", "bias_centered", "diversity", "diversity_centered")
 
 
 def module_shares(frame: pd.DataFrame, *, confidence_level: float = LEVEL) -> pd.DataFrame:
-    """Average share of a term that a module holds, per model over its tasks (Fig. 4).
+    """Compute each module's share of a term, per model and averaged over its tasks (Fig. 4).
 
     Args:
-        frame: `Decomposition.by_module()` of several models and tasks, one below the other, with columns `model` and
-            `task` before it: `module`, `members`, and of `bias`, `bias_centered`, `diversity`, `diversity_centered`
-            those that there are, additive over modules.
+        frame: Concatenated `Decomposition.by_module()` of several models and tasks, with columns `model`, `task`,
+            `module`, `members`, and any of `bias`, `bias_centered`, `diversity`, `diversity_centered`, which must be
+            additive over modules.
 
-    One row per model, module, term (`bias`, `diversity`) and gauge (`raw`, `centered`): `share`, the mean
-    over tasks of part / whole, with an interval over tasks (NaN for fewer than 8); `member_share` is the mean of
-    n_g/|L|, the share of a module whose members are like all others; `excess` = share − member_share. A task
-    whose whole is 0 has no shares and is left out; `tasks` counts the others. `constant` holds nothing in tasks
-    that have none: log-likelihoods have a normalizer, logits may have nothing constant. Raises InputError for
-    missing columns, modules that occur twice in a task, and a model whose other modules differ between tasks.
+    Returns one row per model, module, term (`bias`, `diversity`) and gauge (`raw`, `centered`). `share` is the mean
+    over tasks of part / whole, with an interval over tasks (NaN for fewer than 8). `member_share` is the mean of
+    n_g/|L|, the share if all members were alike. `excess` is share − member_share. `tasks` counts tasks; those with a
+    whole of 0 are left out. The share of `constant` is 0 in tasks without it: log-likelihoods have a normalizer, logits
+    need not have a constant. Raises InputError for missing columns, duplicate modules in a task, and a model whose
+    other modules differ between tasks.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"model": "m", "task": "t", "module": ["attention", "mlp"], "members": [1, 3],

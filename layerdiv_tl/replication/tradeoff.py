@@ -1,4 +1,4 @@
-"""Trade-off of bias and diversity along depth, by what accuracy does (section 5.4)."""
+"""Trade-off of bias and diversity along depth, by the direction of accuracy (section 5.4)."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ STILL = 1
 
 @dataclass(frozen=True, eq=False)
 class TradeOff(Result):
-    """Numbers of steps along depth, by what accuracy does and by whether bias and diversity move together.
+    """Counts of steps along depth, by the direction of accuracy and the joint movement of bias and diversity.
 
     Attributes:
-        counts: `[accuracy, movement]`, numbers of steps: accuracy rises, stands still, falls; bias and diversity move
-            together (a trade-off: the loss is their difference, so a lower bias is paid for with a lower diversity),
-            apart, or at least one of them does not move.
+        counts: `[accuracy, movement]`, numbers of steps. Accuracy rises, stands still or falls. Bias and diversity move
+            together (a trade-off: the loss is their difference, so a lower bias costs diversity), apart, or at least
+            one of them does not move.
         difference, low, high: Share of trade-offs where accuracy stands still minus that where it moves, with Student's
-            interval of the jackknife over models (NaN for fewer than 8). The claim of the paper says: clearly above 0.
-        null_low, null_high, p: What the difference is when every model gets bias and diversity of another model with as
-            many junctions (the middle 95 %), and the two-sided p of that null, which holds whatever happens in the same
-            part of all models. NaN where too few models have one depth.
-        models: How many there are; those of one cluster count as one.
+            interval of the jackknife over models (NaN for fewer than 8). The paper claims that it is above 0.
+        null_low, null_high, p: The middle 95 % of the difference when every model gets bias and diversity of another
+            model with as many junctions, and the two-sided p. This null allows for trends shared by all models at the
+            same depth. NaN if too few models have the same depth.
+        models: Number of models; those of one cluster count as one.
     """
 
     counts: Int[np.ndarray, "accuracy movement"]
@@ -66,9 +66,9 @@ class TradeOff(Result):
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
-        """One row for each thing accuracy does; `low`, `high` are Wilson's, which take steps for independent.
+        """Return one row per direction of accuracy; `low`, `high` are Wilson's, which treat steps as independent.
 
-        `share` is that of trade-offs among the steps in which both move.
+        `share` is the share of trade-offs among the steps in which both move.
         """
         rows = []
         for accuracy, (together, apart, neither) in zip(ACCURACY, self.counts.tolist(), strict=True):
@@ -100,16 +100,16 @@ def tradeoff_signs(
     seed: int = 0,
     confidence_level: float = LEVEL,
 ) -> TradeOff:
-    """Sign of Δbias · Δdiversity by sign of Δaccuracy, from junction to junction (section 5.4).
+    """Count signs of Δbias · Δdiversity by the sign of Δaccuracy, from junction to junction (section 5.4).
 
     Args:
-        frame, clusters: As `correlations` takes them: `model`, `task`, `junction`, `accuracy`, and the columns named by
-            `bias` and `diversity`, which should have one unit (such as `bias_centered`, `diversity_centered`).
-        still: Accuracy stands still where it moves by at most this much, a share. With n examples a step of 1/n may be
-            chance.
+        frame, clusters: As in `correlations`: columns `model`, `task`, `junction`, `accuracy`, and those named by
+            `bias` and `diversity`, which should have the same unit (e.g. `bias_centered`, `diversity_centered`).
+        still: Largest change of accuracy, as a share, that counts as standing still. With n examples, a step of 1/n
+            may be chance.
 
-    Steps with a value that is not finite are not counted. Raises InputError for missing columns,
-    junctions that occur twice, a negative `still`, `clusters` that is not a mapping, and curves without a step.
+    Steps with a value that is not finite are not counted. Raises InputError for missing columns, duplicate junctions,
+    a negative `still`, `clusters` that is not a mapping, and curves without a step.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"model": "m", "task": "t", "junction": range(4), "accuracy": [0.5, 0.5, 0.7, 0.7],
@@ -144,7 +144,7 @@ def tradeoff_signs(
     difference = float(_difference(own.sum(0)))
     left_out = [float(_difference(own[cluster != c].sum(0))) for c in np.unique(cluster)]
     low, high = over_models(difference, np.array(left_out), confidence_level)
-    # The null: every cluster of models gets bias and diversity of another one of its depth.
+    # The null: every cluster of models gets bias and diversity of another cluster of the same depth.
     lengths = frame.groupby("model", sort=False)["junction"].nunique()[names].to_numpy()
     between = by_cluster(counts, cluster)
     ways = model_permutations(strata_of(depths_of(lengths, cluster), between[:, :, 0, 0]), n_resamples, seed)
@@ -166,9 +166,9 @@ def tradeoff_signs(
 def _steps(
     accuracy: np.ndarray, bias: np.ndarray, diversity: np.ndarray, *, still: float
 ) -> tuple[Float[np.ndarray, "step accuracy"], Float[np.ndarray, "step movement"]]:
-    """Indicators of what accuracy does and of how bias and diversity move in every step; zeros where unknown."""
+    """Return indicators of the direction of accuracy and the joint movement in every step; zeros if unknown."""
     step = np.diff(accuracy)
-    # What a difference of two equal shares leaves in the last bits is not a step.
+    # Rounding errors in the difference of two equal shares are not steps.
     change = np.where(np.abs(step) <= still + 1e-12, STILL, np.where(step > 0, 0, 2))
     sign = np.sign(np.diff(bias)) * np.sign(np.diff(diversity))
     movement = np.where(sign > 0, 0, np.where(sign < 0, 1, 2))
@@ -177,7 +177,7 @@ def _steps(
 
 
 def _difference(counts: Float[np.ndarray, "*draw accuracy movement"]) -> np.ndarray:
-    """Share of trade-offs where accuracy stands still minus that where it moves; NaN where one has no step."""
+    """Return the share of trade-offs where accuracy stands still minus that where it moves; NaN if one has no step."""
     moving = counts.sum(-2) - counts[..., STILL, :]
     with np.errstate(divide="ignore", invalid="ignore"):
         still, moves = (x[..., 0] / (x[..., 0] + x[..., 1]) for x in (counts[..., STILL, :], moving))

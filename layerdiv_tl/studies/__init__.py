@@ -1,1 +1,1 @@
-"""Models × tasks."""
+"""Studies of models × tasks, and of models along depth and training."""

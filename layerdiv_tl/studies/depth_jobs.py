@@ -1,4 +1,4 @@
-"""The work of a depth study on a model: its standard analyses, each in a file of its own."""
+"""Jobs of a depth study for one model: the standard analyses, each stored in its own file."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from .folder import made_by
 from .shards import digest_of
 from .work import Job, Work
 
-# Shorter texts have no token that is skipped, one that is measured, and a cut between them.
+# A shorter text cannot hold a skipped token, a measured token and a cut between them.
 LEAST_TOKENS = 4
-# Analyses that read no texts where a task is named.
+# Analyses that use no texts if a task is given.
 _WITHOUT_TEXTS = frozenset(("depth_score", "effects"))
 
 
 @dataclass(frozen=True)
 class DepthWork(Work):
-    """The analyses of every model, and what they read; the arguments of `run_depth`, read."""
+    """The analyses to run on every model and their inputs: the parsed arguments of `run_depth`."""
 
     analyses: tuple[str, ...]
     texts: list[str]
@@ -42,16 +42,16 @@ class DepthWork(Work):
     drop: int | None
     part: AblatedPart
     score: str
-    questions: list[Questions]  # of which a model is asked the first that its tokenizer knows
+    questions: list[Questions]  # a model gets the first set that its tokenizer knows
     multi_token: bool
     seed: int
     batch_tokens: int | None
-    # The model that came before, from which layers are mapped.
+    # The previous model, whose layers are mapped to this one's.
     before: list[tuple[Model, Identity]] = field(default_factory=list)
 
     def jobs(self, model: Model, identity: Identity, failures: list[str]) -> Iterator[Job]:
-        """The analyses of a model that are wanted."""
-        every = list(analyses_of(model, self.before[0] if self.before else None, self))  # refused before any runs
+        """Yield the requested analyses of a model."""
+        every = list(analyses_of(model, self.before[0] if self.before else None, self))  # raises before any runs
         for one in every:
             if one.analysis in self.analyses:
                 what = f"{one.analysis} of {model.name} ({one.dataset})"
@@ -61,7 +61,7 @@ class DepthWork(Work):
 
 @dataclass(frozen=True)
 class _Wanted:
-    """One analysis to run: everything its numbers follow from except the model, and the call that makes it."""
+    """One analysis to run: the settings that determine its numbers, except the model, and the call that computes it."""
 
     analysis: str
     dataset: str
@@ -70,7 +70,7 @@ class _Wanted:
 
 
 def analyses_of(model: Model, before: tuple[Model, Identity] | None, inputs: DepthWork) -> Iterator[_Wanted]:
-    """All analyses of a model; the maps are from the model `before` it, if there is one."""
+    """Yield all analyses of a model; layers are mapped from the model `before` it, if there is one."""
     size: dict[str, Any] = {"batch_tokens": model.checked_batch_tokens(inputs.batch_tokens)}
     seeded = {"seed": inputs.seed, **size}
     rows = [ids for ids in encode(model, inputs.texts, any_length=True) if len(ids) >= LEAST_TOKENS]
@@ -84,7 +84,7 @@ def analyses_of(model: Model, before: tuple[Model, Identity] | None, inputs: Dep
     yield _Wanted("skip_future", on_texts, read, lambda: depth.skip(model, texts, mode="future", **size))
     yield _Wanted("logit_lens", on_texts, read, lambda: depth.logit_lens(model, texts, **size))
     known = [asked for asked in inputs.questions if _knows(model, asked.answers)]
-    # Where the tokenizer knows the answers of none, those that were asked for fail, and say so.
+    # If the tokenizer knows the answers of no set, requested questions fail with a message.
     is_wanted = len(inputs.questions) == 1 or inputs.analyses != STANDARD
     for asked in (known or (inputs.questions if is_wanted else []))[:1]:
         settings = {"questions": [asked.texts, asked.answers], "effect": "published", **seeded}
@@ -111,7 +111,7 @@ def analyses_of(model: Model, before: tuple[Model, Identity] | None, inputs: Dep
             return depth.drop_plan(model, rows, budget, inputs.score, inputs.part, **seeded)
 
         yield _Wanted("agreement", dataset, settings, agreement)
-        # Of one, none can go, which is said where a plan was asked for.
+        # A single layer cannot be dropped; this fails only if a plan was requested.
         if inputs.drop is not None or count > 1 or inputs.analyses != STANDARD:
             yield _Wanted("drop_plan", dataset, settings | plan, drop_plan)
         if t is not None:
@@ -136,12 +136,12 @@ def _knows(model: Model, texts: Iterable[str]) -> bool:
 
 
 def _resolved(t: Task | None, model: Model, multi_token: bool, texts: list[list[int]]) -> Any:
-    """The task with this model's option ids, or the texts; a task that the model cannot take fails its own jobs."""
+    """Return the task with this model's option ids, or the texts; a task that does not fit fails only its own jobs."""
     return texts if t is None else t.resolve(model, multi_token)
 
 
 def _comparable_texts(before: Model, model: Model, texts: Sequence[Any]) -> list[Any]:
-    """The texts that both models read whole; where their tokens are the same, what both read of each."""
+    """Select the texts that both models read whole; if their tokens agree, the part of each text that both read."""
     models = before, model
     rows = [encode(each, texts, any_length=True) for each in models]
     limits = [len(max(rows[0] + rows[1], key=len)) if each.context is None else each.context for each in models]
@@ -155,8 +155,8 @@ def _comparable_texts(before: Model, model: Model, texts: Sequence[Any]) -> list
 
 
 def _run(folder: Path, model: Model, identity: Identity, job: _Wanted) -> Path:
-    """The analysis from the folder, or computed and written there; the file that describes it."""
-    # Names too: two that make one name of a file are two analyses.
+    """Load the analysis from the folder, or compute and store it; return the file that describes it."""
+    # Hash names too: two names that map to one file name are two analyses.
     settings = job.settings | {"model": model.name, "dataset": job.dataset, "dtype": model.provenance["dtype"]}
     settings |= {"weights": identity.weights, "tokenizer": identity.tokenizer, **identity.settings, "format": FORMAT}
     about: dict[str, Any] = {"format": FORMAT, "model": model.name, "analysis": job.analysis, "dataset": job.dataset}

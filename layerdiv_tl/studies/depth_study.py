@@ -1,4 +1,4 @@
-"""Results of depth analyses of one or several models, as they lie in a folder."""
+"""Results of depth analyses of one or several models, stored in a folder."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 FOLDER = "depth"
-# Of analyses, their defaults included. 5: results of format 4; 4: results say which analysis they belong to.
+# Format version of analyses and their defaults. 5: results of format 4; 4: results name their analysis.
 FORMAT = "layerdiv_tl.depth/6"
 Kind = TypeVar("Kind", bound=Result)
-# In order, and the class of each: a result can be loaded once its class is imported.
+# Analyses in order, with their classes: a result can be loaded once its class is imported.
 ANALYSES: Mapping[str, type[Result]] = {
     "residual_norms": ResidualNorms,
     "skip": Skip,
@@ -52,7 +52,7 @@ STANDARD = tuple(name for name in ANALYSES if name != "effects")
 
 @dataclass(frozen=True)
 class Analysis:
-    """One finished analysis: its model, name and dataset, its result, and how it was made."""
+    """One finished analysis: its model, name, dataset, result and provenance."""
 
     model: str
     name: str
@@ -61,7 +61,7 @@ class Analysis:
     about: dict[str, Any]
 
     def write(self, folder: Path) -> Path:
-        """Write the result, then the file that describes it, which therefore exists only for whole results."""
+        """Write the result, then the file that describes it, so that a description implies a complete result."""
         path = analysis_file(folder, self.about)
         save_result(self.result, path.with_suffix(".safetensors"), self.about["digest"])
         write_json(path, self.about)
@@ -70,12 +70,12 @@ class Analysis:
 
 @dataclass(frozen=True, eq=False)
 class DepthStudy(Result):
-    """Depth analyses of some models. Made by `run_depth`, or read from its folders by `load`.
+    """Depth analyses of one or several models. Returned by `run_depth`, or read from its folders by `load`.
 
     Attributes:
-        analyses: All that are finished, model by model, in the order of the standard set.
-        failures: One sentence for every model or analysis that could not be measured.
-        folders: Where it lies.
+        analyses: All finished analyses, model by model, in the order of the standard set.
+        failures: One sentence for every model or analysis that failed.
+        folders: The folders of the results.
     """
 
     analyses: tuple[Analysis, ...]
@@ -84,10 +84,10 @@ class DepthStudy(Result):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Self:
-        """Collect one or several folders; of an analysis with different settings the one finished last.
+        """Collect one or several folders; an analysis stored with several settings is read from its latest run.
 
-        Raises InputError where there is no such folder, or no finished analysis in any, and where two models (other
-        weights, another tokenizer) have one name.
+        Raises InputError for a missing folder, if no folder has a finished analysis, and if two different models
+        (weights or tokenizer) share a name.
         """
         study = cls.collect((path, *more))
         if study is None:
@@ -96,7 +96,7 @@ class DepthStudy(Result):
 
     @classmethod
     def collect(cls, folders: Sequence[str | os.PathLike[str]], only: set[Path] | None = None) -> Self | None:
-        """The same, or None where there is nothing; `only` these files."""
+        """Collect like `load`, optionally `only` these files; return None if nothing is found."""
 
         def find(root: Path) -> list[Path]:
             files = sorted(root.glob(f"{FOLDER}/*/*-{12 * '[0-9a-f]'}.json"))  # an exported plan has no digest
@@ -111,23 +111,23 @@ class DepthStudy(Result):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Their names."""
+        """The names of the models."""
         return tuple(dict.fromkeys(a.model for a in self.analyses))
 
     def of(self, kind: type[Kind]) -> list[tuple[str, Kind]]:
-        """(model, result) of every result of a class, such as `ResidualNorms` or `Agreement`."""
+        """Return (model, result) for every result of a class, e.g. `ResidualNorms` or `Agreement`."""
         return [(a.model, a.result) for a in self.analyses if isinstance(a.result, kind)]
 
     def newest(self, name: str) -> dict[str, Any]:
-        """{model: result} of an analysis such as "skip_future"; of several, on other texts, the one finished last."""
+        """Return {model: result} of an analysis, e.g. "skip_future"; the latest if it was run on several texts."""
         by_time = sorted((a for a in self.analyses if a.name == name), key=lambda a: a.about["finished"])
         last = {a.model: a.result for a in by_time}
         return {model: last[model] for model in self.models if model in last}
 
     def effects(self, of: Collection[tuple[str, str]]) -> dict[tuple[str, str], Effects]:
-        """{(model, task): effects} of these; only where they are of the rows that a task's last effects are of.
+        """Return {(model, task): effects} for these models, restricted to the rows of each task's latest effects.
 
-        A run with another limit may have been stopped before it came to every checkpoint.
+        A run with another limit may have stopped before it reached every checkpoint.
         """
         rows = ("prompts", "labels", "options", "multi_token")
         own = (a for a in self.analyses if a.name == "effects" and (a.model, a.dataset) in of)
@@ -138,7 +138,7 @@ class DepthStudy(Result):
 
     @property
     def claim_results(self) -> DepthResults:
-        """The results that claims 9-12 are tested on."""
+        """Collect the results on which claims 9-12 are tested."""
         norms, skips, scores = map(self.newest, ("residual_norms", "skip_future", "depth_score"))
         return DepthResults(norms, skips, scores, [maps for _, maps in self.of(LayerMaps)])
 
@@ -149,9 +149,9 @@ class DepthStudy(Result):
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
-        """All numbers of all analyses, tidy: model, analysis, dataset, the row's names, quantity, value, low, high.
+        """Return all numbers in tidy form: model, analysis, dataset, row names, quantity, value, low, high.
 
-        `low` and `high` are the 95 % intervals that an analysis has for the quantity; NaN where it has none.
+        `low` and `high` bound the 95 % interval of the quantity; they are NaN if it has none.
         """
         names = (*COLUMNS, "target", "plan", "dropped", "group", "text", "position", "token")
         ends = ("_low", "_high", "_q10", "_q90", "_median", "_max", "_rank")
@@ -169,18 +169,18 @@ class DepthStudy(Result):
         return frame[["model", "analysis", "dataset", *rest]]
 
     def claims(self) -> pd.DataFrame:
-        """Claims 9-12 of the paper on depth, tested on these models. Columns are those of `Study.claims`.
+        """Test claims 9-12 of the paper on depth on these models. Columns are those of `Study.claims`.
 
         9. The later half of the layers contributes less. 10. Skipping late layers disturbs later computation less.
         11. Models do not use deeper layers for more hops. 12. Layers at the same relative depth map best.
 
-        Intervals are over models if there are eight, else over texts (for 11, questions) of which a model has eight at
-        least; with fewer a claim is not tested. Over texts they speak of these models only.
+        Intervals are over models if there are at least eight, otherwise over texts (questions for claim 11) if each
+        model has at least eight; otherwise a claim is not tested. Intervals over texts hold for these models only.
         """
         return claims_frame(depth_claim_tests(self.claim_results))
 
     def report(self, path: str | os.PathLike[str]) -> Path:
-        """Write everything as one offline page. Raises InputError for a file that cannot be written."""
+        """Write all results as one offline page. Raises InputError for a file that cannot be written."""
         return write_page(_registry.lookup("depth_page")(self), path)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -196,13 +196,13 @@ class DepthStudy(Result):
 
 
 def analysis_file(folder: Path, about: Mapping[str, Any]) -> Path:
-    """The file that describes an analysis; its result lies next to it."""
+    """Return the path of the file that describes an analysis; its result is stored next to it."""
     name = "-".join(safe_name(about[key]) for key in ("analysis", "dataset", "digest"))
     return folder / FOLDER / safe_name(about["model"]) / f"{name}.json"
 
 
 def is_whole(file: Path) -> bool:
-    """Tell if an analysis can be read."""
+    """Return whether an analysis can be read."""
     try:
         read_analysis(file, read_json(file))
     except (SkippedFile, InputError, ValueError, LookupError, TypeError, AttributeError):
@@ -211,7 +211,7 @@ def is_whole(file: Path) -> bool:
 
 
 def read_analysis(file: Path, about: dict[str, Any] | None) -> tuple[tuple[str, ...], dict[str, Any], Analysis]:
-    """Key and description of an analysis, and itself."""
+    """Return the key, the description and the analysis."""
     if about is not None and about.get("format") != FORMAT:
         raise SkippedFile(file, f": {OLD}")
     if about is None:

@@ -1,4 +1,4 @@
-"""An estimate of what is left to do of a study: rows, tokens and time, from one timed batch of each model."""
+"""Estimate of a study's remaining rows, tokens and time, from one timed batch of each model."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from .study_jobs import read_work
 def dry_run(
     models: Any, tasks: Any, units: Any, limit: Any, out: Any, data: Any, **settings: Any
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Estimate what `run_study` with the same arguments has left to do; write nothing.
+    """Estimate the work that `run_study` with the same arguments has left; write nothing.
 
-    One row per model, task and unit: `rows`, and of what is not in `out` yet `rows_left`, `tokens` (of prompts, without
-    padding) and `seconds`, those of one batch times the tokens, by one process on this machine as it is. And a sentence
-    for every model or cell that could not be estimated, which a run would say, too.
+    Returns a frame with one row per model, task and unit, and one sentence for every model or cell that cannot be
+    estimated. `rows` counts all rows; `rows_left`, `tokens` (prompts without padding) and `seconds` (one process at
+    the speed of the timed batch) count what is not in `out` yet.
 
-    Raises InputError for arguments that `run_study` refuses, and where nothing can be estimated.
+    Raises InputError for arguments that `run_study` rejects, and if nothing can be estimated.
 
     >>> frame, _ = dry_run("zoo/d1", "synthetic/recall", "sublayer", 8, None, None)
     >>> frame[["model", "rows", "rows_left", "tokens"]].values.tolist()
@@ -61,7 +61,7 @@ def dry_run(
 
 
 def _seconds_per_token(model: Model, cell: Cell, rows: np.ndarray, batch_tokens: int) -> float:
-    """The time of the middle batch of these rows, over its tokens."""
+    """Time the middle batch of these rows and divide by its tokens."""
     cell.shard(model, rows[-1:], batch_tokens)  # the first pass is slower than all others
     middle = rows[len(rows) // 2 :]
     batch = middle[: max(1, batch_tokens // int(cell.lengths[middle[0]]))]

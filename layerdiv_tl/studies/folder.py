@@ -1,4 +1,4 @@
-"""Results in a folder: one name stands for one model there, and what other versions wrote is not read."""
+"""Folders of results: a name identifies one model, and files of other format versions are skipped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OLD = "another version of layerdiv_tl wrote it, and its numbers are not mixed wi
 
 @dataclass(frozen=True)
 class Card:
-    """The model that a name stands for: hashes of its weights and tokenizer, which alone count, and a description."""
+    """The model that a name identifies: hashes of weights and tokenizer (its identity), and a description."""
 
     model: str
     weights: str
@@ -39,13 +39,13 @@ class Card:
 
     @classmethod
     def of(cls, name: str, weights: str, tokenizer: str | None, provenance: dict[str, Any]) -> Card:
-        """The card of a model with this provenance."""
+        """Make the card of a model with this provenance."""
         versions = ", ".join(f"{name} {provenance.get(name)}" for name in ("transformers", "transformer_lens"))
         source, parameters = str(provenance["source"]), int(provenance["parameters"])
         return cls(name, weights, tokenizer, source, parameters, provenance["dtype"], provenance["through"], versions)
 
     def described(self, other: Card) -> str:
-        """The model in words, with what differs from the other."""
+        """Describe the model and its differences from the other."""
         tokenizer = (self.tokenizer or "none")[:8]
         words = [f"{self.parameters:,} parameters", self.dtype, f"weights {self.weights[:8]}", f"tokenizer {tokenizer}"]
         words += [getattr(self, x) for x in ("through", "versions") if getattr(self, x) != getattr(other, x)]
@@ -53,16 +53,16 @@ class Card:
 
 
 def register_model(out: Path, model: Model, identity: Identity, look_only: bool = False) -> None:
-    """Let a name stand for this model in a folder. Raises InputError where it stands for another one already.
+    """Register this model under a name in a folder. Raises InputError if the name identifies another model.
 
-    Called before anything of the model is computed. The first of several processes at once has the name; `look_only`
-    takes none and writes nothing.
+    It is called before any computation with the model. Of several concurrent processes the first gets the name;
+    `look_only` only checks and writes nothing.
     """
     own = Card.of(model.name, identity.weights, identity.tokenizer, model.provenance)
     folder = out / safe_name(model.name)
     stored = read_json(folder / CARD)
     if stored is None:
-        for file in folder.glob("*/*/meta.json"):  # of a copy, which has no card
+        for file in folder.glob("*/*/meta.json"):  # a copied study has no card
             if (card := card_of_file(file)) is not None:
                 refuse_two_models([(str(out), card), (str(out), own)])
         if look_only:
@@ -80,7 +80,7 @@ def register_model(out: Path, model: Model, identity: Identity, look_only: bool 
 
 
 def refuse_two_models(cards: Iterable[tuple[str, Card]]) -> None:
-    """Raise InputError, naming both, where of (folder, card) two have one name and are of two models."""
+    """Raise InputError, naming both, if two of these (folder, card) pairs give one name to different models."""
     known: dict[str, tuple[str, Card]] = {}
     for folder, card in cards:
         first_folder, first = known.setdefault(card.model, (folder, card))
@@ -94,14 +94,14 @@ def refuse_two_models(cards: Iterable[tuple[str, Card]]) -> None:
 
 
 def card_of(about: dict[str, Any]) -> Card:
-    """The card of a finished cell or depth analysis, from its description."""
+    """Make the card of a finished cell or depth analysis from its description."""
     settings = about["settings"]
     weights = settings.get("fingerprint") or settings["weights"]
     return Card.of(settings["model"], weights, settings["tokenizer"], about["provenance"])
 
 
 def card_of_file(file: Path) -> Card | None:
-    """The card of a finished cell; None where it is not finished, not whole, or of another version."""
+    """Read the card of a cell; None if the cell is unfinished, damaged or of another format version."""
     about = read_json(file)
     try:
         return card_of(about) if about is not None and about.get("format") == FORMAT else None
@@ -123,11 +123,11 @@ def read_newest(
     find: Callable[[Path], Iterable[Path]],
     read: Callable[[Path, dict[str, Any] | None], tuple[tuple[str, ...], dict[str, Any], T]],
 ) -> tuple[list[T], list[str]]:
-    """Read what lies in folders, of each key the one finished last; name what could not be read.
+    """Read the results in folders, the latest for each key, and list the files that could not be read.
 
-    `find` gives the files that describe what lies below a folder; `read` takes such a file and what it holds, and gives
-    key, description and result, or raises SkippedFile. Raises InputError for a folder that does not exist, and for two
-    models of one name.
+    `find` yields the description files below a folder; `read` takes such a file and its content and returns key,
+    description and result, or raises SkippedFile. Raises InputError for a missing folder, and for two models of one
+    name.
     """
     newest: dict[tuple[str, ...], tuple[str, T]] = {}
     failures: dict[str, None] = {}
@@ -153,7 +153,7 @@ def read_newest(
 
 
 class SkippedFile(Exception):
-    """Something in a folder that is not read, and why."""
+    """A file in a folder that is not read; the message is the reason."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(reason)
@@ -162,7 +162,7 @@ class SkippedFile(Exception):
 
 @contextlib.contextmanager
 def failing(failures: list[str], what: str) -> Iterator[None]:
-    """An error in the block is a sentence in `failures`, and what comes after the block goes on."""
+    """Turn an error in the block into a sentence in `failures` and continue after the block."""
     try:
         yield
     except Exception as error:
@@ -171,7 +171,7 @@ def failing(failures: list[str], what: str) -> Iterator[None]:
 
 
 def made_by(model: Model) -> dict[str, Any]:
-    """The part of a description that says what computed the numbers, and when."""
+    """Return the provenance entries of a description: what computed the numbers, and when."""
     return {
         "provenance": model.provenance,
         "versions": {package: version(package) for package in ("layerdiv_tl", "numpy", "pandas")},

@@ -1,4 +1,4 @@
-"""The grid of a study: its models, tasks and units, its folder, and options for loading, checked before any work."""
+"""The grid of a study (models, tasks, units), its folder and loading options, validated before any work."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ..tasks.task import Task
 from .folder import register_model
 from .shards import safe_name
 
-# Options of `load_model` that a command can pass on.
+# Options of `load_model` that studies pass on.
 _LOAD = ("tokenizer", "device", "dtype", "device_map", "copy", "adapters", "trust_remote_code")
 
 
 def models_of(models: Any) -> dict[str, Any]:
-    """{name: what to load}; names of a list come from the models themselves. Raises InputError."""
+    """Return {name: what to load}; models in a list provide their own names. Raises InputError."""
     if isinstance(models, Mapping):
         grid = {str(name): x for name, x in models.items()}
     else:
@@ -44,7 +44,7 @@ def models_of(models: Any) -> dict[str, Any]:
 
 
 def tasks_of(tasks: Any) -> list[str | Task]:
-    """Names and tasks, each name once; "all" and "zoo" spelled out. Raises InputError."""
+    """Return task names and tasks, each name once, with "all" and "zoo" expanded. Raises InputError."""
     found: list[Any] = []
     for x in _expanded("tasks", tasks, {"all": EIGHT_TASKS, "zoo": zoo.TASKS}):
         if not isinstance(x, str | os.PathLike | Task):
@@ -57,7 +57,7 @@ def tasks_of(tasks: Any) -> list[str | Task]:
 
 
 def output_folder(out: Any) -> Path:
-    """The folder of results, made where it does not exist; a temporary one for None. Raises InputError."""
+    """Create the folder of results if needed; a temporary one for None. Raises InputError."""
     if out is None:
         return Path(tempfile.mkdtemp(prefix="layerdiv-"))
     path = file_path("out", out)
@@ -69,7 +69,7 @@ def output_folder(out: Any) -> Path:
 
 
 def load_options(load: Any) -> dict[str, Any]:
-    """Options for `load_model`. Raises InputError for what is not {name of an option: value}."""
+    """Validate options for `load_model`. Raises InputError for anything but {name of an option: value}."""
     load = {} if load is None else load
     if not isinstance(load, Mapping) or (unknown := [name for name in load if name not in _LOAD]):
         what = f"has {shown(unknown[0])}" if isinstance(load, Mapping) else f"is {shown(load)}"
@@ -80,12 +80,12 @@ def load_options(load: Any) -> dict[str, Any]:
 def load_registered(
     name: str, x: Any, out: Path, options: Mapping[str, Any], look_only: bool = False
 ) -> tuple[Model, Identity]:
-    """A loaded model that stands for its name in a folder. Raises InputError where another one does.
+    """Load a model and register its name in a folder. Raises InputError if the name identifies another model.
 
-    `look_only` writes nothing there.
+    `look_only` writes nothing.
     """
     model = load_model(x, **({} if isinstance(x, Model) else options))
-    # In a list the default model has its own name.
+    # In a list, the default model goes by its own name.
     model = model if x is None and name == "default" else replace(model, name=name)
     identity = identify(model)
     register_model(out, model, identity, look_only)
@@ -93,7 +93,7 @@ def load_registered(
 
 
 def _expanded(name: str, value: Any, words: Mapping[str, Sequence[str]]) -> list[Any]:
-    """One or several things in the order given, which a set has not; words stand for several names."""
+    """Return one or several values as a list, in order (sets are rejected), with `words` expanded to their names."""
     items = listed(name, value) if isinstance(value, list | tuple | set | frozenset) else [value]
     return [each for x in items for each in (words[x] if isinstance(x, str) and x in words else [x])]
 

@@ -1,4 +1,4 @@
-"""Information-theoretic diversity (Eq. 13) of the cells of a study, stored next to their metrics."""
+"""Information-theoretic diversity (Eq. 13) of a study's cells, stored with their metrics."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..ensemble.information.information import information
 from ..errors import InputError
 from .shards import Shard, digest_of
 
-# Of files of estimates: another number whenever an estimator gives other numbers from the same shards.
+# Format version of estimates: it changes whenever an estimator returns other numbers for the same shards.
 PATTERN = "information-4-*.parquet"
-# The column with the settings of an estimate; those of other settings are other estimates.
+# The column with an estimate's settings; other settings make another estimate.
 SETTINGS = "settings"
 CELL = ("model", "task", "unit")
 
@@ -33,9 +33,9 @@ def study_information(
     tasks: str | Sequence[str] | None,
     options: dict[str, Any],
 ) -> pd.DataFrame:
-    """The frame that `Study.information` gives of cells of one unit; what is stored is not computed again.
+    """Make the frame of `Study.information` for cells of one unit; stored estimates are reused.
 
-    `read(model=, task=, unit=)` gives the contributions of a cell.
+    `read(model=, task=, unit=)` returns the contributions of a cell.
     """
     frames, left_out = [], []
     estimators = list(dict.fromkeys(some_of("estimator", estimator, get_args(EstimatorName))))
@@ -59,14 +59,14 @@ def study_information(
 
 
 def stored_information(cells: Sequence[dict[str, Any]]) -> pd.DataFrame | None:
-    """All stored estimates of these cells; None where there are none."""
+    """Collect all stored estimates of these cells; None if there are none."""
     files = [(file, cell) for cell in cells for file in sorted(Path(cell["folder"]).glob(PATTERN))]
     frames = [frame for file, cell in files if (frame := _read(file, cell)) is not None]
     return pd.concat(frames, ignore_index=True) if frames else None
 
 
 def _read(file: Path, cell: dict[str, Any]) -> pd.DataFrame | None:
-    """A stored estimate, by the names that the study has now; None for a file that is cut off or has no checks."""
+    """Read a stored estimate under the study's current names; None for a truncated file or one without checks."""
     try:
         frame = pd.read_parquet(file)
     except (OSError, ValueError):
@@ -98,7 +98,7 @@ def _cell_information(read: Callable[..., Shard], cell: dict[str, Any], options:
     first = [*CELL, "members", "rows", "estimator"]
     frame = frame[first + [column for column in frame if column not in first]]
     frame.attrs = {}
-    # A folder may be one that may only be read: computed again another time.
+    # The folder may be read-only; the estimate is then computed again next time.
     with contextlib.suppress(OSError), written(file) as partial:
         frame.to_parquet(partial, index=False)
     return frame

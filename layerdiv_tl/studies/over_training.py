@@ -1,4 +1,4 @@
-"""Checkpoints as the models of a study: how each quantity moves along training, and which moves first."""
+"""Studies of training checkpoints: the course of each quantity along training, and their order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUANTITIES: Mapping[str, tuple[str, str]] = {
 INFORMATION = ("joint", "relevancy", "redundancy", "conditional_redundancy")
 EFFECTS = ("direct", "total")
 COMPONENT_TERMS = ("bias", "diversity", "net", "bias_centered", "diversity_centered", "net_centered", "accuracy")
-# What quantities are measured in, where it is not squared logits; of log-likelihoods, these are in nats.
+# Units of quantities not in squared logits; quantities of log-likelihoods are in nats.
 _UNITS = {
     "accuracy": "share",
     **dict.fromkeys(("loss", "entropy"), "nats"),
@@ -52,13 +52,13 @@ _SEED = re.compile(r"(?P<shape>.*?)[-_ ]*seed[-_ ]?(?P<seed>\d+)")
 
 @dataclass(frozen=True, eq=False)
 class OverTraining(Result):
-    """Quantities of a study's checkpoints along the training step; made by `Study.over_training`.
+    """Quantities of a study's checkpoints by training step; returned by `Study.over_training`.
 
     Attributes:
         totals: The columns of `frame`: run, shape, seed, task, step, then `{quantity: [row]}` with `_low` and `_high`
-            over the task's rows. Runs of one shape differ in their seed only.
+            over the task's rows. Runs of one shape differ only in their seed.
         parts: The columns of `by_component`: the same names, the component's label, and `{term: [row]}`.
-        unit: As in the study.
+        unit: The unit of the study.
         sequences: The tasks whose options are scored as sequences, by log-likelihoods.
     """
 
@@ -69,11 +69,11 @@ class OverTraining(Result):
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """The names of what was measured."""
+        """The names of the measured quantities."""
         return tuple(name for name in self.totals if not name.endswith(("_low", "_high")) and name not in _NAMES)
 
     def units(self, task: str) -> dict[str, str]:
-        """The unit of each quantity on a task. Raises InputError for a task that was not measured."""
+        """Return the unit of each quantity on a task. Raises InputError for a task that was not measured."""
         tasks = tuple(dict.fromkeys(self.totals["task"]))
         of_logits = "nats" if choice("task", task, tasks) in self.sequences else "logits"
         return {name: _UNITS.get(name, "logits²").replace("logits", of_logits) for name in self.quantities}
@@ -85,22 +85,22 @@ class OverTraining(Result):
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
-        """One row per run, task and step, in this order: all quantities, with 95 % intervals over the task's rows."""
+        """Return all quantities with 95 % intervals over the task's rows: one row per run, task and step."""
         return pd.DataFrame({name: list(column) for name, column in self.totals.items()})
 
     def by_component(self) -> pd.DataFrame:
-        """One row per run, task, step and component: bias, diversity, net, and its own accuracy."""
+        """Return bias, diversity, net and accuracy alone: one row per run, task, step and component."""
         named = component_columns(tuple(map(Component.parse, self.parts["component"])))
         names = {name: list(self.parts[name]) for name in _NAMES}
         return pd.DataFrame(names | named | {name: x for name, x in self.parts.items() if name not in names | named})
 
     def reached(self, share: float = 0.5) -> pd.DataFrame:
-        """One row per run, task and quantity: the step at which it has gone a share of its way, from first to last.
+        """Return the step at which each quantity completes a `share` of its change: one row per run, task, quantity.
 
-        The first crossing, straight between the checkpoints where it was measured; `resolution` is how far the two
-        around it are apart. NaN where the intervals of the first and the last checkpoint overlap: it did not move. A
-        quantity that goes up and comes down again has a way that is shorter than its path: look at the curve. Raises
-        InputError for no share.
+        The step is the first crossing, interpolated linearly between measured checkpoints; `resolution` is the gap
+        between the two checkpoints around it. It is NaN if the intervals of the first and the last checkpoint overlap.
+        The change counts from first to last, so inspect the curve of a quantity that rises and falls again. Raises
+        InputError for an invalid share.
         """
         share = number("share", share, above=0, below=1)
         rows = []
@@ -116,14 +116,14 @@ class OverTraining(Result):
         return pd.DataFrame(rows)
 
     def order(self, reference: str = "accuracy", share: float = 0.5) -> pd.DataFrame:
-        """Order the quantities: how many steps later than a reference each goes a share of its way.
+        """Order the quantities by the lag, in steps, at which each completes a share of its change after a reference.
 
-        One row per shape, task and quantity: `lag` is the mean over training seeds of the step that it reached minus
-        that of the reference, with Student's interval over seeds (three or more); `order` says "before", "later" or,
-        where the interval holds 0 or there is none, "not told apart"; where no seed has a lag, which of the two does
-        not move, or that the quantity is "not measured" at both ends. `resolution` is the mean gap between the
-        checkpoints around both crossings: a lag below it says little. Raises InputError for a quantity that was not
-        measured, and as `reached`.
+        Returns one row per shape, task and quantity. `lag` is the quantity's step minus the reference's, averaged over
+        training seeds, with Student's interval over three or more seeds. `order` is "before" or "later", or "not told
+        apart" if the interval contains 0 or is missing. If no seed has a lag, it says which of the two does not move,
+        or that the quantity is "not measured" at both ends. `resolution` is the mean gap between the checkpoints
+        around both crossings: a lag below it is not resolved. Raises InputError for a quantity that was not measured,
+        and like `reached`.
         """
         choice("reference", reference, self.quantities)
         steps, keys = self.reached(share), ["run", "task"]
@@ -163,11 +163,11 @@ def over_training(
 
     Args:
         totals, components, information: A study's totals, `Study.components` and `Study.information` of one unit.
-        placed: The models that are checkpoints, as `checkpoints` gives them.
-        effects: {(model, task): result}, as far as there are any.
+        placed: The models that are checkpoints, as returned by `checkpoints`.
+        effects: {(model, task): result}, where available.
         about: The other attributes.
 
-    Raises InputError where checkpoints of one shape have different components.
+    Raises InputError if checkpoints of one shape have different components.
     """
     keys = ["model", "task"]
     terms = {pair: name for name, pair in QUANTITIES.items()}
@@ -203,7 +203,7 @@ def over_training(
 
 
 def _columns(rows: pd.DataFrame, value: str, names: Iterable[str]) -> pd.DataFrame:
-    """{name, _low, _high} of each term, by (model, task); NaN for what was not measured."""
+    """Return {name, _low, _high} of each term by (model, task); NaN where not measured."""
     wide = rows.pivot(index=["model", "task"], columns="term", values=[value, "low", "high"])
     ends = {"": value, "_low": "low", "_high": "high"}
     wide = wide.reindex(columns=[(ends[end], name) for name, end in product(names, ends)])
@@ -211,7 +211,7 @@ def _columns(rows: pd.DataFrame, value: str, names: Iterable[str]) -> pd.DataFra
 
 
 def _stored(frame: pd.DataFrame) -> dict[str, Any]:
-    """Columns as a result holds them: names first; numbers as arrays, texts as tuples."""
+    """Convert a frame to a result's columns, names first: numbers as arrays, texts as tuples."""
     ordered = frame[[*_NAMES, *frame.columns.drop([*_NAMES, "model"])]]
     return {
         str(name): column.to_numpy() if column.dtype.kind in "fi" else tuple(column) for name, column in ordered.items()
@@ -219,9 +219,9 @@ def _stored(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def checkpoints(names: Sequence[str], steps: Mapping[str, int] | None = None) -> dict[str, tuple[str, str, int, int]]:
-    """{model: (run, shape, seed, step)} from names such as `d4-seed1@step1000`, or from `steps`.
+    """Return {model: (run, shape, seed, step)} from names like `d4-seed1@step1000`, or from `steps`.
 
-    Raises InputError where no two names are checkpoints of one run, and for two of the same run and step.
+    Raises InputError if no run has two checkpoints, and for two models of the same run and step.
 
     >>> checkpoints(["d4@step0", "d4@step50", "d4-seed1@step50", "gpt2"])["d4-seed1@step50"]
     ('d4-seed1', 'd4', 1, 50)
@@ -252,9 +252,9 @@ def checkpoints(names: Sequence[str], steps: Mapping[str, int] | None = None) ->
 def crossing(
     steps: Float[np.ndarray, " step"], values: Float[np.ndarray, " step"], share: float = 0.5
 ) -> tuple[float, float]:
-    """(where values have first gone a share of the way from the first to the last, the gap of the two steps around it).
+    """Return where values first complete a share of their total change, and the gap between the steps around it.
 
-    What lies between is where values were measured; NaN where the first or last was not, and where they are equal.
+    Unmeasured values in between are skipped; both are NaN if the first or last is missing, or if these are equal.
 
     >>> crossing(np.array([0.0, 100.0, 200.0]), np.array([0.0, 1.0, 3.0]))
     (125.0, 100.0)

@@ -9,26 +9,25 @@ from ..errors import InputError
 
 
 def rank_and_world() -> tuple[int, int]:
-    """This process's number and how many there are: `accelerate launch`, `srun`, tasks of a SLURM array, or (0, 1).
+    """Return (rank, world size) from `accelerate launch`, `srun` or the tasks of a SLURM array; otherwise (0, 1).
 
-    An array may launch several processes in each of its tasks. Raises InputError for variables that are no such
-    numbers.
+    Each task of an array may launch several processes. Raises InputError if these variables are not valid numbers.
     """
     rank, world = _pair("RANK", "WORLD_SIZE") if "WORLD_SIZE" in os.environ else _pair("SLURM_PROCID", "SLURM_NTASKS")
     task, least, step = (_number(f"SLURM_ARRAY_TASK_{name}", default) for name, default in _ARRAY)
     tasks = _number("SLURM_ARRAY_TASK_COUNT", 1)
-    # --array=3-9:2 has the tasks 3, 5, 7 and 9; of 1,5,6 two may begin at one place, which costs only order.
+    # --array=3-9:2 has the tasks 3, 5, 7 and 9; two tasks of 1,5,6 may begin at the same shard, which is harmless.
     index = (task - least) // max(1, step) % max(1, tasks)
     return index * world + rank, max(1, tasks) * world
 
 
 def first_shard(count: int) -> int:
-    """The shard to begin with: process r of W at its part, unrelated ones apart by chance (ids may be the same)."""
+    """Return the shard to begin with: the start of this rank's part, or a random one for unrelated processes."""
     rank, world = rank_and_world()
     return rank * count // world if world > 1 else secrets.randbelow(max(1, count))
 
 
-# A task's number, the first one's, and the step between two.
+# The task's number, the first task's number, and the step.
 _ARRAY = (("ID", 0), ("MIN", 0), ("STEP", 1))
 
 

@@ -1,4 +1,4 @@
-"""Running a study, models × tasks × units, or depth analyses: in a folder that can be resumed and shared."""
+"""Runs of studies (models × tasks × units) and of depth analyses, in a folder that can be resumed and shared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .grid import load_options, models_of, output_folder, tasks_of
 from .study import Study
 from .study_jobs import read_work
 
-# Prompts of each task that residual norms, skips and the lens read where no texts are given.
+# Prompts of each task used for residual norms, skips and the lens if no texts are given.
 PROMPTS_PER_TASK = 16
 SYNTHETIC_QUESTIONS = "synthetic/k_hop"
 
@@ -50,25 +50,25 @@ def run_study(
     """Decompose the logits of models on tasks, in a folder that any number of processes may share and resume.
 
     Args:
-        models: One or several of what `load_model` takes, or {name: x}. "default" is the default model, "zoo" all
+        models: One or several inputs of `load_model`, or {name: input}. "default" is the default model, "zoo" all
             trained models that come with the package (`ld.zoo.models()`).
-        tasks: Names or `Task`s, of one name each; "all" is the paper's eight, "zoo" what the zoo was trained on.
-        units: "sublayer", "head", "neuron", "expert", one or several.
-        limit, data, template, shots, seed, train: As in `task`, for tasks that are given by name.
-        out: The folder; None is a temporary one. Finished cells are not computed again; a changed setting or prompt
-            goes into a cell of its own, and a name stands for one model.
-        multi_token, chat, keep_text: Score options of several tokens by their first distinguishing one, and not as
-            sequences, by the sum of their log-probabilities; put prompts
-            through the tokenizer's chat template; also write the prompts, which the rows' licenses may not allow to be
-            passed on.
-        batch_tokens: The most padded tokens in one pass; None is what is fast on each device. A setting: batches change
-            last bits.
+        tasks: Names or `Task`s with distinct names; "all" is the paper's eight, "zoo" the training tasks of the zoo.
+        units: One or several of "sublayer", "head", "neuron", "expert".
+        limit, data, template, shots, seed, train: As in `task`, for tasks given by name.
+        out: The folder; None is a temporary one. Finished cells are not computed again. A changed setting or prompt
+            makes a new cell. A name identifies one model.
+        multi_token: Score options of several tokens by their first distinguishing token instead of as sequences, by
+            the sum of their log-probabilities.
+        chat: Put prompts through the tokenizer's chat template.
+        keep_text: Also write the prompts, whose licenses may not allow redistribution.
+        batch_tokens: Maximal number of padded tokens per pass; None chooses a fast value for each device. It is part
+            of a cell's settings, because batching changes the last bits.
         load: Options for `load_model` (dtype, device, device_map, trust_remote_code).
-        workers: Processes that share the models, each of which holds one model at a time and its part of the cores: for
-            many small models, given by name. A script that asks for several needs an `if __name__ == "__main__":`.
+        workers: Number of processes for many small models given by name. Each holds one model at a time and has its
+            share of the cores. A script that asks for several needs an `if __name__ == "__main__":`.
 
-    A model or cell that fails is named in `failures` and the others go on: a name that stands for another model in
-    this folder, say, or a model with hooks in it. Raises InputError for an empty grid, and where nothing was measured.
+    A model or cell that fails, e.g. a model with hooks or a name that identifies another model in this folder, is
+    named in `failures`; the others continue. Raises InputError for an empty grid, and if nothing was measured.
 
     >>> study = run_study("zoo/d1", "synthetic/recall", limit=8)
     >>> study
@@ -107,29 +107,28 @@ def run_depth(
 ) -> DepthStudy:
     """Run the standard depth analyses of one or several models, in a folder that can be resumed.
 
-    Residual norms, skips (at all tokens; at earlier ones for later ones), the logit lens, the depth score; for each
-    task, or for the texts where no task is named, the agreement of direct measures with ablation and a plan of what
-    to drop; and linear maps from each model to the next.
+    The standard set has residual norms, skips (at all tokens, or at earlier tokens with the effect on later ones), the
+    logit lens and the depth score. For each task, or for the texts if no task is named, it has the agreement of direct
+    measures with ablation and a plan of layers to drop. It also maps each model's layers linearly to the next model's.
 
     Args:
-        models, data, limit, multi_token, load: As in `run_study`; the first 64 rows of each task, by default.
-        tasks: As in `run_study`; None is the authored sample tasks, or none where there are texts.
-        texts: What residual norms, skips and the lens read, of which some must have 4 tokens; None is the first 16
-            prompts of each task.
-        analyses: Which to run, by name; None is the standard set. "effects" is not in it: of a task, what each sublayer
-            does to the answer directly and in all (`effects`, by mean ablation), which `Study.over_training` reads.
-        out: The folder; None is a temporary one. Finished analyses are not computed again. A study may lie in it too,
-            and its report then shows both.
-        drop, part, score: How many layers the plan drops (None: a fifth), of which part and by which score: see
+        models, data, limit, multi_token, load: As in `run_study`; by default the first 64 rows of each task.
+        tasks: As in `run_study`; None is the authored sample tasks, or no task if texts are given.
+        texts: Texts for residual norms, skips and the lens, some with at least 4 tokens; None is the first 16 prompts
+            of each task.
+        analyses: Names of the analyses to run; None is the standard set. "effects" is not in it: the direct and total
+            effect of each sublayer on a task's answers by mean ablation (`effects`), used by `Study.over_training`.
+        out: The folder; None is a temporary one. Finished analyses are not computed again. It may also hold a study,
+            whose report then shows both.
+        drop, part, score: Number of layers that the plan drops (None: a fifth), their part and the score: see
             `drop_plan`.
-        ask, questions: The depth score's questions, as the source of `ld.depth.questions`, and how many of each number
-            of steps; 0 leaves it out. None asks `sample/hops`, or `synthetic/k_hop` of a model whose tokenizer does not
-            know the words (the zoo's), or none of one that knows neither.
+        ask, questions: The source of the depth score's questions (see `ld.depth.questions`) and their number for each
+            number of hops; 0 omits the depth score. None asks `sample/hops` if the tokenizer knows its words, otherwise
+            `synthetic/k_hop` (the zoo's models), or nothing if it knows neither.
         seed, batch_tokens: As in the analyses.
 
-    A model or analysis that fails is named in `failures` and the others go on. Raises InputError for input that
-    names nothing, for analyses that lack what they need (a task, a second model, questions), and where nothing at all
-    could be measured.
+    A model or analysis that fails is named in `failures`; the others continue. Raises InputError for empty input, for
+    analyses that lack an input (a task, a second model, questions), and if nothing was measured.
     """
     grid, options = models_of(models), load_options(load)
     tasks = ([] if texts is not None else list(SAMPLE_TASKS)) if tasks is None else tasks
@@ -153,7 +152,7 @@ def run_depth(
     ):
         if lacks and name in wanted and analyses is not None:
             raise InputError(reason)
-    # Before models are loaded.
+    # Check this before models are loaded.
     sources = ((SAMPLE_QUESTIONS, SYNTHETIC_QUESTIONS) if ask is None else (ask,)) if questions else ()
     asked = [read_questions(x, limit=questions) for x in sources if "depth_score" in wanted]
     read = (to_python(texts), ready, drop, part, score, asked, multi_token, seed, batch_tokens)

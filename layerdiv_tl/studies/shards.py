@@ -1,7 +1,7 @@
-"""A cell of a study on disk: one model on one task at one unit, in shards of at most 128 rows; and its metrics.
+"""A cell of a study on disk: the metrics of one model on one task at one unit, and its shards of up to 128 rows.
 
-Rows are sorted by length and cut once, so that every process computes the same batches and so the same bytes. A shard
-is there whole or not at all; what is missing is computed; nothing is locked.
+Rows are sorted by length and split once, so that every process computes the same batches and the same bytes. Shards
+are written atomically, missing ones are computed, and nothing is locked.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from ..results import MOST_HEADER, load_result, save_result
 from ..tasks.task import Task
 
 ROWS = 128
-# What lies next to a cell's shards when it is finished: its description and its metrics.
+# Files of a finished cell next to its shards: its description and its metrics.
 META, METRICS = "meta.json", "metrics.parquet"
-# Of cells. 9: rows of components have their module; 8: results of format 4; 7: shards say which cell they belong to.
+# Format version of cells. 9: component rows have their module; 8: results of format 4; 7: shards name their cell.
 FORMAT = "layerdiv_tl.study/9"
-# Numbers of one ensemble that are decomposed at a time: what thousands of neurons would otherwise need.
+# Maximal count of numbers decomposed at a time, which bounds the memory for thousands of neurons.
 MAX_NUMBERS = 4_000_000
-# With more members than this, and with neurons, a prefix ensemble for every junction costs more than the passes did.
+# Above this many members, and for neurons, prefix ensembles at every junction cost more than the passes.
 MAX_MEMBERS_WITH_DEPTH = 3000
 _NAMES = (*COLUMNS, "partial")
-# Fields of a shard with one entry for each example.
+# Fields of a shard with one entry per example.
 PER_EXAMPLE = (
     *("rows", "labels", "lengths", "positions", "option_ids", "values", "model_logits", "junction_scale"),
     *("log_likelihood", "normalizer", "expectations", "option_sizes", "statistic", "vocabulary_means"),
@@ -53,12 +53,12 @@ PER_EXAMPLE = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Shard(Contributions):
-    """The contributions and gold options of some rows of a task. `token_ids` is empty: no text is stored.
+    """Contributions and gold options of some rows of a task. `token_ids` is empty: no text is stored.
 
-    Options that are scored as sequences have parts of log-likelihoods, in nats, for `values`, and −1 for ids.
+    For options scored as sequences, `values` holds parts of log-likelihoods in nats, and ids are −1.
 
     Attributes:
-        rows, labels: `[example]`: each one's number in the task, and its gold option.
+        rows, labels: `[example]`, the row's index in the task, and its gold option.
         option_sizes: `[example, option, 2]`, the numbers of tokens and of UTF-8 bytes of options that are scored as
             sequences; None for single tokens.
     """
@@ -68,7 +68,7 @@ class Shard(Contributions):
     option_sizes: Int[np.ndarray, "example option 2"] | None = field(kw_only=True)
 
     def take(self, examples: slice | np.ndarray) -> Shard:
-        """The shard of some of its examples."""
+        """Select some examples as a shard."""
         own = {name: held[examples] for name in PER_EXAMPLE if (held := getattr(self, name)) is not None}
         if self.shared_options is None:
             own["options"] = tuple(np.array(self.options, dtype=object)[examples].tolist())
@@ -76,7 +76,7 @@ class Shard(Contributions):
 
     @classmethod
     def join(cls, shards: Sequence[Shard]) -> Shard:
-        """Shards of one task as one, in the task's order; its gaps are the largest of theirs."""
+        """Join shards of one task in the task's order; gaps are the maxima."""
         order = np.argsort(np.concatenate([shard.rows for shard in shards]))
         gaps = ("identity_gap", "absolute_gap")
         joined: dict[str, Any] = {name: max(getattr(shard, name) for shard in shards) for name in gaps}
@@ -92,11 +92,11 @@ class Shard(Contributions):
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One model on one task at one unit, and the folder where its numbers lie.
+    """One model on one task at one unit, and the folder of its numbers.
 
     Attributes:
-        settings: Everything that the numbers follow from; its hash is part of the folder's name, so that other settings
-            never share a folder.
+        settings: Everything that determines the numbers; its hash is part of the folder's name, so that different
+            settings never share a folder.
         lengths: `[example]`, the number of tokens of each of the task's prompts.
     """
 
@@ -108,7 +108,7 @@ class Cell:
 
     @cached_property
     def order(self) -> Int[np.ndarray, " example"]:
-        """The task's rows from the longest to the shortest."""
+        """The task's rows sorted from the longest to the shortest."""
         return np.argsort(-self.lengths, kind="stable")
 
     @property
@@ -123,22 +123,22 @@ class Cell:
 
     @property
     def finished(self) -> bool:
-        """True where its metrics are there, whole and of this version."""
+        """Whether complete metrics of this format version exist."""
         about = read_json(self.folder / META)
         if about is None or about.get("format") != FORMAT or digest_of(about.get("settings")) != self.digest:
             return False
         return file_digest(self.folder / METRICS) == about.get("metrics")
 
     def path(self, number: int) -> Path:
-        """The file of a shard."""
+        """Return the file of a shard."""
         return self.folder / f"shard-{number:05d}.safetensors"
 
     def rows(self, number: int) -> Int[np.ndarray, " example"]:
-        """The task's rows in a shard."""
+        """Return the task's rows in a shard."""
         return self.order[number * ROWS : (number + 1) * ROWS]
 
     def missing(self, first: int = 0) -> Iterator[int]:
-        """Shards that nobody has written yet, in a circle from `first`; looked at only when asked for."""
+        """Yield the shards that are not written yet, cyclically from `first`; each is checked only when reached."""
         for step in range(self.count):
             number = (first + step) % self.count
             if not self.path(number).exists():
@@ -149,12 +149,12 @@ class Cell:
         return save_result(self.shard(model, self.rows(number), batch_tokens), self.path(number), self.digest)
 
     def shard(self, model: Model, rows: Int[np.ndarray, " example"], batch_tokens: int) -> Shard:
-        """The contributions of some of the task's rows."""
+        """Compute the contributions of some of the task's rows."""
         prompts = [self.task.prompts[row] for row in rows]
         options: Any = self.task.shared_options or tuple(self.task.row_options[row] for row in rows)
         c = contributions(model, prompts, self.task.option_ids or options, self.unit, batch_tokens=batch_tokens)
         sizes = None
-        if not self.task.option_ids:  # in every shard, also in one whose options happen to be single tokens
+        if not self.task.option_ids:  # also in shards whose options happen to be single tokens
             texts = np.broadcast_to(np.array(options, dtype=object), c.model_logits.shape)
             sizes = np.stack([c.option_lengths, np.vectorize(lambda text: len(text.encode()))(texts)], 2)
             c = c.scores()
@@ -164,7 +164,7 @@ class Cell:
         return Shard(**own, rows=rows, labels=self.task.labels[rows], option_sizes=sizes)
 
     def read(self, number: int) -> Shard:
-        """A shard from disk. One that is not whole is removed, so that it is computed again: InputError."""
+        """Read a shard. A damaged one is deleted, so that it is computed again, and raises InputError."""
         path = self.path(number)
         try:
             shard = load_result(Shard, path, self.digest)
@@ -177,12 +177,12 @@ class Cell:
 
 
 def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
-    """All tables of a cell in one long frame: loss, table, the row's names, term, mean, low, high.
+    """Compute all tables of a cell as one long frame: loss, table, row names, term, mean, low, high.
 
-    A mean's interval is over examples (none for fewer than 8), an accuracy's Wilson's. `share` is n_g/|L| for a module.
-    Among the totals every loss has the `zero_bias`, and the loss "none" has the gaps and, of options that are scored as
-    sequences, the accuracy of log-likelihoods per token and per byte; its table "answers" has the share of rows that
-    the model answers with each option. At unit neuron, and above 3000 members, there is no depth table.
+    Intervals of means are over examples (none for fewer than 8); those of accuracies are Wilson's. `share` is n_g/|L|
+    of a module. The totals of every loss include the zero baseline (`zero_bias`). Those of the loss "none" have the
+    gaps and, for options scored as sequences, the accuracy per token and per byte; its table "answers" has the share of
+    rows answered with each option. There is no depth table at unit neuron or above 3000 members.
     """
     answers = RunningMean()
     options: tuple[str, ...] = ()
@@ -191,7 +191,7 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
     per_size: dict[str, RunningMean] = {}
     for shard in shards:
         gaps = {name: max(gap, getattr(shard, name)) for name, gap in gaps.items()}
-        # Options that differ from prompt to prompt are known by their numbers.
+        # Options that differ between prompts are named by their index.
         options = shard.shared_options or tuple(f"option {k}" for k in range(shard.model_logits.shape[1]))
         answers.add_examples(hits(shard.model_logits[:, None], np.arange(len(options))[None]))
         if shard.option_sizes is not None:
@@ -223,7 +223,7 @@ def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
 
 
 def _decompositions(shard: Shard) -> Iterator[tuple[str, Decomposition]]:
-    """So many rows at a time, in every loss."""
+    """Yield decompositions of batches of rows, for every loss."""
     step = max(1, MAX_NUMBERS // shard.values[0].size)
     for start in range(0, len(shard.rows), step):
         part = shard.take(slice(start, start + step))
@@ -249,7 +249,7 @@ def _block(loss: str, table: str, names: dict[str, Any], term: str, mean: Runnin
 def cell_of(
     model: Model, identity: Identity, task: Task, unit: Unit, out: Path, ids: Sequence[Sequence[int]], batch_tokens: int
 ) -> Cell:
-    """The cell of a resolved task, whose prompts are these token ids, and its folder below `out`."""
+    """Make the cell of a resolved task with these prompt token ids, in a folder below `out`."""
     settings = {
         "model": model.name,
         "fingerprint": identity.weights,
@@ -273,12 +273,12 @@ def cell_of(
 
 
 def digest_of(settings: Any, length: int | None = None) -> str:
-    """SHA-256 of settings as JSON, or its first digits."""
+    """Return the SHA-256 of settings as JSON, or its first digits."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:length]
 
 
 def file_digest(file: Path) -> str | None:
-    """SHA-256 of a file; None where it cannot be read."""
+    """Return the SHA-256 of a file; None if it cannot be read."""
     try:
         with file.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
@@ -287,12 +287,12 @@ def file_digest(file: Path) -> str | None:
 
 
 def safe_name(name: str) -> str:
-    """A name that every file system takes: at most 100 letters, digits, dots and dashes."""
+    """Return a name valid on every file system: at most 100 letters, digits, dots and dashes."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:100].strip("-.") or "unnamed"
 
 
 def read_json(file: Path) -> dict[str, Any] | None:
-    """Read a small file; None where it is not there, or not whole."""
+    """Read a small file; None if it is missing or damaged."""
     try:
         held = parse_json(read_bytes(file, MOST_HEADER).decode())
     except (OSError, ValueError):
@@ -301,7 +301,7 @@ def read_json(file: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a small file so that it is there whole or not at all."""
+    """Write a small file atomically."""
     try:
         write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The result of a study, models × tasks × units: its tables, and the analyses of both papers."""
+"""The result of a study (models × tasks × units): its tables and the analyses of both papers."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ Form = Literal["squared", "paper"]
 
 # A cell's description and metrics.
 _Cell = tuple[dict[str, Any], pd.DataFrame]
-# Files that only the folder of a cell holds.
+# Files that only a cell's folder has.
 _FILES = ("shard-*.safetensors", METRICS, META, PARTIAL)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Study(StudyTables):
-    """A study of a grid of models, tasks and units. Made by `run_study`, or read from its folders by `load`."""
+    """A study of a grid of models, tasks and units. Returned by `run_study`, or read from its folders by `load`."""
 
     figures: ClassVar = {
         "table": "study.table_map",
@@ -74,17 +74,17 @@ class Study(StudyTables):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Self:
-        """Collect one or several folders. Cells that are not finished are left out and named in `failures`.
+        """Collect one or several folders. Unfinished cells are left out and named in `failures`.
 
-        Of cells of one model, task and unit with different settings (another limit, say) the one that was
-        finished last is taken. Raises InputError where there is no such folder, or no finished cell in any, and where
-        two models (other weights, another tokenizer) have one name.
+        If a model, task and unit has cells with different settings (e.g. another limit), the latest is taken. Raises
+        InputError for a missing folder, if no folder has a finished cell, and if two different models (weights or
+        tokenizer) share a name.
         """
         return cls.collect((path, *more))
 
     @classmethod
     def collect(cls, folders: Sequence[str | os.PathLike[str]], only: set[Path] | None = None) -> Self:
-        """The same; `only` the cells in these folders."""
+        """Collect like `load`, optionally `only` the cells in these folders."""
 
         def find(root: Path) -> list[Path]:
             cells = {file.parent for name in _FILES for file in root.glob(f"*/*/*/{name}")}
@@ -115,9 +115,9 @@ class Study(StudyTables):
         return copy
 
     def contributions(self, model: str, task: str, unit: Unit = "sublayer") -> Shard:
-        """The stored contributions of a cell in the task's order; an ensemble that `decompose` takes.
+        """Return the stored contributions of a cell in the task's order, an ensemble for `decompose`.
 
-        Raises InputError for a cell that this study does not have, and one whose shards do not lie in its folder.
+        Raises InputError for a cell that is not in this study, and for one whose shards are not in its folder.
         """
         self._metrics(unit)
         wanted = {"model": text("model", model), "task": text("task", task), "unit": unit}
@@ -138,19 +138,19 @@ class Study(StudyTables):
         return Shard.join(shards)
 
     def correlations(self, unit: Unit = "sublayer", n_resamples: int = 1000, seed: int = 0) -> pd.DataFrame:
-        """Correlation of metrics with accuracy along depth (Fig. 3), as in `correlations`; clusters are `shapes`."""
+        """Correlate metrics with accuracy along depth (Fig. 3), as in `correlations`; clusters are `shapes`."""
         return correlations(self.curves(unit), clusters=self.shapes(unit), n_resamples=n_resamples, seed=seed)
 
     def tradeoff_signs(
         self, unit: Unit = "sublayer", still: float = 0.0, n_resamples: int = 1000, seed: int = 0
     ) -> TradeOff:
-        """As `tradeoff_signs`, of centered bias and diversity (section 5.4); clusters are `shapes`."""
+        """Apply `tradeoff_signs` to centered bias and diversity (section 5.4); clusters are `shapes`."""
         options: dict[str, Any] = {"bias": "bias_centered", "diversity": "diversity_centered", "still": still}
         options |= {"clusters": self.shapes(unit), "n_resamples": n_resamples, "seed": seed}
         return tradeoff_signs(self.curves(unit), **options)
 
     def shares(self, unit: Unit = "sublayer", form: Form = "squared") -> pd.DataFrame:
-        """Each module's share of bias and diversity, raw and centered (Fig. 4); see `module_shares`.
+        """Return each module's share of bias and diversity, raw and centered (Fig. 4); see `module_shares`.
 
         In squared logits (Theorem 1); `form` "paper" takes the bias from Eq. 14, as the paper's figure does.
         """
@@ -161,21 +161,21 @@ class Study(StudyTables):
         return module_shares(wide.rename_axis(columns=None))
 
     def scaling(self, quantity: str = "accuracy", unit: Unit = "sublayer", least_parameters: float = 0.0) -> LogFit:
-        """A quantity of `table`, averaged over tasks, against the number of components (Fig. 6); see `log_fit`.
+        """Fit a quantity of `table`, averaged over tasks, to the number of components (Fig. 6); see `log_fit`.
 
-        `least_parameters` leaves smaller models out; the paper's figure has those of 1e9 and more. Training seeds of
-        one shape (`shapes`) are one point, their mean. Raises InputError for an unknown quantity, and for fewer than
-        two models with different numbers.
+        `least_parameters` excludes smaller models; the paper's figure starts at 1e9. Training seeds of one shape
+        (`shapes`) are averaged to one point. Raises InputError for an unknown quantity, and for fewer than two models
+        with different numbers.
         """
         points = self.shape_means(quantity, unit, least_parameters)
         return log_fit(points["members"].to_numpy(), points["mean"].to_numpy())
 
     @cached_property
     def depth(self) -> DepthStudy | None:
-        """The depth analyses that lie in the same folders (`layerdiv depth`), or None.
+        """The depth analyses in the same folders (`layerdiv depth`), or None.
 
-        They are read once: load the study again for those of a later run. Raises InputError where they are of another
-        model that has the same name.
+        They are read once: load the study again after a later run. Raises InputError if they belong to another model
+        of the same name.
         """
         study = DepthStudy.collect([folder for folder in self.folders if Path(folder).expanduser().is_dir()])
         if study is not None:
@@ -191,30 +191,30 @@ class Study(StudyTables):
         seed: int = 0,
         seeds: Seeds | None = None,
     ) -> pd.DataFrame:
-        """Test the claims of both papers on this study: a row for every variant of a claim.
+        """Test the claims of both papers on this study: one row per variant of a claim.
 
         1. MSE tracks accuracy. 2. Spearman's correlation is below Pearson's. 3. Shares of bias follow the counts of
         members (within 0.05). 4. MLPs dominate diversity. 5. Bias and diversity trade off only where accuracy stands
         still. 6. Bias stays away from 0. 7. Returns diminish with the number of components. 8. Reuse of layers lowers
-        diversity, before and after the size correction. 9-12 are `DepthStudy.claims`, of analyses in the same folder.
+        diversity, before and after the size correction. 9-12: see `DepthStudy.claims`, for analyses in the same folder.
 
-        `estimate` has a 95 % interval (`low`, `high`) over the `n` things in `interval_over`, and the `null` it is
-        compared with. The `verdict` is "confirmed" or "refuted" where the interval lies on one side of the null,
-        "within noise" where it holds the null, else "not tested"; it speaks of the `population` only ("8 models", "8
-        tasks of one model"). It is at 5 %, not corrected for the number of claims; `tests/calibration` measures how
-        often it is false. Intervals are over models if there are eight (training seeds of one shape count as one),
-        else over eight tasks. Claims 1 and 5 are decided over models only, and where `p` is below 0.05 too, which
-        permutes models of one depth (see `correlations`). Claim 2 is estimated and never decided.
+        `estimate` has a 95 % interval (`low`, `high`) over the `n` units in `interval_over`, and is compared with
+        `null`. The `verdict` is "confirmed" or "refuted" if the interval lies on one side of the null, "within noise"
+        if it contains the null, and otherwise "not tested". It holds for the `population` only ("8 models", "8 tasks
+        of one model"). The level is 5 %, without correction for the number of claims; `tests/calibration` measures the
+        error rate. Intervals are over models if there are eight (training seeds of one shape count as one), otherwise
+        over eight tasks. Claims 1 and 5 are decided over models only and also need `p` below 0.05, from a test that
+        permutes models of one depth (see `correlations`). Claim 2 is estimated but never decided.
 
         Args:
-            pairs: {model that reuses layers: model that does not} for claim 8; None takes those whose numbers of
-                parameters are within 5 % of each other, of the same training seed where the zoo knows one.
-            seeds: {model: (shape, seed)}, as `ld.zoo.seeds(names)` makes it. Claims 1-8 are then means over seeds, from
-                the shapes that all seeds have, with Student's interval over three seeds or more and no p; a pair of one
-                seed stands for all. `attrs` holds `seeds`, `shapes` and what was `left out`.
+            pairs: {model that reuses layers: model that does not} for claim 8; None pairs models whose numbers of
+                parameters are within 5 % of each other, with the same training seed if the zoo knows it.
+            seeds: {model: (shape, seed)}, e.g. from `ld.zoo.seeds(names)`. Claims 1-8 are then means over seeds of the
+                shapes that all seeds have, with Student's interval over three or more seeds and no p; a pair given for
+                one seed stands for all. `attrs` holds `seeds`, `shapes` and what was `left out`.
 
-        Raises InputError for a unit, a pair or a name in `seeds` that the study does not have, fewer than two seeds,
-        two models of one shape and seed, and where no shape has all seeds.
+        Raises InputError for a unit, a pair or a name in `seeds` that is not in the study, for fewer than two seeds or
+        two models of one shape and seed, and if no shape has all seeds.
 
         >>> from layerdiv_tl import run_study, zoo
         >>> study = run_study(["zoo/d1", "zoo/d1-seed1", "zoo/d1-seed2"], "synthetic/recall", limit=8)
@@ -246,19 +246,19 @@ class Study(StudyTables):
         n_resamples: int = 50,
         seed: int = 0,
     ) -> pd.DataFrame:
-        """Information-theoretic diversity (Eq. 13) of every cell, in bits about the label.
+        """Estimate the information-theoretic diversity (Eq. 13) of every cell, in bits about the label.
 
         Args:
-            estimator, models, tasks: One or several of `ld.information`'s estimators; of the study's models and tasks,
-                None is all.
-            n_groups, n_contrasts, n_permutations, n_resamples, seed: As in `ld.information`; one contrast of each
-                component, by default, so that 2000 rows suffice for dozens.
+            estimator: One or several estimators of `ld.information`.
+            models, tasks: One or several of the study's; None is all.
+            n_groups, n_contrasts, n_permutations, n_resamples, seed: As in `ld.information`; the default of one
+                contrast per component makes 2000 rows suffice for dozens of components.
 
-        One row per model, task, estimator and term: members, rows, `bits` with interval, its null, H(Y) as
+        Returns one row per model, task, estimator and term: members, rows, `bits` with interval, its null, H(Y) as
         `label_entropy`, `warnings` to read first, a variational `lower_bound` of the joint information, and
-        `settings`. Estimates are stored
-        with the cell's metrics and shown in the report. Cells with too few rows are named in `attrs["left_out"]`;
-        where there are no others, and for a model, task or unit that the study does not have: InputError.
+        `settings`. Estimates are stored with the cell's metrics and shown in the report. Cells with too few rows are
+        listed in `attrs["left_out"]`. Raises InputError if no cell has enough rows, and for a model, task or unit that
+        is not in the study.
         """
         options = {"n_groups": n_groups, "n_contrasts": n_contrasts, "n_permutations": n_permutations}
         options |= {"n_resamples": n_resamples, "seed": seed}
@@ -269,19 +269,19 @@ class Study(StudyTables):
     def over_training(
         self, unit: Unit = "sublayer", steps: Mapping[str, int] | None = None, estimator: str | None = None
     ) -> OverTraining:
-        """A study of checkpoints along the training step: accuracy, loss, bias, diversity, and which moves first.
+        """Arrange a study of checkpoints by training step: accuracy, loss, bias, diversity, and their order of change.
 
         Args:
-            unit: As the study was run.
-            steps: {name of a model: its step}; None reads them from names such as "step1000" or "d4-seed1@step1000",
-                whose beginning is the run, and its "seed1" the training seed. Other models are left out.
-            estimator: Of `information`, whose terms then stand among the quantities (in bits); None leaves them out.
+            unit: A unit of the study.
+            steps: {model name: step}; None parses names like "step1000" or "d4-seed1@step1000", in which "d4-seed1" is
+                the run and "seed1" the training seed. Other models are left out.
+            estimator: Estimator of `information` whose terms (in bits) are added; None adds none.
 
-        Where the folder has effects too (`run_depth(models, tasks, analyses="effects", out=the same)`), `direct_effect`
-        and `total_effect` are those of each sublayer on the logit difference, and in total their sums, over the rows
-        that were read there last.
+        If the folder also has effects (`run_depth(models, tasks, analyses="effects", out=the same)`), `direct_effect`
+        and `total_effect` are the effects of each sublayer on the logit difference, or their sums in the totals, over
+        the rows of the latest run.
 
-        Raises InputError for a study without two checkpoints of one run, and as `information`.
+        Raises InputError for a study without two checkpoints of one run, and like `information`.
 
         >>> from layerdiv_tl import run_study
         >>> models = {"step1": "zoo/d2", "step2": "zoo/d2-seed1"}
@@ -311,20 +311,20 @@ class Study(StudyTables):
     def layer_sharing(
         self, unit: Unit = "sublayer", pairs: Mapping[str, str] | None = None, seeds: Seeds | None = None
     ) -> pd.DataFrame:
-        """Compare models that reuse layers with baselines that do not (Table 1, 5.6): a row for each pair.
+        """Compare models that reuse layers with baselines that do not (Table 1, 5.6): one row per pair.
 
-        `matched_on` is "same parameters" (within 5 %) or "same depth", as many members and the same training seed.
-        Columns of `table` are averaged over the `tasks` that both have, those of the baseline in `_baseline`;
-        `<diversity>_ratio` is reused over baseline, the geometric mean, with its interval. That is over the `n` tasks
-        of these two models, if there are eight; rows that come first and go by the shapes' names are of two or more
-        training seeds of one pair of shapes, with an interval over three seeds or more (`interval_over`).
+        `matched_on` is "same parameters" (within 5 %) or "same depth" (equal number of members and training seed).
+        Columns of `table` are averaged over the `tasks` that both models have; the baseline's end in `_baseline`.
+        `<diversity>_ratio` is the geometric mean of reused over baseline. Its interval is over the `n` tasks of the two
+        models if there are eight. The first rows, named by shapes, average two or more training seeds of one pair of
+        shapes, with an interval over three or more seeds (`interval_over`).
 
         Args:
-            pairs, seeds: As in `claims`; None takes those of the same number of parameters and those of the same depth,
-                and the seeds that the zoo knows.
+            pairs, seeds: As in `claims`; None pairs models of the same number of parameters and of the same depth, and
+                takes the seeds that the zoo knows.
 
-        Raises InputError for a unit, a pair or a seed's name that the study does not have, and where there is
-        no pair, or none with a common task.
+        Raises InputError for a unit, a pair or a seed's name that is not in the study, and if there is no pair, or none
+        with a common task.
 
         >>> from layerdiv_tl import run_study
         >>> study = run_study(["zoo/d2", "zoo/d4", "zoo/d4-shared"], "synthetic/recall", limit=8)
@@ -335,7 +335,7 @@ class Study(StudyTables):
         return layer_sharing_table(self.models(unit), self.table(unit), repeats, pairs, seeds)
 
     def reweight(self, model: str, task: str, unit: Unit = "sublayer", **options: Any) -> Reweighting:
-        """Re-weight the components of a cell from a few of its rows, without a model; see `reweight`."""
+        """Re-weight the components of a cell from a few of its rows, without running a model; see `reweight`."""
         shard = self.contributions(model, task, unit)
         return reweight(shard, shard.labels, **options)
 
@@ -350,9 +350,9 @@ class Study(StudyTables):
 
 
 def _read_cell(file: Path, about: dict[str, Any] | None) -> tuple[tuple[str, ...], dict[str, Any], _Cell]:
-    """Key, description, and both description and metrics of a cell."""
+    """Return the key, the description and the contents of a cell."""
     cell = file.parent
-    # A cell that is not finished has no description, but its model has a card since there are any.
+    # An unfinished cell has no description, but its model has a card.
     if about.get("format") != FORMAT if about else not (cell.parents[1] / CARD).is_file():
         raise SkippedFile(cell.parents[1], f": {OLD}")
     if about is None or not (cell / METRICS).is_file():
@@ -365,6 +365,6 @@ def _read_cell(file: Path, about: dict[str, Any] | None) -> tuple[tuple[str, ...
 
 
 def _natural(path: Path) -> list[list[tuple[int, str]]]:
-    """A key that sorts d2 before d12, and d2 before d2-seed1."""
+    """Return a key that sorts d2 before d12, and d2 before d2-seed1."""
     names = [re.split(r"(\d+)", name) for name in path.parts[-3:]]
     return [[(int(part), "") if part.isdigit() else (-1, part) for part in name if part] for name in names]

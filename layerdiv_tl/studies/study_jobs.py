@@ -1,4 +1,4 @@
-"""The work of a study on a model: its cells, each computed shard by shard and then summed up."""
+"""Jobs of a study for one model: its cells, computed shard by shard and then summarized."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .ranks import first_shard
 from .shards import FORMAT, META, METRICS, Cell, Shard, cell_of, file_digest, metrics_of, write_json
 from .work import Job, Work
 
-# Of tasks that many models read: counting words can outlast a small model.
+# Baselines of tasks shared by many models: counting words can take longer than a small model.
 _KNOWN_BASELINES: dict[str, dict[str, Any]] = {}
 
 
@@ -51,7 +51,7 @@ def read_work(
     batch_tokens: Any = None,
     load: Any = None,
 ) -> tuple[dict[str, Any], StudyWork]:
-    """{name: model} and the work on each: the arguments of `run_study`, checked. Raises InputError."""
+    """Check the arguments of `run_study`; return {name: model} and the work. Raises InputError."""
     grid, options = models_of(models), load_options(load)
     names = tasks_of(tasks)
     seed = whole_number("seed", seed, 0)
@@ -63,7 +63,7 @@ def read_work(
     called = [t.name for t in ready]
     if twice := [name for name in called if called.count(name) > 1]:
         raise InputError(f"two tasks are called {twice[0]!r}: give each once, under a name of its own.")
-    # What somebody else would have to ask for to get the same cell; rows from Python's memory cannot be asked for.
+    # The arguments that reproduce this cell elsewhere; tasks from Python's memory have none.
     asked = {name: value for name, value in read.items() if name != "train"}
     asked |= {"chat": chat, "multi_token": multi_token, "batch_tokens": batch_tokens}
     asked["trust_remote_code"] = bool(options.get("trust_remote_code"))
@@ -75,7 +75,7 @@ def read_work(
 
 @dataclass(frozen=True)
 class StudyWork(Work):
-    """The work on every model of a study; the arguments of `run_study`, read."""
+    """The work on every model of a study: the parsed arguments of `run_study`."""
 
     tasks: list[Task]
     units: list[Unit]
@@ -84,7 +84,7 @@ class StudyWork(Work):
     by_name: set[str]
 
     def jobs(self, model: Model, identity: Identity, failures: list[str]) -> Iterator[Job]:
-        """The cells of a model."""
+        """Yield a job for each cell of a model."""
         batch_tokens = model.checked_batch_tokens(self.asked["batch_tokens"])
         for what, cell in self.cells(model, identity, batch_tokens, failures):
             yield what, partial(self._computed, model, cell, batch_tokens)
@@ -92,7 +92,7 @@ class StudyWork(Work):
     def cells(
         self, model: Model, identity: Identity, batch_tokens: int, failures: list[str]
     ) -> Iterator[tuple[str, Cell]]:
-        """Every cell of a model, after its name in a sentence; one that cannot be is a sentence in `failures`."""
+        """Yield (description, cell) for every cell of a model; an impossible one adds a sentence to `failures`."""
         for t in self.tasks:
             prompts, where = None, f"{model.name} on {t.name}"
             with failing(failures, where):
@@ -102,7 +102,7 @@ class StudyWork(Work):
                 yield f"{where} at unit {unit}", cell_of(model, identity, prompts, unit, self.out, ids, batch_tokens)
 
     def _computed(self, model: Model, cell: Cell, batch_tokens: int) -> Path:
-        """Compute the missing shards of one cell, then its metrics; its folder."""
+        """Compute the missing shards of one cell, then its metrics; return its folder."""
         prompts = cell.task
         try:
             cell.folder.mkdir(parents=True, exist_ok=True)
@@ -133,14 +133,14 @@ class StudyWork(Work):
 
 
 def prepared(task: Task, model: Model, chat: bool = False, multi_token: bool = False) -> Task:
-    """The task as this model can take it: in its chat's form if wanted, with option ids, cut to its context."""
+    """Prepare a task for a model: apply the chat template if requested, find option ids, cut to its context."""
     task = task.as_chat(model) if chat else task
     task = task.resolve(model, multi_token)
     return task if model.context is None else task.fit(model, model.context)
 
 
 def _whole_shards(cell: Cell, model: Model, batch_tokens: int) -> Iterator[Shard]:
-    """All shards in order; one that is not whole is computed again, once."""
+    """Yield all shards in order; a damaged one is computed again, once."""
     for number in range(cell.count):
         try:
             yield cell.read(number)
@@ -166,10 +166,10 @@ def _meta(model: Model, cell: Cell, asked: dict[str, Any] | None, seconds: float
 
 
 def _baselines(t: Task, key: str) -> dict[str, Any]:
-    """Accuracy of guessing and of word counts, as shares; word counts with a 95 % interval, None for few rows."""
+    """Return the accuracy of guessing and of word counts, the latter with a 95 % interval (None for few rows)."""
     if key not in _KNOWN_BASELINES:
         words = None
-        # A class with fewer rows than folds is refused; where every prompt has its own options there are no classes.
+        # A class with fewer rows than folds raises InputError; prompts with their own options have no classes.
         with contextlib.suppress(InputError):
             correct = bag_of_words(t)
             words = [float(x) for x in (correct.mean(), *wilson(correct.sum(), len(correct)))]

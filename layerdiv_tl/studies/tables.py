@@ -1,4 +1,4 @@
-"""The metrics of a study and their wide tables: Table 1, summaries, components, curves along depth, models."""
+"""Metrics of a study and their wide tables: Table 1, summaries, components, curves along depth, models."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class StudyTables(Result):
     """Metrics of a grid of models, tasks and units, and their tables.
 
     Attributes:
-        metrics: A long frame: model, task, unit, then what `metrics_of` gives.
-        cells: One dict for every finished cell: settings, where rows and model came from, versions, times.
-        failures: One sentence for every model or cell that could not be measured.
-        folders: Where it lies; the first holds the shards.
+        metrics: A long frame: model, task, unit, then the columns of `metrics_of`.
+        cells: One dict per finished cell: settings, provenance of rows and model, versions, times.
+        failures: One sentence for every model or cell that failed.
+        folders: The folders of the study; the first holds the shards.
     """
 
     metrics: pd.DataFrame
@@ -69,11 +69,11 @@ class StudyTables(Result):
     folders: tuple[str, ...]
 
     def frame(self) -> pd.DataFrame:
-        """All numbers, tidy: one row per model, task, unit, loss, table, row and term."""
+        """Return all numbers in tidy form: one row per model, task, unit, loss, table, row and term."""
         return self.metrics
 
     def _metrics(self, unit: Any, table: str | None = None) -> pd.DataFrame:
-        """The metrics of a unit that the study has, of one table."""
+        """Select the metrics of one table at a unit of the study."""
         choice("unit", unit, get_args(Unit))
         if unit not in (units := self.metrics["unit"].unique().tolist()):
             has = one_of(units, "and")
@@ -82,15 +82,15 @@ class StudyTables(Result):
         return rows if table is None else rows[rows["table"] == table]
 
     def totals(self) -> pd.DataFrame:
-        """The rows that are about a whole cell."""
+        """The rows about whole cells."""
         return self.metrics[self.metrics["table"] == "totals"]
 
     def table(self, unit: Unit = "sublayer", intervals: bool = False) -> pd.DataFrame:
-        """The paper's Table 1 for any models: a row per model, columns (quantity, task) and their average.
+        """Make the paper's Table 1: one row per model, columns (quantity, task) and their average over tasks.
 
-        Accuracy, MSE, bias and `uniform`, the loss of the uniform predictor, are in hundredths and after
-        Eq. 14, as in the paper; then diversity as softmax sees it (`centered`), the size-fair
-        `diversity_logit`, and the cross-entropy in nats. `intervals` gives texts with 95 % intervals.
+        As in the paper, accuracy, MSE, bias and `uniform` (the loss of the uniform predictor) are in hundredths and
+        follow Eq. 14. The other columns are centered diversity, the size-fair `diversity_logit`, and the cross-entropy
+        in nats. `intervals` returns texts with 95 % intervals.
         """
         totals = self._metrics(unit, "totals")
         flag("intervals", intervals)
@@ -108,14 +108,14 @@ class StudyTables(Result):
         return pd.concat(blocks, axis=1, names=["quantity", "task"]).rename_axis(index="model")
 
     def summary(self, unit: Unit = "sublayer") -> pd.DataFrame:
-        """One row per model and task: accuracy and its baselines, logit difference, Theorem 1, the gaps.
+        """Summarize each model and task in a row: accuracy and its baselines, logit difference, Theorem 1, gaps.
 
-        `accuracy` and `bag_of_words`, a cross-validated word-counting classifier (NaN where a class has fewer
-        than 5 rows), are shares with 95 % intervals; `answers` is {option: share of rows the model answers
-        with it}; `logit_difference` is the right option's logit minus the mean of the others'; `accuracy_token` and
-        `accuracy_byte` are those of log-likelihoods per token and per byte of options that are scored as sequences
-        (NaN for single tokens); `loss`, `bias`, `diversity` are in squared logits; `cross_entropy` and `entropy` in
-        nats. A cell without metrics has no row.
+        `accuracy` and `bag_of_words`, a cross-validated word-counting classifier (NaN if a class has fewer than 5
+        rows), are shares with 95 % intervals. `answers` is {option: share of rows answered with it}.
+        `logit_difference` is the right option's logit minus the mean of the other options. For options scored as
+        sequences, `accuracy_token` and `accuracy_byte` use the log-likelihood per token and per byte (NaN for single
+        tokens). `loss`, `bias` and `diversity` are in squared logits, `cross_entropy` and `entropy` in nats. A cell
+        without metrics has no row.
         """
         m = self._metrics(unit)
         frames = [(cell, cell["settings"]) for cell in self.cells if cell["settings"]["unit"] == unit]
@@ -123,19 +123,19 @@ class StudyTables(Result):
         return pd.DataFrame([_summary_row(metrics, cell) for metrics, cell in rows if len(metrics)])
 
     def components(self, unit: Unit = "sublayer", loss: str = "squared") -> pd.DataFrame:
-        """Bias, diversity, net and more of every component, one row per model, task and component.
+        """Return bias, diversity, net and more of every component: one row per model, task and component.
 
-        Values are a component's own, undivided, with intervals in `<term>_low`, `<term>_high`; `loss` is that of
-        `decompose`. Raises InputError for a unit or loss that the study does not have.
+        Values are each component's own, not divided by |L|, with intervals in `<term>_low`, `<term>_high`; `loss` is
+        that of `decompose`. Raises InputError for a unit or loss that is not in the study.
         """
         return self._wide("components", unit, loss, list(COLUMNS))
 
     def modules(self, unit: Unit = "sublayer", loss: str = "squared") -> pd.DataFrame:
-        """The same per module (Eq. 9-10), weighted so that they add up to the ensemble's; `share` is n_g/|L|."""
+        """Return `components` by module (Eq. 9-10), weighted to sum to the ensemble's terms; `share` is n_g/|L|."""
         return self._wide("modules", unit, loss, ["module", "members", "share"])
 
     def _wide(self, table: str, unit: Unit, loss: str, names: list[str]) -> pd.DataFrame:
-        """Rows of one table and loss with a column, and its interval, for each term; in the rows' order."""
+        """Pivot one table and loss to a column and interval per term; rows keep their order."""
         rows = self._metrics(unit, table)
         rows = rows[rows["loss"] == choice("loss", loss, rows["loss"].unique().tolist())]
         keys = ["model", "task", *names]
@@ -145,10 +145,10 @@ class StudyTables(Result):
         return rows.drop_duplicates(keys)[keys].merge(wide.reset_index(), on=keys, how="left", sort=False)
 
     def models(self, unit: Unit = "sublayer") -> pd.DataFrame:
-        """The paper's Table 4 for these models: parameters, members |L|, dtype, where each came from.
+        """Make the paper's Table 4 for these models: parameters, members |L|, dtype, source.
 
-        `reuses`: whether some block runs more than once in a pass. Raises InputError for a unit that the
-        study does not have.
+        `reuses` is True if a block runs more than once in a pass. Raises InputError for a unit that is not in the
+        study.
         """
         metrics = self._metrics(unit)
         cells = [cell for cell in self.cells if cell["settings"]["unit"] == unit]
@@ -162,7 +162,7 @@ class StudyTables(Result):
         return pd.DataFrame(rows)
 
     def best(self, count: int, unit: Unit = "sublayer") -> list[str]:
-        """The `count` models of highest accuracy, averaged over tasks, best first (the paper's Fig. 5 shows five)."""
+        """Return the `count` models of highest accuracy, averaged over tasks, best first (the paper's Fig. 5: five)."""
         whole_number("count", count, 1)
         means = self.table(unit)["accuracy"][AVERAGE].dropna().sort_values(ascending=False, kind="stable")
         return means.index[:count].tolist()
@@ -174,12 +174,12 @@ class StudyTables(Result):
         standardized: bool = False,
         models: Sequence[str] | None = None,
     ) -> pd.DataFrame:
-        """Accuracy, MSE, bias, diversity and more of the prefix ensembles (Fig. 5 and 7), wide.
+        """Return accuracy, MSE, bias, diversity and more of the prefix ensembles (Fig. 5 and 7), in wide form.
 
-        One row per model, task and junction, numbered from 0; junctions that the stream never holds are left out.
-        `standardized`: each curve minus its mean, over its standard deviation, as in the figures; NaN if it never
-        moves. `models`: these only, such as `best(5)`. Raises InputError for a unit that has no depth tables here,
-        and for a model that is not in the study.
+        There is one row per model, task and junction, numbered from 0; partial sums that the stream never holds are
+        left out. `standardized` z-scores each curve, as in the figures (NaN if it is constant). `models` selects
+        models, e.g. `best(5)`. Raises InputError for a unit without depth tables in this study, and for a model that
+        is not in the study.
         """
         choice("norm", norm, get_args(NormAt))
         flag("standardized", standardized)
@@ -205,14 +205,14 @@ class StudyTables(Result):
     def shape_means(
         self, quantity: str = "accuracy", unit: Unit = "sublayer", least_parameters: float = 0.0
     ) -> pd.DataFrame:
-        """`model`, `members` and `mean` over tasks of a quantity of `table`: one row per shape, its seeds averaged."""
+        """Return `model`, `members` and the `mean` of a quantity of `table` over tasks and seeds: one row per shape."""
         choice("quantity", quantity, QUANTITIES)
         number("least_parameters", least_parameters, least=0)
         means = self.table(unit)[quantity][AVERAGE]
         return mean_by_shape(self.models(unit), means, self.shapes(unit), least_parameters)
 
     def shapes(self, unit: Unit = "sublayer") -> dict[str, str]:
-        """{model: shape} of the zoo's models, whose training seeds are not independent models."""
+        """Return {model: shape} of the zoo's models, whose training seeds are not independent models."""
         return {name: shape for name, (shape, _) in registry.seeds(self._metrics(unit)["model"].unique()).items()}
 
 
@@ -222,7 +222,7 @@ def _with_interval(row: pd.Series) -> str:
 
 
 def _summary_row(metrics: pd.DataFrame, cell: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of `Study.summary` from the metrics of one cell."""
+    """Make a row of `Study.summary` from the metrics of one cell."""
     settings, baselines = cell["settings"], cell["baselines"]
     totals = metrics[metrics["table"] == "totals"].set_index(["loss", "term"])
     row = {"model": settings["model"], "task": settings["task"], "rows": settings["rows"]}

@@ -1,4 +1,4 @@
-"""Work on the models of a grid, one after the other or shared by processes: failures are named, the rest goes on."""
+"""Work on the models of a grid, in sequence or in parallel: failures are recorded, and the rest continues."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from .study import Study
 
 T = TypeVar("T")
 AnyStudy = TypeVar("AnyStudy", Study, DepthStudy)
-# What a job is in a sentence, and the job: it gives the finished folder or file.
+# The description of a job, and the job, which returns the finished folder or file.
 Job = tuple[str, Callable[[], Path]]
 
 
 @dataclass(frozen=True)
 class Work:
-    """Jobs to do for every model of a grid; their results lie in the folder `out`."""
+    """Jobs for every model of a grid, with results in the folder `out`."""
 
     load: dict[str, Any]
     out: Path
 
     def jobs(self, model: Model, identity: Identity, failures: list[str]) -> Iterator[Job]:
-        """The jobs of a model; one that cannot be is a sentence in `failures`."""
+        """Yield the jobs of a model; an impossible one adds a sentence to `failures`."""
         raise NotImplementedError
 
     def run(self, grid: Mapping[str, Any]) -> tuple[list[str], set[Path]]:
-        """Do the work on these models: a sentence for everything that failed, and what is finished."""
+        """Run the jobs of these models; return one sentence per failure, and the finished folders or files."""
         failures: list[str] = []
         done: set[Path] = set()
         for name, x in grid.items():
@@ -51,8 +51,8 @@ class Work:
         return failures, done
 
     def collected(self, kind: type[AnyStudy], grid: Mapping[str, Any], workers: int = 1) -> AnyStudy:
-        """Do the work, by so many processes, and read what it made. Raises InputError where nothing was measured."""
-        workers = min(workers, len(grid))  # one process is this one
+        """Run all jobs in `workers` processes and read the results. Raises InputError if nothing was measured."""
+        workers = min(workers, len(grid))  # a single worker is this process
         parts = _in_processes(self.run, grid, workers) if workers > 1 else [self.run(grid)]
         failed = tuple(failure for some, _ in parts for failure in some)
         done = {path for _, paths in parts for path in paths}
@@ -63,16 +63,15 @@ class Work:
 
 
 def _in_processes(work: Callable[[dict[str, Any]], T], grid: Mapping[str, Any], workers: int) -> list[T]:
-    """Do `work` for each {name: model} of a grid in so many processes; results are in the grid's order.
+    """Run `work` on each {name: model} of a grid in several processes; results keep the grid's order.
 
-    Whatever ends this process, an interrupt or a kill, ends them too, at once. Raises InputError where one of them
-    was ended.
+    An interrupt or kill of this process ends them immediately. Raises InputError if one of them was killed.
     """
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
     before = set(multiprocessing.active_children())
-    # Processes that each take all cores only wait for one another.
+    # Processes that each use all cores only wait for one another.
     share = max(1, (os.cpu_count() or 1) // workers)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, _begin, (share,)) as pool:
@@ -86,18 +85,18 @@ def _in_processes(work: Callable[[dict[str, Any]], T], grid: Mapping[str, Any], 
                 "there may be too little memory for so many models at a time, so give fewer. What is finished is kept "
                 "in out."
             ) from error
-        except BaseException:  # an interrupt: leaving the pool would wait for what they are at
+        except BaseException:  # an interrupt: leaving the pool would wait for running jobs
             for process in set(multiprocessing.active_children()) - before:
                 process.terminate()
             raise
 
 
 def _begin(cores: int) -> None:
-    """Prepare a worker: take its part of the cores, and end when its parent is gone."""
+    """Prepare a worker: limit it to its share of the cores, and end it with its parent."""
     from tqdm import tqdm
 
-    tqdm.set_lock(threading.RLock())  # its own would be a semaphore of the system, which an ended process leaves behind
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # at a terminal all processes get it; the parent ends its workers
+    tqdm.set_lock(threading.RLock())  # tqdm's own is a system semaphore, which a killed process leaks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all processes of a terminal get it; the parent ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_follow_parent, daemon=True).start()
     set_num_threads(cores)
@@ -112,7 +111,7 @@ def _follow_parent() -> None:
 
 @contextlib.contextmanager
 def _not_interrupted() -> Iterator[None]:
-    """Processes that are started here take no notice of an interrupt from their first moment on."""
+    """Make processes started in this block ignore interrupts from their start."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
