@@ -1,6 +1,6 @@
 """Units as users give them: names, a `Cut` of their own, and dictionaries.
 
-A cut takes sublayers' writes apart into named parts; a dictionary, into the latents of a sparse autoencoder or
+A cut divides sublayers' outputs into named parts; a dictionary divides them into the latents of a sparse autoencoder or
 transcoder.
 """
 
@@ -40,7 +40,7 @@ _LATENTS: dict[str, tuple[Kind, Kind]] = {
     "mlp": ("mlp_latent", "mlp_bias"),
     "moe": ("mlp_latent", "mlp_bias"),
 }
-# How SAELens folds what a dictionary's own pass leaves to others.
+# SAELens' methods that fold into the weights what a dictionary's own pass leaves to the caller.
 _FOLDS = {
     "expected_average_only_in": "fold_activation_norm_scaling_factor",
     "covariance_whitening": "fold_activation_whitening",
@@ -49,16 +49,16 @@ _FOLDS = {
 _WRITES = re.compile(r"hook_(?P<kind>attn|mlp)_out$")
 _BEFORE = re.compile(r"hook_resid_|hook_z$|hook_mlp_in$|hook_attn_in$")
 _WITHIN = re.compile(_BEFORE.pattern + r"|mlp\.hook_(pre|post)$|ln[12]\.hook_normalized$")
-# How far a reconstruction may be from latents times directions, relative to its size, by the dictionary's precision.
+# The tolerance for reconstruction minus latents times directions, relative to its size, by precision.
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 
 class Cut(CustomUnit):
-    """A unit of your own: a way to take sublayers' writes to the residual stream apart into named parts.
+    """A custom unit: a way to divide sublayers' writes to the residual stream into named parts.
 
-    A subclass says which parts a sublayer has (`parts`) and what each of them writes (`split`); what they leave of the
-    write is a row of its own, `L3.mlp.error`, so that all rows sum to the logits whatever the parts are. `name` is what
-    results call the unit. The example halves the d numbers of a write; groups of neurons or heads are `groups`.
+    A subclass defines a sublayer's parts (`parts`) and the output of each (`split`). The write minus their sum is a row
+    of its own, `L3.mlp.error`, so that all rows sum to the logits for any parts. `name` is the unit's name in results.
+    The example halves the d numbers of a write; for groups of neurons or heads, use `groups`.
 
     >>> class Halves(Cut):
     ...     name = "half of the stream"
@@ -79,21 +79,21 @@ class Cut(CustomUnit):
 
     @abstractmethod
     def parts(self, sublayer: Component) -> Sequence[str] | None:
-        """The names of a sublayer's parts, the same at every call; None for one that stays whole."""
+        """Name a sublayer's parts, the same at every call; None for one that stays whole."""
 
     @abstractmethod
     def split(self, sublayer: Component, inputs: Any, write: Any) -> Any:
-        """What each part writes, a tensor `[position, part, d]`.
+        """Compute the output of each part, a tensor `[position, part, d]`.
 
         Args:
-            sublayer: Which one, without a repeat.
-            inputs: `[position, _]`: what its module was given, as a rule the stream after its norm; None where no one
-                module is given it (OPT's MLPs).
-            write: `[position, d]`: what it adds to the stream; both float32 or wider, on the model's device.
+            sublayer: The sublayer, without a repeat.
+            inputs: `[position, _]`: its module's input, usually the stream after its norm; None where no single module
+                has that input (OPT's MLPs).
+            write: `[position, d]`: its addition to the stream; both float32 or wider, on the model's device.
         """
 
     def of(self, sublayer: Sublayer) -> SublayerCut | None:
-        """The parts of one sublayer. Raises InputError for names that are none."""
+        """Cut one sublayer. Raises InputError for invalid names of parts."""
         whole = Component(sublayer.kind, sublayer.layer)
         names = None if sublayer.kind == "intervention" else self.parts(whole)
         if names is None:
@@ -120,7 +120,7 @@ class Cut(CustomUnit):
 
 
 def unit_of(unit: Any) -> UnitLike:
-    """A unit as it was given. Raises InputError for what is neither a unit's name nor a `Cut`."""
+    """Check a unit. Raises InputError for anything but a unit's name or a `Cut`."""
     if not isinstance(unit, CustomUnit) and not (isinstance(unit, str) and unit in get_args(Unit)):
         names = ", ".join(map(repr, get_args(Unit)))
         raise InputError(f"unit={shown(unit)} is unknown: use {names}, ld.groups(...), ld.dictionary(...) or a ld.Cut.")
@@ -128,12 +128,12 @@ def unit_of(unit: Any) -> UnitLike:
 
 
 def is_fine(unit: UnitLike) -> bool:
-    """Whether a unit has thousands of rows in a sublayer."""
+    """True if a unit has thousands of rows in a sublayer."""
     return unit == "neuron" if isinstance(unit, str) else unit.is_fine
 
 
 def unit_name(unit: UnitLike) -> str:
-    """What results call a unit."""
+    """The unit's name in results."""
     return unit if isinstance(unit, str) else unit.name
 
 
@@ -174,7 +174,7 @@ class _Latents:
         self.output_map = OutputMap(len(directions), nowhere, lambda: (self.directions, self.bias), is_biased)
 
     def _misfit(self, hook: str) -> str:
-        """Why a dictionary that was trained at a place of TransformerLens cannot stand here; empty where it can."""
+        """Explain why a dictionary trained at a hook point of TransformerLens cannot be used here; empty if it can."""
         kind = "mlp" if self.place.kind == "moe" else self.place.kind
         layer, wrote = re.search(r"blocks\.(\d+)\.", hook), _WRITES.search(hook)
         if (layer and int(layer[1]) != self.place.layer) or (wrote and wrote["kind"] != kind):
@@ -187,7 +187,7 @@ class _Latents:
         return ""
 
     def values(self, x: Float[Tensor, "row _"]) -> Float[Tensor, "row latent"]:
-        """The latents of some inputs. Raises InputError where they do not fit, or do not decode as said."""
+        """Encode inputs as latents. Raises InputError where they do not fit, or do not decode as declared."""
         given = x.to(self.directions)
         try:
             with torch.no_grad():
@@ -209,7 +209,7 @@ class _Latents:
 
 
 def _of_tensors(what: str, *given: Any) -> SimpleNamespace:
-    """A dictionary of weights without an object: latents = activation(x · W_enc + b_enc)."""
+    """Make a dictionary of plain weights: latents = activation(x · W_enc + b_enc)."""
     activation = given[4] if len(given) == 5 else torch.relu
     tensors = [torch.as_tensor(x).detach() for x in given[:4] if isinstance(x, Tensor) or hasattr(x, "__array__")]
     if len(given) not in (4, 5) or len(tensors) < 4 or not callable(activation):
@@ -222,7 +222,7 @@ def _of_tensors(what: str, *given: Any) -> SimpleNamespace:
 
 
 def _check_array(name: str, x: Any, shape: Sequence[int | str], finite: bool = True) -> None:
-    """Raise InputError for what is no tensor of finite numbers in a shape, whose named axes have any length."""
+    """Raise InputError for anything but a tensor of finite numbers of a shape, whose named axes have any length."""
     fits = isinstance(x, Tensor) and x.is_floating_point() and x.dim() == len(shape)
     fits = fits and all(isinstance(n, str) or n == length for n, length in zip(shape, x.shape, strict=True))
     if not fits or (finite and not bool(x.isfinite().all())):
@@ -240,7 +240,7 @@ class Dictionary(CustomUnit):
         self._latents = dict(latents)
 
     def of(self, sublayer: Sublayer) -> SublayerCut | None:
-        """Latents, the decoder's bias and the error, of a sublayer that has a dictionary."""
+        """Cut a sublayer that has a dictionary into latents, the decoder's bias and the error."""
         if (latents := self._latents.get(Component(sublayer.kind, sublayer.layer))) is None:
             return None
         point = sublayer.inputs if latents.reads == "input" else None
@@ -254,7 +254,7 @@ class Dictionary(CustomUnit):
         return replace(cut, points=() if point is None else (point,), read=read, error=True)
 
     def rows_of(self, architecture: Architecture, rows: list[Component]) -> list[Component]:
-        """The rows as they are.
+        """Return the rows unchanged.
 
         Raises InputError for a sublayer that the model does not have, and for directions of another width.
         """
@@ -273,22 +273,22 @@ class Dictionary(CustomUnit):
 
 
 def dictionary(given: Any, sublayer: Any = None, reads: Reads | None = None) -> Dictionary:
-    """A unit whose rows are the latents of sparse autoencoders or transcoders: `unit=ld.dictionary(sae, "L12.mlp")`.
+    """Make a unit of the latents of sparse autoencoders or transcoders: `unit=ld.dictionary(sae, "L12.mlp")`.
 
-    A sublayer's write z is taken apart into latent × direction for every latent (`L12.F7`; of an attention `L12.AF7`),
-    the decoder's bias (`L12.mlp_bias`) and what the dictionary does not reconstruct, `L12.mlp.error`: an exact sum
-    whatever the dictionary is worth, and results say how large the error is.
+    A sublayer's write z is divided into latent × direction for every latent (`L12.F7`; for an attention `L12.AF7`), the
+    decoder's bias (`L12.mlp_bias`) and the reconstruction error, `L12.mlp.error`. The sum is exact however good the
+    dictionary is, and results report the size of the error.
 
     Args:
         given: A SAELens SAE or transcoder; anything with `encode`, `W_dec` `[latent, d]` and `b_dec` `[d]`; or a tuple
             `(W_enc [d, latent], b_enc, W_dec, b_dec[, activation])` with ReLU by default. Or a dict of these by the
             labels of their sublayers.
-        sublayer: The label of the sublayer whose write is taken apart.
-        reads: "write": what the sublayer adds to the stream, as SAEs do; "input": what it is given after its norm, as
-            transcoders do. None: as the object says; "write" for a tuple.
+        sublayer: The label of the sublayer whose write is divided.
+        reads: "write": the sublayer's addition to the stream, as for SAEs; "input": its input after its norm, as for
+            transcoders. None: as the object declares; "write" for a tuple.
 
-    Raises InputError for what is no dictionary, for one that was trained elsewhere or expects inputs on another scale,
-    and where its reconstruction is not latents · W_dec + b_dec (found in the first pass).
+    Raises InputError for anything but a dictionary, for one that was trained elsewhere or expects inputs on another
+    scale, and where its reconstruction is not latents · W_dec + b_dec (found in the first pass).
 
     >>> import layerdiv_tl as ld, torch
     >>> from transformers import LlamaConfig, LlamaForCausalLM

@@ -1,10 +1,10 @@
-"""A mixture of experts as the sum of what its experts write: routed ones by their gates, shared ones, a bias.
+"""A mixture of experts as the sum of its experts' outputs: routed ones times their gates, shared ones, a bias.
 
     output(token) = factor · map( Σ_{e routed} gate_e · expert_e(x) ) + Σ_s gate_s · shared_s(x) + bias
 
-`factor` and `map` are what a few families have between the routed experts and the output: a number (Laguna, MiniMax
-M3), a matrix (Nemotron-H) or a norm, which is linear at its own statistic (Gemma 4). All of it is read where the model
-computes it; that the parts sum to the sublayer's output is checked in every pass, as for heads.
+`factor` and `map` stand in a few families between the routed experts and the output: a number (Laguna, MiniMax M3), a
+matrix (Nemotron-H) or a norm, which is linear at its own statistic (Gemma 4). All of it is read where the model
+computes it. Every pass checks that the parts sum to the sublayer's output, as for heads.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .capture import hook
 from .norm import Norm
 from .weights import linear_map
 
-# How families call the experts that every token goes to.
+# Families' names of the experts that every token goes to.
 _SHARED = ("shared_expert", "shared_experts", "shared_mlp")
 _ROUTERS = ("gate", "router")
-# Ways of Transformers to run all experts at once that add the slots of a token in their own order.
+# Implementations in Transformers that run all experts at once and add a token's slots in their own order.
 _ADD_IN_ORDER = ("grouped_mm", "batched_mm")
 
 
@@ -43,21 +43,21 @@ _ADD_IN_ORDER = ("grouped_mm", "batched_mm")
 
 @dataclass(frozen=True, eq=False)
 class RoutedOutputs:
-    """What the routed experts of some tokens wrote: which expert, with which gate, wrote what (gate × output)."""
+    """Outputs of the routed experts for some tokens: the expert, its gate, and gate × output."""
 
     index: Int[Tensor, "token k"]
     gates: Float[Tensor, "token k"]
     vectors: Float[Tensor, "token k d"]
 
     def packed(self) -> Float[Tensor, "token _"]:
-        """All of it as one array of numbers."""
+        """All fields as one array of numbers."""
         numbers = upcast(self.gates), self.index.to(torch.promote_types(self.gates.dtype, torch.float32))
         k = torch.full_like(numbers[0][:, :1], numbers[0].shape[1])
         return torch.cat([upcast(self.vectors).flatten(1), *numbers, k], 1)
 
     @classmethod
     def unpacked(cls, packed: Float[Tensor, "token _"]) -> RoutedOutputs:
-        """The outputs from what `packed` made of them."""
+        """Restore the outputs from `packed`."""
         packed, k = packed[:, :-1], int(packed[0, -1])
         vectors, gates, index = packed.split([packed.shape[1] - 2 * k, k, k], 1)
         return cls(index.long(), gates, vectors.unflatten(1, (k, -1)))
@@ -65,13 +65,13 @@ class RoutedOutputs:
 
 @dataclass(frozen=True, eq=False)
 class ExpertPoint(HookPoint):
-    """The experts in a mixture: shows the packed `RoutedOutputs` of every token.
+    """Hook point at the experts of a mixture; shows the packed `RoutedOutputs` of every token.
 
     Attributes:
-        experts: The module that returns what experts wrote.
-        router: The module whose output chooses them; None where `experts` is given all that.
-        read: From what was chosen, and what the experts returned: what each wrote, and what goes on instead, if
-            anything.
+        experts: The module that returns the experts' outputs.
+        router: The module whose output chooses them; None where `experts` receives the choice.
+        read: Maps the choice and the experts' return value to each expert's output and, if any, a replacement for that
+            return value.
     """
 
     experts: Any = None
@@ -112,13 +112,13 @@ class ExpertPoint(HookPoint):
 
 
 def _adds_in_order(experts: Any, x: Tensor, gates: Tensor) -> bool:
-    """Whether the sum of the slots is what experts in one module return themselves, to the last bit."""
+    """True if the sum of the slots equals the fused experts' own return value to the last bit."""
     how = getattr(getattr(experts, "config", None), "_experts_implementation", None)
     return how in _ADD_IN_ORDER and gates.dtype == x.dtype
 
 
 def _read_fused(experts: Any, chosen: Any, output: Tensor) -> tuple[RoutedOutputs, Tensor | None]:
-    """Experts in one module, which was given every slot as a token, or is now; the sum of the slots goes on."""
+    """Read experts in one module by running every slot as a token, unless already so; returns the sum of the slots."""
     x, index, gates, slots = chosen
     in_order = _adds_in_order(experts, x, gates)
     vectors: Tensor = (output if in_order else experts.forward(*slots)).reshape(*index.shape, -1)
@@ -126,7 +126,7 @@ def _read_fused(experts: Any, chosen: Any, output: Tensor) -> tuple[RoutedOutput
 
 
 def _read_scaled(mixture: Any, chosen: Any, output: Tensor) -> tuple[RoutedOutputs, None]:
-    """Llama 4's experts: every one is given every token, times its gate, which is 0 at most."""
+    """Read Llama 4's experts: each gets every token times its gate, which is 0 for inactive experts."""
     gates, index = chosen[0].topk(mixture.top_k, 1)
     written = output.view(mixture.num_experts, len(index), -1).transpose(0, 1)
     vectors = written.gather(1, index[..., None].expand(*index.shape, written.shape[-1]))
@@ -134,7 +134,7 @@ def _read_scaled(mixture: Any, chosen: Any, output: Tensor) -> tuple[RoutedOutpu
 
 
 def _read_sorted(mixture: Any, chosen: Any, output: Tensor) -> tuple[RoutedOutputs, None]:
-    """JetMoE's experts: a matrix in and one out, given the slots sorted by expert, and gates after these."""
+    """Read JetMoE's experts: input and output matrices, slots sorted by expert, gates applied after these."""
     order, _, gates, sizes, _ = chosen
     experts = torch.arange(len(sizes), device=order.device).repeat_interleave(torch.tensor(sizes).to(order))
     back = order.argsort()
@@ -145,16 +145,16 @@ def _read_sorted(mixture: Any, chosen: Any, output: Tensor) -> tuple[RoutedOutpu
 
 @dataclass(frozen=True, eq=False)
 class Mixture(CustomUnit):
-    """How the output of a mixture of experts is the sum of its parts: what unit="expert" takes it apart into.
+    """The output of a mixture of experts as the sum of its parts, the rows of unit="expert".
 
     Attributes:
-        count, slots: How many routed experts there are, and where the active ones are read.
-        router: The module that sends tokens to experts; None where it is not known.
-        shared: Where the outputs of experts that every token goes to, and their gates before the sigmoid, are read.
-        factor, shared_factor: What the model multiplies the sum of the routed, and of the shared experts by.
-        after: Gives the matrix `[in, d]`, and its bias, between the routed experts and the output.
-        norm, post: The norms there, and between the mixture and the stream, each with the place of its input.
-        bias: Gives what the mixture adds to all that.
+        count, slots: The number of routed experts, and the point where the active ones are read.
+        router: The module that sends tokens to experts; None if unknown.
+        shared: The points of the outputs of experts that every token goes to, and of their gates before the sigmoid.
+        factor, shared_factor: The model's factors on the sum of the routed and of the shared experts.
+        after: Returns the matrix `[in, d]`, and its bias, between the routed experts and the output.
+        norm, post: The norms there, and between the mixture and the stream, each with the point of its input.
+        bias: Returns the bias that the mixture adds to all that.
     """
 
     count: int
@@ -169,7 +169,7 @@ class Mixture(CustomUnit):
     post: tuple[Norm, HookPoint] | None = None
 
     def of(self, sublayer: Sublayer) -> SublayerCut:
-        """How a sublayer that is this mixture is cut: its experts, its shared experts, its bias."""
+        """Cut a sublayer that is this mixture into its experts, shared experts and bias."""
         biased, layer = (
             self.bias is not None or (self.after is not None and self.after()[1] is not None),
             sublayer.layer,
@@ -195,13 +195,13 @@ class Mixture(CustomUnit):
     def _read(
         self, seen: Callable[[HookPoint], Float[Tensor, "position _"]]
     ) -> tuple[Int[Tensor, "position k"], Float[Tensor, "position part d"], Float[Tensor, "_ d"] | None]:
-        """From what the points showed: which routed experts were active, what these and the shared ones wrote, a bias.
+        """Compute from the points: the active routed experts, the outputs of these and of the shared ones, and a bias.
 
-        All are float64 and behind the post-norm; `bias` is None where experts wrote everything.
+        All are float64 and after the post-norm; `bias` is None if experts wrote everything.
         """
         routed = RoutedOutputs.unpacked(seen(self.slots).double())
         vectors, bias = routed.vectors, None if self.bias is None else self.bias().double()
-        # What stands between the routed experts and their sum with the shared ones: a matrix, a norm, a factor.
+        # Between the routed experts and their sum with the shared ones: a matrix, a norm, a factor.
         if self.after is not None:
             weight, added = self.after()
             vectors = vectors @ weight.to(vectors)
@@ -228,7 +228,7 @@ class Mixture(CustomUnit):
 def mixture_in(
     kind: str, module: Any, block: Any, post: nn.Module | None, norm: Callable[[nn.Module], Norm]
 ) -> tuple[Mixture | None, str]:
-    """The mixture that a sublayer is, or why it is one that cannot be cut; (None, "") for any other.
+    """Find the mixture that a sublayer is, or why it cannot be cut; (None, "") for any other sublayer.
 
     `post` stands between the sublayer and the stream; `norm` reads a norm.
     """
@@ -264,13 +264,13 @@ def mixture_in(
 
 
 def _factor(module: Any) -> float:
-    """What a mixture multiplies the sum of its routed experts by; elsewhere the router has done it."""
+    """The mixture's factor on the sum of its routed experts; 1 where the router already applies it."""
     code = inspect.unwrap(type(module).forward).__code__
     return float(module.routed_scaling_factor) if "routed_scaling_factor" in code.co_names else 1.0
 
 
 def _slots_of(mixture: Any) -> tuple[ExpertPoint | None, int, str]:
-    """Where the experts of a mixture are read, and how many there are; or None, and why if it is a mixture."""
+    """Find the point of a mixture's experts, and their number; or None, with the reason if it is a mixture."""
     experts, router = getattr(mixture, "experts", None), getattr(mixture, "router", None)
     last = getattr(mixture, "output_linear", None)
     if isinstance(count := getattr(last, "num_experts", None), int) and router is not None:

@@ -1,6 +1,6 @@
-"""What a model is: hashes of all that its numbers follow from, and a refusal of what no hash can account for.
+"""Fingerprints of models: hashes of everything that determines their numbers. What cannot be hashed raises an error.
 
-Hooks and functions that somebody put into a loaded model are refused where results are kept under its name: see
+Hooks and functions that were put into a loaded model raise an error where results are stored under its name: see
 `interventions`.
 """
 
@@ -24,22 +24,22 @@ from .batches import inference_mode_for
 from .interventions import is_code, is_library, refuse_foreign_code
 from .load import Model
 
-# Where a configuration lies, who read it, generation and training: no logit depends on it.
+# Entries on location, loading, generation and training, on which no logit depends.
 _NOT_THE_MODEL = frozenset(
     "_name_or_path transformers_version torch_dtype dtype use_cache pad_token_id bos_token_id eos_token_id "
     "architectures id2label label2id output_hidden_states output_attentions return_dict problem_type "
     "device n_devices seed model_name tokenizer_name checkpoint_index checkpoint_label_type checkpoint_value".split()
 )
-# Attributes of modules that PyTorch keeps in every one (weights, children, hooks are hashed or refused apart), that
-# say where a module lies, that a pass changes, or that only training reads.
+# Attributes of modules that PyTorch keeps in every one (weights, children and hooks are handled separately), that
+# say where a module is, that a pass changes, or that only training reads.
 _NOT_SETTINGS = frozenset(vars(nn.Module())) | frozenset(
     "training gradient_checkpointing name_or_path hf_device_map loss_type padding_idx all_tied_weights_keys".split()
 )
-# Endings of what rotary embeddings keep of the longest text so far; it follows from the configuration.
+# Suffixes of what rotary embeddings keep of the longest text so far, which follows from the configuration.
 _GROWN = ("max_seq_len_cached", "long_inv_freq")
-# Which adapters are on, in PEFT's words.
+# PEFT's attributes that say which adapters are active.
 _ADAPTERS = ("_active_adapter", "_disable_adapters")
-# What a tokenizer does besides its backend's state.
+# Settings of a tokenizer outside its backend's state.
 _TOKENIZER_SETTINGS = (
     "add_bos_token add_eos_token add_prefix_space split_special_tokens legacy do_lower_case "
     "bos_token eos_token unk_token chat_template".split()
@@ -49,7 +49,7 @@ _PROBES = ("Is 12 more than 7?", " a\n\nb  c")
 
 @dataclass(frozen=True)
 class Identity:
-    """What results of a model are stored under, besides its name; `settings` say in which way it is computed."""
+    """The key under which a model's results are stored, besides its name; `settings` say how it is computed."""
 
     weights: str
     tokenizer: str | None
@@ -57,9 +57,9 @@ class Identity:
 
 
 def identify(model: Model) -> Identity:
-    """The identity of a model and its tokenizer. Raises InputError for a model with somebody's hooks in it.
+    """Compute the identity of a model and its tokenizer. Raises InputError for a model with foreign hooks.
 
-    Of a model that runs elsewhere, only its configuration, its gains and biases and some rows of its unembedding count.
+    For a remote model, only its configuration, its gains and biases and some rows of its unembedding are hashed.
     """
     if model.engine is not None:
         engine = model.engine
@@ -76,10 +76,10 @@ def identify(model: Model) -> Identity:
 
 
 def fingerprint(model: Model) -> str:
-    """SHA-256 of a model's configuration, modules, weights and buffers: two runs with the same one used the same model.
+    """Compute SHA-256 of a model's configuration, modules, weights and buffers: equal for runs with the same model.
 
-    Every number of every parameter and buffer counts, as it is now (hashed by XXH3, 0.06 s of CPU time for 540 MB),
-    and where it is used; a name does not. Raises InputError where weights have no values (the meta device).
+    Every number of every parameter and buffer counts, with its current value and place of use (hashed by XXH3, 0.06 s
+    of CPU time for 540 MB); names do not. Raises InputError where weights have no values (the meta device).
     """
     roots, known = model.architecture.roots, dict[Tensor, Any]()
     modules = [(path, module) for root in roots for path, module in nn.Module.named_modules(root)]
@@ -93,13 +93,13 @@ def fingerprint(model: Model) -> str:
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str | None:
-    """SHA-256 of how a tokenizer reads texts, without padding and truncation, which calls change."""
+    """Compute SHA-256 of how a tokenizer reads texts, without padding and truncation, which calls change."""
     if tokenizer is None:
         return None
     backend = getattr(tokenizer, "backend_tokenizer", None)
     digest = hashlib.sha256()
     if backend is not None and hasattr(backend, "to_str"):
-        # Truncation and padding stand before the tokens; the rest of a large one takes a second to parse.
+        # Truncation and padding come before the tokens; parsing the rest of a large tokenizer takes a second.
         before, mark, after = backend.to_str().partition('"added_tokens"')
         digest.update((mark + after or before).encode())
     else:
@@ -116,7 +116,7 @@ def tokenizer_fingerprint(tokenizer: Any) -> str | None:
 
 
 def _config(root: Any) -> Any:
-    """A configuration's entries besides its class's defaults, so that a new version's new entries change nothing."""
+    """A configuration's entries minus its class's defaults, so that entries added by new versions change nothing."""
     config, cfg = getattr(root, "config", None), getattr(root, "cfg", None)
     for read in ("to_diff_dict", "to_dict"):
         if hasattr(config, read):
@@ -131,7 +131,7 @@ def _without_excluded(value: Any) -> Any:
 
 
 def _code(cls: type) -> str:
-    """A class by its name; one that no library brings also by its text, which may change between two runs."""
+    """Describe a class by its name, and outside libraries also by its source, which may change between runs."""
     text = ""
     if not is_library(cls):
         try:
@@ -142,7 +142,7 @@ def _code(cls: type) -> str:
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
-    """Numbers, words and functions among a module's attributes; of a class that no library brings, private ones too."""
+    """Numbers, words and functions among a module's attributes; for classes outside libraries, private ones too."""
     own, held = not is_library(type(module)), vars(module)
     settings: dict[str, Any] = {name: held[name] for name in _ADAPTERS if name in held}
     for name, value in held.items():
@@ -187,7 +187,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _tensors(path: str, module: nn.Module, known: dict[Tensor, Any]) -> dict[str, Any]:
-    """{name: what it is and the hash of its numbers} of a module's own weights, buffers and other tensors."""
+    """{name: description and hash} of a module's own weights, buffers and other tensors."""
     from accelerate.utils import align_module_device
 
     offloaded = any(x is not None and x.is_meta for x in (*module._parameters.values(), *module._buffers.values()))
@@ -196,17 +196,17 @@ def _tensors(path: str, module: nn.Module, known: dict[Tensor, Any]) -> dict[str
         held = {**module._parameters, **module._buffers}
         held |= {name: x for name, x in vars(module).items() if isinstance(x, Tensor)}
         for name, x in held.items():
-            # Rotary frequencies that follow the length of the last text: those it began with are the model's.
+            # Rotary frequencies that depend on the length of the last text: the initial ones are the model's.
             x = getattr(module, name.replace("inv_freq", "original_inv_freq"), x) if name in module._buffers else x
             if not isinstance(x, Tensor) or name.endswith(_GROWN):
                 continue
             if x.is_meta:
                 raise InputError(f"{path}.{name} lies on the meta device and has no values: load it with its weights.")
-            if offloaded:  # what lies in memory for now need not stay there
+            if offloaded:  # hashed at once, as it is in memory only for now
                 hashes[name] = _numbers(x)
             else:
                 known[x] = hashes[name] = known.get(x) or _numbers(x)
-    # What a quantized layer of PyTorch packs away shows in its state alone.
+    # PyTorch's quantized layers show their packed weights in their state only.
     if type(module).__module__.startswith("torch.ao."):
         state: dict[str, Any] = {}
         module._save_to_state_dict(state, "", True)
@@ -215,7 +215,7 @@ def _tensors(path: str, module: nn.Module, known: dict[Tensor, Any]) -> dict[str
 
 
 def _numbers(x: Tensor) -> Any:
-    """Type, shape and hash of a tensor, and all else that gives its numbers their size."""
+    """Type, shape and hash of a tensor, and everything else that scales its numbers."""
     what = [str(x.dtype), list(x.shape)]
     if x.is_quantized:
         per_channel = x.qscheme() in (torch.per_channel_affine, torch.per_channel_symmetric)
@@ -224,7 +224,7 @@ def _numbers(x: Tensor) -> Any:
     if hasattr(x, "__tensor_flatten__"):  # a subclass around other tensors (torchao)
         names, context = x.__tensor_flatten__()
         return [*what, [[name, _numbers(getattr(x, name))] for name in names], repr(context)]
-    # bitsandbytes hangs scales and code books on its tensors.
+    # bitsandbytes stores scales and code books as attributes of its tensors.
     attached = [(name, value) for name, value in sorted(getattr(x, "__dict__", {}).items()) if name[0] != "_"]
     return [*what, _hash(x.detach()), [(name, _contents(x, 5)) for name, x in attached if not _is_plain(x)]]
 

@@ -35,11 +35,11 @@ def run(
 ) -> Activations:
     """Run the model once and read one position of each row, or, with `at` None, every real token, row after row.
 
-    `of` says of which rows the positions are, where not one of each. The unembedding is shown these positions, or each
-    row's last token. `unit`: also read heads or neurons. `interventions`: what the user's hooks write to the stream is
-    an output of its own. `extra` goes to the model. Raises InputError where a hook point is not reached, and where a
-    half-precision stream moves by more than its additions can round: what they do lose becomes the rounding component
-    and not a gap, so it must be bounded here.
+    `of` gives the rows of the positions if there is not one per row. The unembedding gets these positions, or each
+    row's last token. `unit`: also read heads or neurons. `interventions`: outputs that the user's hooks add to the
+    stream are separate. `extra` goes to the model. Raises InputError if a hook point is not reached, and if a
+    half-precision stream moves by more than the rounding of its additions: their rounding error becomes a component,
+    not a gap, so it must be bounded here.
     """
     half, hooked = architecture.dtype in HALF, hooked_places(architecture) if interventions else []
     answer_at = mask.sum(1) - 1 if at is None else None
@@ -55,7 +55,7 @@ def run(
 
 
 def assemble(architecture: Architecture, raw: RawCapture, unit: UnitLike) -> Activations:
-    """The activations of a pass from what was captured. Raises InputError for a place that was never reached."""
+    """Make the activations of a pass from its capture. Raises InputError for a place that was never reached."""
     pos_embed = None if architecture.pos_embed is None else raw.at(architecture.pos_embed, "the position embedding")[0]
     embed = raw.at(architecture.stream_in, "the input of the first block")[0]
     if embed.shape != raw.at(architecture.stream_out, "the input of the final norm")[-1].shape:
@@ -110,7 +110,7 @@ def _sublayer_output(raw: RawCapture, sublayer: Sublayer, repeat: int, unit: Uni
 
 
 def _adapter_write(sublayer: Sublayer, raw: RawCapture, repeat: int) -> Tensor:
-    """What of a sublayer's output its adapters wrote, after the norm at its statistic, where there is one."""
+    """The adapters' share of a sublayer's output, after the norm (if any) at its statistic."""
     assert sublayer.adapter is not None
     assert sublayer.output_map is not None
     if users_hooks(sublayer.adapter[0].module, "out"):
@@ -125,7 +125,7 @@ def _adapter_write(sublayer: Sublayer, raw: RawCapture, repeat: int) -> Tensor:
 
 
 def locate_mismatch(architecture: Architecture, ids: Sequence[int]) -> str:
-    """Why the sublayers do not sum to the stream at the last token of a prompt, found by running it once more."""
+    """Explain, with one more run, why the sublayers do not sum to the stream at the last token of a prompt."""
     points, hooked = [*architecture.hook_points(), *architecture.blocks], hooked_places(architecture)
     tensors = *pad([ids]), torch.tensor([0]), torch.tensor([len(ids) - 1])
     where = Positions(*(x.to(architecture.device) for x in tensors))
@@ -143,7 +143,7 @@ def locate_mismatch(architecture: Architecture, ids: Sequence[int]) -> str:
 
 
 def cached_tokens(architecture: Architecture, cache: Any) -> Int[Tensor, "row token"]:
-    """The token ids that a cache was taken with, where it holds them (a bridge's does); −1 for each where not."""
+    """The token ids that a cache was taken with, if it holds them (a bridge's does); else −1 for each."""
     if architecture.stream_out.name not in cache:
         raise InputError(f"the cache lacks {architecture.stream_out.name}, and tokens= was not given: give the tokens.")
     stream = cache[architecture.stream_out.name]
@@ -153,7 +153,7 @@ def cached_tokens(architecture: Architecture, cache: Any) -> Int[Tensor, "row to
 
 
 def tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[Tensor, "row token"], Int[Tensor, "row token"]]:
-    """Ids and mask as `[row, token]` tensors. Raises InputError where their shapes do not fit."""
+    """Convert ids and mask to `[row, token]` tensors. Raises InputError where their shapes do not fit."""
     if tokens is None:
         raise InputError("cache= needs tokens=, the token ids [row, token] that the cache was taken with.")
     try:
@@ -168,13 +168,13 @@ def tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[Tensor, "row 
     if mask.shape != ids.shape:
         raise InputError(f"attention_mask has the shape {tuple(mask.shape)}, but tokens have {tuple(ids.shape)}.")
     mask = (mask != 0).long()
-    if not bool(((mask.sum(1) > 0) & (mask.diff(dim=1).abs().sum(1) <= 1)).all()):  # a hole is not a text
+    if not bool(((mask.sum(1) > 0) & (mask.diff(dim=1).abs().sum(1) <= 1)).all()):  # a text has no gaps
         raise InputError("attention_mask must be 1 on one run of tokens in every row, with padding on one side only.")
     return ids, mask
 
 
 def _check_embedding(architecture: Architecture, cached: Tensor, ids: Tensor, mask: Tensor) -> None:
-    """Refuse a cache whose stream does not begin with the embedding of these tokens."""
+    """Raise InputError for a cache whose stream does not begin with the embedding of these tokens."""
     start = architecture.stream_in
     with inference_mode_for(architecture):
         own = upcast(first_values(architecture, [start], ids, mask)[start]).to(cached.device)
@@ -198,10 +198,10 @@ def read_cache(
     unit: UnitLike,
     given: bool = True,
 ) -> Activations:
-    """The activations a cache holds, at one column of each row; the read-out runs the model's own modules.
+    """Read the activations in a cache at one column of each row; the read-out runs the model's own modules.
 
-    Tokens that were `given` are compared with the cache's embedding. Raises InputError for names the cache lacks, for
-    the wrong shapes, and for other tokens.
+    `given` tokens are compared with the cache's embedding. Raises InputError for missing names, wrong shapes, and other
+    tokens.
     """
     points = architecture.hook_points(unit)
     if not all(point.name for point in points):
@@ -216,7 +216,7 @@ def read_cache(
     for point in points:
         x = cache[point.name]
         x = x[None] if x.shape[0] == ids.shape[1] and len(ids) == 1 and x.shape[:2] != ids.shape else x
-        rows = 1 if point is architecture.pos_embed and len(x) == 1 else len(ids)  # learned ones may be alike for all
+        rows = 1 if point is architecture.pos_embed and len(x) == 1 else len(ids)  # learned ones: one row for all
         if x.shape[:2] != (rows, ids.shape[1]):
             shapes = f"{tuple(x.shape)}, but tokens have {tuple(ids.shape)}"
             raise InputError(f"the cache's {point.name} has the shape {shapes}: give the tokens it was taken with.")

@@ -11,7 +11,7 @@ from ..errors import InputError
 from .architecture import Architecture, CustomUnit, Sublayer, SublayerCut
 from .load import as_model
 
-# The unit at which parts of a sublayer are rows.
+# The unit whose rows are a sublayer's parts.
 _UNITS: dict[str, Unit] = {
     **dict.fromkeys(("head", "attn_bias", "mixer_head", "mixer_bias"), "head"),
     **dict.fromkeys(("neuron", "mlp_bias"), "neuron"),
@@ -33,13 +33,13 @@ class Groups(CustomUnit):
                 self._cut[component.sublayer.kind, component.layer] = unit
 
     def of(self, sublayer: Sublayer) -> SublayerCut | None:
-        """Into heads or neurons, where some of them are in a group."""
+        """Cut into heads or neurons if some of them are in a group."""
         unit = self._cut.get((sublayer.kind, sublayer.layer))
-        # A `moe` beside an MLP has no parts whose labels say so.
+        # No label refers to the parts of a `moe` next to an MLP.
         return None if unit is None else sublayer.cut(unit)
 
     def group_of(self, component: Component) -> str | None:
-        """The group that holds a component; None for one that stays a row."""
+        """The group that holds a component; None for one that keeps its own row."""
         return self._group_of.get(component)
 
     def check(self, rows: Collection[Component]) -> None:
@@ -51,7 +51,7 @@ class Groups(CustomUnit):
             )
 
     def rows_of(self, architecture: Architecture, rows: list[Component]) -> list[Component]:
-        """What groups leave of all rows, then the groups."""
+        """List the rows minus the members of groups, then the groups."""
         named: list[Component] = []
         for row in rows:
             if self.group_of(row) is None:
@@ -64,23 +64,23 @@ class Groups(CustomUnit):
 
 
 def rest_of(part: Component) -> Component:
-    """The row of what groups leave of the sublayer that holds a part."""
+    """The row of a sublayer minus its parts in groups, for one of its parts."""
     whole = part.sublayer
     return Component(cast(Kind, f"{whole.kind}.rest"), whole.layer, repeat=whole.repeat)
 
 
 def groups(members: Mapping[str, Any]) -> Groups:
-    """A unit whose rows are groups of components that you name: `unit=ld.groups({"induction": ["L5.H1", "L6.H9"]})`.
+    """Make a unit of named groups of components: `unit=ld.groups({"induction": ["L5.H1", "L6.H9"]})`.
 
     A group's row `group:induction` is the sum of its members' rows: heads, neurons and biases of any layers, and whole
-    sublayers or embeddings (a sublayer or some of its parts, not both). What is left of a sublayer is `L5.attn.rest`;
-    all others stay whole. As groups join what different layers write, there are no prefixes of the stream.
+    sublayers or embeddings (a sublayer or some of its parts, not both). The rest of a sublayer is `L5.attn.rest`; all
+    other sublayers stay whole. As groups join the outputs of different layers, there are no prefixes of the stream.
 
     Args:
-        members: For every group its name and the labels or components in it. `key_value_groups` and `head_classes` make
-            such dicts.
+        members: The labels or components of every group, by its name. `key_value_groups` and `head_classes` make such
+            dicts.
 
-    Raises InputError for an empty group, a label that is none, and one that stands in two groups.
+    Raises InputError for an empty group, an invalid label, and a label in two groups.
 
     >>> import layerdiv_tl as ld
     >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -112,14 +112,14 @@ def groups(members: Mapping[str, Any]) -> Groups:
 
 
 def key_value_groups(model: Any) -> dict[str, list[str]]:
-    """The heads that share keys and values, for `groups`: `{"L0.KV0": ["L0.H0", "L0.H1", "L0.H2"], …}`.
+    """Group the heads that share keys and values, for `groups`: `{"L0.KV0": ["L0.H0", "L0.H1", "L0.H2"], …}`.
 
     Raises InputError for a model in which every head has its own.
     """
     model = as_model(model)
     config = getattr(model.hf_model, "config", None)
     count = getattr(config and config.get_text_config(), "num_key_value_heads", None)
-    # A module knows better: Falcon's configuration has another name for it, Gemma 4's layers differ.
+    # The module is more reliable: Falcon's configuration uses another name, and Gemma 4's layers differ.
     modules = {s.layer: s.inputs.module for s in model.architecture.sublayers if s.kind == "attn" and s.inputs}
     shares = {
         layer: getattr(module, "num_key_value_groups", None) or module.num_heads // module.num_kv_heads

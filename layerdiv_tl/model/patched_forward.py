@@ -1,7 +1,7 @@
-"""One clean pass whose streams are kept, and patched passes that resume from them at any block.
+"""One clean pass with stored streams, and patched passes that resume from them at any block.
 
-A patched pass calls the model's own blocks again, with the arguments they had. A model whose blocks cannot be called so
-(a bridge, a stream that also takes another way) is run whole, with the same changes made inside, at twice the cost.
+A patched pass calls the model's own blocks again, with their original arguments. A model that does not allow this (a
+bridge, or a stream that also takes another path) is run whole, with the same changes inside, at twice the cost.
 
 block   : one run of a layer, counted from 0 in the order in which they ran
 stream  : [row, token, d], right-padded, in the model's own precision; all on one device, wherever the blocks lie
@@ -29,18 +29,18 @@ from .load import Model
 from .reconstruction import UNNAMED, ReconstructionError
 from .stream_path import number_repeats, passes_norm
 
-# Logits that are formed at once: 32 MiB, and 64 MiB of clean probabilities in float64.
+# The most logits formed at once: 32 MiB, and 64 MiB of clean probabilities in float64.
 LOGITS = 1 << 23
 
 
 @dataclass(frozen=True)
 class ZeroAt:
-    """A sublayer's output zero-ablated at the tokens `where`."""
+    """Zero-ablates a sublayer's output at the tokens `where`."""
 
     where: Bool[Tensor, "row token"]
 
     def __call__(self, output: Float[Tensor, "row token d"]) -> Tensor:
-        """The ablated output."""
+        """Return the ablated output."""
         return output.masked_fill(self.where.to(output.device)[..., None], 0.0)
 
 
@@ -57,13 +57,13 @@ class PatchedForward:
 
     Attributes:
         ids, mask: `[row, token]`.
-        streams, block_outputs: What enters every block, and last the final norm; and what leaves every block, which is
-            what enters the next, unless the stream passes the final norm in between, as after every round of a loop.
+        streams, block_outputs: The inputs of all blocks and of the final norm; and every block's output, which is the
+            next block's input unless the stream passes the final norm in between, as after every round of a loop.
         layers: Layer and repeat (None where it runs once) of every block.
-        scales: By block and kind: what a sublayer's own output is multiplied by on its way to the stream.
-        resumes: Whether passes resume; else they are whole ones.
+        scales: By block and kind: the factor on a sublayer's own output on its way to the stream.
+        resumes: True if passes resume; else they run the whole model.
 
-    Raises InputError for a model whose sublayers are not all that writes to its stream.
+    Raises InputError for a model where something other than its sublayers writes to the stream.
     """
 
     def __init__(self, model: Model, rows: Sequence[Sequence[int]]) -> None:
@@ -76,13 +76,13 @@ class PatchedForward:
         self.ids, self.mask = (x.to(self.architecture.device) for x in pad(rows))
         self.streams: list[Tensor] = []
         self.scales: dict[tuple[int, str], float | Tensor] = {}
-        # Blocks, and their arguments besides the stream; None for the positional ones where it came by name, too.
+        # Blocks, and their arguments besides the stream; positional ones are None where the stream is passed by name.
         self._calls: list[tuple[nn.Module, tuple[Any, ...] | None, dict[str, Any]]] = []
         self._run_clean()
 
     @property
     def tokens(self) -> Bool[Tensor, "row token"]:
-        """Which tokens are real."""
+        """The mask of real tokens."""
         return self.mask.bool()
 
     def component(self, kind: Kind, block: int) -> Component:
@@ -91,12 +91,12 @@ class PatchedForward:
         return Component(kind, layer, repeat=repeat)
 
     def zero_ablate(self, kind: str, block: int, where: Bool[Tensor, "row token"] | None = None) -> Instead:
-        """Zero-ablation of a block's sublayer, or of all of them (`kind="layer"`), at all tokens or at some."""
+        """Zero-ablate a block's sublayer, or all of them (`kind="layer"`), at all tokens or at some."""
         kinds = self._kinds[self.layers[block][0]]
         return {(block, k): None if where is None else ZeroAt(where) for k in kinds if kind in (k, "layer")}
 
     def sublayer_output(self, kind: str, block: int) -> Float[Tensor, "row token d"]:
-        """What a sublayer adds to the stream: its block is run once more."""
+        """Compute a sublayer's addition to the stream by running its block once more."""
         seen: list[Tensor] = []
         look: Instead = {(block, kind): seen.append}
         if self.resumes:
@@ -108,13 +108,13 @@ class PatchedForward:
     def resume(
         self, start: int, stream: Tensor, instead: Instead | None = None, edit: Edit = None, see: See = None
     ) -> Float[Tensor, "row token d"]:
-        """Run the blocks from `start`, which `stream` enters, and return what enters the final norm.
+        """Run the blocks from `start` on the input `stream`, and return the final norm's input.
 
         Args:
-            instead: What replaces the outputs of sublayers of the blocks from `start` on.
-            edit: (block, stream entering it) → the stream to enter it instead, for every block after `start`, and for
-                the final norm under the number of blocks.
-            see: Called with (block, stream entering, stream leaving) of every block that runs.
+            instead: The replacements for outputs of sublayers of the blocks from `start` on.
+            edit: (block, its input stream) → its new input stream, for every block after `start`, and for the final
+                norm under the number of blocks.
+            see: Called with (block, input stream, output stream) of every block that runs.
         """
         instead = instead or {}
         if not self.resumes:
@@ -133,7 +133,7 @@ class PatchedForward:
         return stream if edit is None else edit(last, stream)
 
     def through_loop_norms(self, output: Tensor, start: int, stop: int) -> Tensor:
-        """An output of block `start` as it stands in the stream that enters block `stop`: after the norms between."""
+        """Map an output of block `start` to the input stream of block `stop`: through the norms between them."""
         norm = self.architecture.norm
         for block in range(start, stop):
             if block in self._normed:
@@ -143,20 +143,20 @@ class PatchedForward:
         return output
 
     def normed(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """The model's final norm of stream vectors, as its unembedding reads them."""
+        """Apply the model's final norm to stream vectors, as its unembedding reads them."""
         return self.architecture.to_unembed(self.architecture.norm_module(stream[:, None]))[:, 0].to(stream.device)
 
     def logits(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
-        """The model's logits from stream vectors, in float32 or wider."""
+        """Compute the model's logits from stream vectors, in float32 or wider."""
         return logits_of(self.architecture, self.normed(stream))
 
     def chunks(self, count: int) -> Iterator[slice]:
-        """`count` tokens cut into as many at once as logits may be formed."""
+        """Divide `count` tokens into chunks whose logits may be formed at once."""
         step = max(1, LOGITS // self.architecture.outputs)
         return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
     def targets(self) -> Int[Tensor, " n"]:
-        """The token that follows each real token, one text's after another's; −1 after the last of a text."""
+        """The token after each real token, with texts concatenated; −1 after the last token of a text."""
         following = torch.full_like(self.ids, -1)
         following[:, :-1] = torch.where(self.tokens[:, 1:], self.ids[:, 1:], -1)
         return following[self.tokens]
@@ -166,7 +166,7 @@ class PatchedForward:
         order: list[nn.Module] = []  # blocks' modules
         sums: list[Tensor] = []  # of one block's sublayers
         outputs: list[Tensor] = []  # of blocks
-        finals: list[tuple[int, Tensor]] = []  # after which block the final norm read what
+        finals: list[tuple[int, Tensor]] = []  # the blocks followed by the final norm, and its inputs
 
         def enter(point: HookPoint, args: Any, kwargs: Any, value: Tensor) -> None:
             order.append(point.module)
@@ -192,7 +192,7 @@ class PatchedForward:
         if not order or not finals:
             raise unreached("the final norm" if order else "the list of blocks")
         self.streams.append(finals[-1][1])
-        # Blocks after which the stream went on normed. A norm may also read it, or an embedding before block 0.
+        # Blocks after which the stream went on normed. The norm may also only read it, or an embedding before block 0.
         self._normed = {block for block, read in finals[:-1] if block >= 0 and self._is_normed(block, read)}
         normed = {block: read for block, read in finals[:-1] if block in self._normed}
         self.block_outputs = [normed.get(block, stream) for block, stream in enumerate(self.streams[1:])]
@@ -210,11 +210,11 @@ class PatchedForward:
         return passes_norm(self.architecture.norm, before, after)
 
     def _at_tokens(self, *streams: Tensor) -> list[Tensor]:
-        """Streams at the real tokens, `[n, d]`, on one device."""
+        """Select streams at the real tokens, `[n, d]`, on one device."""
         return [upcast(s[self.tokens.to(s.device)]).to(streams[0].device) for s in streams]
 
     def _check_sums(self, sums: list[Tensor], unembedded: Tensor, logits: Tensor) -> None:
-        """The sublayers must be all that writes to the stream, and the read-out the model's own."""
+        """Raise InputError unless only sublayers write to the stream and the read-out is the model's own."""
         gap, dtype = 0.0, self.streams[0].dtype
         for block, output in enumerate(sums):
             added, before, after = self._at_tokens(output, self.streams[block], self.block_outputs[block])
@@ -235,7 +235,7 @@ class PatchedForward:
         error.check(self.model.name, "sublayer", lambda: locate_mismatch(self.architecture, row))
 
     def _can_resume(self, outputs: list[Tensor]) -> bool:
-        """Whether each block hands its output to the next alone, and returns the same when it is called again."""
+        """Test whether each block only passes its output to the next one, and repeats it when called again."""
         if any(point.side != "in" for point in self.architecture.blocks):
             return False
         for block, (output, (_, args, kwargs)) in enumerate(zip(outputs, self._calls, strict=True)):
@@ -248,15 +248,15 @@ class PatchedForward:
         return torch.equal(self._run_block(last, self.streams[last].clone(), {}), self.streams[-1])
 
     def _run_block(self, block: int, stream: Tensor, instead: Instead, clean: bool = False) -> Tensor:
-        """A block's output for a stream; `clean` where that is the stream of the clean pass."""
+        """Compute a block's output for a stream; `clean` if that is the stream of the clean pass."""
         module, args, kwargs = self._calls[block]
         kinds = self._kinds[self.layers[block][0]]
         replaced = [instead.get((block, kind), ...) for kind in kinds]
-        if all(output is None for output in replaced):  # it would only hand on its input
+        if all(output is None for output in replaced):  # it would only pass on its input
             return stream
         where = [output.where for output in replaced if isinstance(output, ZeroAt)]
         if clean and len(where) == len(replaced) and all(mask is where[0] for mask in where):
-            # Ablated tokens hand on their input, the others what they did in the clean pass.
+            # Ablated tokens pass on their input, the others their clean output.
             return torch.where(where[0].to(stream.device)[..., None], stream, self.block_outputs[block])
         patched = any((block, kind) in instead for kind in (*kinds, "heads", "post"))
         with self._patched(lambda: block, instead if patched else {}):
@@ -265,10 +265,10 @@ class PatchedForward:
             return output_tensor(module(stream, *args, **kwargs)).to(stream.device)
 
     def _run_whole(self, start: int, stream: Tensor, instead: Instead, edit: Edit, see: See) -> Tensor:
-        """The same changes inside a pass through the whole model."""
+        """Make the same changes inside a pass through the whole model."""
         block = -1  # that runs now
         entered: Tensor = stream
-        left: Tensor | None = None  # what the running block returned, where the final norm follows it
+        left: Tensor | None = None  # the running block's output, where the final norm follows it
         final: Tensor = stream
 
         def enter(value: Tensor, at_norm: bool) -> Tensor | None:
@@ -302,7 +302,7 @@ class PatchedForward:
 
     @contextmanager
     def _patched(self, running: Callable[[], int], instead: Instead) -> Iterator[None]:
-        """Sublayers' outputs replaced while a context lasts; `running` gives the block that runs."""
+        """Replace sublayers' outputs within the context; `running` gives the block that runs."""
 
         def replace(kind: str, args: Any, kwargs: Any, value: Tensor) -> Tensor | None:
             if (running(), kind) not in instead:
@@ -327,5 +327,5 @@ class PatchedForward:
 
 
 def logits_of(architecture: Architecture, normed: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
-    """The model's logits from vectors after its final norm, in float32 or wider."""
+    """Compute the model's logits from vectors after its final norm, in float32 or wider."""
     return upcast(architecture.transform(architecture.unembed(normed[:, None])[:, 0])).to(normed.device)

@@ -1,4 +1,4 @@
-"""What the model itself predicts next, in probability."""
+"""The model's own next-token predictions, as probabilities."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 def top_tokens(model: Any, text_or_ids: Any, k: int = 5) -> pd.DataFrame:
-    """The k next tokens that a model finds most probable after every token of a text.
+    """List the model's k most probable next tokens after every token of a text.
 
     Args:
         model: A `Model`, or anything `load_model` takes.
         text_or_ids: One text, or its list of token ids.
-        k: How many.
+        k: The number of predictions per token.
 
     Columns: `position` and `token`, the last one read; `rank` from 1; `prediction`, `prediction_id` and `probability`,
-    of the softmax over the whole vocabulary. What components promote is `Profile.top_tokens`. Raises InputError for
-    several texts, and as `contributions` does for its prompts.
+    from the softmax over the whole vocabulary. For the tokens that components promote, use `Profile.top_tokens`. Raises
+    InputError for several texts, and as `contributions` for its prompts.
 
     >>> import layerdiv_tl as ld
     >>> from transformers import LlamaConfig, LlamaForCausalLM

@@ -1,6 +1,6 @@
-"""A name, or a place on disk or on the Hugging Face hub -> a causal LM and its tokenizer.
+"""Load a causal LM and its tokenizer by name, from disk, or from the Hugging Face hub.
 
-Checkpoints are loaded whole, or refused: Transformers itself fills up what is missing with random numbers.
+Incomplete checkpoints raise an error, because Transformers would fill up missing tensors with random numbers.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from .converted import DEFAULT_NAME, GGUF_SHA256, REQUIREMENT, converted_gguf, d
 from .hub import is_local_only, near
 from .reconstruction import TOLERANCE, answer_gap
 
-# Ten times as many as any published model has.
+# Ten times as many as in any published model.
 MOST_LAYERS = 4096
-# What older versions of Transformers stored of a causal mask.
+# Buffers of a causal mask that older versions of Transformers stored.
 _MASK = re.compile(r"(^|\.)(attn|attention)\.(bias|masked_bias|causal_mask)$")
 _LAYERS = re.compile("(n|num|num_hidden|num_decoder|decoder)_layers?")
 MOBILELLM = "mobilellm"
-# Settings of a MobileLLM that a Llama's config has too.
+# Settings of a MobileLLM that a Llama's config also has.
 _LLAMA = (
     "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
     "hidden_act max_position_embeddings rms_norm_eps attention_bias mlp_bias bos_token_id eos_token_id "
     "initializer_range".split()
 )
-# What of the arguments to load a model its config and its tokenizer take, too.
+# Loading arguments of a model that its config and its tokenizer also take.
 _SHARED = ("trust_remote_code", "local_files_only", "revision", "gguf_file")
 
 
 def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, Any, str, str]:
-    """(model, tokenizer, source, name) of the default model (None), of something on disk, or of an id of the hub."""
+    """Load (model, tokenizer, source, name) of the default model (None), of something on disk, or of a hub id."""
     from huggingface_hub import try_to_load_from_cache
 
     place, source, name, more = _find(x)
@@ -59,7 +59,7 @@ def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, An
 
 
 def _find(x: Any) -> tuple[str, str, str, dict[str, Any]]:
-    """(place for `from_pretrained`, what messages call it, name, arguments that the place needs)."""
+    """Find (place for `from_pretrained`, its name in messages, name, arguments that the place needs)."""
     if x is None:
         source = f"{REQUIREMENT}, Q4_1 GGUF with sha256 {GGUF_SHA256}"
         return str(default_model_folder(convert_gguf)), source, DEFAULT_NAME, {}
@@ -84,13 +84,13 @@ def _find(x: Any) -> tuple[str, str, str, dict[str, Any]]:
     if at and not revision.strip():
         raise InputError(f"{text!r:.100} names no revision after @: write for example 'gpt2@main'.")
     more: dict[str, Any] = {"revision": revision} if at else {}
-    if is_local_only(place, revision or None):  # Transformers looks for adapters of its own, too
+    if is_local_only(place, revision or None):  # Transformers also looks for adapters by itself
         more |= {"local_files_only": True, "adapter_kwargs": {"local_files_only": True}}
     return place, text, text, more
 
 
 def read_tokenizer(x: Any, trust_remote_code: bool, owner: Any = None) -> Any:
-    """The tokenizer that is given, or that of a folder or a Hugging Face id; for None the one that `owner` has, if any.
+    """Load the given tokenizer, or that of a folder or Hugging Face id; for None that of `owner`, if any.
 
     Raises InputError where there is none.
     """
@@ -106,7 +106,7 @@ def read_tokenizer(x: Any, trust_remote_code: bool, owner: Any = None) -> Any:
 
 
 def convert_gguf(gguf: Path, folder: Path, needs_tokenizer: bool = True) -> None:
-    """A GGUF file as a Hugging Face folder with safetensors, float32. Raises OSError where there is no room for it."""
+    """Convert a GGUF file to a Hugging Face folder with safetensors, float32. Raises OSError where there is no room."""
     with without_progress_bars(keep=True):
         model = _causal_lm(str(gguf.parent), {"gguf_file": gguf.name}, str(gguf))
         tokenizer = _tokenizer(str(gguf.parent), {"gguf_file": gguf.name}, required=needs_tokenizer)
@@ -132,7 +132,7 @@ def _causal_lm(place: str, kwargs: dict[str, Any], shown: str) -> Any:
         return _load_whole(_auto_class(place, kwargs), place, kwargs, shown, "text_config" in settings)
     except InputError:
         raise
-    # Readers of foreign files fail in every way there is; the user needs to know which file and why.
+    # Readers of foreign files fail in many ways; the user needs to know which file and why.
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         reason = reason if len(reason) < 300 else reason[:300] + " …"
@@ -146,11 +146,11 @@ def _causal_lm(place: str, kwargs: dict[str, Any], shown: str) -> Any:
 
 
 def _load_whole(auto: Any, place: str, kwargs: dict[str, Any], shown: str, has_parts: bool = False) -> Any:
-    """A model whose every number its checkpoint says. Raises InputError for tensors that it lacks or does not take.
+    """Load a model whose checkpoint is complete. Raises InputError for missing or unused tensors.
 
-    Transformers would give missing tensors random numbers and leave others out. A folder of adapters is loaded in two
-    steps, since Transformers reports on one of the two only. A checkpoint that `has_parts` beside its text side, for
-    pictures or sound, has to be whole in its text side.
+    Transformers would fill missing tensors with random numbers and ignore unused ones. A folder of adapters is loaded
+    in two steps, since Transformers reports on only one of them. If a checkpoint `has_parts` other than its text side,
+    for pictures or sound, its text side has to be complete.
     """
     from transformers.utils import find_adapter_config_file, is_peft_available
 
@@ -161,9 +161,9 @@ def _load_whole(auto: Any, place: str, kwargs: dict[str, Any], shown: str, has_p
     if adapters is not None:
         if not Path(place, "config.json").is_file():
             base = json.loads(Path(adapters).read_text(encoding="utf-8"))["base_model_name_or_path"]
-        # Where there are none, so that the base comes by itself.
+        # A folder without adapters, so that the base is loaded alone.
         kwargs = {**kwargs, "adapter_kwargs": {**way, "subfolder": "without-adapters"}}
-    # Mismatched tensors, too, are to be named.
+    # Reports mismatched tensors, too.
     report: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         model, loading = auto.from_pretrained(base, **report, **kwargs)
@@ -174,7 +174,7 @@ def _load_whole(auto: Any, place: str, kwargs: dict[str, Any], shown: str, has_p
             f"the checkpoint {shown!r} lacks some of the tensors that Transformers puts together as one (of experts, "
             "say), as its log says: get a whole copy."
         ) from error
-    # With and without the prefix of the inner model, as checkpoints have them.
+    # With and without the prefix of the inner model, as in checkpoints.
     buffers = {name.removeprefix(f"{model.base_model_prefix}.") for name, _ in model.named_buffers()}
     if has_parts:
         loading = _of_text(model, loading)
@@ -187,7 +187,7 @@ def _load_whole(auto: Any, place: str, kwargs: dict[str, Any], shown: str, has_p
 
 
 def _load_gguf(place: str, kwargs: dict[str, Any], shown: str) -> Any:
-    """A GGUF's model; InputError also for blocks beyond those that it says it has, which Transformers leaves out."""
+    """Load a GGUF's model. Raises InputError also for blocks beyond the declared ones, which Transformers ignores."""
     from gguf import GGUFReader
     from transformers import AutoModelForCausalLM
 
@@ -201,7 +201,7 @@ def _load_gguf(place: str, kwargs: dict[str, Any], shown: str) -> Any:
 
 
 def _refuse_layers(settings: dict[str, Any], shown: str) -> None:
-    """Raise InputError for more layers than there can be, which would be built before their weights are missed."""
+    """Raise InputError for impossibly many layers, which would be built before missing weights are noticed."""
     for name, value in settings.items():
         if isinstance(value, dict):
             _refuse_layers(value, shown)
@@ -210,7 +210,7 @@ def _refuse_layers(settings: dict[str, Any], shown: str) -> None:
 
 
 def _of_text(model: Any, loading: dict[str, Any]) -> dict[str, Any]:
-    """What a report says of a model's text side: of its decoder and its unembedding, or of a model of text alone."""
+    """Select a report's entries on a model's text side: its decoder and unembedding, or a model of text alone."""
     text = {p for side in (model.get_decoder(), model.get_output_embeddings()) if side for p in side.parameters()}
     base = getattr(model, model.base_model_prefix, model)
     held = {name: set(m.parameters()) for each in (model, base) for name, m in each.named_children()}
@@ -224,9 +224,9 @@ def _of_text(model: Any, loading: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_tensors(loading: dict[str, Any], shown: str, made: Iterable[str] = ()) -> None:
-    """Raise InputError for a checkpoint of which a model lacks tensors, or does not take all; the first three by name.
+    """Raise InputError, naming the first three tensors, for a checkpoint with missing or unused tensors.
 
-    What a class declares as tied or ignorable Transformers has removed from its report. `made` are buffers that modules
+    Transformers' report excludes tensors that a class declares as tied or ignorable. `made` are buffers that modules
     make themselves (positions), which older versions of Transformers stored.
     """
     made = tuple(f".{name}" for name in made)
@@ -244,7 +244,7 @@ def _refuse_tensors(loading: dict[str, Any], shown: str, made: Iterable[str] = (
 
 
 def _auto_class(place: str, kwargs: dict[str, Any]) -> Any:
-    """The class that loads a checkpoint: of multimodal models, some are no causal language models by name."""
+    """The class that loads a checkpoint: some multimodal models are not registered as causal language models."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     try:
@@ -256,7 +256,7 @@ def _auto_class(place: str, kwargs: dict[str, Any]) -> Any:
 
 
 def _config(place: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint's config.json; nothing where none can be read."""
+    """Read a checkpoint's config.json; empty if there is none to read."""
     from transformers import PretrainedConfig
 
     try:
@@ -266,10 +266,10 @@ def _config(place: str, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _load_mobilellm(place: str, settings: dict[str, Any], kwargs: dict[str, Any]) -> Any:
-    """A MobileLLM (Liu et al. 2024) as the Llama that it is; `layer_sharing` runs every block twice in a row.
+    """Load a MobileLLM (Liu et al. 2024) as the Llama it is; with `layer_sharing` every block runs twice in a row.
 
-    Its checkpoints come with code for an older Transformers, but with a Llama's blocks and names of tensors. Raises
-    InputError for sharing that the config does not explain, and for tensors that are missing, misshapen or left over.
+    Its checkpoints come with code for an older Transformers, but with a Llama's blocks and tensor names. Raises
+    InputError for sharing that the config does not explain, and for missing, misshapen or unused tensors.
     """
     from torch import nn
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -282,7 +282,7 @@ def _load_mobilellm(place: str, settings: dict[str, Any], kwargs: dict[str, Any]
     if settings.get("share_embedding") is None and "tie_word_embeddings" not in settings:
         raise InputError(f"the config in {place!r} does not say whether it shares its embedding (share_embedding).")
     own = {name: settings[name] for name in _LLAMA if settings.get(name) is not None}
-    # Older configs say rotary angles in two places, newer ones in one.
+    # Older configs have rotary angles in two places, newer ones in one.
     rope = settings.get("rope_parameters") or {"rope_type": "default"} | (settings.get("rope_scaling") or {})
     rope.setdefault("rope_theta", settings.get("rope_theta", 10000.0))
     tied = bool(settings.get("share_embedding", settings.get("tie_word_embeddings")))
@@ -292,16 +292,16 @@ def _load_mobilellm(place: str, settings: dict[str, Any], kwargs: dict[str, Any]
     if settings.get("layer_sharing"):
         model.model.layers = nn.ModuleList([block for block in model.model.layers for _ in range(2)])
         model.config.num_hidden_layers *= 2
-        # Both uses of a block would write into the same place of a cache.
+        # Both runs of a block would write to the same place of a cache.
         model.config.use_cache = model.generation_config.use_cache = False
     return model
 
 
 def text_side(model: Any) -> Any:
-    """What a model that also takes pictures or sound does with text alone; a model of text is returned as it is.
+    """Extract the text side of a multimodal model; a text model is returned unchanged.
 
-    A shell of the causal language model that fits the text settings, whose parts are the model's own, not copies.
-    Raises InputError where it answers otherwise than the model, and where there is no decoder with an unembedding.
+    The result is a shell of the causal language model that fits the text settings; its parts are the model's own, not
+    copies. Raises InputError if its logits differ from the model's, and without a decoder and an unembedding.
     """
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "get_text_config") or (text := config.get_text_config()) is config:
@@ -318,7 +318,7 @@ def text_side(model: Any) -> Any:
         try:
             with torch.no_grad():
                 one, two = (m.eval()(input_ids=ids, use_cache=False, return_dict=True).logits for m in (model, shell))
-        except Exception as error:  # a model of another shape fails in its own way
+        except Exception as error:  # a model of another shape may raise anything
             reason = " ".join(str(error).split())[:200]
             continue
         if answer_gap(two, one) <= TOLERANCE[model.dtype]:
@@ -327,7 +327,7 @@ def text_side(model: Any) -> Any:
 
 
 def _shells(text: Any, base: Any, head: Any) -> Iterator[Any]:
-    """Causal language models of a text decoder and an unembedding: the settings' own, then one with nothing between."""
+    """Build causal LMs from a text decoder and an unembedding: by the settings, then one with nothing in between."""
     from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
     mapping = AutoModelForCausalLM._model_mapping
@@ -370,13 +370,13 @@ def _shared(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_path(text: str) -> bool:
-    """Whether a text can only be meant as a path, and not as a Hugging Face id."""
+    """True if a text can only be meant as a path, not as a Hugging Face id."""
     return Path(text).is_absolute() or text.startswith((".", "~")) or text.count("/") > 1
 
 
 @contextlib.contextmanager
 def without_progress_bars(keep: bool = False) -> Iterator[None]:
-    """Hugging Face draws a bar for every load, also for a short one and into a log; `keep` those that a reader sees."""
+    """Hide the bars that Hugging Face draws for every load, even in logs; `keep` shows those that a reader sees."""
     from transformers.utils import logging
 
     if (keep and shows_bars()) or not logging.is_progress_bar_enabled():

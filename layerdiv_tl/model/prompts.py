@@ -1,7 +1,7 @@
-"""What people hand in as text: texts, token ids (padded or not), a tokenizer's output, conversations -> token ids.
+"""Convert user input to token ids: texts, token ids (padded or not), a tokenizer's output, conversations.
 
-A text is a prompt, not a finished document: the tokens that a tokenizer puts in front of a text are added unless the
-text already begins with them, and those that it appends are left out, since an answer is to follow.
+A text is a prompt, not a finished document: the tokens that a tokenizer prepends are added unless the text already
+begins with them. The tokens that it appends are left out, since an answer is to follow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .load import Model
 
 Ids = tuple[int, ...]
-# How names of tasks start that nobody means as a text.
+# Prefixes of task names, which are never meant as texts.
 _TASKS = ("sample/", "synthetic/", "lm_eval/")
 _ROLES = ("bos", "eos", "unk", "sep", "cls", "mask")
 _WHAT = "a list of texts, of lists of token ids or of {'role': ..., 'content': ...}, or a tokenizer's output"
@@ -38,7 +38,7 @@ class Prompts(list[Ids]):
 
 
 def with_mask(prompts: Any, attention_mask: Any) -> Any:
-    """Prompts and their mask as a tokenizer returns the two; without a mask the prompts themselves."""
+    """Combine prompts and their mask as a tokenizer returns the two; without a mask, return the prompts."""
     if attention_mask is None:
         return prompts
     if isinstance(prompts, Mapping):
@@ -47,18 +47,18 @@ def with_mask(prompts: Any, attention_mask: Any) -> Any:
 
 
 def encode(model: Model, given: Any, any_length: bool = False) -> Prompts:
-    """Token ids of each prompt.
+    """Convert prompts to token ids.
 
     Args:
-        given: A text, a list of token ids, or a list of either; a `[row, token]` tensor or array; what a tokenizer
-            returns (`BatchEncoding`, or a dict with `input_ids` and its `attention_mask`); a conversation, or a list of
-            them, which goes through the tokenizer's chat template, up to where the assistant's answer begins or its
-            last turn ends. Ids are taken as they are, without what the mask says is padding. A rectangular batch whose
-            rows begin or end with the pad token is read as padded.
+        given: A text, a list of token ids, or a list of either; a `[row, token]` tensor or array; a tokenizer's output
+            (`BatchEncoding`, or a dict with `input_ids` and its `attention_mask`); a conversation, or a list of them,
+            to which the tokenizer's chat template is applied, up to where the assistant's answer begins or its last
+            turn ends. Ids are used unchanged, without padding according to the mask. A rectangular batch whose rows
+            begin or end with the pad token is read as padded.
 
-    Raises InputError for what is empty, outside the vocabulary, the name of a task, or, unless `any_length`, longer
-    than the model's context; for a mask that does not fit; and for rows that end in a pad token that is also the end of
-    a text, where only a mask can tell padding from text.
+    Raises InputError for input that is empty, outside the vocabulary, the name of a task, or, unless `any_length`,
+    longer than the model's context; for a mask that does not fit; and for rows that end in a pad token that is also the
+    end-of-text token, where only a mask can tell padding from text.
     """
     prompts = given if isinstance(given, Prompts) else _read(model, given)
     limit = None if any_length else model.context
@@ -69,7 +69,7 @@ def encode(model: Model, given: Any, any_length: bool = False) -> Prompts:
 
 
 def encode_one(model: Model, text_or_ids: Any) -> Ids:
-    """Token ids of one text. Raises InputError for several, and as `encode`."""
+    """Convert one text to token ids. Raises InputError for several, and as `encode`."""
     rows = encode(model, text_or_ids)
     if len(rows) != 1:
         raise InputError(f"this takes one text, but {len(rows)} were given: call it once for each.")
@@ -109,9 +109,9 @@ def _read(model: Model, given: Any) -> Prompts:
 
 
 def _read_row(model: Model, row: Any, name: str, front: list[int]) -> tuple[Sequence[int], str | None]:
-    """The ids of one prompt and its text, None where ids were given.
+    """Get the ids of one prompt and its text, None where ids were given.
 
-    A text's ids stand behind as much of `front` as it does not begin with itself, after white space or at once.
+    The part of `front` that the text does not already begin with, after optional white space, precedes its ids.
     """
     is_chat = isinstance(row, list) and row and all(map(_is_message, row))
     if not is_chat and not isinstance(row, str):
@@ -139,7 +139,7 @@ def _affixes(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def _rendered(model: Model, turns: list[Any], name: str) -> str:
-    """A conversation as its chat template writes it, up to where the assistant's answer begins or goes on."""
+    """Apply the chat template to a conversation, up to where the assistant's answer begins or continues."""
     tokenizer, answered = tokenizer_for(model, name), turns[-1]["role"] == "assistant"
     how = {"add_generation_prompt": not answered, "continue_final_message": answered}
     try:
@@ -152,7 +152,7 @@ def _rendered(model: Model, turns: list[Any], name: str) -> str:
 
 
 def _masked(rows: Sequence[Sequence[int]], texts: Sequence[str | None], mask: Any) -> list[Sequence[int]]:
-    """The tokens of each row that a mask says are real: one run of them."""
+    """Select the real tokens of each row by its mask, which must be one contiguous run."""
     if any(text is not None for text in texts):
         raise InputError("attention_mask belongs to token ids, but there is a text among the prompts: leave it out.")
     masks = items("attention_mask", mask, "1 for every real token and 0 for padding, in rows")
@@ -171,9 +171,9 @@ def _masked(rows: Sequence[Sequence[int]], texts: Sequence[str | None], mask: An
 
 
 def _without_padding(model: Model, rows: list[Sequence[int]]) -> list[Sequence[int]]:
-    """A rectangular batch without the pad tokens at the ends of its rows.
+    """Remove the pad tokens at the ends of the rows of a rectangular batch.
 
-    Where the pad token is also the one that begins or ends texts, a single one may be text: such rows are refused.
+    If the pad token also begins or ends texts, a single one may be text: such rows raise InputError.
     """
     pad = getattr(model.tokenizer, "pad_token_id", None)
     if pad is None or len({len(row) for row in rows}) != 1:
@@ -183,7 +183,7 @@ def _without_padding(model: Model, rows: list[Sequence[int]]) -> list[Sequence[i
     if not roles:
         return [row[front : len(row) - end] for row, (front, end) in zip(rows, runs, strict=True)]
     front, end = (max(side) for side in zip(*runs, strict=True))
-    # One at the front of every row is a beginning; one at the end of a single row may well be the end of its text.
+    # A pad token before every row begins a text; one after a single row may be the end of its text.
     at_front = front > 1 or (front == 1 and ("bos" not in roles or min(n for n, _ in runs) == 0))
     if at_front or end > (len(rows) == 1):
         raise InputError(
@@ -198,11 +198,11 @@ def _is_message(row: Any) -> bool:
     return isinstance(row, Mapping) and "role" in row and "content" in row
 
 
-# What every reader of texts and ids needs.
+# Shared helpers for texts and ids.
 
 
 def tokenizer_for(model: Model, text: str) -> Any:
-    """The model's tokenizer. Raises InputError, naming the text that needs it, where there is none."""
+    """Get the model's tokenizer. Raises InputError, naming the text that needs it, if there is none."""
     if model.tokenizer is None:
         way = "pass load_model(..., tokenizer=...) or give token ids"
         raise InputError(f"{text} is text, but {model.name} was loaded without a tokenizer: {way}.")
@@ -210,7 +210,7 @@ def tokenizer_for(model: Model, text: str) -> Any:
 
 
 def tokenize(tokenizer: Any, text: str, name: str) -> list[int]:
-    """Ids of a text without special tokens. Raises InputError for one that cannot be encoded (a lone surrogate)."""
+    """Tokenize a text without special tokens. Raises InputError if it cannot be encoded (a lone surrogate)."""
     try:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
     except TypeError as error:
@@ -218,7 +218,7 @@ def tokenize(tokenizer: Any, text: str, name: str) -> list[int]:
 
 
 def token_texts(model: Model, ids: Any) -> tuple[str, ...]:
-    """The text of every token by itself; its number where there is no tokenizer."""
+    """Decode every token by itself; without a tokenizer, return its number."""
     if model.tokenizer is None:
         return tuple(f"token {i}" for i in np.asarray(ids).tolist())
     distinct, index = np.unique(np.asarray(ids, dtype=np.int64), return_inverse=True)
@@ -227,7 +227,7 @@ def token_texts(model: Model, ids: Any) -> tuple[str, ...]:
 
 
 def check_ids(ids: Sequence[Any], vocabulary: int | None, where: str) -> None:
-    """Refuse what is not a token id of a vocabulary; `vocabulary` None has every id."""
+    """Raise InputError for anything but token ids of a vocabulary; `vocabulary` None allows any id."""
     for i in ids:
         if not is_id(i):
             raise InputError(f"{where} holds {i!r}: give either text or token ids (whole numbers), not a mixture.")
@@ -239,13 +239,13 @@ def check_ids(ids: Sequence[Any], vocabulary: int | None, where: str) -> None:
 
 
 def items(name: str, given: Any, what: str) -> list[Any]:
-    """The items of a list, as plain Python. Raises InputError for tables and for what has no order."""
+    """Return the items of a list, as plain Python. Raises InputError for tables and unordered collections."""
     refuse_unordered(name, given)
     return listed(name, to_python(given), what)
 
 
 def refuse_tables(name: str, given: Any) -> None:
-    """Refuse a data frame, a data set or a table of any library, whose elements are the names of its columns."""
+    """Raise InputError for a data frame, data set or table of any library, whose elements are column names."""
     columns = next((list(c) for a in ("columns", "column_names") if (c := getattr(given, a, None)) is not None), None)
     if columns is not None:
         texts = [column for column in columns if str(column) in ("text", "prompt", "sentence", "question")]
@@ -254,19 +254,19 @@ def refuse_tables(name: str, given: Any) -> None:
 
 
 def refuse_unordered(name: str, given: Any) -> None:
-    """Refuse tables, sets, mappings' views and iterators over them: the order of their elements is not the user's."""
+    """Raise InputError for tables, sets, mappings' views and their iterators, whose order is not the user's."""
     refuse_tables(name, given)
     if isinstance(given, Set | MappingView | type(iter(set())) | type(iter({}))):
         raise InputError(f"{name} is a {type(given).__name__}, which has no order of its own: give a list.")
 
 
 def to_python(x: Any) -> Any:
-    """Tensors and arrays, also inside lists, as Python numbers and lists; everything else as it is."""
+    """Convert tensors and arrays, also inside lists, to Python numbers and lists; other values are unchanged."""
     if hasattr(x, "tolist"):
         return x.tolist()
     return [to_python(item) for item in x] if isinstance(x, list | tuple) else x
 
 
 def is_id(value: Any) -> bool:
-    """Whether a value is a whole number, as token ids are."""
+    """True for a whole number, the type of token ids."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""How far components are from what a model computes: reconstruction errors, and the place where the stream breaks."""
+"""Reconstruction errors: gaps between components and the model's logits, and the place where the stream breaks."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ UNNAMED = (
     "something that is not a component (a hook, a wrapped module, a recurrent or linear-attention sublayer) writes to "
     "its residual stream"
 )
-# Relative to max Σ|u_i|. float32 models measure 1e-7 to 1e-6, half-precision ones up to 2e-2.
+# Relative to max Σ|u_i|. Measured: 1e-7 to 1e-6 for float32 models, up to 2e-2 for half precision.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 5e-2}
-# How far logits may be apart that a model gives in two ways.
+# The tolerance between logits that a model computes in two ways.
 SAME_ANSWERS = 1e-3
 
 
 def tolerance(dtype: torch.dtype, exact: float) -> float:
-    """How far numbers may be apart: `exact`, or what half precisions lose, which round everywhere."""
+    """The tolerance for numbers: `exact`, or a looser one for half precisions, which round at every operation."""
     return TOLERANCE[dtype] if dtype in HALF else exact
 
 
 def answer_gap(logits: Tensor, plain: Tensor) -> float:
-    """The largest difference from plain logits, relative to the largest of these, which may be zero at a token."""
+    """The largest difference from plain logits, relative to the largest of these over all tokens."""
     return float((logits - plain).abs().max() / plain.abs().max().clamp_min(1e-6))
 
 
 @dataclass(eq=False)
 class ReconstructionError:
-    """The largest reconstruction errors of some passes: how far the components are from the logits.
+    """The largest reconstruction errors of some passes: the gaps between components and logits.
 
     Attributes:
-        dtypes: The precisions of the stream and of the answer.
+        dtypes: The precisions of the stream and of the logits.
         split, stream: Heads or neurons against their sublayer, all components against the stream; relative to Σ|u_i|.
-        absolute, unexplained, size: In logits: Σ u_i against what the unembedding returned, what the model returns
-            against the known transform of that, and max Σ|u_i|, which these two are relative to.
-        moments: Relative: sums over the vocabulary from the moments of the unembedding against those of the model's own
+        absolute, unexplained, size: In logits: Σ u_i against the unembedding's output, the model's logits against the
+            known transform of that output, and max Σ|u_i|, the scale of these two.
+        moments: Relative: sums over the vocabulary from the unembedding's moments against those of the model's own
             logits.
     """
 
@@ -65,17 +65,17 @@ class ReconstructionError:
 
     @property
     def tolerances(self) -> list[float]:
-        """What rounding explains, for each of the precisions."""
+        """The errors that rounding explains, for each of the precisions."""
         return [TOLERANCE.get(dtype, 1e-4) for dtype in self.dtypes]
 
     def add(self, name: str, values: Any) -> None:
-        """Keep the largest of an error; NaN is the largest of all."""
+        """Keep the largest of an error; NaN counts as largest."""
         setattr(self, name, float(np.maximum(getattr(self, name), float(values.max()))))
 
     def check(self, name: str, unit: UnitLike, locate: Callable[[], str]) -> None:
         """Raise InputError, with the place where the sum breaks, unless the components of a model sum to its logits.
 
-        `locate` finds, when called, why the sublayers do not sum to the stream: see `locate_mismatch`.
+        `locate` is called to find why the sublayers do not sum to the stream: see `locate_mismatch`.
         """
         stream, answer = self.tolerances[0], max(self.tolerances)
         heads = f"its {unit}s do not add up to their sublayers (as with an output projection that is hooked, packed, or"
@@ -98,12 +98,12 @@ class ReconstructionError:
 
 @dataclass(frozen=True, eq=False)
 class StreamGap:
-    """What the stream holds beyond what was written since the junction before, at one junction.
+    """The part of the stream that was not written since the previous junction, at one junction.
 
     Attributes:
-        start, stop: The two junctions' places in the order of hook points.
-        missing, rounding: `[row, d]`, and what rounding explains of it at most.
-        place: Between what and what, in words.
+        start, stop: The two junctions' indices in the order of hook points.
+        missing, rounding: `[row, d]`, and the most that rounding explains of it.
+        place: The two junctions, in words.
     """
 
     start: int
@@ -114,9 +114,9 @@ class StreamGap:
 
 
 def stream_gaps(architecture: Architecture, raw: RawCapture) -> Iterator[StreamGap]:
-    """The gap at every input of a block and of the final norm, in the order of the pass."""
+    """Compute the gap at every input of a block and of the final norm, in the order of the pass."""
     blocks = {point: number for number, point in enumerate(architecture.blocks)}
-    # Two additions a block round twice by half an eps; single precision also sums in other orders.
+    # Two additions per block round by half an eps each; single precision also sums in other orders.
     eps = torch.finfo(raw.dtype).eps * (2 if raw.dtype in HALF else 64)
     streams, since = raw.seen[architecture.stream_in][0][:, None], "its embedding"  # [row, stream, d]
     size, write_weights = streams.abs(), None
@@ -151,6 +151,6 @@ def stream_gaps(architecture: Architecture, raw: RawCapture) -> Iterator[StreamG
 
 
 def find_mismatch(architecture: Architecture, raw: RawCapture) -> str | None:
-    """Where the stream moved by more than the rounding of its additions, element by element; None where nowhere."""
+    """Find where the stream moves by more than rounding in any element; None if nowhere."""
     gaps = stream_gaps(architecture, raw)
     return next((gap.place for gap in gaps if bool((gap.missing.abs() > gap.rounding).any())), None)

@@ -1,4 +1,4 @@
-"""Where the routers of a model send the tokens of a pass, with which gates, and how sure they are."""
+"""Expert routing in a pass: the chosen experts of each token, their gates, and the routers' entropies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .batches import upcast
 from .capture import answers
 from .experts import Mixture, RoutedOutputs
 
-# How routers make scores of what they return: a softmax, a function of each logit by itself; or scores are returned.
+# Maps from routers' outputs to scores: a softmax, a function of each logit, or the identity.
 _SCORES: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda logits: logits.softmax(-1),
     torch.sigmoid,
@@ -28,10 +28,10 @@ _SCORES: tuple[Callable[[Tensor], Tensor], ...] = (
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """Where one run of a router sent the tokens of a pass.
+    """The routing of a pass's tokens by one run of a router.
 
-    `probabilities`: its scores of all experts as shares of 1; None where its gates are not such shares, renormalized or
-    not, of the logits that it returns.
+    `probabilities`: its scores of all experts as shares of 1; None if its gates are not such shares, renormalized or
+    not, of its logits.
     """
 
     index: Int[Tensor, "token k"]
@@ -39,7 +39,7 @@ class Routes:
     probabilities: Float[Tensor, "token expert"] | None
 
     def entropy(self) -> Float[Tensor, " token"]:
-        """The entropy of every token's probabilities, in nats; NaN where they are not known."""
+        """The entropy of every token's probabilities, in nats; NaN where they are unknown."""
         if self.probabilities is None:
             return torch.full_like(self.gates[:, 0], torch.nan)
         return torch.special.entr(self.probabilities).sum(1)
@@ -48,7 +48,7 @@ class Routes:
 def read_routes(
     architecture: Architecture, mixtures: list[Mixture], ids: Tensor, mask: Tensor
 ) -> Iterator[tuple[int, Routes]]:
-    """(number of the mixture, where it sent the tokens) for every run of every mixture in a pass, as they ran."""
+    """Read (index of the mixture, its routes) for every run of every mixture in a pass, in execution order."""
     ran: list[tuple[int, RoutedOutputs]] = []
     returned: list[list[Any]] = [[] for _ in mixtures]
     with ExitStack() as stack:
@@ -71,16 +71,16 @@ def read_routes(
 
 
 def _probabilities(mixture: Mixture, output: Any, slots: RoutedOutputs) -> Float[Tensor, "token expert"] | None:
-    """The router's scores of all experts, found as those that its gates are in proportion to, as shares of 1."""
+    """Find the router's scores of all experts, to which its gates are proportional, as shares of 1."""
     outputs = [x for x in (output if isinstance(output, tuple | list) else (output,)) if isinstance(x, Tensor)]
     tables = [upcast(x).flatten(0, -2).double() for x in outputs if x.is_floating_point() and x.dim() > 1]
-    own = getattr(mixture.router, "per_expert_scale", None)  # Gemma 4 scales its gates once more
+    own = getattr(mixture.router, "per_expert_scale", None)  # Gemma 4 scales its gates again
     gates = slots.gates.double() if own is None else slots.gates.double() / own.double()[slots.index]
     tables = [table for table in tables if table.shape == (len(gates), mixture.count)]
     for scores, table in product(_SCORES, tables):
         probable = scores(table)
         ratio = gates / probable.gather(1, slots.index)
-        # With one active expert the gate is its score; with several, they are in proportion.
+        # With one active expert the gate is its score; with several, gates are proportional to scores.
         target = ratio[:, :1] if gates.shape[1] > 1 else torch.ones_like(ratio)
         if bool((probable >= 0).all()) and torch.allclose(ratio, target.expand_as(ratio), rtol=2e-2, atol=0):
             return probable / probable.sum(1, keepdim=True)

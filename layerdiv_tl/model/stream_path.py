@@ -1,13 +1,13 @@
-"""The path of the residual stream: its steps between the writes, and the way of each write to the final stream.
+"""The path of the residual stream: its steps between the writes, and the path of each write to the final stream.
 
-A stream that is only added to passes nothing. Others pass norms (post-norm stacks, rounds of a loop), gates, or a
-mixing of several streams. With every coefficient held at the number the model used, each such step is affine,
+Most streams only have additions. Others pass norms (post-norm stacks, rounds of a loop), gates, or a mixing of several
+streams. With every coefficient held at its value in the pass, each such step is affine,
 
     X_i ← Σ_k mix_ik · map_k(X_k) / divisor + bias_i,
 
-so a write f reaches the final stream as Σ_j a_j · chain_j(f): per-token scalars a_j, and chains of maps that no token
-changes. One walk from the end to the start finds both for every write. All of these and the biases still sum to the
-stream, which every pass checks.
+so a write f reaches the final stream as Σ_j a_j · chain_j(f): per-token scalars a_j, and chains of maps that are the
+same for all tokens. One walk from the end to the start finds both for every write. All of these and the biases still
+sum to the stream, which every pass checks.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from .norm import AffineStep, Linear, Norm
 
 @dataclass(frozen=True, eq=False)
 class PathToFinal:
-    """The way from each stream to the final one: x in stream i ends up as Σ_j factors_ij · chain_j(x).
+    """The path from each stream to the final one: x in stream i ends up as Σ_j factors_ij · chain_j(x).
 
-    `chains` are maps in the order in which a vector passes them; at every token they have other factors.
+    `chains` are maps in the order in which a vector passes them; their factors differ between tokens.
     """
 
     chains: tuple[tuple[Linear, ...], ...]
     factors: Float[Tensor, "row stream chain"]
 
     def __call__(self, x: Float[Tensor, "row d"], stream: int = 0) -> Float[Tensor, "row d"]:
-        """A vector of one stream, which may be the same for all rows, as it stands in the final stream; in float64."""
+        """Carry a vector of one stream, shared by all rows or one for each, to the final stream; in float64."""
         total = torch.zeros((), dtype=torch.float64, device=x.device)
         for chain, factor in zip(self.chains, self.factors[:, stream].to(x.device).unbind(1), strict=True):
             total = total + reduce(lambda y, linear: linear.linear(y), chain, x.double()) * factor[:, None]
         return total
 
     def of_streams(self, vectors: Float[Tensor, "row _"]) -> Float[Tensor, "row d"]:
-        """Vectors of all streams, side by side, as they stand together in the final stream."""
+        """Carry vectors of all streams, side by side, to their sum in the final stream."""
         own = vectors.unflatten(1, (self.factors.shape[1], -1)).unbind(1)
         return reduce(torch.add, [self(x, stream) for stream, x in enumerate(own)])
 
     def of_write(self, weights: Float[Tensor, "... stream"] | None) -> PathToFinal:
-        """The way of a write, of which these shares enter the streams; None is all of it."""
+        """The path of a write that enters the streams with these weights; None means entirely."""
         factors = self.factors if weights is None else self.factors * weights.to(self.factors)[..., None]
         return PathToFinal(self.chains, factors.sum(1, keepdim=True))
 
     def before(self, step: AffineStep) -> PathToFinal:
-        """The way of what stood in the streams before a step, without its bias."""
+        """The path from the streams before a step, without the step's bias."""
         chains, factors = self.chains, self.factors
         if step.divisor is not None:
             factors = factors / step.divisor.to(factors)[:, None, None]
@@ -64,7 +64,7 @@ class PathToFinal:
             factors = step.mix.to(factors).transpose(-1, -2) @ factors
         if step.maps:
             chains = tuple((own, *chain) for own in step.maps for chain in chains)
-        if len(step.maps) > 1:  # each stream has its own: as many chains for each
+        if len(step.maps) > 1:  # each stream has its own map, so chains multiply
             factors = torch.diag_embed(factors.transpose(1, 2)).permute(0, 2, 3, 1).flatten(2)
         return PathToFinal(chains, factors)
 
@@ -84,20 +84,20 @@ def number_repeats(places: Sequence[Hashable]) -> tuple[int | None, ...]:
 
 
 def passes_norm(norm: Norm, before: Tensor, after: Tensor) -> bool:
-    """True if a stream went on as the norm returned it: a model may also read its stream out on the way."""
+    """True if a stream continues with the norm's output; a model may also read its stream out on the way."""
     return bool((norm(before) - after).norm() < (before - after).norm())
 
 
 def trace(architecture: Architecture, raw: RawCapture) -> Iterator[tuple[int, Sublayer | HookPoint | AffineStep, int]]:
-    """Yield what the stream meets in a pass, in order: (place, item, repeat of it).
+    """Yield the items on the stream's path in a pass, in order: (place, item, repeat of it).
 
-    An item is a sublayer, the input of a block or of the final norm, or a step. The place is that in the order of hook
-    points, or among the architecture's `stream_ops`. Without these, sublayers stand in stream order, or as they ran if
-    layers repeat; and a step is the final norm, if the stream went on from it, as between the rounds of a looped model.
+    An item is a sublayer, the input of a block or of the final norm, or a step. The place is its index in the order of
+    hook points, or in the architecture's `stream_ops`. Without these, sublayers are in stream order, or in execution
+    order if layers repeat; the final norm is a step if the stream continues from it, as in a looped model.
     """
     count = Counter[Sublayer | StreamOp | HookPoint]()
     for place, item in enumerate(architecture.stream_ops):
-        number = count[item] if item is not architecture.stream_out else -1  # which may be read on the way
+        number = count[item] if item is not architecture.stream_out else -1  # which may also only be read
         count[item] += 1
         if isinstance(item, StreamOp):
             points = [raw.at(point, "a gate, norm or mixing of the stream") for point in item.points]
@@ -114,7 +114,7 @@ def trace(architecture: Architecture, raw: RawCapture) -> Iterator[tuple[int, Su
     for place, point in enumerate(raw.order):
         number = count[point]
         count[point] += 1
-        if place < first:  # an embedding may be normed by the final norm, too
+        if place < first:  # the final norm may also be applied to an embedding
             continue
         if point in sublayers:
             yield place, sublayers[point] if repeated else next(listed), number
@@ -127,7 +127,7 @@ def trace(architecture: Architecture, raw: RawCapture) -> Iterator[tuple[int, Su
 
 
 def _goes_on(architecture: Architecture, raw: RawCapture, place: int, count: Counter[Any]) -> bool:
-    """True if the stream goes on from the final norm at a place: it is next seen there plus what was added since."""
+    """True if the stream continues from the final norm at a place: it is next seen as normed plus later writes."""
     here, ahead = raw.seen[raw.order[place]][count[raw.order[place]] - 1], Counter(count)
     scales = {sublayer.hook_point: sublayer.scale for sublayer in architecture.sublayers}
     known = {architecture.stream_in, *architecture.blocks, architecture.stream_out}
@@ -143,7 +143,7 @@ def _goes_on(architecture: Architecture, raw: RawCapture, place: int, count: Cou
 
 
 def stream_after(done: Activations, stream: Float[Tensor, "row d"], count: int) -> Float[Tensor, "row d"]:
-    """A stream after `count` sublayer outputs and the steps that it passes there."""
+    """Compute a stream after `count` sublayer outputs and the steps that it passes there."""
     for step in done.path:
         if step.after == count:
             stream = step(stream[:, None])[:, 0].to(stream.dtype)
@@ -153,11 +153,11 @@ def stream_after(done: Activations, stream: Float[Tensor, "row d"], count: int) 
 def to_final_stream(done: Activations) -> Activations:
     """Carry every output, and the sum of the path's biases, to the final stream.
 
-    Raises InputError where the parts of a cut output have no map in common that leads there.
+    Raises InputError where the parts of a cut output have no common map to it.
     """
     if not done.path:
         return done
-    # One walk from the end to the start: what is behind the last step is in the final stream.
+    # One walk from the end to the start: after the last step is the final stream.
     outputs, steps = list(done.sublayer_outputs), list(done.path)
     path = PathToFinal(((),), torch.ones(len(done.final), 1, 1, dtype=torch.float64, device=done.final.device))
     bias = torch.zeros(done.final.shape, dtype=torch.float64, device=done.final.device)

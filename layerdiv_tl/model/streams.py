@@ -1,7 +1,7 @@
-"""Residual streams that pass more than additions: what the stream of each family meets, in order.
+"""Residual streams with more than additions: the items on each family's path, in order.
 
-Most models only add to one stream. `FAMILIES` has the others. To add one whose blocks gate the stream and what is
-written to it, X ← r ⊙ X + g ⊙ write, name its model type and say what a block does:
+Most models only add to one stream. `FAMILIES` has the others. To add a family whose blocks gate the stream and its
+writes, X ← r ⊙ X + g ⊙ write, give its model type and describe a block:
 
     def _mine(parts, number, block, sublayers):
         for sublayer, r, g in zip(sublayers, (block.attn_r, block.mlp_r), (block.attn_g, block.mlp_g), strict=True):
@@ -10,8 +10,8 @@ written to it, X ← r ⊙ X + g ⊙ write, name its model type and say what a b
 
     FAMILIES = {"mine": Family(_mine), ...}
 
-Nothing else in the package knows a family; `FAMILIES["mine"] = ...` in a script of yours does, too. Each is accepted
-because what was written then sums to the stream, which every pass checks.
+Nothing else in the package depends on a family; `FAMILIES["mine"] = ...` in your own script works, too. Each family is
+verified, because every pass checks that the writes sum to the stream.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .norm import AffineStep, Dense, Norm, gain
 from .structure import Structure
 
 Items = Iterator[StreamItem]
-# All that the stream meets outside of blocks; and in one: (structure, number of the block, the block, its sublayers).
+# Items on the path outside of blocks; and in one: (structure, index of the block, the block, its sublayers).
 Walk = Callable[[Structure], Iterable[StreamItem]]
 Block = Callable[[Structure, int, Any, list[Sublayer]], Iterable[StreamItem]]
 
@@ -40,15 +40,15 @@ class Family:
     """The stream of one family.
 
     Attributes:
-        block: Yields what the stream meets in one block, in order; None where they are not all alike.
-        opening, ending: Yield what it meets before and after the blocks.
-        starts_inside: Whether it starts behind the input of the first block.
+        block: Yields the items on the path in one block, in order; None where blocks differ.
+        opening, ending: Yield the items before and after the blocks.
+        starts_inside: True if the stream starts after the input of the first block.
         start, start_side: The module whose output (or input) starts the stream, as a path from the model; "" is the
             input of the first block.
-        final_norm: Its path from the model, or behind a "." from the last block, where its name does not tell.
-        blocks: Gives the list of blocks, where their names do not tell.
-        end: The module whose output the unembedding reads, as a path from the model, if no norm stands there.
-        streams_first: Whether blocks take their streams before the rows, `[stream, row, token, d]`.
+        final_norm: Its path from the model, or after a "." from the last block, if its name does not identify it.
+        blocks: Returns the list of blocks, if their names do not identify it.
+        end: The module whose output the unembedding reads, as a path from the model, if there is no norm.
+        streams_first: True if blocks take their streams before the rows, `[stream, row, token, d]`.
     """
 
     block: Block | None = None
@@ -63,11 +63,11 @@ class Family:
     streams_first: bool = False
 
     def structure(self, model: Any) -> Structure:
-        """The parts of a model of this family. Raises InputError where some cannot be found."""
+        """Find the parts of a model of this family. Raises InputError if some cannot be found."""
         return Structure(model, self.blocks and self.blocks(model), self.final_norm, self.end, self.streams_first)
 
     def walk(self, parts: Structure) -> Items:
-        """All that the stream meets, in order."""
+        """Yield all items on the path, in order."""
         yield from self.opening(parts)
         if self.block is not None:
             for number, module in enumerate(parts.blocks):
@@ -131,7 +131,7 @@ def _beam(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) 
 
 
 def _rwkv(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Items:
-    """X ← X + write, halved after every so many blocks."""
+    """X ← X + write, halved after every fixed number of blocks."""
     attention, mlp = sublayers
     yield from (attention, mlp.whole("gated"))
     every = parts.config.rescale_every
@@ -156,7 +156,7 @@ def _minimax(parts: Structure, number: int, block: Any, sublayers: list[Sublayer
 
 
 def _bloom(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Iterable[StreamItem]:
-    """X ← norm(X) + write, which the output projections return: their modules add the stream themselves."""
+    """X ← norm(X) + write, read at the output projections because the sublayers add the stream themselves."""
     inner = (block.self_attention.dense, block.mlp.dense_4h_to_h)
     written = [replace(s, hook_point=HookPoint(module)) for s, module in zip(sublayers, inner, strict=True)]
     return _minimax(parts, number, block, written)
@@ -185,7 +185,7 @@ def _hyper_connections(parts: Structure, number: int, block: Any, sublayers: lis
 
 
 def _hyper_head(parts: Structure) -> Items:
-    """The read-out of hyper-connections: Σ_s pre_s X_s, with the weights that the module makes."""
+    """The read-out of hyper-connections: Σ_s pre_s X_s, with the module's own weights."""
     head = parts.model.base_model.hc_head
 
     def measure(x: Tensor) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def _hrm_text(parts: Structure) -> Items:
 
 
 def _inkling2(parts: Structure, number: int, block: Any, sublayers: list[Sublayer]) -> Items:
-    """Every few layers the attention's write opens a new stream."""
+    """In every few layers the attention's output opens a new stream."""
     if block.is_block_boundary:
         count = 1 + sum(before.is_block_boundary for before in parts.blocks[:number])
         yield fixed(mix=torch.eye(count + 1, count), weights=[0.0] * count + [1.0])
@@ -260,7 +260,7 @@ def _gated_streams(parts: Structure, number: int, block: Any, sublayers: list[Su
 
 
 def _gated_end(parts: Structure) -> Items:
-    """The mean of the streams, each normed and gated number by number."""
+    """The mean of the streams, each normed and gated elementwise."""
     mixer, count = parts.model.base_model.hyper_connection_mixer, parts.config.hc_count
 
     def measure(x: Tensor) -> dict[str, Any]:
@@ -275,7 +275,7 @@ def _gated_end(parts: Structure) -> Items:
 
 
 def _altup_start(parts: Structure) -> Items:
-    """The embedding, and projections of it that are as long."""
+    """The embedding, and projections of it with the same length."""
     model = parts.model.base_model
     yield fixed(mix=[[1.0]] * parts.config.altup_num_inputs)
     yield _projected(model.altup_projections)
@@ -306,7 +306,7 @@ def _altup(parts: Structure, number: int, block: Any, sublayers: list[Sublayer])
 
 
 def _altup_end(parts: Structure) -> Items:
-    """The mean of the streams, projected and as long as the first."""
+    """The mean of the streams, projected and scaled to the length of the first."""
     model, count, width = parts.model.base_model, parts.config.altup_num_inputs, parts.width
     yield _projected(model.altup_unembed_projections)
     points = (HookPoint(parts.blocks[-1], streams_first=True), *map(HookPoint, model.altup_unembed_projections))
@@ -318,18 +318,18 @@ def _altup_end(parts: Structure) -> Items:
 
 
 def _projected(modules: Sequence[Any]) -> StreamOp:
-    """All streams but the first pass a matrix of their own."""
+    """All streams but the first pass their own matrices."""
     return StreamOp(step=AffineStep((gain(1.0), *(Dense(module.weight.detach().double()) for module in modules))))
 
 
 def _magnitudes(*streams: Tensor) -> Tensor:
-    """Factors `[token, stream]` that make every stream as long as the first."""
+    """Factors `[token, stream]` that scale every stream to the length of the first."""
     sizes = torch.stack([stream.double().square().mean(-1).clamp_min(1e-5).sqrt() for stream in streams[1:]], 1)
     return torch.cat([torch.ones_like(sizes[:, :1]), streams[0].double().square().mean(-1, True).sqrt() / sizes], 1)
 
 
 def _opt(config: Any) -> Family | None:
-    """OPT with post-norms, or read out through a projection; other OPTs are only added to."""
+    """OPT with post-norms, or read out through a projection; other OPT models only add to the stream."""
     if not config.do_layer_norm_before:
         return _OPT
     return _PLAIN if config.word_embed_proj_dim != config.hidden_size else None
@@ -346,7 +346,7 @@ _BART = Family(
     final_norm=".final_layer_norm",
 )
 _HYPER = Family(_hyper_connections, _copies, _hyper_head, start="model.embed_tokens")
-# By the model type of the text's configuration, on which a family may depend.
+# By the model type of the text configuration.
 FAMILIES: dict[str, Family | Callable[[Any], Family | None]] = {
     **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), Family(_gemma4)),
     "doge": Family(_doge),
@@ -375,7 +375,7 @@ FAMILIES: dict[str, Family | Callable[[Any], Family | None]] = {
 
 
 def family_of(model: Any) -> Family | None:
-    """The stream of a model's family; None where it is only added to."""
+    """The family of a model's stream; None for a stream with additions only."""
     config = model.config.get_text_config()
     found = FAMILIES.get(config.model_type)
     return found if found is None or isinstance(found, Family) else found(config)

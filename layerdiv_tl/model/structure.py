@@ -1,7 +1,7 @@
 """The residual stream of a Hugging Face model, found from the names of its modules.
 
-This serves architectures that TransformerLens does not list, and hybrids, on whose recurrent and linear-attention
-sublayers (kind `mixer`) it has no hook. What is found is a guess until the components sum to the logits, which every
+This covers architectures that TransformerLens does not list, and hybrids, whose recurrent and linear-attention
+sublayers (kind `mixer`) have no hook there. The result is a guess until the components sum to the logits, which every
 forward pass checks.
 """
 
@@ -23,7 +23,7 @@ from .experts import mixture_in
 from .norm import Norm, probe
 from .weights import device_of, inputs_of, is_present, linear_map, linear_rows, matrix_shape
 
-# Children of a block that write to its stream, first the ones that mix tokens.
+# Children of a block that write to its stream, those that mix tokens first.
 _MIXERS = ("mamba_decoder.mamba", "linear_attn", "mamba", "conv", "mlstm_layer", "mixer", "temporal_block")
 _ATTENTIONS = ("self_attn", "attention", "attn", "self_attention", "multi_head_attention", "norm_attn_norm.attn")
 _MLPS = ("mlp", "feed_forward", "ffn", "mlp_block", "fc2", "shared_mlp", "block_sparse_moe")
@@ -55,13 +55,13 @@ _SCALES = ("residual_multiplier", "residual_scale")
 
 
 class ModuleFinder:
-    """A model whose parts are looked up.
+    """A model in which parts are looked up.
 
     Attributes:
         unembed, projection: The unembedding, and the matrix between it and the final norm; None where there is none.
-        stream_divisor: What the normed stream is divided by there.
-        end: What the unembedding reads, if no norm stands before it.
-        streams_first: Whether blocks take several streams, before the rows.
+        stream_divisor: The divisor of the normed stream there.
+        end: The input of the unembedding, if no norm stands before it.
+        streams_first: True if blocks take several streams, before the rows.
     """
 
     blocks: list[Any]
@@ -92,21 +92,21 @@ class ModuleFinder:
         return shape[0]
 
     def norm(self, module: nn.Module) -> Norm:
-        """A norm as numbers."""
+        """Identify a norm's parameters."""
         return probe(module, self.width, self.model.dtype, device_of(module, self.device))
 
     def rows(self, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Rows `[id, d]` of the unembedding, with what stands before it folded in, and their biases; None for all."""
+        """Rows `[id, d]` of the unembedding, with preceding maps folded in, and their biases; None for all."""
         rows, bias = linear_rows(self.unembed, ids)
         return (rows if self.projection is None else rows @ self.projection.weight.detach().to(rows)), bias
 
     def to_unembed(self, normed: Tensor) -> Tensor:
-        """The input of the unembedding, from the normed stream."""
+        """Map the normed stream to the unembedding's input."""
         read: Tensor = normed if self.projection is None else self.projection(normed)
         return read if self.stream_divisor == 1.0 else read / self.stream_divisor
 
     def output_map(self, projection: Any, count: int | None, scale: float, name: str) -> OutputMap | None:
-        """A sublayer as the sum over `count` heads, or over all inputs of its projection; None if it is no such sum."""
+        """A sublayer as a sum over `count` heads, or over its projection's inputs; None if it is no such sum."""
         width = inputs_of(projection, self.width)
         count = count if count is not None else width
         if width is None or not count or width % count:
@@ -117,7 +117,7 @@ class ModuleFinder:
     def with_parts(
         self, sublayer: Sublayer, block: Any, module: Any, output_map: OutputMap | None, post: Any, post_name: str
     ) -> Sublayer:
-        """Give a sublayer its parts, experts or those of its output map, or else the reason why it has none.
+        """Give a sublayer its parts, experts or those of its output map, or the reason why it has none.
 
         `post` stands between the module and the stream.
         """
@@ -134,9 +134,9 @@ class ModuleFinder:
 class Structure(ModuleFinder):
     """The parts of a model by their places in its modules.
 
-    What their names do not tell is given: the list of blocks, and as paths the final norm (from the model, or behind a
-    "." from the last block) or the `end` that stands in its place. Raises InputError for a model in which no blocks,
-    final norm or unembedding can be found.
+    Parts that names do not identify are given: the list of blocks, and as paths the final norm (from the model, or
+    after a "." from the last block) or the `end` in its place. Raises InputError for a model in which no blocks, final
+    norm or unembedding can be found.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Structure(ModuleFinder):
             yield "moe" if number else "mlp", name, module
 
     def sublayers(self, position: int, layer: int) -> Iterator[Sublayer]:
-        """The sublayers of the block at a position, which is the layer of a number."""
+        """The sublayers of the block at an index, with the given layer number."""
         block = self.blocks[position]
         posts = next((pair for pair in _POSTS if all(_first(block, (name,)) is not None for name in pair)), None)
         scale = next((float(getattr(block, name)) for name in _SCALES if hasattr(block, name)), 1.0)
@@ -208,11 +208,11 @@ class Structure(ModuleFinder):
         if isinstance(module, nn.Sequential):
             projection = list(module.children())[-1]
         count = None if kind in ("mlp", "moe") else self._heads(kind, module)
-        # Falcon-H1's MLP multiplies its output projection's answer.
+        # Falcon-H1's MLP multiplies the output of its projection.
         return self.output_map(projection, count, scale * float(getattr(module, "down_multiplier", 1.0)), name)
 
     def _grouped(self, module: Any, scale: float) -> OutputMap:
-        """DeepSeek-V4's attention, whose heads pass a projection of groups before the one that all share."""
+        """Handle DeepSeek-V4's attention, whose heads pass a grouped projection before the shared one."""
 
         def projection() -> tuple[Tensor, None]:
             groups = module.o_a_proj.weight.detach().view(module.o_a_proj.n_groups, -1, module.o_a_proj.weight.shape[1])
@@ -229,7 +229,7 @@ class Structure(ModuleFinder):
         return count // 2 if type(module).__name__.startswith("DiffLlama") else count
 
     def _probe(self) -> tuple[float, float, float | None]:
-        """Find, in one pass, the divisor of the normed stream before the unembedding, and the factor and cap behind it.
+        """Measure, in one pass, the normed stream's divisor before the unembedding, and the factor and cap behind it.
 
         Raises InputError where these numbers do not explain the model's logits.
         """
@@ -244,7 +244,7 @@ class Structure(ModuleFinder):
         divisor = 1.0 if abs(divisor - 1) < 1e-6 else divisor
         settings = {name: value for name, value in vars(self.config).items() if "logit" in name or "lm_head" in name}
         numbers = {abs(float(x)) for x in settings.values() if isinstance(x, int | float) and x}
-        rtol = 3e-2 if self.model.dtype in HALF else 1e-3  # a factor is not found twice within it
+        rtol = 3e-2 if self.model.dtype in HALF else 1e-3  # keeps a factor from being found twice within it
         close = torch.allclose(normed / divisor, read, rtol=rtol, atol=rtol * 1e-2 * float(read.abs().max()))
         for cap in (None, *numbers):
             for factor in (1.0, *numbers, *(1 / x for x in numbers)):
@@ -258,12 +258,12 @@ class Structure(ModuleFinder):
 
 
 def transformed(logits: Tensor, factor: float, cap: float | None) -> Tensor:
-    """The logits from the unembedding's output."""
+    """Compute the logits from the unembedding's output."""
     return logits * factor if cap is None else cap * torch.tanh(logits * factor / cap)
 
 
 def _token_kind(name: str, module: nn.Module) -> SublayerKind:
-    """The kind of a sublayer that mixes tokens, as its class tells; a `mixer` may be an MLP (Nemotron-H)."""
+    """The kind of a sublayer that mixes tokens, by its class; a `mixer` may be an MLP (Nemotron-H)."""
     cls = type(module).__name__
     if name == "mixer" and re.search("MLP|MoE", cls):
         return "mlp"
@@ -273,7 +273,7 @@ def _token_kind(name: str, module: nn.Module) -> SublayerKind:
 
 
 def _first(module: nn.Module, names: tuple[str, ...]) -> Any:
-    """The first child of these names, which may be paths; None where there is none."""
+    """Find the first child of these names, which may be paths; None if there is none."""
     for name in names:
         found: Any = module
         for step in name.split("."):

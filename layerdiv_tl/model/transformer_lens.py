@@ -1,8 +1,8 @@
 """The architecture of a model that TransformerLens already wraps, through its own hook points.
 
 It may be a `TransformerBridge` (3.9 and 4), also in compatibility mode, or a `HookedTransformer` (3.9), folded or not.
-`hook_attn_out` and `hook_mlp_out` are what is added to the stream, sandwich norms included; where a block multiplies it
-(Granite) they never fire, and the sublayers' own outputs are read.
+`hook_attn_out` and `hook_mlp_out` show the additions to the stream, sandwich norms included. Where a block multiplies
+these (Granite), the hooks never fire, and the sublayers' own outputs are read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .streams import family_of
 from .structure import transformed
 from .weights import linear_map
 
-# HookedTransformer gives the post-norms of these the names of pre-norms.
+# HookedTransformer gives these models' post-norms the names of pre-norms.
 _POST_NORM_NAMED_PRE = ("Olmo2ForCausalLM", "Olmo3ForCausalLM")
 
 _NO_EXPERTS = (
@@ -44,9 +44,9 @@ def is_cache(x: Any) -> bool:
 
 
 def of_transformer_lens(model: Any) -> Architecture:
-    """The architecture of a bridge or a HookedTransformer. Raises InputError for what cannot be decomposed."""
+    """Find the architecture of a bridge or HookedTransformer. Raises InputError if it cannot be decomposed."""
     cfg, adapter, original = model.cfg, getattr(model, "adapter", None), getattr(model, "original_model", None)
-    # Toy models may have no norm at all, which is a read-out like any other.
+    # Toy models may have no norm at all, which is a valid read-out.
     is_normless = getattr(cfg, "normalization_type", "") is None
     ln_final: Any = nn.Identity() if is_normless else getattr(model, "ln_final", None)
     _refuse(model, adapter, original, ln_final)
@@ -118,7 +118,7 @@ def _refuse(model: Any, adapter: Any, original: Any, ln_final: Any) -> None:
 
 
 def _lost_value_bias(model: Any) -> str | None:
-    """The reason why the value biases of a processed bridge could not be folded but were; None if all is well.
+    """Explain why the folding of a processed bridge's value biases was invalid; None if it was valid.
 
     A value bias adds the same to every token's output only where attention rows sum to one and nothing stands between
     the bias and the weighted sum.
@@ -139,7 +139,7 @@ def _lost_value_bias(model: Any) -> str | None:
 
 
 class _BridgeParts:
-    """The parts of the blocks by their hook points."""
+    """The parts of the blocks, by hook points."""
 
     def __init__(self, model: Any, adapter: Any) -> None:
         self.model, self.cfg, self.hooks = model, model.cfg, model.hook_dict
@@ -151,11 +151,11 @@ class _BridgeParts:
             self.aliases = {"hook_attn_out": "ln1", "hook_mlp_out": "ln2"}
 
     def point(self, name: str) -> HookPoint:
-        """The hook point of a name."""
+        """Get the hook point of a name."""
         return HookPoint(self.hooks[name], name=name)
 
     def norm(self, module: nn.Module) -> Norm:
-        """A norm as numbers."""
+        """Identify a norm's parameters."""
         return probe(module, self.cfg.d_model, self.dtype, self.device)
 
     def sublayer(self, kind: SublayerKind, layer: int) -> Sublayer | None:
@@ -182,7 +182,7 @@ class _BridgeParts:
 
 def _projection(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None] | None:
     """`[inputs, d]` weight and bias of a sublayer's output projection; None for a mixture of experts."""
-    # A bridge's own `W_O` refuses where heads are not d_head wide (DeepSeek), so its module is read first.
+    # A bridge's own `W_O` raises if heads are not d_head wide (DeepSeek), so its module is read first.
     module = getattr(getattr(sublayer, "o" if kind == "attn" else "out", None), "original_component", None)
     if module is not None and getattr(module, "weight", None) is not None:
         weight, bias = linear_map(module)
@@ -192,7 +192,7 @@ def _projection(sublayer: Any, kind: str) -> tuple[Tensor, Tensor | None] | None
         if not isinstance(own[0], Tensor) or own[0].dim() != (3 if kind == "attn" else 2):
             return None
         weight, bias = own[0].detach().flatten(0, -2), None if own[1] is None else own[1].detach()
-    # A HookedTransformer has every bias; a zero one is none.
+    # A HookedTransformer has every bias; a zero one counts as none.
     return weight, bias if bias is not None and bool(bias.abs().max() > 0) else None
 
 

@@ -1,7 +1,7 @@
 """Weights of Hugging Face modules, read in place: plain, adapted by PEFT, offloaded by Accelerate or quantized.
 
-PEFT's adapters may have a row of their own on each output projection. PEFT is not imported: its layers are known by
-their classes' names.
+PEFT's adapters may have a row of their own on each output projection. PEFT is not imported: its layers are recognized
+by their classes' names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_present(bias: Tensor | None) -> bool:
 
 
 def is_conv1d(module: nn.Module) -> bool:
-    """True for a Conv1D, which keeps its weight as `[in, out]`; adapters around it are looked through."""
+    """True for a Conv1D, also inside adapters, which keeps its weight as `[in, out]`."""
     from transformers.pytorch_utils import Conv1D
 
     while is_adapted(module):
@@ -35,12 +35,12 @@ def is_conv1d(module: nn.Module) -> bool:
 
 
 def is_adapted(module: Any) -> bool:
-    """True for a layer that PEFT put around a module."""
+    """True for a layer that PEFT wraps around a module."""
     return bool({"BaseTunerLayer", "AuxiliaryTrainingWrapper"} & {cls.__name__ for cls in type(module).__mro__})
 
 
 def inner_layer(module: Any) -> Any:
-    """The module inside a layer of PEFT: the adapted one, or the one that took its place."""
+    """The module inside a PEFT layer: the adapted one, or its replacement."""
     if hasattr(module, "base_layer"):
         return module.base_layer
     if module.disable_adapters or not module.active_adapters:
@@ -50,9 +50,9 @@ def inner_layer(module: Any) -> Any:
 
 
 def merged(module: Any) -> Any:
-    """The module whose weights have the adapters in them: PEFT itself merges them into a copy.
+    """Return the module with adapters merged into its weights, by PEFT itself in a copy.
 
-    Raises InputError if it cannot.
+    Raises InputError if they cannot be merged.
     """
     while is_adapted(module):
         if "BaseTunerLayer" in {cls.__name__ for cls in type(module).__mro__}:
@@ -83,9 +83,9 @@ def linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
 
 
 def linear_rows(module: Any, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Some rows of a matrix and a bias, such as those of ids in an unembedding; all for None.
+    """Some rows of a matrix and a bias, e.g. those of ids in an unembedding; all for None.
 
-    They are as the module keeps them, and copied only if they are offloaded. Raises InputError as `linear_map`.
+    They are returned as the module stores them, and copied only if offloaded. Raises InputError as `linear_map`.
     """
     from accelerate.utils import align_module_device
 
@@ -102,7 +102,7 @@ def linear_rows(module: Any, rows: Tensor | None) -> tuple[Tensor, Tensor | None
 
 
 def device_of(module: nn.Module, default: torch.device) -> torch.device:
-    """The device of a module's input, which Accelerate's hook tells for an offloaded one."""
+    """The device of a module's input, which Accelerate's hook holds for an offloaded one."""
     hook = getattr(module, "_hf_hook", None)
     if getattr(hook, "execution_device", None) is not None:
         return torch.device(hook.execution_device)  # type: ignore[union-attr]
@@ -111,7 +111,7 @@ def device_of(module: nn.Module, default: torch.device) -> torch.device:
 
 
 def is_quantized(weight: Any) -> bool:
-    """True for a tensor around others (torchao's) that can be turned back into plain numbers."""
+    """True for a wrapper tensor (torchao's) that can be dequantized."""
     return hasattr(weight, "__tensor_flatten__") and hasattr(weight, "dequantize")
 
 
@@ -133,9 +133,9 @@ def inputs_of(projection: Any, width: int) -> int | None:
 
 
 def without_peft(model: Any) -> Any:
-    """The Hugging Face model inside a `PeftModel`, with the adapters in it; any other model unchanged.
+    """The Hugging Face model inside a `PeftModel`, with its adapters; any other model unchanged.
 
-    Raises InputError for one that does more than its layers do, such as prompt tuning or activated LoRA.
+    Raises InputError for one that does more than its layers do, e.g. prompt tuning or activated LoRA.
     """
     if not {"PeftModel", "PeftMixedModel"} & {cls.__name__ for cls in type(model).__mro__}:
         return model
