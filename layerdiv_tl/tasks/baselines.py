@@ -11,11 +11,11 @@ from .task import Task
 
 
 def bag_of_words(task: Task, folds: int = 5, repeats: int = 5, seed: int = 0) -> Float[np.ndarray, " example"]:
-    """Measure how often a bag-of-words classifier answers each example rightly when it was not fitted to it.
+    """Score a bag-of-words classifier on each example: the share of cross-validation repeats that answer it correctly.
 
-    Word counts and L2-regularized logistic regression, stratified cross-validation, repeated with other folds because
-    on a hundred rows one cut is mostly luck. Raises InputError where a class has fewer rows than folds, and where
-    prompts have options of their own, which are not classes.
+    Word counts and L2-regularized logistic regression, with stratified cross-validation, repeated with other folds
+    because on a hundred rows a single split is mostly luck. Raises InputError where a class has fewer rows than folds,
+    and where prompts have options of their own, which are not classes.
 
     >>> import layerdiv_tl as ld
     >>> bag_of_words(ld.task("sample/sentiment", limit=20)).shape

@@ -1,6 +1,6 @@
-"""Multiple-choice tasks of EleutherAI's `lm-eval`, through its own YAML and templates; its name is a task's prefix.
+"""Multiple-choice tasks of EleutherAI's `lm-eval`, from its own YAML and templates; names begin with `lm_eval/`.
 
-What a model reads and what is scored are the pairs that lm-eval itself would score, without demonstrations.
+Prompts and scored options are the pairs that lm-eval itself would score, without demonstrations.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PREFIX = "lm_eval/"
 
 
 def lm_eval_rows(name: str, data: Any, limit: int | None) -> Rows:
-    """Rows with the columns prompt, options and label of a task `lm_eval/…`, and where they came from.
+    """Return rows of a task `lm_eval/…` with the columns prompt, options and label, and their source.
 
-    Without `data`, lm-eval takes the data set from Hugging Face. Raises InputError where lm-eval is not installed, for
-    a name it does not have, and for a task that is not one choice among options after one prompt.
+    Without `data`, lm-eval loads the data set from Hugging Face. Raises InputError where lm-eval is not installed, for
+    an unknown name, and for a task that is not one choice among options after one prompt.
     """
     bare = name.removeprefix(PREFIX)
     with _quiet():
@@ -47,7 +47,7 @@ def lm_eval_rows(name: str, data: Any, limit: int | None) -> Rows:
                 rows = datasets.Dataset.from_list([dict(row) for row in given.rows])
                 splits = defaultdict(lambda: rows, dict.fromkeys(("train", "validation", "test"), rows))
                 own = {"task": bare, "custom_dataset": lambda **kwargs: splits, "dataset_kwargs": None}
-                # A group is how lm-eval changes settings of the tasks it has.
+                # A group is lm-eval's way to change the settings of existing tasks.
                 task = _load(known, {"group": f"layerdiv_tl {bare}", "task": [own]})
         _check(task, name)
         docs = enumerate(islice(task.eval_docs, limit), start=1)
@@ -56,7 +56,7 @@ def lm_eval_rows(name: str, data: Any, limit: int | None) -> Rows:
 
 @functools.cache
 def _manager() -> Any:
-    """lm-eval's index of its tasks: thousands of files, read once."""
+    """Load lm-eval's index of its tasks: thousands of files, read once."""
     return import_optional("lm_eval.tasks", "pip install lm-eval datasets").TaskManager()
 
 
@@ -65,7 +65,7 @@ def _load(known: Any, spec: Any) -> Any:
 
 
 def _check(task: Any, name: str) -> None:
-    """Refuse what has no options to choose among after one text."""
+    """Raise InputError for a task that has no options to choose among after one text."""
     fault = ""
     if task.OUTPUT_TYPE != "multiple_choice" or not hasattr(task, "doc_to_choice"):
         fault = f"is no multiple-choice task but {task.OUTPUT_TYPE}, and its answers are no options"
@@ -86,7 +86,7 @@ def _row(task: Any, doc: Any, name: str, number: int) -> dict[str, Any]:
         choices, gold = task.doc_to_choice(doc), task.doc_to_target(doc)
     if isinstance(gold, list):
         raise InputError(f"{name} has several right answers to row {number}, where a label is one: give another task.")
-    # lm-eval counts the blanks at a prompt's end with its options. Further pairs ask for a mutual information.
+    # lm-eval counts trailing spaces of a prompt with its options. Extra pairs request a mutual information.
     prompt = context.rstrip()
     label = choices.index(gold) if isinstance(gold, str) and gold in choices else gold
     options = [context[len(prompt) :] + option for _, option in pairs[: len(choices)]]
@@ -104,7 +104,7 @@ def _reading(name: str, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence lm-eval, which tells of every task that it looks at."""
+    """Silence lm-eval, which logs every task that it finds."""
     logger = logging.getLogger("lm_eval")
     level = logger.level
     logger.setLevel(logging.ERROR)

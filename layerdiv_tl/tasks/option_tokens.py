@@ -1,4 +1,4 @@
-"""Prompts and options as a tokenizer sees them: token ids of options, chat turns, the length of a prompt."""
+"""Prompts and options in a tokenizer's tokens: token ids of options, chat turns, prompt lengths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AS_SEQUENCES = "options are scored as sequences of tokens: the sum of their log-
 
 
 def are_single_tokens(tokenizer: Any, options: Sequence[str]) -> bool:
-    """Tell if every option is one token, up to white space that all begin with."""
+    """Check whether every option is one token, apart from white space that all begin with."""
     try:
         option_ids(tokenizer, options, False)
     except InputError:
@@ -23,7 +23,7 @@ def are_single_tokens(tokenizer: Any, options: Sequence[str]) -> bool:
 
 
 def check_sequences(tokenizer: Any, row_options: Sequence[Sequence[str]]) -> None:
-    """Raise InputError for an option without tokens, and for two of a prompt that are the same tokens."""
+    """Raise InputError for an option without tokens, and for two options of a prompt with the same tokens."""
     ids = {option: tuple(ids_after_text(tokenizer, option)) for options in set(row_options) for option in options}
     if empty := [option for option, own in ids.items() if not own]:
         raise InputError(f"the option {empty[0]!r} has no tokens: choose another word.")
@@ -33,21 +33,21 @@ def check_sequences(tokenizer: Any, row_options: Sequence[Sequence[str]]) -> Non
 
 
 def each(options: Any, change: Callable[[str], str]) -> Any:
-    """Options, shared or of each prompt, with every text changed."""
+    """Return options, shared or per prompt, with every text changed."""
     return tuple(change(x) if isinstance(x, str) else tuple(map(change, x)) for x in options)
 
 
 def longest(tokenizer: Any, row_options: Sequence[Sequence[str]]) -> int:
-    """Tokens of the longest option."""
+    """Count the tokens of the longest option."""
     return max(len(ids_after_text(tokenizer, option)) for options in set(row_options) for option in options)
 
 
 def option_ids(tokenizer: Any, options: Sequence[str], multi_token: bool) -> tuple[str, tuple[int, ...], str]:
-    """(common beginning of all options, the token after it that identifies each, a note in words).
+    """Return (common beginning of all options, next token that identifies each, a note in words).
 
-    A beginning that is white space alone belongs to the prompt: ` 5` and ` 7` are two tokens each for many tokenizers,
-    of which the first is the space. Longer options are scored by the first token after their common beginning, and only
-    if `multi_token`; the note is then not empty. Raises InputError where no single token identifies each option.
+    A beginning of only white space belongs to the prompt: many tokenizers split ` 5` and ` 7` into two tokens each, the
+    first of which is the space. Longer options are scored by the first token after their common beginning, only if
+    `multi_token`; the note then says so. Raises InputError where no single token identifies each option.
     """
     tokens = [ids_after_text(tokenizer, option) for option in options]
     shortest = min(map(len, tokens))
@@ -72,10 +72,9 @@ def option_ids(tokenizer: Any, options: Sequence[str], multi_token: bool) -> tup
 
 
 def note_on_blanks(tokenizer: Any, prompts: Sequence[str], options: Sequence[str]) -> str:
-    """In words, how many prompts end in a blank that the tokenizer joins with an option; empty where none does.
+    """Describe how many prompts end in a space that the tokenizer joins with an option; empty for none.
 
-    A prompt goes in as it is, and its option is scored after it: together they are then other tokens than those of
-    the text that they make.
+    Prompt and option are tokenized separately, so their tokens then differ from those of the joined text.
     """
     count = 0
     for prompt in prompts:
@@ -88,18 +87,18 @@ def note_on_blanks(tokenizer: Any, prompts: Sequence[str], options: Sequence[str
 
 
 def count_tokens(tokenizer: Any, prompt: str) -> int:
-    """Tokens of a prompt as the model will read it, the beginning-of-text token included."""
+    """Count a prompt's tokens as the model will read it, including the beginning-of-text token."""
     return len(encode(_minimal_model(tokenizer), [prompt])[0]) if prompt else 0
 
 
 def render_chat(
     tokenizer: Any, prompts: Sequence[str], system: str | None, settings: dict[str, Any]
 ) -> tuple[list[str], str]:
-    """Every prompt as a user's turn, up to where the assistant's answer begins; and the answer's leading space.
+    """Return every prompt as a user's turn, up to where the assistant's answer begins; and the answer's leading space.
 
-    The template shows where that is: whatever a finished conversation has between the assistant's turn and its
-    answer (nothing, a space, an empty thought) stands here too. A space at the very end is the option's.
-    Raises InputError for a tokenizer without a chat template, or one that refuses the turns.
+    The template shows where that is: anything that a finished conversation has between the assistant's turn and its
+    answer (nothing, a space, an empty thought) is included here. A space at the very end belongs to the option. Raises
+    InputError for a tokenizer without a chat template, or one that rejects the turns.
     """
     system_turn = [] if system is None else [{"role": "system", "content": system}]
 
@@ -124,9 +123,9 @@ def render_chat(
 
 
 def shorten_passage(tokenizer: Any, prompt: str, passage: tuple[int, int], max_tokens: int) -> tuple[str, int]:
-    """The prompt with as little as possible cut from the left of its passage, and how many characters that is.
+    """Cut as little as possible from the left of a prompt's passage; return it and the number of characters cut.
 
-    Raises InputError where the rest alone is too long.
+    Raises InputError where the rest of the prompt alone is too long.
     """
     start, end = passage
 
@@ -143,7 +142,7 @@ def shorten_passage(tokenizer: Any, prompt: str, passage: tuple[int, int], max_t
 
 
 def _text_of_tokens(tokenizer: Any, option: str, ids: list[int]) -> str | None:
-    """The beginning of an option that these of its tokens spell; None where they end within a character."""
+    """Return the beginning of an option that these of its tokens spell; None where they end within a character."""
     if not ids:
         return ""
     beginnings = (option[:end] for end in range(1, len(option)))
@@ -151,5 +150,5 @@ def _text_of_tokens(tokenizer: Any, option: str, ids: list[int]) -> str | None:
 
 
 def _minimal_model(tokenizer: Any) -> Any:
-    """As much of a model as reading text needs."""
+    """Return the parts of a model that reading text needs."""
     return SimpleNamespace(tokenizer=tokenizer, name="the tokenizer", context=None, vocabulary=None)

@@ -1,4 +1,4 @@
-"""Questions of a known number of reasoning steps, each with its answer: written, generated, or the user's own."""
+"""Questions with a known number of reasoning steps and their answers: written, generated, or the user's own."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from .task import task
 if TYPE_CHECKING:
     import pandas as pd
 
-SAMPLE_QUESTIONS = "sample/hops"  # not a task: every answer is another
-# The parameter of a generator that is the number of steps, and its default values.
+SAMPLE_QUESTIONS = "sample/hops"  # not a task: every question has a different answer
+# The parameter of each generator that sets the number of steps, and its default values.
 STEP_PARAMETER: Mapping[str, tuple[str, tuple[int, ...]]] = {
     PREFIX + "k_hop": ("hops", (1, 2, 3, 4)),
     PREFIX + "modular": ("terms", (2, 3, 4, 5)),
 }
-# The columns that say how many steps a question takes: all rows are grouped by the one that the first row has.
+# Columns that may hold the number of steps; all rows are grouped by the one that the first row has.
 MEASURES = ("hops", "steps", "level", "difficulty")
-DEFAULT_GENERATED = 64  # of each number of steps, where the user gives no limit
+DEFAULT_GENERATED = 64  # for each number of steps, where the user gives no limit
 # Text, answer, number of steps, name and chain.
 _Question = tuple[str, str, float, str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """Texts, their answers, and how many steps each takes.
+    """Texts, their answers, and the number of steps of each.
 
     Attributes:
-        texts, answers: What a model reads, and what it should continue with, exactly: with the space where there is
-            one.
-        groups, by: `[question]`, the number of steps, or the difficulty; and which: "hops", "terms", "steps", "level".
+        texts, answers: The texts that a model reads, and their exact continuations, including any leading space.
+        groups, by: `[question]`, the number of steps or the difficulty; and which one: "hops", "terms", "steps",
+            "level".
         ids: Each question's name in its source.
-        chains: The steps of each, as in ("Eiffel Tower → France", "France → Paris"); empty where they are not known.
+        chains: The steps of each, as in ("Eiffel Tower → France", "France → Paris"); empty where unknown.
         name, source, license: As of a `Task`.
     """
 
@@ -78,20 +78,19 @@ class Questions:
 def questions(
     source: Any = SAMPLE_QUESTIONS, *, levels: float | Iterable[float] | None = None, limit: int | None = None
 ) -> Questions:
-    """Questions that take different numbers of steps, for `ld.depth.depth_score`.
+    """Return questions that take different numbers of steps, for `ld.depth.depth_score`.
 
     Args:
         source: `sample/hops`: facts in natural language, of one to three hops, written for this package;
             `synthetic/k_hop` and `synthetic/modular`, generated, with parameters as in `synthetic/k_hop:entities=6`; or
             rows of your own: a JSONL, JSON, CSV or Parquet file, a pandas frame or a `datasets.Dataset`, with the
-            columns text, answer, and one of hops, steps, level, difficulty; if wanted id, and chain, a list of texts.
-            Other columns are left alone.
-        levels: Which numbers of steps, or difficulties. None: all there are; 1 to 4 hops, 2 to 5 terms of synthetic
-            ones.
-        limit: At most so many questions of each; by default 64 of synthetic ones, all of others.
+            columns text, answer, one of hops, steps, level, difficulty, and optionally id and chain, a list of texts.
+            Other columns are ignored.
+        levels: The numbers of steps, or difficulties, to include. None: all there are; for synthetic ones, 1 to 4 hops
+            or 2 to 5 terms.
+        limit: Largest number of questions per level; by default 64 for synthetic ones, no limit for others.
 
-    Raises InputError, with the line, for rows that are missing or malformed, for an answer that is empty, and where no
-    question is left.
+    Raises InputError, with the line, for missing or malformed rows, for an empty answer, and where no question is left.
 
     >>> q = questions("synthetic/k_hop:entities=4", levels=[1, 2], limit=3)
     >>> q.groups.tolist(), q.answers[0], q.by
@@ -143,7 +142,7 @@ def _from_rows(data: Rows, name: str, license: str, levels: Sequence[float] | No
         links = [_text(link, row, "a link of the chain") for link in chain] if isinstance(chain, list) else []
         if (levels is None or steps in levels) and (limit is None or counts[steps] < limit):
             counts[steps] += 1
-            # A blank between the two is the answer's: most tokenizers join it with the word that follows.
+            # A space between the two belongs to the answer: most tokenizers join it with the next word.
             text = text.rstrip(" ")
             answer = ("" if text[-1:].isspace() else " ") + answer.strip()
             own_id = next((row[key] for key in ("id", "case_id", "unique_id") if row.get(key) is not None), row.where)
@@ -167,7 +166,7 @@ def _text(value: Any, row: Row, what: str) -> str:
 
 
 def _step_count(row: Row, column: str) -> float:
-    """The number of steps in a cell, which may be text."""
+    """Read the number of steps from a cell, which may be text."""
     value = row[column]
     try:
         count = float("nan") if isinstance(value, bool) else float(value)

@@ -1,4 +1,4 @@
-"""Rows of a task: from a file, a folder, a pandas frame, a `datasets.Dataset` or the Hugging Face hub."""
+"""Read the rows of a task from a file, a folder, a pandas frame, a `datasets.Dataset` or the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 
 class Row(dict[str, Any]):
-    """One row and its place for messages; a missing column raises InputError, which names the columns there are."""
+    """A row and its place for messages; a missing column raises InputError, which lists the row's columns."""
 
     def __init__(self, values: Any, where: str) -> None:
         if not isinstance(values, Mapping):
@@ -37,7 +37,7 @@ class Row(dict[str, Any]):
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows in their order, and in words where they came from. Raises InputError for none."""
+    """Rows in order, with a description of their source. Raises InputError if there are none."""
 
     rows: Sequence[Row]
     source: str
@@ -48,20 +48,20 @@ class Rows:
 
 
 def sample_rows(name: str) -> Rows:
-    """The rows of a file that is part of this package."""
+    """Read the rows of a file that is part of this package."""
     content = resources.files(__package__).joinpath(f"{name}.jsonl").read_bytes()
     return Rows(list(_json_lines(content, name)), "written for layerdiv_tl")
 
 
 def read_rows(data: Any, names: Sequence[str], split: str = "validation") -> Rows:
-    """Rows of a user's `data=`.
+    """Read the rows of a user's `data=`.
 
     Args:
-        data: A JSONL, JSON, CSV or Parquet file; a folder with a file of one of the `names`, the first that exists; a
-            data set written by `datasets.Dataset.save_to_disk`; a pandas frame; or a `datasets.Dataset`.
-        split: Which split to take of a saved `DatasetDict`.
+        data: A JSONL, JSON, CSV or Parquet file; a folder with a file of one of the `names`, tried in order; a data set
+            written by `datasets.Dataset.save_to_disk`; a pandas frame; or a `datasets.Dataset`.
+        split: The split to take from a saved `DatasetDict`.
 
-    Raises InputError for what is missing, empty, unreadable, not UTF-8 or malformed, with its line.
+    Raises InputError, with the line, for data that are missing, empty, unreadable, not UTF-8 or malformed.
 
     >>> import pandas as pd
     >>> read_rows(pd.DataFrame({"text": ["a", "b"]}), ["any"]).rows[1]["text"]
@@ -91,7 +91,7 @@ def _is_saved(path: Path) -> bool:
 
 
 def _find_in_folder(folder: Path, names: Sequence[str]) -> Path:
-    """The file or saved data set of one of the names in a folder, or the folder if it is a data set itself."""
+    """Find the file or saved data set of one of the names in a folder, or the folder if it is a data set."""
     found = [path for name in names for path in (*(folder / f"{name}{suffix}" for suffix in SUFFIXES), folder / name)]
     for path in (*found, folder):
         if path.is_file() or _is_saved(path):
@@ -101,7 +101,7 @@ def _find_in_folder(folder: Path, names: Sequence[str]) -> Path:
 
 
 def _file_rows(path: Path) -> Rows:
-    """The rows of one file, by its suffix."""
+    """Read the rows of one file, by its suffix."""
     if path.suffix not in SUFFIXES:
         raise InputError(f"{str(path)!r} is none of {', '.join(SUFFIXES)}: write the rows as one of them.")
     try:
@@ -117,7 +117,7 @@ def _file_rows(path: Path) -> Rows:
             import pyarrow.parquet
 
             values = pyarrow.parquet.read_table(io.BytesIO(content)).to_pylist()
-    except (OSError, ValueError, NotImplementedError, csv.Error) as error:  # Arrow's and Unicode's are among them
+    except (OSError, ValueError, NotImplementedError, csv.Error) as error:  # includes the errors of Arrow and Unicode
         raise InputError(
             f"{str(path)!r} cannot be read ({one_line(error)}): write its rows again, in UTF-8."
         ) from error
@@ -125,8 +125,8 @@ def _file_rows(path: Path) -> Rows:
 
 
 def _json_lines(content: bytes, name: str) -> Iterator[Row]:
-    # pandas.read_json takes the last of two equal keys, and reads texts that look like numbers or dates as such;
-    # str.splitlines would also cut at U+2028, which JSON strings may hold.
+    # pandas.read_json keeps the last of two equal keys, and converts texts that look like numbers or dates;
+    # str.splitlines would also split at U+2028, which JSON strings may contain.
     for number, line in enumerate(content.decode("utf-8-sig").split("\n"), start=1):
         where = f"line {number} of {name}"
         if line.strip():
@@ -137,8 +137,8 @@ def _json_lines(content: bytes, name: str) -> Iterator[Row]:
 
 
 def _csv_rows(text: str) -> list[dict[str, str]]:
-    """Every cell as text: what looks like a number or a missing value may be an answer."""
-    # pandas.read_csv fills up short rows, renames the second of two equal columns and accepts text after a quote.
+    """Read every cell as text: one that looks like a number or a missing value may be an answer."""
+    # pandas.read_csv fills short rows, renames the second of two equal columns and accepts text after a quote.
     before = csv.field_size_limit(max(len(text), csv.field_size_limit()))  # a cell may be a whole document
     try:
         columns, *rows = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row] or [[]]
@@ -153,7 +153,7 @@ def _csv_rows(text: str) -> list[dict[str, str]]:
 
 
 def hub_rows(path: str, config: str | None, split: str, name: str) -> Rows:
-    """Rows of a data set on the Hugging Face hub, by the optional library `datasets`.
+    """Load rows of a data set on the Hugging Face hub with the optional library `datasets`.
 
     Raises InputError where the library is missing or the hub cannot be reached.
     """
@@ -177,9 +177,9 @@ def _saved_rows(folder: Path, split: str) -> Rows:
 
 @contextlib.contextmanager
 def asking_hub(what: str, instead: str) -> Iterator[Any]:
-    """The library `datasets`, to load from the hub with; its cache alone where the hub does not answer.
+    """Yield the library `datasets` to load from the hub; if the hub does not answer, only its cache is used.
 
-    Left to itself it tries an unreachable hub for half a minute. Whatever fails becomes an InputError.
+    By itself it tries an unreachable hub for half a minute. Every failure becomes an InputError.
     """
     from huggingface_hub import constants
 
@@ -197,7 +197,7 @@ def asking_hub(what: str, instead: str) -> Iterator[Any]:
 
 
 def import_optional(name: str, install: str) -> Any:
-    """A library that only some rows need. Raises InputError, with what to do, where it is not installed."""
+    """Import a library that only some rows need. Raises InputError, with advice, where it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -205,5 +205,5 @@ def import_optional(name: str, install: str) -> Any:
 
 
 def one_line(error: Exception) -> str:
-    """The beginning of an error's message."""
+    """Return the beginning of an error's message."""
     return " ".join(str(error).split())[:120]

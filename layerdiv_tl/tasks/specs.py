@@ -1,16 +1,16 @@
-"""Definitions of tasks: those written for this package, the paper's eight, and a user's own in Python or JSON.
+"""Definitions of tasks: this package's own, the paper's eight, and a user's in Python or JSON.
 
-`specs.json` has the first two. Of the paper it has templates and options of Table 3, splits of Section 5 and licenses
-of Table 2. The template `table3` is the one the paper prints, the spaces around its line breaks included; the others
-are for prompt sensitivity, after promptsource (Bach et al., 2022), and keep the options. What the paper leaves open is
-decided here:
+`specs.json` holds the first two: for the paper, templates and options of Table 3, splits of Section 5 and licenses of
+Table 2. The template `table3` is the paper's as printed, including the spaces around its line breaks; the others are
+for prompt sensitivity, after promptsource (Bach et al., 2022), with the same options. The paper leaves these points
+open; they are decided here:
 
-- `arc` is ARC-Easy, and only its rows with exactly four options, since the options are A B C D; labels 1-4
-  are renamed A-D by position. `Task.dropped` counts the others. ARC-Challenge is a task of its own.
+- `arc` is ARC-Easy, only its rows with exactly four options, since the options are A B C D; labels 1-4 are renamed A-D
+  by position. `Task.dropped` counts the others. ARC-Challenge is a separate task.
 - ARC's `{options}` are lines `A: …` (`table3`), or promptsource's bulleted list (`promptsource`).
 - MNLI's `{options}` is `Always, Sometimes, or Never true?`; its split is validation_matched.
-- BoolQ's passage has no title in front of it; `{title}` is a field for who wants it.
-- Texts go in as they are, the trailing spaces of SST-2 and MNLI included.
+- BoolQ's passage has no title before it; the field `{title}` is available.
+- Texts are used unchanged, including the trailing spaces of SST-2 and MNLI.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KEYS = ", ".join(JSON_KEYS)
 
 
 def _packaged_spec(name: str, entry: Mapping[str, Any]) -> TaskSpec:
-    """A task of `specs.json`: without `hub`, its rows are part of this package."""
+    """Build a task from an entry of `specs.json`; without `hub`, its rows are part of this package."""
     path, config, held_out = entry.get("hub", ("", None, "test"))
 
     def load_rows(split: str, count: int | None) -> Rows | None:
@@ -66,10 +66,10 @@ def _packaged_spec(name: str, entry: Mapping[str, Any]) -> TaskSpec:
 
 
 def _four_options(row: Row) -> Row | None:
-    """A four-option row of ARC with its options written out, its gold label a letter; other rows are dropped."""
+    """Write out the options of a four-option row of ARC and letter its gold label; other rows are dropped."""
     choices = row["choices"]
     try:
-        if isinstance(choices, str):  # a CSV file has only text
+        if isinstance(choices, str):  # a CSV file holds only text
             choices = parse_json(choices)
         texts, labels = list(map(str, choices["text"])), list(map(str, choices["label"]))
     except (ValueError, TypeError, KeyError) as error:
@@ -104,7 +104,7 @@ def custom_spec(
     data: Any = None,
     limit: int | None = None,
 ) -> TaskSpec:
-    """A task of a user's own. Raises InputError for options that are too few, empty or alike."""
+    """Build a user's own task. Raises InputError for options that are too few, empty or equal."""
     if not isinstance(options, str):
         refuse_unordered("options", options)
         options = tuple(options) if isinstance(options, Iterable) and not isinstance(options, bytes | Mapping) else ()
@@ -123,7 +123,7 @@ def custom_spec(
 
 
 def read_spec_file(path: Path) -> tuple[TaskSpec, Path | None]:
-    """The task that a JSON file defines, and the path of its training rows if it names some.
+    """Read the task that a JSON file defines, and the path of its training rows if given.
 
     Raises InputError for a file that cannot be read, is not such JSON, or lacks template or options.
     """

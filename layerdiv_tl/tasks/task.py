@@ -1,4 +1,4 @@
-"""Tasks: prompts with one gold option each, by name or of a user's own rows."""
+"""Tasks: prompts with one gold option each, by name or from a user's own rows."""
 
 from __future__ import annotations
 
@@ -26,28 +26,27 @@ from .templates import TaskSpec, demonstrations, render
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_ROWS = 1_000_000  # a synthetic task has no end
+MAX_ROWS = 1_000_000  # a synthetic task is unlimited
 
 
 @dataclass(frozen=True, eq=False)
 class Task(Result):
-    """Prompts, the options they share or those of each, and the gold one of each.
+    """Prompts, their options (shared or per prompt), and the gold option of each.
 
     Attributes:
         prompts: The rendered texts, ready for a model.
-        options: The K answers exactly as a model must write them, leading space included; or K of every prompt.
+        options: The K answers exactly as a model must write them, leading space included; or K for every prompt.
         labels: `[example]`, the index of the gold option.
         texts: The rows' own text without the template, for baselines and tables.
-        name, template, source, license: The task's name, how rows become prompts, where rows came from and under what
-            license.
-        dropped, shots, truncated: How many rows were passed over because they do not fit the task (another number of
-            options than most have, as ARC's with three or five), how many solved examples stand in front of every
-            prompt, and how many prompts `fit` has shortened.
-        passages: `[example, 2]`, start and end of each prompt's longest field, which `fit` may shorten; empty if not
-            known.
+        name, template, source, license: The task's name, the template of its prompts, and the rows' source and license.
+        dropped, shots, truncated: Number of rows dropped because they do not fit the task (another number of options
+            than most have, as ARC's with three or five), of solved examples before every prompt, and of prompts that
+            `fit` has shortened.
+        passages: `[example, 2]`, start and end of each prompt's longest field, which `fit` may shorten; empty if
+            unknown.
         option_ids, scored: After `resolve`: the token ids that score the options (none where they are scored as
-            sequences of tokens), and in words how, where options have several or the tokenizer would join them with the
-            blank that a prompt ends in.
+            sequences of tokens), and a note on the scoring where options have several tokens or the tokenizer would
+            join them with a space that ends a prompt.
     """
 
     name: str
@@ -104,7 +103,7 @@ class Task(Result):
 
     @property
     def prompt_hash(self) -> str:
-        """SHA-256 of the rendered prompts: equal where two tasks give a model the same texts.
+        """SHA-256 of the rendered prompts: equal for tasks that give a model the same texts.
 
         >>> two, again, three = (task("sample/topic", limit=limit) for limit in (2, 2, 3))
         >>> len(two.prompt_hash), two.prompt_hash == again.prompt_hash, two.prompt_hash == three.prompt_hash
@@ -127,13 +126,12 @@ class Task(Result):
         seed: int = 0,
         train: Any = None,
     ) -> Task:
-        """Rows of your own: a frame, a format string over its columns, the options in order, the gold column.
+        """Make a task from your own rows: a frame, a format string over its columns, ordered options, the gold column.
 
-        The gold column holds options, or their numbers from 0; the template cannot read it. Options are
-        plain words, to which the template gives its space (see `templates.Template`); where one of them
-        begins with a space they are taken as they are. So are those of each row, in the column that `options` names;
-        rows with another number of them than most have are dropped, and they take no shots. `limit`, `shots`, `seed`,
-        `train` are those of `task`.
+        The gold column holds options, or their indices from 0; the template cannot read it. Options are plain words, to
+        which the template adds its space (see `templates.Template`); if one of them begins with a space they are used
+        unchanged. So are the options of each row, in the column that `options` names; rows with another number of
+        options than most are dropped, and they take no shots. `limit`, `shots`, `seed`, `train` are those of `task`.
 
         Raises InputError as `task` does.
 
@@ -152,9 +150,9 @@ class Task(Result):
         return _build(spec, frame, limit, None, shots, seed, train)
 
     def take(self, rows: Sequence[int]) -> Task:
-        """The task with some of its rows, by their numbers: to choose on some and to measure on others.
+        """Select some of the task's rows by index, e.g. to choose on some and measure on others.
 
-        Raises InputError for no rows, and for numbers of rows that do not exist.
+        Raises InputError for no rows, and for row indices that do not exist.
 
         >>> t = task("sample/topic", limit=8)
         >>> t.take(range(4)).prompts == t.prompts[:4], len(t.take([7, 0]))
@@ -171,15 +169,15 @@ class Task(Result):
         return replace(self, labels=self.labels[chosen], **some)
 
     def resolve(self, tokenizer: Any, multi_token: bool = False) -> Task:
-        """The task with the token ids that score its options for one tokenizer, in `option_ids`.
+        """Return the task with the token ids that score its options for one tokenizer, in `option_ids`.
 
         Options of several tokens, and those of each prompt, are scored as sequences: `contributions` takes their texts,
-        and `option_ids` stays empty. White space that the tokenizer cuts off all options moves to the prompts where
-        single tokens are left. With `multi_token`, shared options are scored by the first token in which they differ;
-        what they share in front of it moves to the prompts, too. `scored` says what was done. `tokenizer` is a Hugging
-        Face tokenizer, or a model with one.
+        and `option_ids` stays empty. If the tokenizer splits white space off all options and leaves single tokens, it
+        moves to the prompts. With `multi_token`, shared options are scored by the first token in which they differ;
+        their common beginning moves to the prompts, too. `scored` describes the result. `tokenizer` is a Hugging Face
+        tokenizer, or a model with one.
 
-        Raises InputError for options without tokens or of the same, or that `multi_token` cannot tell apart by one.
+        Raises InputError for options without tokens or with equal ones, or that `multi_token` cannot tell apart by one.
         """
         flag("multi_token", multi_token)
         own = _tokenizer(tokenizer)
@@ -202,18 +200,18 @@ class Task(Result):
         )
 
     def as_chat(self, tokenizer: Any, system: str | None = None, **settings: Any) -> Task:
-        """The task for a chat model: every prompt a user's turn, answered where the assistant's turn begins.
+        """Convert the task for a chat model: every prompt is a user's turn, answered in the assistant's turn.
 
-        Options follow as the tokenizer's chat template itself puts an answer: after a line break (most models) without
-        a space, after `[/INST]` (Llama 2, Mistral) with one; an empty thought before an answer stays. `settings` go to
-        the template, such as `enable_thinking=False`. Demonstrations stay in the user's turn.
+        Options follow the way the tokenizer's chat template places an answer: without a space after a line break (most
+        models), with one after `[/INST]` (Llama 2, Mistral); an empty thought before an answer stays. `settings` go to
+        the template, e.g. `enable_thinking=False`. Demonstrations stay in the user's turn.
 
-        Raises InputError for a tokenizer without a chat template, or one that refuses a system turn.
+        Raises InputError for a tokenizer without a chat template, or one that rejects a system turn.
         """
         if system is not None:
             text("system", system, empty=True)
         turns, option_prefix = option_tokens.render_chat(_tokenizer(tokenizer), self.prompts, system, settings)
-        # Templates may strip a message, so its place is looked up.
+        # Templates may strip a message, so its place is searched for.
         starts = [turn.rfind(prompt.strip()) for turn, prompt in zip(turns, self.prompts, strict=True)]
         stripped = [len(prompt) - len(prompt.lstrip()) for prompt in self.prompts]
         passages = self.passages + (np.array(starts) - stripped)[:, None] if len(self.passages) else self.passages
@@ -227,12 +225,12 @@ class Task(Result):
         )
 
     def fit(self, tokenizer: Any, context: int) -> Task:
-        """The task with no prompt longer than `context` tokens; `truncated` counts the shortened ones.
+        """Return the task with no prompt longer than `context` tokens; `truncated` counts the shortened ones.
 
         Where options are scored as sequences, the longest one's tokens but the last must fit, too.
 
-        A long prompt loses characters from the left of its longest field, so that the question and the
-        demonstrations stay whole. Raises InputError where that is not enough.
+        A long prompt loses characters from the left of its longest field, so that question and demonstrations stay
+        whole. Raises InputError where that is not enough.
         """
         tokenizer, context = _tokenizer(tokenizer), whole_number("context", context, 1)
         prompts, passages = list(self.prompts), self.passages.copy()
@@ -267,7 +265,7 @@ class Task(Result):
 
 
 def _tokenizer(x: Any) -> Any:
-    """A model's tokenizer, or the tokenizer given."""
+    """Return a model's tokenizer, or the tokenizer given."""
     tokenizer = getattr(x, "tokenizer", x)
     if not callable(tokenizer):
         raise InputError(f"{shown(x)} is not a tokenizer: give one, or a model that load_model(...) gave one.")
@@ -284,7 +282,7 @@ def task(
     seed: int = 0,
     train: Any = None,
 ) -> Task:
-    """A task by name, rendered into prompts.
+    """Load a task by name, rendered into prompts.
 
     Args:
         name: The paper's `ag_news arc boolq mnli qqp rte sst2 wic`, and `arc_challenge`; `sample/…`, small balanced
@@ -298,13 +296,13 @@ def task(
         data: The rows: a folder with `<name>.jsonl` (or .json, .csv, .parquet) in the columns of the Hugging Face data
             set, such a file itself, a pandas frame, or a `datasets.Dataset`. Without it the paper's tasks come from
             Hugging Face through the optional library `datasets`. Tasks that bring their rows ignore a folder.
-        limit: Use the first `limit` rows; by default 2000 of the paper's tasks, as in the paper, 256 of synthetic ones
-            and all of others. Rows of sample and synthetic tasks alternate between the classes.
-        template: The name of another of the task's templates, or a format string over its fields. `{answer}` marks
-            where the model answers; see `templates.Template`.
-        shots, seed, train: Put that many solved examples in front of every prompt, of all classes alike, drawn with the
+        limit: Use the first `limit` rows; by default 2000 for the paper's tasks, as in the paper, 256 for synthetic
+            ones and all for others. Rows of sample and synthetic tasks alternate between the classes.
+        template: The name of another of the task's templates, or a format string over its fields. `{answer}` marks the
+            place of the answer; see `templates.Template`.
+        shots, seed, train: Put this many solved examples before every prompt, balanced over classes, drawn with the
             seed from training rows: `train` (like `data`), or `<name>_train` in the folder `data`, or Hugging Face's
-            train split, or for a synthetic task rows of its own. Rows of the task itself are not shown.
+            train split, or a synthetic task's own training rows. Rows of the task itself are not shown.
 
     Raises InputError for an unknown name, a limit below 1, a template that does not fit, and rows that are missing,
     malformed or labeled with none of the options.
@@ -338,7 +336,7 @@ def task(
 
 
 def _with_own_options(name: str, data: Any, limit: int | None) -> Task:
-    """A JSONL file with `prompt`, `options` and `label`, or a task of lm-eval."""
+    """Load a JSONL file with `prompt`, `options` and `label`, or a task of lm-eval."""
     if name.endswith(".jsonl"):
         if data is not None and not (isinstance(data, str | os.PathLike) and os.path.isdir(data)):
             raise InputError(f"{shown(name)} holds its rows itself: leave data= out.")
@@ -348,11 +346,11 @@ def _with_own_options(name: str, data: Any, limit: int | None) -> Task:
         rows, title = lm_eval.lm_eval_rows(name, data, limit), name
     spec = custom_spec(title, {"default": "{prompt}{answer}"}, "options", "label", "unknown")
     whole = _build(replace(spec, load_rows=lambda split, count: rows), None, limit, None, 0, 0, None)
-    return replace(whole, passages=whole.passages[:0])  # `fit` must not cut a prompt whose parts are not known
+    return replace(whole, passages=whole.passages[:0])  # `fit` must not cut a prompt whose parts are unknown
 
 
 def task_specs() -> dict[str, TaskSpec]:
-    """Every task there is by name, with its templates, options and license; synthetic ones with their defaults.
+    """Return all tasks by name, with templates, options and license; synthetic ones with their defaults.
 
     >>> task_specs()["rte"].options, list(task_specs()["arc"].templates)
     (('Yes', 'No'), ['table3', 'promptsource'])
@@ -364,7 +362,7 @@ def _build(
     spec: TaskSpec, data: Any, limit: int | None, template: str | None, shots: int, seed: int, train: Any
 ) -> Task:
     if train is not None and not hasattr(train, "iloc") and not hasattr(train, "to_list"):
-        file_path("train", train)  # refused also where no shots are drawn from it
+        file_path("train", train)  # checked even if no shots are drawn from it
     shots, seed = whole_number("shots", shots, 0, MAX_ROWS), whole_number("seed", seed, 0)
     if shots and isinstance(spec.options, str):
         raise InputError(

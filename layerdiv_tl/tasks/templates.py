@@ -1,4 +1,4 @@
-"""Rows rendered as prompts: templates, options, and the gold option."""
+"""Render rows as prompts: templates, options, and the gold option."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .rows import Row, Rows
 class Template:
     """A parsed format string of a prompt.
 
-    `{answer}`, where a model answers, may only stand at the end; the prompt stops before it. The one space that
-    the template has in front of it belongs to the options (tokenizers join a space to the word after it); after
-    anything else, a line break or `=`, the options have no space. Without `{answer}` a template is read as if
-    ` {answer}` followed, or `{answer}` where it ends in a space or a line break. Everything else goes in as it is, so
-    a prompt and its option together are the template with its fields and the option filled in.
+    `{answer}`, where a model answers, may only stand at the end; the prompt stops before it. A single space before it
+    in the template belongs to the options (tokenizers join a space to the next word); after anything else, e.g. a line
+    break or `=`, the options have no space. A template without `{answer}` is read as if ` {answer}` followed, or
+    `{answer}` if it ends in a space or a line break. All other text is used unchanged, so a prompt and its option
+    together are the template with its fields and the option filled in.
 
     >>> template = Template.parse("Review: {text}\\nSentiment: {answer}")
     >>> template.fill({"text": "Fine."}), template.option_prefix, template.fields
@@ -37,7 +37,7 @@ class Template:
 
     @classmethod
     def parse(cls, text: str) -> Template:
-        """Raises InputError for anything but a format string with plain fields."""
+        """Parse a template. Raises InputError for anything but a format string with plain fields."""
         try:
             parsed = list(string.Formatter().parse(text))
         except ValueError as error:
@@ -58,11 +58,11 @@ class Template:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of its fields, without the answer, in their order."""
+        """The names of its fields in order, without the answer."""
         return tuple(dict.fromkeys(name for _, name in self.pieces if name is not None))
 
     def fill(self, values: Mapping[str, str]) -> tuple[str, tuple[int, int]]:
-        """The prompt of one row, and the span (start, end) of its longest field."""
+        """Return the prompt of one row, and the span (start, end) of its longest field."""
         filled, passage = "", (0, 0)
         for literal, name in self.pieces:
             filled += literal
@@ -80,17 +80,17 @@ class TaskSpec:
         name, description, license: Its name, one line on what it asks, and the license of its rows.
         templates: Format strings by name; the first is the default. `{answer}` is where the model answers.
         options: The K answers in the order of the labels, without leading space; or the name of the column that holds a
-            list of each row's own, which are taken as they are written.
+            list of each row's own, which are used unchanged.
         load_rows: `load_rows(split, count)`: rows for a user who gives none, None where there are none; split is "test"
-            or "train", count how many are wanted (a generator needs it, a reader may give more).
+            or "train", count the number wanted (a generator needs it, a reader may return more).
         label_column: The column of the gold option; no template can read it.
-        preprocess: A row -> the row with the columns that the templates and the label want; None drops the row, which
+        preprocess: Maps a row to one with the columns that the templates and the label need; None drops the row, which
             is counted.
         text_fields: The fields that make up a row's own text; by default those of the template in use.
         file_names: Names of the task's file in a folder of data.
-        limit: How many rows are used unless the user says otherwise; None for all.
-        split, source: The name of a data set's held-out split; where rows are fetched from, empty for a task that
-            brings them.
+        limit: Default number of rows; None for all.
+        split, source: The name of a data set's held-out split; the place that rows are fetched from, empty for a task
+            with its own.
     """
 
     name: str
@@ -108,24 +108,23 @@ class TaskSpec:
     source: str = ""
 
     def rows(self, split: str = "test", count: int | None = None) -> Rows:
-        """The rows of a split. Raises InputError where there are none."""
+        """Return the rows of a split. Raises InputError where there are none."""
         rows = self.load_rows(split, count)
         if rows is None:
             raise self.without_rows(split)
         return rows
 
     def without_rows(self, split: str) -> InputError:
-        """The error of a task that has no such rows."""
+        """Return the error of a task that lacks such rows."""
         training = "has no training rows to draw shots from: give a file of them as train="
         return InputError(f"{self.name} {training if split == 'train' else 'names no data: give the rows as data='}.")
 
 
 def render(spec: TaskSpec, data: Rows, template: str | None = None, limit: int | None = None) -> dict[str, Any]:
-    """The first `limit` usable rows as prompts: the fields of a `Task`.
+    """Render the first `limit` usable rows as prompts: the fields of a `Task`.
 
-    Of rows with their own options, those with another number of them than most have are dropped.
-    Raises InputError for a template that does not fit, a missing column or cell, a label that is none of
-    the options, and where no row is usable.
+    Rows with their own options are dropped if the number of options differs from most. Raises InputError for a template
+    that does not fit, a missing column or cell, a label that is none of the options, and where no row is usable.
     """
     if template is None:
         template = next(iter(spec.templates.values()))
@@ -172,10 +171,10 @@ def render(spec: TaskSpec, data: Rows, template: str | None = None, limit: int |
 
 
 def demonstrations(pool: dict[str, Any], shots: int, seed: int, excluded: Sequence[str]) -> str:
-    """`shots` solved examples, drawn with a fixed seed, as a text to put in front of every prompt.
+    """Render `shots` solved examples, drawn with a fixed seed, as a text to put before every prompt.
 
-    Classes take turns, in an order drawn with the rest, so that they are as equal in number as can be; prompts in
-    `excluded` are not shown. Raises InputError where there are too few rows.
+    Classes alternate, in an order drawn with the rest, so that they are as balanced as possible; prompts in `excluded`
+    are not shown. Raises InputError where there are too few rows.
     """
     prompts, options, labels = pool["prompts"], pool["options"], pool["labels"]
     rng = np.random.default_rng(seed)
@@ -196,7 +195,7 @@ def _check_fields(template: Template, spec: TaskSpec, row: Row) -> None:
     usable = [
         name for name, value in row.items() if name != spec.label_column and not isinstance(value, Mapping | list)
     ]
-    # A column that the task's own template lacks is a fault of the rows, and reported where it is read.
+    # A column that the task's own template lacks is an error in the rows, and reported when they are read.
     known = template.text in spec.templates.values() or set(template.fields) <= set(usable)
     if template.fields and known and spec.label_column not in template.fields:
         return
@@ -225,7 +224,7 @@ def _own_options(row: Row, column: str) -> tuple[str, ...]:
 
 
 def _own_label(row: Row, column: str, options: tuple[str, ...]) -> int:
-    """A number from 0, whatever the options are, or the text of an option."""
+    """Accept an index from 0, whatever the options are, or the text of an option."""
     label, words = row[column], [option.strip() for option in options]
     if isinstance(label, str) and (label in options or words.count(label.strip()) == 1):
         return options.index(label) if label in options else words.index(label.strip())
@@ -247,9 +246,9 @@ def _gold(row: Row, column: str, options: tuple[str, ...]) -> int:
 
 
 def option_index(label: Any, options: Sequence[str]) -> int | None:
-    """Find the option that a label means: its text (in any case, where that is unique), or its number from 0.
+    """Find the option that a label means: its text (in any case, where that is unique), or its index from 0.
 
-    Where the options are numbers themselves, only their text counts: 1 is the option "1".
+    Where the options are numbers themselves, only their text matches: 1 is the option "1".
 
     >>> option_index("yes", ["No", "Yes"]), option_index(1, ["No", "Yes"]), option_index(True, ["No", "Yes"])
     (1, 1, 1)

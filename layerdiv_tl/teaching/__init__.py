@@ -1,4 +1,4 @@
-"""Exercises of the course that know the usual mistakes, and predictions to compare with what is measured.
+"""Exercises of the course that recognize common mistakes, and predictions to compare with measured values.
 
 Each notebook has a lesson of the same name, without its number, in `lessons/*.toml`:
 
@@ -8,7 +8,7 @@ Each notebook has a lesson of the same name, without its number, in `lessons/*.t
 >>> lesson.center.badge
 '4 min · difficulty ●●○○○ · importance ●●●●●'
 
-Notebooks show the exercise without its solution; `lesson.center.hint(1)` and `lesson.center.solution()` help.
+Notebooks show exercises without their solutions; `lesson.center.hint(1)` and `lesson.center.solution()` help.
 """
 
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""An answer against the wanted one: whether they are the same, and if not, what is wrong in a sentence."""
+"""Compare an answer with the expected one: whether they are equal, and if not, what is wrong in a sentence."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-NEAR = 0.01  # so little off looks rounded
+NEAR = 0.01  # so small a difference looks like rounding
 
 
 class KindError(TypeError):
-    """Something that holds neither numbers nor names."""
+    """Raised for a value that holds neither numbers nor names."""
 
 
 def plain(value: Any) -> Any:
-    """Numbers as numpy arrays wherever they come from (torch, pandas); texts and components as text; tuples by parts.
+    """Turn numbers (torch, pandas) into numpy arrays, texts and components into text, tuples part by part.
 
     >>> plain(np.float32(2)), plain(["L0.H1", "L2.H0"]), plain((1, "a"))
     (array(2.), ('L0.H1', 'L2.H0'), (array(1.), 'a'))
@@ -33,14 +33,14 @@ def plain(value: Any) -> Any:
 
 
 def as_array(given: Any) -> Any:
-    """A tuple of numbers of one shape as an array, the tuple's place its first axis; anything else as it is."""
+    """Stack a tuple of numbers of one shape into an array, along a new first axis; return anything else unchanged."""
     if isinstance(given, tuple) and all(isinstance(part, np.ndarray) for part in given):
         return np.stack(given) if len({part.shape for part in given}) == 1 else given
     return given
 
 
 def same(given: Any, wanted: Any, rtol: float) -> bool:
-    """Whether two plain values are equal to a tolerance, of equal shape; texts exactly."""
+    """Check whether two plain values are equal to a tolerance, with equal shapes; texts exactly."""
     if isinstance(wanted, tuple):
         given = tuple(given) if isinstance(given, np.ndarray) and given.ndim else given
         return (
@@ -57,7 +57,7 @@ def same(given: Any, wanted: Any, rtol: float) -> bool:
 
 
 def wrong_parts(given: Any, wanted: Any, rtol: float) -> tuple[int, ...]:
-    """Where several results, all numbers, are wrong; empty if all are, or if they cannot be compared one by one."""
+    """Return the indices of wrong results among several; empty if all are, or if they cannot be compared one by one."""
     given = tuple(given) if isinstance(given, np.ndarray) and given.ndim else given
     if not (isinstance(given, tuple) and isinstance(wanted, tuple) and len(given) == len(wanted)):
         return ()
@@ -68,18 +68,18 @@ def wrong_parts(given: Any, wanted: Any, rtol: float) -> tuple[int, ...]:
 
 
 def numbered(parts: tuple[int, ...]) -> str:
-    """Results by their number, from 1."""
+    """Number results from 1 in words."""
     return " and ".join(f"result {k + 1}" for k in parts)
 
 
 def changed(before: Any, after: Any) -> bool:
-    """Whether an array, numpy's or torch's, of numbers or names, is another than before."""
+    """Check whether an array of numbers or names, numpy's or torch's, differs from before."""
     old, new = (np.asarray(x.detach().cpu() if hasattr(x, "detach") else x) for x in (before, after))
     return not np.array_equal(old, new, equal_nan=old.dtype.kind == "f")
 
 
 def fault_of_form(given: Any, wanted: Any, axes: str = "") -> str | None:
-    """What keeps an answer from being compared at all: its kind, number of parts or shape; None if nothing does."""
+    """Describe why an answer cannot be compared: its kind, number of parts or shape; None if it can."""
     if isinstance(wanted, tuple):
         if isinstance(given, np.ndarray) and given.ndim == 1:
             given = tuple(given)
@@ -111,9 +111,9 @@ def fault_of_form(given: Any, wanted: Any, axes: str = "") -> str | None:
 
 
 def fault_of_size(given: Any, wanted: Any, rtol: float) -> str | None:
-    """What makes a wrong array a right one: a sign, a factor; several results: their order, or which are wrong.
+    """Describe a simple change that corrects a wrong array: sign, factor, order of results, or which results are wrong.
 
-    None if nothing so simple does.
+    None if there is no such change.
     """
     if isinstance(given, tuple) and isinstance(wanted, tuple) and 1 < len(wanted) == len(given):
         right = [same(a, b, rtol) for a, b in zip(given, wanted, strict=True)]
@@ -140,7 +140,7 @@ def fault_of_size(given: Any, wanted: Any, rtol: float) -> str | None:
 
 
 def _of_all(given: tuple[Any, ...], wanted: tuple[Any, ...], rtol: float) -> str | None:
-    """What makes several wrong results right together."""
+    """Describe a change that corrects several wrong results together."""
     if any(not isinstance(part, np.ndarray) for part in (*given, *wanted)):
         return None
     mine, theirs = (np.concatenate([part.ravel() for part in parts]) for parts in (given, wanted))

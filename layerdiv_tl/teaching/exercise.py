@@ -1,4 +1,4 @@
-"""An exercise: a reference solution, the arguments it is tried on, its hints, and the usual mistakes."""
+"""An exercise: a reference solution, the arguments it is tested on, its hints, and common mistakes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .compare import KindError, as_array, changed, fault_of_form, fault_of_size,
 
 Function = Callable[..., Any]
 Args = tuple[Any, ...]
-Tried = tuple[Args, Any]  # the arguments of a test, and what the answer gave
+Tried = tuple[Args, Any]  # the arguments of a test, and the answer's result
 Cases = Callable[..., Sequence[Args]]
 HINTS = 3
 LESSONS = Path(__file__).with_name("lessons")
@@ -29,14 +29,14 @@ UNLIKE = (
 
 
 class Shown(str):
-    """A text that a notebook shows as it is, without quotes."""
+    """A text that a notebook shows without quotes."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 class _ChangedError(Exception):
-    """An answer wrote into what it was given."""
+    """Raised when an answer modifies its arguments."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,13 +46,13 @@ class Exercise:
     Attributes:
         solve: The reference solution.
         source: Its code, as `solution` shows it.
-        right: What a right answer has shown.
-        hints: Three; each says more than the one before.
+        right: The sentence shown for a right answer.
+        hints: Three, each more explicit than the one before.
         mistakes: {sentence: the wrong solution that it describes}.
-        properties: {sentence: what must hold of the answer, or else the sentence is said}.
+        properties: {sentence: a condition on the answer; if it fails, the sentence is shown}.
         minutes, difficulty, importance: Expected time; difficulty and importance from 1 to 5.
-        cases: Returns the arguments that a function is tried on, computed from the keyword arguments of `check`.
-            None: the answer is a value, which `solve` computes from those keyword arguments.
+        cases: Returns the arguments that a function is tested on, computed from the keyword arguments of `check`. None:
+            the answer is a value, which `solve` computes from those keyword arguments.
         axes: The axes or parts of the result, for messages: `"[component, option]"`.
         rtol: Relative tolerance of the comparison.
     """
@@ -82,11 +82,11 @@ class Exercise:
         return f"{self.minutes} min · difficulty {difficulty} · importance {importance}"
 
     def check(self, answer: Any, **data: Any) -> Shown:
-        """Say whether an answer is right, and if not, what is wrong with it. No answer raises an error.
+        """Report whether an answer is right, and if not, what is wrong with it. No answer raises an error.
 
         Args:
-            answer: The function that was asked for, or the value.
-            **data: What the exercise is tried on, where its text says so.
+            answer: The requested function or value.
+            **data: The data that the exercise is tested on, where its text says so.
         """
         if answer is ...:
             return self._unanswered()
@@ -126,7 +126,7 @@ class Exercise:
         return Shown(f"✗ {broken}" if broken else f"✓ {self.right}")
 
     def or_reference(self, answer: Function, **data: Any) -> Function:
-        """Return a right answer, or else the reference, and print which: later cells work with either."""
+        """Return a right answer, or else the reference, and print which one: later cells work with either."""
         said = self.check(answer, **data)
         if said.startswith("✓"):
             return answer
@@ -135,7 +135,7 @@ class Exercise:
         return self.solve
 
     def hint(self, level: int = 1) -> Shown:
-        """Show a hint, from 1 (says least) to 3 (says most). Raises InputError for another level."""
+        """Show a hint, from 1 (vaguest) to 3 (most explicit). Raises InputError for another level."""
         if level not in range(1, HINTS + 1):
             raise InputError(f"hint({level!r}): there are hints 1, 2 and 3.")
         more = f" (hint({level + 1}) says more)" if level < HINTS else " (next: solution())"
@@ -162,7 +162,7 @@ class Exercise:
         return given
 
     def _explain_error(self, error: Exception, args: Args) -> str:
-        """Explain an answer that raised: a usual mistake that raises the same, or the error itself."""
+        """Explain an answer that raised an error: a common mistake that raises the same, or the error itself."""
         for sentence, wrong in self.mistakes.items():
             try:
                 wrong(*copy.deepcopy(args))
@@ -178,16 +178,16 @@ class Exercise:
         return f"{self.name} stopped with {type(error).__name__}{tried}: {said.strip().rstrip('.')}.{help_}"
 
     def _explain(self, wanted: Any, tried: list[Tried]) -> str:
-        """Explain a wrong answer from what it gave on all tests so far.
+        """Explain a wrong answer by its results on all tests so far.
 
-        A mistake that gives the same everywhere comes first, then one that gives the same wrong results among several.
+        A mistake with the same results everywhere comes first, then one with the same wrong results among several.
         """
         given, in_part = tried[-1][1], None
         parts = wrong_parts(given, wanted, self.rtol)
         for sentence, wrong in self.mistakes.items():
             try:
                 made = [plain(wrong(*copy.deepcopy(args))) for args, _ in tried]
-            except Exception:  # this mistake raises here, so it was not made
+            except Exception:  # this mistake raises here, so the student did not make it
                 continue
             pairs = [(mine, one) for (_, mine), one in zip(tried, made, strict=True)]
             if same(made[-1], wanted, self.rtol):
@@ -202,7 +202,7 @@ class Exercise:
 
 
 def read_lesson(path: str | Path) -> SimpleNamespace:
-    """Read the exercises of a lesson from a TOML file, each an attribute of the result.
+    """Read the exercises of a lesson from a TOML file; each becomes an attribute of the result.
 
     `code` at the top defines what cases and mistakes use. Each table is an exercise: `solution` is the code of a
     function of the table's name, `mistakes` are pairs of a sentence and a wrong answer, an expression in the
@@ -227,7 +227,7 @@ def read_lesson(path: str | Path) -> SimpleNamespace:
 
 
 def _exercise(name: str, table: dict[str, Any], names: dict[str, Any]) -> Exercise:
-    """Compile one table; `names` is what its code sees, and gains the solution."""
+    """Compile one table; its code sees `names`, which gains the solution."""
     source = table.pop("solution")
     exec(compile(source, name, "exec"), names)
     arguments = ", ".join(inspect.signature(names[name]).parameters)

@@ -1,4 +1,4 @@
-"""Predictions: what a student writes down before a number is shown, and how far it was from it."""
+"""Predictions that a student writes down before a number is shown, compared with the measured value."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ CLOSE = 0.1
 
 @dataclass(frozen=True)
 class Prediction:
-    """What was written down, `...` if nothing was."""
+    """A written prediction, or `...` for none."""
 
     value: Any
 
     @property
     def unwritten(self) -> bool:
-        """Whether three dots stand where a prediction, or one of several, should."""
+        """Whether three dots stand in place of a prediction, or of one of several."""
         return self.value is ... or (isinstance(self.value, (list, tuple)) and ... in self.value)
 
     def __repr__(self) -> str:
         return "(no prediction yet: write it in place of the three dots)" if self.unwritten else f"{self.value}"
 
     def compare(self, measured: Any, unit: str = "", digits: int = 2) -> Shown:
-        """The prediction beside what was measured: a number, a name, several names in any order, or several numbers.
+        """Compare the prediction with the measurement: a number, name or several numbers, or several names in any order.
 
         >>> predict(5).compare(8.66, "logits")
         you wrote 5; measured 8.66 logits: too low by 3.66
@@ -51,7 +51,7 @@ class Prediction:
 
 
 def predict(value: Any) -> Prediction:
-    """Write a prediction down: a number, a name, or several in a list. Three dots: none yet."""
+    """Write down a prediction: a number, a name, or several in a list. Three dots mean none yet."""
     return Prediction(value)
 
 

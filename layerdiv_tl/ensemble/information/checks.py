@@ -48,8 +48,8 @@ def _total_correlation(x: Columns, owner: Owner) -> float:
 
 
 def bound_rows(i: Sample, x: Columns | None = None) -> Float[np.ndarray, " example"] | None:
-    """log2 q(y|u)/p(y) of each row by a classifier that has not seen it; of a linear one and of boosted trees that
-    which finds more. Their mean is a lower bound of I(U; Y); None for members that never vary.
+    """Return log2 q(y|u)/p(y) of each held-out row by a linear classifier or boosted trees, whichever finds more;
+    their mean is a lower bound of I(U; Y). None for members that never vary.
     """
     if x is None:
         x = one_hot(i.features)[0] if i.votes else i.features
