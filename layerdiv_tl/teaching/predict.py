@@ -28,7 +28,7 @@ class Prediction:
         return "(no prediction yet: write it in place of the three dots)" if self.unwritten else f"{self.value}"
 
     def compare(self, measured: Any, unit: str = "", digits: int = 2) -> Shown:
-        """Compare the prediction with the measurement: a number, name or several numbers, or several names in any order.
+        """Compare the prediction with the measurement: one or several numbers or names (names in any order).
 
         >>> predict(5).compare(8.66, "logits")
         you wrote 5; measured 8.66 logits: too low by 3.66
