@@ -61,7 +61,7 @@ def parse_json(text: str) -> Any:
         known = dict(pairs)
         if len(known) < len(pairs):
             names = [name for name, _ in pairs]
-            raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)!r} stands twice")
+            raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)!r} occurs twice")
         return known
 
     try:

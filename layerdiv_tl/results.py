@@ -125,7 +125,7 @@ def load_result(cls: type[Kind], path: str | os.PathLike[str], of: str | None = 
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         about = parse_json(header[FORMAT])
         if about["checksum"] != _checksum(about["result"], arrays):
-            raise InputError("its checksum is another: it was changed, or is damaged")
+            raise InputError("its checksum differs: it was changed, or is damaged")
         if of is not None and about["of"] != of:
             raise InputError("it belongs to another model, task or setting than its name says")
         result = _unpack(about["result"], arrays)

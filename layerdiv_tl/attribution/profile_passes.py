@@ -168,7 +168,9 @@ def profile_blocks(
                 part = activations.at_positions(neighbors or torch.as_tensor(some))
                 components, columns = _terms(run, part, next_ids[at], None if dense is None else dense[at], dtype)
                 if run.components and components != run.components:
-                    raise InputError(f"{run.model.name} ran its layers differently often for different texts: {ALIKE}.")
+                    raise InputError(
+                        f"{run.model.name} runs its layers a varying number of times in these texts: {ALIKE}."
+                    )
                 run.components = components
                 yield at, columns
                 advance(len(some))

@@ -223,7 +223,7 @@ def source_tokens(
     if not gap <= tolerance(architecture.dtype, _EXACT):  # NaN too
         raise InputError(
             f"the heads of {model.name} are not the sum of weight × value over source tokens (off by {gap:.1e} of "
-            "Σ|parts|): something between the two is hooked, or rounds what it is given."
+            "Σ|parts|): something between the two is hooked, or rounds its input."
         )
     fields: dict[str, Any] = arrays | question.fields()
     return SourceTokens(
@@ -293,9 +293,9 @@ def heads_of_pass(
         factors = watch.seen[key][(junction.repeat or 1) - 1]
         if factors is None:
             raise InputError(
-                f"{model.name} ({model.provenance['architecture']}) cannot be split by source token: what the heads of "
-                f"{junction} write is not attention weight × value (as where two patterns are subtracted, values "
-                "turn with the reader, or a hook changes it)."
+                f"{model.name} ({model.provenance['architecture']}) cannot be split by source token: the output of "
+                f"the heads of {junction} is not attention weight × value (e.g. two patterns are subtracted, values "
+                "depend on the query position, or a hook changes it)."
             )
         bias = biases[key]
         bias = torch.zeros(factors.values.shape[1], factors.values.shape[3]) if bias is None else bias
@@ -355,7 +355,7 @@ class TextSources:
         gap = np.abs(values.sum(1) + bias - own).max(1) / np.maximum(size, 1e-30)
         if not (gap <= tolerance(self.model.architecture.dtype, SAME_ANSWERS)).all():  # NaN too
             raise InputError(
-                f"{self.model.name} computes other heads when its attention is computed step by step ({head.label} is "
+                f"{self.model.name} gives other head outputs if attention is computed step by step ({head.label} is "
                 f"off by {gap.max():.1e} of Σ|parts|): give one loaded with attn_implementation='eager'."
             )
         return gap

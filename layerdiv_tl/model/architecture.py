@@ -21,10 +21,10 @@ from .norm import AffineStep, Linear, Norm, gain
 
 # The reasons why a sublayer has no heads or neurons.
 WHY_WHOLE = {
-    "mixture": "it is a mixture of experts, in which every token goes to other neurons",
+    "mixture": "it is a mixture of experts, which routes each token to different neurons",
     "wrapped": "its output projection is wrapped or quantized, so its weights cannot be read",
-    "gated": "its output projection is followed by a gate of every token's own",
-    "streams": "its write enters several streams, which other maps follow, so that its parts have no map in common",
+    "gated": "its output projection is followed by a gate that differs between tokens",
+    "streams": "its output enters several streams with different maps, so that its parts have no common map",
     "hidden": "it has no output projection that this package can see",
 }
 

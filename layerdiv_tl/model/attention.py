@@ -133,7 +133,7 @@ def attention_patterns(
         read = _from_hooks if is_transformer_lens(architecture.root) else _from_outputs
         patterns = read(model, ids, mask, blocks)
         if patterns is None or any(patterns[places[component][0]] is None for component in chosen):
-            raise InputError(f"{model.name} ({model.provenance['architecture']}) does not show what its heads look at.")
+            raise InputError(f"{model.name} ({model.provenance['architecture']}) returns no attention patterns.")
         shown = torch.stack([patterns[block][head] for block, head in (places[component] for component in chosen)])
     return AttentionPatterns(
         components=tuple(chosen),
@@ -203,7 +203,7 @@ def check_same_answers(model: Model, logits: Tensor, plain: Tensor) -> None:
     gap = answer_gap(logits, plain)
     if not gap <= tolerance(model.architecture.dtype, SAME_ANSWERS):
         raise InputError(
-            f"{model.name} answers differently (by {gap:.1e} of its logits) when its attention is computed step by "
+            f"{model.name} gives other logits (off by {gap:.1e} of the largest) when its attention is computed step by "
             "step: give one loaded with attn_implementation='eager'."
         )
 

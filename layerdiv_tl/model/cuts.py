@@ -178,11 +178,11 @@ class _Latents:
         kind = "mlp" if self.place.kind == "moe" else self.place.kind
         layer, wrote = re.search(r"blocks\.(\d+)\.", hook), _WRITES.search(hook)
         if (layer and int(layer[1]) != self.place.layer) or (wrote and wrote["kind"] != kind):
-            return f"it was trained at {hook}, which is elsewhere"
+            return f"it was trained at {hook}, not at this sublayer"
         if (_WITHIN if self.reads == "write" else _BEFORE).search(hook):
             return (
-                f"it was trained at {hook}, but it must read what a sublayer writes (hook_mlp_out, hook_attn_out), or "
-                "what that is given after its norm (a transcoder)"
+                f"it was trained at {hook}, but it must read a sublayer's output (hook_mlp_out, hook_attn_out), or its "
+                "input after the norm (a transcoder)"
             )
         return ""
 
@@ -195,14 +195,14 @@ class _Latents:
                 decoded = None if self.decode is None else self.decode(latents)
         except RuntimeError as error:
             raise InputError(f"{self.what} cannot read vectors of {x.shape[1]} numbers.") from error
-        name, shape = f"what {self.what} makes of its inputs", (len(x), len(self.directions))
+        name, shape = f"latents of {self.what}", (len(x), len(self.directions))
         _check_array(name, latents, shape, finite=bool(x.isfinite().all()))
         if decoded is not None:
             linear = latents @ self.directions + (0.0 if self.bias is None else self.bias)
             off = float((decoded - linear).norm()) if decoded.shape == linear.shape else float("inf")
             if not off <= _ROUNDING.get(given.dtype, 5e-2) * float(linear.norm()):
                 raise InputError(
-                    f"what {self.what} decodes is not its latents times W_dec plus b_dec (its activations are "
+                    f"the output of {self.what} is not its latents times W_dec plus b_dec (its activations are "
                     "normalized or reshaped): fold that into its weights first."
                 )
         return latents.to(x)
@@ -245,7 +245,7 @@ class Dictionary(CustomUnit):
             return None
         point = sublayer.inputs if latents.reads == "input" else None
         if point is None and latents.reads == "input":
-            raise InputError(f"the input of {sublayer} is out of sight, so a transcoder cannot read it.")
+            raise InputError(f"the input of {sublayer} has no hook point, so a transcoder cannot read it.")
 
         def read(seen: Callable[[HookPoint], Tensor], write: Tensor) -> Tensor:
             return latents.values(write if point is None else seen(point))

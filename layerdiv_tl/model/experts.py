@@ -240,7 +240,7 @@ def mixture_in(
     if slots is None:
         return None, why
     if post is not None and "Norm" not in type(post).__name__:
-        return None, f"what it writes passes a {type(post).__name__} on the way to the stream"
+        return None, f"its output passes a {type(post).__name__} on the way to the stream"
     router = next((x for name in _ROUTERS if isinstance(x := getattr(module, name, None), nn.Module)), None)
     made = Mixture(count, slots, router, post=None if post is None else (norm(post), HookPoint(post, "in")))
     if inside:

@@ -100,7 +100,7 @@ def groups(members: Mapping[str, Any]) -> Groups:
         found[name] = labels_of(f"groups[{name!r}]", labels)
         for component in map(Component.parse, found[name]):
             if component in seen:
-                raise InputError(f"{component.label} stands twice, in {shown(seen[component])} and in {shown(name)}.")
+                raise InputError(f"{component.label} occurs twice, in {shown(seen[component])} and in {shown(name)}.")
             seen[component] = name
     if both := next((c for c in seen if c.kind in _UNITS and c.sublayer in seen), None):
         raise InputError(f"{both.label} is part of {both.sublayer.label}, which is in a group, too: name one of them.")

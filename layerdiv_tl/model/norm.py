@@ -186,7 +186,7 @@ def probe(norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device)
     if not worst <= (1e-4 if dtype in (torch.float32, torch.float64) else 3e-2):
         raise InputError(
             "a norm of this model is not a LayerNorm, an RMSNorm or an Identity "
-            f"(its answer differs by {worst:.1e}, or it holds NaN), so it cannot be decomposed."
+            f"(its output differs by {worst:.1e}, or it holds NaN), so it cannot be decomposed."
         )
     return fitted
 

@@ -210,7 +210,7 @@ def check_known(tokenizer: Any, ids: Sequence[int], text: str, name: str) -> Non
     """Raise InputError for an option or answer that a tokenizer reads as its unknown token."""
     if not knows(tokenizer, ids, text):
         raise InputError(
-            f"{name} holds what the tokenizer does not know, so that {tokenizer.unk_token} would be scored: choose "
+            f"{name} holds text that the tokenizer does not know, so {tokenizer.unk_token} would be scored: choose "
             "other words."
         )
 

@@ -70,8 +70,8 @@ class PatchedForward:
         self.model, self.architecture = model, model.architecture
         if any(isinstance(item, StreamOp) for item in self.architecture.stream_ops):
             raise InputError(
-                f"the stream of {model.name} passes norms, gates or a mixing of streams between its sublayers, and "
-                "passes that are resumed from a layer know streams that are only added to: this analysis is not for it."
+                f"the stream of {model.name} passes norms, gates or a mixing of streams between its sublayers, but "
+                "this analysis resumes passes from a layer, which only streams without these allow."
             )
         self.ids, self.mask = (x.to(self.architecture.device) for x in pad(rows))
         self.streams: list[Tensor] = []

@@ -276,9 +276,7 @@ def _load_mobilellm(place: str, settings: dict[str, Any], kwargs: dict[str, Any]
 
     for name in ("layer_sharing", "share_embedding"):
         if not isinstance(settings.get(name, False), bool):
-            raise InputError(
-                f"{place!r} says {name}: {settings[name]!r}, but true or false is all that is known of it."
-            )
+            raise InputError(f"{place!r} says {name}: {settings[name]!r}, but only true and false are supported.")
     if settings.get("share_embedding") is None and "tie_word_embeddings" not in settings:
         raise InputError(f"the config in {place!r} does not say whether it shares its embedding (share_embedding).")
     own = {name: settings[name] for name in _LLAMA if settings.get(name) is not None}
@@ -312,7 +310,7 @@ def text_side(model: Any) -> Any:
     head = model.get_output_embeddings()
     if whole is None and (head is None or base is model or getattr(config, "is_encoder_decoder", False)):
         raise InputError(f"{type(model).__name__} cannot be decomposed: it has no decoder of text with an unembedding.")
-    reason = "it answers otherwise to text"
+    reason = "its logits for text differ"
     for shell in [whole] if whole is not None else _shells(text, base, head):
         ids = torch.arange(4, 12, device=model.get_input_embeddings().weight.device)[None]
         try:

@@ -84,7 +84,7 @@ class ReconstructionError:
         )
         unknown = "it changes what its unembedding returned in a way this package does not know"
         for gap, tolerance, reason in (
-            (self.split, stream, f"{heads} rounds what it is given)"),
+            (self.split, stream, f"{heads} rounds its input)"),
             (self.stream, stream, None),
             (self.identity_gap, answer, early),
             (self.unexplained / self.size, answer, unknown),

@@ -122,7 +122,7 @@ def trace(architecture: Architecture, raw: RawCapture) -> Iterator[tuple[int, Su
             yield place, point, number
             if point is final and number + 1 < len(raw.seen[final]) and _goes_on(architecture, raw, place, count):
                 if norm.bias is not None:
-                    raise InputError("this model's stream passes a LayerNorm between rounds, whose bias no row is for.")
+                    raise InputError("this model's stream passes a LayerNorm between rounds, whose bias has no row.")
                 yield place, AffineStep((norm,), divisor=norm.statistic(raw.seen[final][number])), number
 
 
@@ -199,7 +199,7 @@ def _carry(output: SublayerOutput, path: PathToFinal, weights: Tensor | None, wi
     chain = path.chains[0]
     if len(path.chains) > 1 or any(isinstance(own, Norm) and own.gain.dim() > 1 for own in chain):
         raise InputError(
-            f"{sublayer} goes on through gates that differ from token to token, number by number, so its parts have no "
+            f"{sublayer} is followed by elementwise gates that differ between tokens, so its parts have no "
             "output map: use unit='sublayer'."
         )
     cut = replace(cut, output_map=cut.output_map.followed_by(chain))

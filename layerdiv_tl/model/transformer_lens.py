@@ -134,7 +134,7 @@ def _lost_value_bias(model: Any) -> str | None:
     if any(parameter.endswith("sinks") for parameter, _ in model.named_parameters()):
         return "needs attention that sums to one, and its sinks take a part of it"
     if getattr(getattr(getattr(model, "original_model", None), "config", None), "clip_qkv", None) is not None:
-        return "comes behind the clipping of values (clip_qkv) that they stood before"
+        return "comes after the clipping of values (clip_qkv), which they preceded"
     return None
 
 

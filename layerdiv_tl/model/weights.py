@@ -178,7 +178,7 @@ def _split(sublayer: Sublayer) -> Sublayer:
     if not any(cls.__name__ == "LoraLayer" for cls in type(layer).__mro__):
         raise InputError(
             f"adapters='component' takes LoRA apart, but {sublayer} has a {type(layer).__name__}, which changes "
-            "what its projection is given or returns: use adapters='merged'."
+            "its projection's input or output: use adapters='merged'."
         )
     if layer.disable_adapters or not set(layer.active_adapters) & set(layer.lora_A):
         return sublayer
