@@ -136,7 +136,7 @@ class Component:
 
     @property
     def sublayer(self) -> Component:
-        """The sublayer that holds this component: `L3.attn` for `L3.H5`; any other component is its own."""
+        """The sublayer that holds this component, `L3.attn` for `L3.H5`; other components return themselves."""
         if self.kind == "group" or (self.kind not in _SUBLAYERS and self.name is None):
             return self
         return Component(_SUBLAYERS.get(self.kind, self.kind), self.layer, repeat=self.repeat)

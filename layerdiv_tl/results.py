@@ -79,7 +79,7 @@ class Result:
         return load_result(cls, path)
 
     def check(self) -> None:
-        """Raise InputError where the numbers are not consistent with one another."""
+        """Raise InputError if the numbers contradict one another."""
         check_arrays(self)
 
 

@@ -1,1 +1,1 @@
-"""From a model to numbers: the direct contribution of every component to the logits."""
+"""Direct contributions of every component to the logits."""

@@ -1,4 +1,4 @@
-"""A pass as blocks of rows, the components; a contribution is the inner product of a row and a direction (Eq. 2-3).
+"""A pass as blocks of component rows; a contribution is the inner product of a row and a direction (Eq. 2-3).
 
 A pass holds what each embedding and sublayer adds to the final residual stream, z = Σ z_i. Each z_i is one row, or is
 cut into heads or neurons with values x before the output map W: z_i = scale · (Σ_part x_part W_part + b). A norm

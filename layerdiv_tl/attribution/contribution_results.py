@@ -116,7 +116,7 @@ class Contributions(Result):
 
     @property
     def shared_options(self) -> tuple[str, ...] | None:
-        """The options' texts where all examples share them, else None."""
+        """The options' texts if all examples share them, else None."""
         return self.options if isinstance(self.options[0], str) else None
 
     @property

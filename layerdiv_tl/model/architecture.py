@@ -99,7 +99,7 @@ class OutputMap:
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """Parts that are stream vectors: one in each slot, which belongs to part `index` (None: to the slot's own).
+    """Parts that are stream vectors, one in each slot; `index` gives the part of a slot (None: slot i is part i).
 
     A part without a slot at a position is zero there.
     """
@@ -319,7 +319,7 @@ class Architecture:
 
     @property
     def stream_bias(self) -> bool:
-        """True if operations on the stream add what no component wrote."""
+        """True if operations on the stream have biases, which no component wrote."""
         return any(isinstance(item, StreamOp) and item.step.bias is not None for item in self.stream_ops)
 
     @property

@@ -54,7 +54,7 @@ class SublayerOutput:
 
 @dataclass(frozen=True, eq=False)
 class Activations:
-    """One forward pass at the wanted positions, in float32 or wider, on the model's device.
+    """One forward pass at the requested positions, in float32 or wider, on the model's device.
 
     Attributes:
         sublayer_outputs, repeats: The outputs in the order in which they were added, and each one's repeat of its
@@ -215,7 +215,7 @@ def hook(point: HookPoint, do: Callable[[Any, Any, Tensor], Tensor | None], prep
 
 @contextmanager
 def watching(points: Iterable[HookPoint]) -> Iterator[dict[HookPoint, list[Any]]]:
-    """Keep what hook points show, as it is, once for every time they are passed."""
+    """Record the values of hook points unchanged, once for every time they are passed."""
     seen: dict[HookPoint, list[Any]] = {point: [] for point in points}
     with ExitStack() as stack:
         for point, values in seen.items():

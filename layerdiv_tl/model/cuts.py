@@ -45,7 +45,7 @@ _FOLDS = {
     "expected_average_only_in": "fold_activation_norm_scaling_factor",
     "covariance_whitening": "fold_activation_whitening",
 }
-# TransformerLens' places: what sublayers write, and what a unit cannot read, of the stream and within a sublayer.
+# TransformerLens' hooks: sublayers' outputs, and those on the stream and within a sublayer that a unit cannot read.
 _WRITES = re.compile(r"hook_(?P<kind>attn|mlp)_out$")
 _BEFORE = re.compile(r"hook_resid_|hook_z$|hook_mlp_in$|hook_attn_in$")
 _WITHIN = re.compile(_BEFORE.pattern + r"|mlp\.hook_(pre|post)$|ln[12]\.hook_normalized$")

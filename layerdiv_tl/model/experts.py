@@ -35,10 +35,10 @@ _ROUTERS = ("gate", "router")
 _ADD_IN_ORDER = ("grouped_mm", "batched_mm")
 
 
-# Where routed experts are read. A token goes to k of n experts: it has k slots, each with the number of an expert, its
-# gate and what it wrote. In nearly all families one module holds all experts; it is given (token, experts, gates) and
+# Reading routed experts: a token goes to k of n experts, so it has k slots, each with the index of an expert, its
+# gate and its output. In nearly all families one module holds all experts: it receives (token, experts, gates) and
 # returns the sum over the slots. Given every slot as a token of its own with a single expert, the same module returns
-# the terms of that sum, by as many operations as before: nothing is computed twice, and no family's formula is here.
+# the terms of that sum, by as many operations as before: nothing is computed twice, and no family's formula is needed.
 
 
 @dataclass(frozen=True, eq=False)

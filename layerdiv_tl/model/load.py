@@ -248,7 +248,7 @@ def _of_remote(x: Any, tokenizer: Any, remote: bool | str) -> Model:
 
 
 def _wrap(model: Any, tokenizer: Any, source: str, name: str, adapters: Adapters) -> Model:
-    name = name.encode(errors="replace").decode()  # a folder's name may be no Unicode
+    name = name.encode(errors="replace").decode()  # a folder's name may be invalid Unicode
     wrapped, whole = is_transformer_lens(model), getattr(model, "original_model", model)
     model = model if wrapped else text_side(model)
     architecture = of_transformer_lens(model) if wrapped else of_huggingface(model)

@@ -44,9 +44,9 @@ class ZeroAt:
         return output.masked_fill(self.where.to(output.device)[..., None], 0.0)
 
 
-# What replaces sublayers' outputs, by block and kind: a function of the output, in the stream's shape; None is zero. A
-# function that returns None has only looked. Two more places of an attention: "heads", what enters its output
-# projection `[row, token, head·width]`, and "post", what enters the norm after that.
+# Replacements of sublayers' outputs, by block and kind: a function of the output, in the stream's shape; None is 0. A
+# function that returns None changes nothing. An attention has two more places: "heads", the input of its output
+# projection `[row, token, head·width]`, and "post", the input of the norm after that.
 Instead = Mapping[tuple[int, str], Callable[[Float[Tensor, "row token _"]], Tensor | None] | None]
 Edit = Callable[[int, Float[Tensor, "row token d"]], Tensor] | None
 See = Callable[[int, Float[Tensor, "row token d"], Float[Tensor, "row token d"]], None] | None

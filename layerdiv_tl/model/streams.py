@@ -178,7 +178,7 @@ def _hyper_connections(parts: Structure, number: int, block: Any, sublayers: lis
         return {"mix": mix, "write_weights": post.to(dtype).double()}
 
     for sublayer, module in zip(sublayers, (block.attn_hc, block.ffn_hc), strict=True):
-        # The module returns these, and last what the sublayer reads.
+        # The module returns these, and last the sublayer's input.
         count = 2 if hasattr(module, "hc_sinkhorn_iters") else 1
         yield StreamOp(tuple(HookPoint(module, item=item) for item in range(count)), measure)
         yield sublayer
