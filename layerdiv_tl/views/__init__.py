@@ -1,1 +1,1 @@
-"""Results -> pictures and pages."""
+"""Figures and pages of results."""

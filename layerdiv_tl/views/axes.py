@@ -1,4 +1,4 @@
-"""Axes of components, layers, tokens, names and logarithms, whose ticks keep apart at 400 pixels."""
+"""Axes of components, layers, tokens, names and logarithms, whose ticks do not overlap at a width of 400 pixels."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pandas as pd
 
 from .html import quoted
 
-# Ticks of tokens, and characters of a name at a row and beneath a column.
+# Maximal number of token ticks, and of characters in the name of a row and of a column.
 _TOKENS, _ROW, _COLUMN = 20, 22, 18
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def component_axis(frame: pd.DataFrame, title: str | None = None) -> dict[str, Any]:
-    """An axis along which the components of a frame stand in its order: a tick where a layer begins."""
+    """Make an axis of a frame's components in their order, with a tick at the start of each layer."""
     starts: dict[str, int] = {}
     rows = zip(*(frame[name] for name in ("component", "kind", "layer", "repeat")), strict=True)
     for position, (label, kind, layer, repeat) in enumerate(rows):
@@ -29,54 +29,54 @@ def component_axis(frame: pd.DataFrame, title: str | None = None) -> dict[str, A
 
 
 def _apart(starts: dict[str, int], count: int) -> tuple[list[int], list[str]]:
-    """The positions and names of those ticks that keep apart: every n-th of the layers, and all that is in none."""
+    """Select ticks that do not overlap: every n-th layer, and all components outside layers."""
     layers, kept = [name for name in starts if name.startswith("L")], list[str]()
     for every in range(1, len(starts) + 1):
         wanted, kept = [name for name in starts if name not in layers or name in layers[::every]], []
         for name in wanted:
-            # A letter takes 7 pixels of some 290 that a figure of 400 has for its panel.
+            # A letter takes 7 pixels; the panel of a 400-pixel figure has about 290.
             room = (3.5 * (len(name) + len(kept[-1])) + 10) / 290 if kept else 0.0
             if not kept or (starts[name] - starts[kept[-1]]) / count >= room:
                 kept.append(name)
-        if {*wanted} - {*layers[:1]} <= {*kept}:  # the first layer may give way to the embedding
+        if {*wanted} - {*layers[:1]} <= {*kept}:  # the first layer may be dropped for the embedding
             break
     return [starts[name] for name in kept], kept
 
 
 def layer_axis(names: Sequence[str]) -> dict[str, Any]:
-    """An upright axis of layers at 0, 1, 2, …, the first at the bottom."""
+    """Make a vertical axis of layers at 0, 1, 2, …, the first at the bottom."""
     every = max(1, -(-len(names) // 16))
     axis = ticks(range(0, len(names), every), [name.rpartition(".")[0] or name for name in names[::every]])
     return axis | {"range": [-0.5, len(names) - 0.5]}
 
 
 def token_axis(tokens: Sequence[str], title: str = "token") -> dict[str, Any]:
-    """An axis of a text's tokens at 0, 1, 2, …, of which as many are written as have room."""
+    """Make an axis of a text's tokens at 0, 1, 2, …, labeling as many as fit."""
     written = range(0, len(tokens), max(1, -(-len(tokens) // _TOKENS)))
     return ticks(written, [quoted(tokens[i], 12) for i in written]) | {"tickangle": -90, "title_text": title}
 
 
 def log_axis(values: Any, room: float = 0.06) -> dict[str, Any]:
-    """A logarithmic axis of what is above 0 in `values`, with ticks at 1, 10, 100, or at 1, 2 and 5 times these.
+    """Make a logarithmic axis for the positive `values`, with ticks at 1, 10, 100, or at 1, 2 and 5 times these.
 
-    `room` is left at both ends, as a share of the range.
+    `room` is the padding at both ends, as a share of the range.
     """
     sizes = np.asarray(values, dtype=float).ravel()
     sizes = np.log10(sizes[np.isfinite(sizes) & (sizes > 0)])
     low, high = (float(sizes.min()), float(sizes.max())) if len(sizes) else (0.0, 1.0)
     low, high = (end + sign * room * max(high - low, 0.3) for end, sign in ((low, -1), (high, 1)))
-    if high - low < 0.4:  # room for one tick at least: of equal values there is no step between them
+    if high - low < 0.4:  # room for at least one tick if all values are equal
         low, high = (low + high) / 2 - 0.2, (low + high) / 2 + 0.2
     powers = range(math.floor(low), math.ceil(high) + 1)
     steps = (1, 2, 5) if high - low < 2.2 else (1,)
     at = [step * 10.0**power for power in powers for step in steps if low <= math.log10(step) + power <= high]
-    at = at[:: -(-len(at) // 7)]  # every n-th of more decades than a panel has room for
+    at = at[:: -(-len(at) // 7)]  # every n-th decade if there are too many for a panel
     texts = [f"{x:g}" if 1e-4 <= x < 1e5 else "10" + f"{math.log10(x):.0f}".translate(_SUPERSCRIPT) for x in at]
     return {"type": "log", "range": [low, high], "tickmode": "array", "tickvals": at, "ticktext": texts}
 
 
 def linear_axis(values: Any, room: float = 0.06) -> dict[str, Any]:
-    """A linear axis of the finite ones of `values`, with `room` at both ends as a share of the range."""
+    """Make a linear axis for the finite `values`, padded by `room` at both ends as a share of the range."""
     finite = np.asarray(values, dtype=float).ravel()
     finite = finite[np.isfinite(finite)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
@@ -85,13 +85,13 @@ def linear_axis(values: Any, room: float = 0.06) -> dict[str, Any]:
 
 
 def named_rows(names: Sequence[str]) -> dict[str, Any]:
-    """An axis on which names stand at 0, 1, 2, … from above, in two lines at most."""
+    """Make an axis with names at 0, 1, 2, … from the top, on at most two lines each."""
     lines = [textwrap.wrap(name, _ROW, max_lines=2, placeholder="…", break_on_hyphens=False) for name in names]
     return ticks(range(len(names)), ["\n".join(line) for line in lines]) | {"range": [len(names) - 0.5, -0.5]}
 
 
 def named_columns(names: Sequence[str], positions: Iterable[float]) -> dict[str, Any]:
-    """An axis on which names stand upright beneath `positions`; of a long one what follows its last slash."""
+    """Make an axis with vertical names below `positions`; long names are cut to the part after the last slash."""
     short = [name if len(name) <= _COLUMN else name.rsplit("/", 1)[-1] or name for name in names]
     short = [name if len(name) <= _COLUMN else name[: _COLUMN - 1] + "…" for name in short]
     level = max(map(len, short)) * len(short) <= 40
@@ -99,6 +99,6 @@ def named_columns(names: Sequence[str], positions: Iterable[float]) -> dict[str,
 
 
 def ticks(positions: Iterable[float], texts: Sequence[str]) -> dict[str, Any]:
-    """An axis with texts at some positions and no grid."""
+    """Make an axis with texts at some positions and no grid."""
     axis = {"tickmode": "array", "tickvals": list(positions), "ticktext": list(texts), "tickangle": 0}
     return axis | {"showgrid": False, "zeroline": False}

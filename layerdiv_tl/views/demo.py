@@ -1,4 +1,4 @@
-"""The finding that the demo leads with: the first of a list of logit attributions may be a counterweight."""
+"""The demo's main finding: the component with the largest logit attribution may be a counterweight."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ..tasks.task import Task
 from .explorer import Explorer, explore
 from .html import Block, chart
 
-# The reader that is shown next to the first of the list is among the first so many.
+# The reader shown next to the top component is among this many components of the list.
 LISTED = 5
 
 
 def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Block, str, Explorer]:
-    """Whether the component with the largest mean logit difference reads the examples, on the rows of a task.
+    """Test whether the component with the largest mean logit difference reads the examples, on the rows of a task.
 
-    The first half of the rows makes the list, the second half measures what ablation costs. Returns a block of the
-    sentence, the figure of roles and a link to `address`; the sentence; and the explorer that belongs at the address:
-    a row of the second half on which the component writes against the right answer, with the component selected.
+    The first half of the rows ranks components, the second half measures the cost of ablation. Returns a block (the
+    sentence, the figure of roles, a link to `address`), the sentence, and the explorer for that address: a row of the
+    second half on which the component lowers the right answer's logit, with the component selected.
     """
     task = task.resolve(model)
     half = len(task.labels) // 2
@@ -52,7 +52,7 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
 
 
 def _describe(c: Contributions, d: Decomposition, row: dict[Any, Any]) -> str:
-    """The first of the list: a reader if it is right alone more often than a guess, else by what it writes."""
+    """Describe the top component: a reader if it alone is right more often than guessing, else by its output."""
     text = (
         f"On {len(c.values)} rows, {row['component']} has the largest mean contribution to the right answer "
         f"({row['logit_difference']:+.2f} logits)"
@@ -70,7 +70,7 @@ def _describe(c: Contributions, d: Decomposition, row: dict[Any, Any]) -> str:
 
 
 def _example(model: Model, rows: Task, component: str) -> Explorer:
-    """The explorer of a row that the model gets right although the component writes against the right answer."""
+    """Explore a row that the model gets right although the component lowers the right answer's logit."""
     c = contributions(model, rows.prompts, rows.option_ids)
     every = np.arange(len(rows.labels))
     towards = c[component][every, rows.labels] - c[component].mean(1)

@@ -27,7 +27,7 @@ _DEPTH_METHODS = (
     "rows, and next to it one over components, which is wider. Half of the rows choose a plan, the other half measures "
     "it.",
 )
-# Analyses of depth: captions, of which the first sentence is the heading; further kinds of their figures.
+# Depth analyses: captions, whose first sentence is the heading, and further kinds of their figures.
 _DEPTH_CAPTIONS = {
     "residual_norms": "Norm that each attention, MLP and layer adds, relative to the stream it is added to.",
     "skip": "Change of the answer when one layer adds nothing at any token but the first.",
@@ -48,7 +48,7 @@ _DEPTH_KINDS = {
 
 
 def depth_page(depth: DepthStudy, title: str | None = None) -> Page:
-    """The depth analyses of some models as one offline page: findings, figures, claims, provenance."""
+    """Make an offline page of some models' depth analyses: findings, figures, claims, provenance."""
     several = len(depth.models) > 1
     page = begin_page(
         title or f"How {f'{len(depth.models)} models use' if several else f'{depth.models[0]} uses'} depth",
@@ -68,7 +68,7 @@ def depth_page(depth: DepthStudy, title: str | None = None) -> Page:
 
 
 def curves_by_layer(depth: DepthStudy) -> Block | None:
-    """None of analyses that have none."""
+    """Plot the curves over layers; None if no analysis has any."""
     try:
         return chart(depth.plot(), "Each point is a layer.")
     except InputError:
@@ -76,12 +76,12 @@ def curves_by_layer(depth: DepthStudy) -> Block | None:
 
 
 def analysis_names(depth: DepthStudy) -> dict[str, str]:
-    """What links call the analyses."""
+    """Return the analyses' names in links."""
     return {a.name: a.name.replace("_", " ") for a in depth.analyses}
 
 
 def depth_sections(page: Page, depth: DepthStudy, overview: bool) -> None:
-    """The figures and tables of all analyses: a section for each kind of them, which shows one at a time."""
+    """Add the figures and tables of all analyses: a section for each kind, which shows one at a time."""
     page.heading("Depth, model by model")
     if overview and (curves := curves_by_layer(depth)) is not None:
         page.block(curves)

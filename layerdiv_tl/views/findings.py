@@ -1,4 +1,4 @@
-"""Findings of a study or its depth analyses: sentences, each with its number and what to compare it with."""
+"""Findings of a study or its depth analyses: sentences, each with its number and a value to compare it with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..studies.study import Study
 from ..studies.tables import AVERAGE, QUANTITIES
 from . import style
 
-# The direct measures of `Agreement` in words.
+# Descriptions of the direct measures of `Agreement`.
 MEASURES = {
     "diversity": "raw diversity",
     "diversity_centered": "centered diversity",
@@ -35,20 +35,20 @@ MEASURES = {
 
 
 class Finding(NamedTuple):
-    """A sentence, and the name of the figure or section of a report that shows it; empty for none."""
+    """A sentence, and the name of the report's figure or section that shows it; empty for none."""
 
     text: str
     figure: str = ""
 
 
 def findings_of(study: Study | DepthStudy) -> list[str]:
-    """The sentences of a study, or of depth analyses alone."""
+    """Return the findings of a study, or of depth analyses alone, as sentences."""
     found = depth_findings(study) if isinstance(study, DepthStudy) else study_findings(study)
     return [finding.text for finding in found]
 
 
 def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[Finding]:
-    """Findings of a study, the plainest first."""
+    """Yield findings of a study, the simplest first."""
     summary, table, models = study.summary(unit), study.table(unit), study.models(unit)
     yield _accuracy(summary, models)
     with contextlib.suppress(InputError):  # no curves at this unit
@@ -145,7 +145,7 @@ def _uniform(cells: dict[str, pd.Series]) -> Finding:
 
 
 def layer_sharing_pairs(study: Study, unit: Unit) -> pd.DataFrame | None:
-    """The frame of `Study.layer_sharing`; None where there is no pair."""
+    """Return the frame of `Study.layer_sharing`; None if there is no pair."""
     try:
         return study.layer_sharing(unit)
     except InputError:
@@ -153,9 +153,9 @@ def layer_sharing_pairs(study: Study, unit: Unit) -> pd.DataFrame | None:
 
 
 def layer_sharing_findings(pairs: pd.DataFrame) -> Iterator[Finding]:
-    """A sentence for the pairs with the same number of parameters, and one for those of the same depth.
+    """Yield a sentence for the pairs with the same number of parameters, and one for those of the same depth.
 
-    They are pairs over seeds where there are any, or else all pairs.
+    It uses the pairs over seeds if there are any, otherwise all pairs.
     """
     over_seeds = pairs[pairs["interval_over"] == "seeds"]
     for matched in (PARAMETERS, DEPTH):
@@ -176,7 +176,7 @@ def layer_sharing_findings(pairs: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _ratio(rows: list[dict[Any, Any]], name: str) -> str:
-    """One pair's ratio with its interval; of several pairs the geometric mean and the range of their ratios."""
+    """Format one pair's ratio with its interval, or the geometric mean and the range of several pairs' ratios."""
     ratios = [row[f"{name}_ratio"] for row in rows]
     if len(rows) > 1:
         clear = sum(row[f"{name}_ratio_low"] > 1 or row[f"{name}_ratio_high"] < 1 for row in rows)
@@ -187,7 +187,7 @@ def _ratio(rows: list[dict[Any, Any]], name: str) -> str:
 
 
 def depth_findings(depth: DepthStudy) -> Iterator[Finding]:
-    """A sentence on each model and analysis: residual norms, agreement, plan, depth score, layer maps, effects."""
+    """Yield one sentence per model and analysis: residual norms, agreement, plan, depth score, layer maps, effects."""
     for kind, (describe, figure) in _ANALYSES.items():
         for model, result in depth.of(kind):
             if text := describe(model, result):
@@ -270,7 +270,7 @@ def _layer_maps(model: str, maps: LayerMaps) -> str:
     )
 
 
-# Kind of analysis: its sentence, and the section of a report that shows it.
+# {kind of analysis: (its sentence, the report's section that shows it)}.
 _ANALYSES: dict[type[Any], tuple[Callable[[str, Any], str], str]] = {
     ResidualNorms: (_residual_norms, "residual_norms"),
     Agreement: (_agreement, "agreement"),

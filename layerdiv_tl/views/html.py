@@ -1,4 +1,4 @@
-"""Pages of figures and tables, and pieces of HTML for a page or a notebook; all work without a network."""
+"""Pages of figures and tables, and blocks of HTML for pages and notebooks; all work without a network."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-# A column with a longer cell than this holds sentences, which wrap.
+# A column with a cell longer than this holds sentences, which wrap.
 _SENTENCE = 64
 CONFIG = {"displaylogo": False, "responsive": True}
 
 
 @dataclass(frozen=True)
 class Block:
-    """A piece of HTML; all text in it is escaped.
+    """A block of HTML; all text in it is escaped.
 
     Attributes:
-        html: What a `Page` takes in, under its own style sheet and scripts.
-        circuits: Whether circuitsvis draws a part of it.
+        html: The HTML for a `Page`, which has the style sheet and scripts.
+        circuits: True if circuitsvis draws a part of it.
     """
 
     html: str
     circuits: bool = False
 
     def __repr__(self) -> str:
-        # A notebook keeps it next to the drawing, for readers without HTML.
+        # Notebooks store it next to the HTML, for viewers without HTML.
         return f"Block({len(self.html):,} characters of HTML{', drawn by circuitsvis' if self.circuits else ''})"
 
     def _repr_html_(self) -> str:
-        """The same with all that it needs, for a notebook: 1.3 MB where circuitsvis draws, else next to nothing."""
+        """Return the HTML with its styles and scripts for a notebook: 1.3 MB with circuitsvis, else a few kB."""
         name = f"layerdiv-{uuid.uuid4().hex}"
-        # A function's own scope: a notebook's outputs share one page.
+        # A function scope, because a notebook's outputs share one page.
         bundle = (
             f"window.CircuitsVis ??= (() => {{ {circuitsvis()}; return CircuitsVis; }})();" if self.circuits else ""
         )
@@ -56,9 +56,9 @@ class Block:
 
 
 def switch(blocks: Mapping[str, Block], label: str = "") -> Block:
-    """Blocks of which the reader sees one at a time, the first at the start, chosen by their names.
+    """Show one of several named blocks at a time, initially the first.
 
-    By buttons, or from a list that is called `label` where there is one.
+    The reader chooses by buttons, or from a list if a `label` for it is given.
     """
     if len(blocks) == 1:
         return next(iter(blocks.values()))
@@ -79,9 +79,9 @@ def switch(blocks: Mapping[str, Block], label: str = "") -> Block:
 
 
 def circuits(element: str, props: Mapping[str, Any]) -> Block:
-    """An element of circuitsvis, by its name; `props` are JSON.
+    """Render an element of circuitsvis by name; `props` are JSON.
 
-    On a light ground, which blocks.css inverts on a dark page: circuitsvis mixes its colors with white.
+    circuitsvis mixes its colors with white, so the background is light, and blocks.css inverts it on a dark page.
     """
     ground = f"background: {style.LIGHT.paper}; color: {style.LIGHT.ink}; color-scheme: light"
     return Block(
@@ -92,7 +92,7 @@ def circuits(element: str, props: Mapping[str, Any]) -> Block:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str | Block]]) -> Block:
-    """A table of texts and blocks; the first column names the rows."""
+    """Make a table of texts and blocks; the first column names the rows."""
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     body = "".join(
         "<tr>" + "".join(f"<td>{c.html if isinstance(c, Block) else escape(c)}</td>" for c in row) + "</tr>"
@@ -102,7 +102,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str | Block]]) -> Block:
 
 
 def marks(pairs: Sequence[tuple[str, float]]) -> Block:
-    """Names and signed numbers in a row that wraps, each name in a frame, so that tokens can be distinguished."""
+    """List names and signed numbers in a wrapping row, with a frame around each name to delimit tokens."""
     return Block(
         " ".join(
             f"<span class=ld-mark><b>{escape(name)}</b> {'−' if value < 0 else '+'}{style.number(abs(value))}</span>"
@@ -112,9 +112,9 @@ def marks(pairs: Sequence[tuple[str, float]]) -> Block:
 
 
 def inert(token: str) -> str:
-    """A token for circuitsvis, which writes it as HTML in one place and as text in another: the same in both.
+    """Neutralize markup in a token for circuitsvis, which renders it as HTML in one place and as text in another.
 
-    An invisible word joiner after `<` and `&` keeps them from beginning anything.
+    An invisible word joiner after `<` and `&` prevents tags and entities.
 
     >>> inert("<b>&lt;").replace("\\u2060", "|")
     '<|b>&|lt;'
@@ -123,7 +123,7 @@ def inert(token: str) -> str:
 
 
 def visible(token: str) -> str:
-    """A token with its line breaks visible, and the empty one too.
+    """Make line breaks and the empty token visible.
 
     >>> visible(" a\\n"), visible("")
     (' a⏎\\n', '∅')
@@ -132,7 +132,7 @@ def visible(token: str) -> str:
 
 
 def quoted(token: str, most: int = 24) -> str:
-    """A token inside a line of text: its spaces and line breaks visible, cut to a length.
+    """Format a token for a line of text, with visible spaces and line breaks, cut to a length.
 
     >>> quoted(" a\\n"), quoted("=" * 80, most=4)
     ('␣a⏎', '===…')
@@ -142,12 +142,12 @@ def quoted(token: str, most: int = 24) -> str:
 
 
 def script_json(value: Any) -> str:
-    """JSON inside a script element, which no text in it can end."""
+    """Encode JSON for a script element, so that no text in it can end the element."""
     return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
 
 
 def page_head(title: str, css: str) -> str:
-    """The beginning of a page: its head is still open."""
+    """Return the beginning of a page, up to inside its head element."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -157,9 +157,9 @@ def page_head(title: str, css: str) -> str:
 
 @cache
 def circuitsvis() -> str:
-    """The script of circuitsvis that is installed. Nothing of it is imported: that would load torch.
+    """Read the script of the installed circuitsvis without importing it, which would load torch.
 
-    Raises InputError where circuitsvis is not installed, or no longer holds the script.
+    Raises InputError if circuitsvis is not installed or does not contain the script.
     """
     from importlib.metadata import PackageNotFoundError, distribution
 
@@ -174,18 +174,18 @@ def circuitsvis() -> str:
 
 @cache
 def read(name: str) -> str:
-    """A script, style sheet or other text of this folder."""
+    """Read a script, style sheet or other text file of this folder."""
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
 def captioned(block: Block, caption: str, kind: str = "") -> Block:
-    """A figure of a page: a block and what stands below it."""
+    """Make a figure of a page: a block with a caption below it."""
     below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     return Block(f"<figure{f' class={kind}' if kind else ''}>{block.html}{below}</figure>", block.circuits)
 
 
 def chart(figure: go.Figure, caption: str) -> Block:
-    """An interactive figure, for a `Page`, which has plotly.js and the colors of all figures once."""
+    """Make an interactive figure for a `Page`, which holds plotly.js and the colors once for all figures."""
     import plotly.graph_objects as go
 
     # "</" inside a script would end it, whatever a token or a model's name holds.
@@ -196,10 +196,10 @@ def chart(figure: go.Figure, caption: str) -> Block:
 
 
 def frame_table(frame: pd.DataFrame, caption: str, marked: str | None = None) -> Block:
-    """A small table, for a `Page`; the first column names the rows, numbers are right-aligned, sentences wrap, and what
-    follows a cell's first line stands below it in small print.
+    """Make a small table for a `Page`. The first column names the rows, numbers are right-aligned, sentences wrap, and
+    all but the first line of a cell is in small print.
 
-    The column `marked` has a mark for each of its first lines (a verdict, say); page.css has their colors.
+    In the column `marked`, the first line (e.g. a verdict) is a mark, colored by page.css.
     """
     texts = {column: [str(cell) for cell in frame[column]] for column in frame}
     prose = {column for column, cells in texts.items() if max(map(len, cells), default=0) > _SENTENCE}
@@ -214,7 +214,7 @@ def frame_table(frame: pd.DataFrame, caption: str, marked: str | None = None) ->
 
 @dataclass
 class Page:
-    """A page that grows block by block; all text is escaped. `contents`: links to the sections stand beside them.
+    """A page built block by block; all text is escaped. `contents` adds links to the sections at the side.
 
     >>> page = Page("A <title>")
     >>> page.text("1 < 2")
@@ -230,63 +230,63 @@ class Page:
     circuits: bool = False
 
     def heading(self, text: str) -> None:
-        """A section begins."""
+        """Begin a section."""
         self.sections.append(text)
         self.blocks.append(f'</section><section id="section-{len(self.sections)}"><h2>{escape(text)}</h2>')
 
     def subheading(self, text: str) -> None:
-        """A part of a section begins."""
+        """Begin a subsection."""
         self.blocks.append(f"<h3>{escape(text)}</h3>")
 
     def text(self, text: str, kind: Literal["plain", "small", "note"] = "plain") -> None:
-        """A paragraph, in small print, or as a note that must not be overlooked."""
+        """Add a paragraph, optionally in small print or as a prominent note."""
         self.blocks.append(f"<p class={kind}>{escape(text)}</p>")
 
     def code(self, text: str) -> None:
-        """A command or a script, as it is."""
+        """Add a command or a script verbatim."""
         self.blocks.append(f"<pre tabindex=0>{escape(text)}</pre>")
 
     def list(self, items: Sequence[str], links: Sequence[tuple[str, str]] = ()) -> None:
-        """Sentences one below the other; `links` are the name and the title of the block that shows each, or empty."""
+        """Add a list of sentences; `links` are the name and title of the block that shows each, or empty."""
         ends = [f' <a href="#{name}">{escape(title)}</a>' if name else "" for name, title in links]
         rows = zip(items, ends or [""] * len(items), strict=True)
         self.blocks.append("<ul>" + "".join(f"<li>{escape(item)}{end}</li>" for item, end in rows) + "</ul>")
 
     def terms(self, terms: Mapping[str, str]) -> None:
-        """Words and what they mean."""
+        """Add terms with their definitions."""
         rows = "".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in terms.items())
         self.blocks.append(f"<dl class=terms>{rows}</dl>")
 
     def table(self, frame: pd.DataFrame, caption: str, marked: str | None = None) -> None:
-        """A `frame_table`."""
+        """Add a `frame_table`."""
         self.block(frame_table(frame, caption, marked))
 
     def figure(self, figure: go.Figure, caption: str) -> None:
-        """A `chart`."""
+        """Add a `chart`."""
         self.block(chart(figure, caption))
 
     def block(self, block: Block, caption: str = "", name: str = "") -> None:
-        """Any other piece, such as colored tokens; circuitsvis is put into the page once. Links go to its `name`."""
+        """Add any other block, e.g. colored tokens; circuitsvis is included once. Links refer to its `name`."""
         self.circuits |= block.circuits
         shown = captioned(block, caption).html if caption else block.html
         self.blocks.append(f'<div id="{name}">{shown}</div>' if name else shown)
 
     @contextlib.contextmanager
     def within(self, kind: str) -> Iterator[None]:
-        """What is added inside stands in one box; page.css has the `kind`s."""
+        """Put everything added inside into one box; page.css defines the `kind`s."""
         self.blocks.append(f"<div class={kind}>")
         yield
         self.blocks.append("</div>")
 
     @contextlib.contextmanager
     def folded(self, line: str) -> Iterator[None]:
-        """What is added inside is folded away below a line, until a reader opens it."""
+        """Fold everything added inside below a line that the reader can open."""
         self.blocks.append(f"<details><summary>{escape(line)}</summary>")
         yield
         self.blocks.append("</details>")
 
     def html(self) -> str:
-        """The whole page."""
+        """Return the whole page."""
         from plotly.offline import get_plotlyjs
 
         css = style.css_variables(scales=True) + read("page.css") + read("blocks.css")
@@ -304,12 +304,12 @@ class Page:
         )
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page; a reader sees the whole file or the old one. Raises OSError."""
+        """Write the page atomically. Raises OSError."""
         return write_text(file_path("path", path), self.html())
 
 
 def _cell(text: str, prose: bool, marked: bool) -> str:
-    """A cell of a table; what follows its first line stands below it in small print."""
+    """Make a cell of a table; all but its first line is in small print."""
     kind = " class=prose" if prose else ""
     first, _, more = text.partition("\n")
     mark = f' data-mark="{escape(first)}"' if marked else ""

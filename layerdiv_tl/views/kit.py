@@ -1,7 +1,7 @@
 """Bars, marks, lines and heat maps of a frame.
 
-A figure is columns of a frame: `component kind module layer index repeat`, then values with their `_low` and `_high`;
-units stand in `attrs["units"]`.
+A figure's frame has the columns `component kind module layer index repeat`, then values with their `_low` and `_high`;
+`attrs["units"]` has the units.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ STREAM = "component, in stream order"
 ZERO = "zero baseline"
 # A reference line, not data.
 DOTTED = {"dash": "dot", "width": 1.5}
-# Above this many bars the whiskers are a gray smear, and whiskers this many times the tallest bar would make the bars
-# small: the intervals are in the hover only.
+# Above this many bars whiskers blur, and whiskers longer than this multiple of the tallest bar would shrink the bars:
+# intervals are then only in the hover.
 _MOST_WHISKERS, _WIDEST = 150, 2
 _MANY = 1000
 
 
 def hover(frame: pd.DataFrame, columns: Iterable[str] | Mapping[str, str], *more: Iterable[str]) -> np.ndarray:
-    """One text for each row: its component, then name, value, unit and interval of every column; then more lines.
+    """Make a hover text per row: its component, then name, value, unit and interval of every column; then more lines.
 
-    `columns` may be a mapping from what a column is called in the text to the column.
+    `columns` may be a mapping from names in the text to columns.
     """
     texts = list(frame["component"].astype(str))
     named = columns if isinstance(columns, Mapping) else {column.replace("_", " "): column for column in columns}
@@ -43,7 +43,7 @@ def hover(frame: pd.DataFrame, columns: Iterable[str] | Mapping[str, str], *more
 
 
 def hovers(rows: Sequence[str], columns: Sequence[str], values: np.ndarray, unit: str) -> np.ndarray:
-    """A text for each cell of a map: row, column, and the value with its unit."""
+    """Make a hover text per cell of a map: row, column, and the value with its unit."""
     return np.array(
         [
             [f"{row}\n{column}\n{style.number(v)} {unit}" for column, v in zip(columns, line, strict=True)]
@@ -58,20 +58,20 @@ def _ends(frame: pd.DataFrame, column: str, end: str) -> np.ndarray:
 
 
 def whiskers(frame: pd.DataFrame, column: str, **options: Any) -> dict[str, Any]:
-    """Error bars from a column to its `_low` and `_high`, in plotly's asymmetric form."""
+    """Make error bars from a column to its `_low` and `_high`, in plotly's asymmetric form."""
     value, low, high = (_ends(frame, column, end) for end in ("", "_low", "_high"))
     spread = {"type": "data", "array": np.maximum(high - value, 0), "arrayminus": np.maximum(value - low, 0)}
     return spread | {"thickness": 1, "width": 0, "color": style.NEUTRAL} | options
 
 
 def intervals(frame: pd.DataFrame, what: str = "Whiskers") -> str:
-    """A sentence on what the whiskers of a figure are, or why it has none, from `attrs["intervals"]`."""
+    """Explain a figure's whiskers, or why it has none, in a sentence from `attrs["intervals"]`."""
     note = str(frame.attrs.get("intervals", ""))
     return f"{what}: {note}." if note[:1].isdigit() else f"{note[:1].upper()}{note[1:]}." if note else ""
 
 
 def modules(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
-    """Each module in order of appearance, and the positions of its rows."""
+    """Yield each module in order of appearance, with the positions of its rows."""
     column = frame["module"].to_numpy(dtype=object)
     for module in dict.fromkeys(column):
         yield module, np.flatnonzero(column == module)
@@ -88,10 +88,10 @@ def trace(
     name: str | None = None,
     **look: Any,
 ) -> Any:
-    """Marks, bars, bars `across`, or a line with marks, at two columns of a frame, or at arrays for either.
+    """Draw marks, bars, bars `across`, or a line with marks, at two columns of a frame, or at arrays for either.
 
-    Columns that have intervals have error bars, and a hover if no `texts` are given. A trace without a name is left out
-    of the legend.
+    Columns with intervals get error bars, and a hover if no `texts` are given. Traces without a name are not in the
+    legend.
     """
     sides = {"x": x, "y": y}
     columns = [side for side in sides.values() if isinstance(side, str)]
@@ -106,12 +106,12 @@ def trace(
         return go.Bar(orientation="h" if shape == "across" else None, marker=marker, **(drawn | {"width": 0.8} | look))
     line = {"color": color, "width": 1.8, "dash": look.pop("dash", "solid")}
     drawn |= {"mode": "lines+markers", "line": line} if shape == "line" else {"mode": "markers"}
-    draw = go.Scattergl if len(frame) > _MANY else go.Scatter  # SVG is slow to pan and zoom
+    draw = go.Scattergl if len(frame) > _MANY else go.Scatter  # SVG pans and zooms slowly
     return draw(marker={"size": 5 if shape == "line" else 8} | marker, **(drawn | look))
 
 
 def by_module(frame: pd.DataFrame, x: Any, y: Any, texts: Any = None, **look: Any) -> list[Any]:
-    """A `trace` for each module in its color and with its name; arrays have a value for each row of the frame."""
+    """Draw a `trace` per module in its color and with its name; arrays have one value per row of the frame."""
     texts = hover(frame, [side for side in (x, y) if isinstance(side, str)]) if texts is None else texts
     traces = []
     for module, at in modules(frame):
@@ -131,7 +131,7 @@ def _rows(value: Any, at: np.ndarray) -> Any:
 def bars(
     frame: pd.DataFrame, column: str, texts: Any = None, *, base: float = 0.0, places: Any = None, **look: Any
 ) -> list[go.Bar]:
-    """A bar for each row in its module's color, from `base` to the value of a column, with its interval."""
+    """Draw a bar per row in its module's color, from `base` to the value of a column, with its interval."""
     value, low, high = (_ends(frame, column, end) for end in ("", "_low", "_high"))
     height, places = value - base, np.arange(len(frame)) if places is None else places
     tallest, widest = (np.nanmax(sizes, initial=0.0) for sizes in (np.abs(height), high - low))
@@ -143,14 +143,14 @@ def bars(
 
 
 def line(x: Any, y: Any, color: str = style.NEUTRAL, *, dash: str = "solid", **look: Any) -> go.Scatter:
-    """A line without marks or hover; without a name it is left out of the legend."""
+    """Draw a line without marks or hover; without a name it is not in the legend."""
     drawn = {"line": {"color": color, "width": 1.8, "dash": dash}, "mode": "lines", "hoverinfo": "skip"}
     named = {"legendgroup": look.get("name")} if look.get("name") else {"showlegend": False}
     return go.Scatter(x=x, y=y, **(drawn | named | look))
 
 
 def band(x: Any, low: Any, high: Any, color: str = style.NEUTRAL, **look: Any) -> go.Scatter:
-    """The ground between two lines, there and back."""
+    """Fill the area between two lines."""
     x, low, high = (np.asarray(values, dtype=float) for values in (x, low, high))
     drawn = {"mode": "lines", "line": {"width": 0}, "fill": "toself", "fillcolor": style.faint(color)}
     hidden = {"hoverinfo": "skip"} | ({} if look.get("name") else {"showlegend": False})
@@ -158,9 +158,9 @@ def band(x: Any, low: Any, high: Any, color: str = style.NEUTRAL, **look: Any) -
 
 
 def heat(z: Any, texts: Any, unit: str, limit: float | None = None, *, signed: bool = False, **look: Any) -> go.Heatmap:
-    """A heat map on whole numbers, colored to ±limit if `signed`, otherwise from 0; None is `robust_limit`.
+    """Draw a heat map on integer positions, colored to ±limit if `signed`, else from 0; None is `robust_limit`.
 
-    Its color scale is the template's, so that a page can exchange light and dark.
+    Its color scale is the template's, so that a page can switch between light and dark.
     """
     limit = robust_limit(z) if limit is None else limit
     drawn = {"x": np.arange(np.shape(z)[1]), "y": np.arange(np.shape(z)[0]), "hoverongaps": False}
@@ -171,34 +171,34 @@ def heat(z: Any, texts: Any, unit: str, limit: float | None = None, *, signed: b
 
 
 def robust_limit(z: Any, quantile: float = 0.99) -> float:
-    """A quantile of the absolute finite values, so that one cell does not hide the others; 1 where all are 0."""
+    """Return a quantile of the finite absolute values, so that one cell does not hide the others; 1 if all are 0."""
     sizes = np.abs(np.asarray(z, dtype=float))
     finite = sizes[np.isfinite(sizes)]
     return (float(np.quantile(finite, quantile)) if finite.size else 0.0) or 1.0
 
 
 def top(sizes: Any, count: int) -> np.ndarray:
-    """The positions of the largest absolute values, in ascending order."""
+    """Return the positions of the largest absolute values, in ascending order."""
     sizes = np.nan_to_num(np.abs(np.asarray(sizes, dtype=float)))
     return np.sort(np.argsort(-sizes, kind="stable")[:count])
 
 
 def largest(frame: pd.DataFrame, column: str, count: int) -> tuple[pd.DataFrame, str]:
-    """The rows with the largest absolute values, in their order, and a sentence if others are left out."""
+    """Select the rows with the largest absolute values, in order, and return a sentence if others are left out."""
     kept = frame.iloc[top(frame[column], count)]
     left_out = f"The {len(kept):,} of {len(frame):,} components with the largest {column.replace('_', ', ')}."
     return kept, left_out if len(kept) < len(frame) else ""
 
 
 def grid(shape: Sequence[int], at: tuple[Any, ...], values: Any, texts: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Values and texts as tables of a shape, at some cells; the others are empty."""
+    """Place values and texts in the given cells of tables of a shape; other cells are empty."""
     z, told = np.full(shape, np.nan), np.full(shape, "", dtype=object)
     z[at], told[at] = values, texts
     return z, told
 
 
 def most(frame: pd.DataFrame, column: str, sign: int = 0) -> Any:
-    """The row with the largest value of a column times `sign`; for 0 the one with the largest absolute value.
+    """Return the row with the largest value of a column times `sign`, or with the largest absolute value for 0.
 
     Raises InputError for a frame without rows.
     """
@@ -209,7 +209,7 @@ def most(frame: pd.DataFrame, column: str, sign: int = 0) -> Any:
 
 
 def head_table(frame: pd.DataFrame, values: Any, texts: Any) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
-    """Values and texts of attention heads as tables `[layer, head]`: the layers' names, both tables, each row's layer.
+    """Arrange values and texts of heads by `[layer, head]`: the layers' names, both tables, each row's layer.
 
     The last is −1 for components in layers without heads, and outside of layers.
     """
@@ -233,10 +233,10 @@ def component_bars(
     plot: int = 190,
     **look: Any,
 ) -> go.Figure:
-    """A panel of bars for each {column: heading}, one bar per component in stream order, in its module's color.
+    """Draw a panel of bars per {column: heading}, one bar per component in stream order, in its module's color.
 
-    Whiskers are the intervals, dashes the `_median` where the frame has one. `zero` are the levels of a component that
-    writes nothing, from which the bars of a column begin. Columns on a `logarithmic` axis are marks.
+    Whiskers are the intervals, dashes the `_median` if the frame has one. `zero` has the zero baselines from which a
+    column's bars begin. Columns on a `logarithmic` axis are drawn as marks.
     """
     zero, logarithmic, contents, places = zero or {}, set(logarithmic), [], np.arange(len(frame))
     for column in columns:
@@ -274,15 +274,15 @@ def extreme_names(
     apart: tuple[float, float] = (0.3, 0.05),
     guide: float = np.nan,
 ) -> go.Scatter:
-    """Names of the marks that are largest by some `sizes`, at most so many, none on another's name.
+    """Label the marks with the largest `sizes`, at most `most`, without overlaps.
 
-    `ends` are the axes, with their ranges; without `sizes` the first are farthest up, right and left. Two names are
-    `apart` across or up, as shares of the panel; none crosses the upright line at `guide`.
+    `ends` are the axes, with their ranges; without `sizes`, the marks farthest up, right and left come first. Two names
+    are `apart` across or up, as shares of the panel; none crosses the vertical line at `guide`.
     """
     shares = np.full((len(x), 2), np.nan)
     for side, (values, axis) in enumerate(zip((x, y), ends, strict=True)):
         low, high = axis["range"]
-        with np.errstate(divide="ignore", invalid="ignore"):  # a zero is left of any axis of logarithms
+        with np.errstate(divide="ignore", invalid="ignore"):  # zeros lie off a logarithmic axis
             shares[:, side] = ((np.log10(values) if axis.get("type") == "log" else values) - low) / (high - low)
     shares, (low, high) = np.nan_to_num(shares, nan=-1.0, neginf=-1.0), ends[0]["range"]
     at = ((np.log10(guide) if ends[0].get("type") == "log" else guide) - low) / (high - low)

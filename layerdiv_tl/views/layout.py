@@ -1,6 +1,6 @@
-"""Panels of a figure, its title, buttons and legend, and the room that each takes; here all text is escaped.
+"""Layout of a figure's panels, title, buttons and legend; all text is escaped here.
 
-Figures write plain text, in which "\\n" begins a line. `finish` alone escapes it, so that no name of a model or token
+Figures contain plain text with "\\n" for line breaks. Only `finish` escapes it, so that no name of a model or token
 becomes markup.
 """
 
@@ -18,9 +18,9 @@ from plotly.subplots import make_subplots
 
 from . import style
 
-# Characters that fit 400 pixels: of a title's line, of the text below it, of a button, of a row of buttons.
+# Characters that fit 400 pixels: in a title's line, in the text below it, on a button, in a row of buttons.
 _TITLE, _LINE, _BUTTON, _ROW = 40, 58, 30, 40
-# What holds text in a trace.
+# Fields of a trace that hold text.
 _TEXTS = ("name", "legendgroup", "text", "hovertext", "x", "y", "customdata")
 
 
@@ -35,11 +35,11 @@ def panels(
     across: float = 0.03,
     **options: Any,
 ) -> go.Figure:
-    """Lay out panels row by row, each with its traces; the first trace of a legend group stands in the legend.
+    """Lay out panels row by row, each with its traces; the legend shows the first trace of each legend group.
 
-    `units` are the y titles of the rows; `x_title` stands below the lowest panel of each column. `gap` and `across` are
-    the space below a panel, as a share of its height, and between columns, as a share of the figure. Other options
-    are those of `make_subplots`.
+    `units` are the y titles of the rows; `x_title` is below the lowest panel of each column. `gap` is the space below a
+    panel as a share of its height, `across` the space between columns as a share of the figure. Other options are
+    those of `make_subplots`.
     """
     rows = -(-len(contents) // columns)
     shared = {"shared_xaxes": columns == 1 or "all", "shared_yaxes": columns > 1 and "all"}
@@ -56,13 +56,13 @@ def panels(
     for row, unit in enumerate(units, start=1):
         figure.update_yaxes(title_text=unit, row=row, col=1)
     if x_title is not None:
-        for number in range(max(0, len(contents) - columns), len(contents)):  # panels that have none below them
+        for number in range(max(0, len(contents) - columns), len(contents)):  # panels with no panel below
             figure.update_xaxes(title_text=x_title, **cell(number, columns))
     return figure
 
 
 def cell(number: int, columns: int = 1) -> dict[str, int]:
-    """Row and column of a panel."""
+    """Return the row and column of a panel."""
     return {"row": number // columns + 1, "col": number % columns + 1}
 
 
@@ -77,10 +77,10 @@ def finish(
     y: str | Mapping[str, Any] = "",
     **layout: Any,
 ) -> go.Figure:
-    """Give a figure its title, its axes and its room, and escape all its text.
+    """Set a figure's title, axes, margins and height, and escape all its text.
 
-    `plot` is the height of the panels in pixels, `below` what tick labels need beneath them beyond one line; `x` and
-    `y` are all panels' axes, or only the title. The rest is plotly's layout.
+    `plot` is the height of the panels in pixels, `below` the extra pixels for tick labels longer than one line; `x`
+    and `y` are the axes of all panels, or only their title. Other options are plotly's layout.
     """
     figure.update_layout(title={"text": title, "subtitle": {"text": " ".join(subtitle.split())}}, **layout)
     for update, axis in ((figure.update_xaxes, x), (figure.update_yaxes, y)):
@@ -92,10 +92,10 @@ def finish(
 
 
 def _room(figure: go.Figure, plot: int, below: int) -> go.Figure:
-    """Set margins and height by the lines of the title and the legend, and by whether there are buttons."""
+    """Set margins and height from the lines of the title and the legend and the presence of buttons."""
     names = [trace.name for trace in figure.data if trace.name and trace.showlegend is not False]
     names += [shape.name for shape in figure.layout.shapes if shape.name and shape.showlegend]
-    # Every name takes its letters and a mark; a row of a figure of 400 pixels has room for some 50 letters.
+    # Each legend entry is a name and a mark; a row of a 400-pixel figure fits about 50 letters.
     names = list(dict.fromkeys(names))
     legend = sum(len(name) + 7 for name in names) // 50 + 1 if len(names) > 1 else 0
     title, subtitle = (figure.layout.title.text or ""), (figure.layout.title.subtitle.text or "")
@@ -137,7 +137,7 @@ def _has_text(value: Any) -> bool:
 
 
 def _markup(value: Any, bold: bool = False) -> Any:
-    """Text in plotly's markup; in lists of any depth; numbers as they are."""
+    """Convert text, also in nested lists, to plotly's markup; numbers stay unchanged."""
     if isinstance(value, str):
         first, *more = html.escape(value, quote=False).split("\n")
         return "<br>".join([f"<b>{first}</b>" if bold else first, *more])
@@ -147,13 +147,13 @@ def _markup(value: Any, bold: bool = False) -> Any:
 
 
 def _wrapped(text: str | None, width: int) -> str:
-    """Text in lines that fit, escaped."""
+    """Wrap and escape text."""
     lines = [line for part in (text or "").split("\n") for line in textwrap.wrap(part, width, break_on_hyphens=False)]
     return str(_markup("\n".join(lines)))
 
 
 def retitle(figure: go.Figure, title: str | None = None, remark: str = "") -> go.Figure:
-    """Exchange the title of a finished figure, and add a sentence below it, also where its buttons exchange that."""
+    """Replace a finished figure's title and add a sentence below it, also in the layouts of its buttons."""
     if title:
         figure.layout.title.text = _wrapped(title, _TITLE)
     if remark:
@@ -167,9 +167,9 @@ def retitle(figure: go.Figure, title: str | None = None, remark: str = "") -> go
 
 
 def choose(views: Mapping[str, go.Figure], shown: str, **look: Any) -> go.Figure:
-    """One of several finished figures, with a button for each, which puts in place whatever differs.
+    """Combine finished figures into one, with a button for each that updates whatever differs.
 
-    The figures have the same traces in the same order. Buttons that have no room side by side are a menu; options are
+    The figures need the same traces in the same order. Buttons that do not fit side by side become a menu; options are
     those of plotly's `updatemenu`. A single figure has no button.
     """
     figure = go.Figure(views[shown])
@@ -210,12 +210,12 @@ def choose(views: Mapping[str, go.Figure], shown: str, **look: Any) -> go.Figure
 
 
 def _frameless(layout: dict[str, Any]) -> dict[str, Any]:
-    """A layout without what all views share: the template, the buttons and the size."""
+    """Return a layout without the template, the buttons and the size, which all views share."""
     return {name: value for name, value in layout.items() if name not in ("template", "updatemenus", "meta")}
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of nested dicts and lists of dicts with its path, as plotly writes it: `shapes[0].y0`."""
+    """Yield every value of nested dicts and lists of dicts with its path in plotly's notation: `shapes[0].y0`."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from _leaves(inner, f"{path}.{name}" if path else name)
@@ -235,5 +235,5 @@ def _plain(value: Any) -> Any:
 
 
 def clipped(text: str, width: int = 24) -> str:
-    """A name of a model or task, cut where it would push the figure aside."""
+    """Shorten the name of a model or task that would displace the figure."""
     return text if len(text) <= width else text[: width - 1] + "…"

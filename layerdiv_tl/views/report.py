@@ -1,4 +1,4 @@
-"""Parts that the pages of studies and of depth analyses share: the first screen, claims, methods."""
+"""Parts shared by the pages of studies and of depth analyses: the first screen, claims, methods."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def begin_page(
     main: tuple[Block | None, str],
     names: Mapping[str, str],
 ) -> Page:
-    """The first screen: what it is about, what failed, a few findings that link to their figures, by what these are
-    called, and the main figure; other findings are folded away.
+    """Begin a page with its subject, failures, main figure and a few findings, which link to figures by `names`;
+    other findings are folded away.
     """
     page = Page(title, contents=True)
     page.text(about)
@@ -47,7 +47,7 @@ def _list(page: Page, findings: Sequence[Finding], names: Mapping[str, str]) -> 
 
 
 def add_claims(page: Page, claims: pd.DataFrame) -> None:
-    """The verdicts; claims that this study cannot test are one line, folded away."""
+    """Add the verdicts; claims that this study cannot test are listed in one folded line."""
     untested = claims["verdict"] == "not tested"
     if not untested.all():
         page.table(tables.claims_table(claims[~untested]), "Estimates with 95 % intervals below.", marked="verdict")
@@ -58,7 +58,7 @@ def add_claims(page: Page, claims: pd.DataFrame) -> None:
 
 @contextlib.contextmanager
 def methods_section(page: Page, texts: Iterable[str], reading: Mapping[str, str] | None = None) -> Iterator[None]:
-    """What terms mean and the methods, folded away; then, from inside, where the numbers come from, folded away too."""
+    """Add definitions and methods, folded away, then the provenance added inside the block, folded away too."""
     page.heading("Methods and sources")
     if reading:
         with page.folded("How to read raw, centered, net"):
@@ -71,5 +71,5 @@ def methods_section(page: Page, texts: Iterable[str], reading: Mapping[str, str]
 
 
 def count(n: int, noun: str) -> str:
-    """A number with its noun: "1 model", "2 models"."""
+    """Format a number with its noun: "1 model", "2 models"."""
     return f"{n} {noun}{'s' * (n != 1)}"

@@ -1,4 +1,4 @@
-"""A study as one page that can be sent to someone: findings, figures, one table, claims, components, methods."""
+"""A study as one shareable page: findings, figures, one table, claims, components, methods."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .findings import depth_findings, layer_sharing_pairs, study_findings
 from .html import Block, Page, chart, frame_table, switch
 from .report import add_claims, begin_page, count, methods_section
 
-# Cells whose components a page has room for, and how many models' where there are more; models that a map on the first
-# screen has room for.
+# Maximal number of cells whose components a page shows, number of models shown if there are more, and maximal number
+# of models in a map on the first screen.
 MOST_CELLS, BEST, MOST_MODELS = 48, 5, 12
 _LIBRARIES = ("layerdiv_tl", "torch", "transformers", "transformer_lens")
-# Figures of a whole study: the text of their links, and captions; the first that there is opens the report.
+# Figures of a whole study: link texts and captions; the first available figure opens the report.
 _FIGURES: dict[Any, tuple[str, str]] = {
     "table": (
         "by model and task",
@@ -102,10 +102,10 @@ _METHODS = (
 
 
 def study_page(study: Study, title: str | None = None, opening: Block | None = None) -> Page:
-    """The report of a study: what it shows, figures, one table, claims, components, methods; one offline page.
+    """Make the offline report of a study: findings, figures, one table, claims, components, methods.
 
-    Component figures need the stored contributions (the folder the study was run in); without them that section says
-    what is left out. `opening` stands on the first screen in place of the study's main figure.
+    Component figures need the stored contributions (the folder in which the study was run); without them that section
+    lists what is left out. `opening` replaces the study's main figure on the first screen.
     """
     measured = set(study.metrics["unit"])
     units: list[Unit] = [unit for unit in get_args(Unit) if unit in measured]
@@ -168,7 +168,7 @@ def study_page(study: Study, title: str | None = None, opening: Block | None = N
 
 
 def command_of(study: Study) -> str | None:
-    """A command line that measures the same again; None where none does: models or tasks from Python's memory."""
+    """Return a command line that repeats the study; None if models or tasks came from Python's memory."""
     asked = [cell["asked"] for cell in study.cells]
     sources = dict.fromkeys(str(cell["provenance"]["source"]) for cell in study.cells)
     names = {key: dict.fromkeys(cell["settings"][key] for cell in study.cells) for key in ("task", "unit", "dtype")}
@@ -184,7 +184,7 @@ def command_of(study: Study) -> str | None:
 
 
 def _figures(study: Study, unit: Unit) -> tuple[dict[str, Block], list[str]]:
-    """The figures of a whole study by kind, the one that opens the report first; why others are left out."""
+    """Draw the figures of a whole study by kind, the opening one first; also return why others are left out."""
     figures, lacking = {}, []
     one = study.metrics["model"].nunique() == 1
     for kind, (name, caption) in _FIGURES.items():
@@ -201,7 +201,7 @@ def _figures(study: Study, unit: Unit) -> tuple[dict[str, Block], list[str]]:
 
 
 def _by_depth(study: Study, unit: Unit) -> Block:
-    """The prefix ensembles of one model's tasks, in their own units."""
+    """Draw the prefix ensembles of one model's tasks, not standardized."""
     charts = {}
     for settings in (cell["settings"] for cell in study.cells if cell["settings"]["unit"] == unit):
         shard = study.contributions(settings["model"], settings["task"], unit)
@@ -215,7 +215,7 @@ def _by_depth(study: Study, unit: Unit) -> Block:
 
 
 def _claims_over_seeds(page: Page, study: Study, unit: Unit) -> None:
-    """Claims 1-8 once more, where the zoo's models have shapes in common that were trained from several seeds."""
+    """Add claims 1-8 over training seeds, if the zoo's models share shapes trained from several seeds."""
     try:
         claims = study.claims(unit, seeds=trained.seeds(study.models(unit)["model"]))
     except InputError:
@@ -230,13 +230,13 @@ def _claims_over_seeds(page: Page, study: Study, unit: Unit) -> None:
         "this one keeps the shapes, makes each estimate once for every training seed, and asks what the same shapes "
         f"would show if they were trained again. Here it is {over}."
     )
-    # Claims about depth have no seeds, and stand above.
+    # Claims about depth have no seeds and are listed above.
     shown = tables.claims_table(claims[claims["number"] <= 8]).drop(columns="p")
     page.table(shown, "Means over seeds with 95 % intervals below.", marked="verdict")
 
 
 def _information(page: Page, study: Study) -> None:
-    """Information-theoretic diversity, where it was computed."""
+    """Add the information-theoretic diversity, if it was computed."""
     frame = stored_information(study.cells)
     if frame is None:
         return
@@ -268,7 +268,7 @@ def _information(page: Page, study: Study) -> None:
 
 
 def _layer_sharing(page: Page, study: Study, unit: Unit) -> None:
-    """Pairs over seeds, and those of single models below them; these alone where no pair has seeds."""
+    """Add the pairs over seeds, if any, and below them the pairs of single models."""
     frame = layer_sharing_pairs(study, unit)
     if frame is None:
         return
@@ -288,9 +288,9 @@ def _layer_sharing(page: Page, study: Study, unit: Unit) -> None:
 
 
 def _components(page: Page, study: Study) -> None:
-    """The bars of every cell, one at a time."""
+    """Add the bars of every cell, shown one at a time."""
     lacking: list[str] = []
-    # Neurons are thousands of bars in every cell.
+    # Neurons would be thousands of bars per cell.
     cells = [cell["settings"] for cell in study.cells if cell["settings"]["unit"] != "neuron"]
     models = list(dict.fromkeys(settings["model"] for settings in cells))
     if len(cells) > MOST_CELLS and len(models) > BEST:

@@ -1,4 +1,4 @@
-"""Colors, fonts and number formats of figures and pages, each in this one place."""
+"""Colors, fonts and number formats of all figures and pages."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-# System fonts only: a page must look the same without a network.
+# System fonts only, so that a page looks the same without a network.
 FONT = "'Noto Sans', 'Segoe UI', 'Helvetica Neue', Helvetica, Arial, sans-serif"
 
 
 @dataclass(frozen=True)
 class Theme:
-    """What differs between light, dark, and what reads on both: everything but the colors that carry meaning."""
+    """Colors without meaning of their own, which differ between the light, the dark and the neutral theme."""
 
     ink: str
     muted: str
@@ -47,8 +47,8 @@ DARK = Theme(
     sequential=[(0.0, "#1b1f27"), (0.25, "#1d4663"), (0.5, "#2f7fb3"), (0.75, "#7db3d5"), (1.0, "#e3f1fa")],
     diverging=[(0.0, "#cdb7ea"), (0.25, "#7c55ad"), (0.5, "#1b1f27"), (0.75, "#a67d14"), (1.0, "#f2d583")],
 )
-# Reads on either ground, which shows through: a notebook's theme is not known when a figure is made. Gray has as much
-# contrast to white as to the dark grounds of JupyterLab and VS Code.
+# Readable on any background, for notebooks, whose theme is unknown when a figure is made. Gray has equal contrast to
+# white and to the dark backgrounds of JupyterLab and VS Code.
 BOTH = Theme(
     ink="#767f8c",
     muted="#767f8c",
@@ -81,7 +81,7 @@ _MODULES = {
 }
 MODULE = {module: color for module, (color, _) in _MODULES.items()}
 MODULE_NAME = {module: name for module, (_, name) in _MODULES.items()}
-# Terms along depth; the centered one, which softmax sees, is a lighter shade.
+# Terms along depth; centered terms have a lighter shade.
 TERM = {
     "accuracy": "#5d6b9e",
     "mse": "#8a6242",
@@ -93,27 +93,27 @@ TERM = {
     "entropy": "#b08a00",
 }
 CLEAR = "rgba(0,0,0,0)"
-# What a page marks as confirmed; as refuted, or not to be overlooked.
+# Marks for confirmed, and for refuted or prominent notes.
 GOOD, BAD = "#009e73", "#d55e00"
-# What carries no meaning of its own (whiskers, guides): seen on light and on dark ground.
+# Elements without meaning of their own (whiskers, guides), visible on light and dark backgrounds.
 NEUTRAL = "#8a8f98"
-# For distinct things that are not modules (tasks, models): neither modules' colors nor those of signs.
+# For tasks and models: neither modules' colors nor those of signs.
 SERIES = ("#5d6b9e", "#c2417c", "#2595a8", "#b08a00", "#7f9c2f", "#8a6242", "#e58fb4", "#a77bb5")
 
 
-# Below this p something is drawn as found: a full bar, a line at a change point.
+# Below this p, results are drawn as significant: a full bar, a line at a change point.
 SIGNIFICANT = 0.05
 
-# A legend below the axes: above them, it would run into the buttons on a narrow screen.
+# The legend is below the axes: above them, it would overlap the buttons on a narrow screen.
 LEGEND_BELOW = {"yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "xanchor": "left"}
 
 
 def template(theme: Theme = LIGHT) -> go.layout.Template:
-    """The plotly template of every figure here.
+    """Make the plotly template of all figures.
 
-    Figures leave colors that differ between light and dark to it (text, grids, lines, color scales), so that a page can
-    exchange it; in a notebook, whose theme no figure can know, they have the one that reads on `BOTH`. A heat map says
-    `autocolorscale=True`, with zmin = −zmax where zero divides.
+    It holds the colors that differ between light and dark (text, grids, lines, color scales), so that a page can switch
+    it. In a notebook, whose theme is unknown, figures use the template for `BOTH`. Heat maps set `autocolorscale=True`,
+    with zmin = −zmax for diverging scales.
     """
     small = {"size": 12, "color": theme.muted}
     bar = {"title": {"font": small}, "tickfont": small, "exponentformat": "power"}
@@ -127,7 +127,7 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
         "title": {"font": {"size": 13, "color": theme.muted}, "standoff": 10},
         "tickfont": small,
         "automargin": True,
-        # "200µ logits²" reads as another unit.
+        # "200µ logits²" would look like another unit.
         "exponentformat": "power",
     }
     return go.layout.Template(
@@ -139,7 +139,7 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
                 "x": 0,
                 "xref": "container",
                 "xanchor": "left",
-                # A fixed distance from the upper edge, so that buttons find their room in a figure of any height.
+                # A fixed distance from the upper edge, so that buttons fit in a figure of any height.
                 "y": 1,
                 "yanchor": "top",
                 "pad": {"l": 16, "t": 16},
@@ -163,13 +163,13 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
                 "bordercolor": theme.zero,
             },
             "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"},
-            # plotly paints the active button nearly white whatever one says, so buttons are light in the dark too.
+            # plotly always paints the active button nearly white, so buttons are light in the dark theme too.
             "updatemenudefaults": {
                 "font": {"size": 12, "color": LIGHT.ink},
                 "bgcolor": LIGHT.paper if theme is LIGHT else LIGHT.grid,
                 "bordercolor": theme.grid,
             },
-            # plotly 7 draws a button that uploads the chart to its makers' cloud; a figure of ours sends nothing.
+            # plotly 7 adds a button that uploads the chart to its makers' cloud; our figures send nothing.
             "modebar": {
                 "remove": ["sendChartToCloud", "select2d", "lasso2d"],
                 "bgcolor": CLEAR,
@@ -182,11 +182,11 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
 
 
 def css_variables(scope: str = ":root", scales: bool = False) -> str:
-    """The same colors and font for a style sheet, light or dark as the reader's system is.
+    """Return the colors and font as CSS variables, light or dark like the reader's system.
 
     Args:
-        scope: A selector; one inside a notebook follows the notebook's own light or dark.
-        scales: Also the colors of modules, and the stops of the color scales (`--seq-0` … `--div-4`).
+        scope: A selector; inside a notebook it follows the notebook's theme.
+        scales: Include the colors of modules and the stops of the color scales (`--seq-0` … `--div-4`).
     """
     light, dark = (_variables(theme, scales) for theme in (LIGHT, DARK))
     rules = [f"{scope} {{ color-scheme: light dark; --font: {FONT}; }}", f"{scope} {{{light} }}"]
@@ -208,12 +208,12 @@ def _variables(theme: Theme, scales: bool) -> str:
 
 
 def number(x: float) -> str:
-    """Three significant digits, as in all tables and hovers."""
+    """Format a number with three significant digits, as in all tables and hovers."""
     return f"{x:.3g}"
 
 
 def interval(low: float, high: float, form: str = ".3g", none: str = "(no interval)") -> str:
-    """The ends of an interval in brackets; `none` where there is no interval.
+    """Format an interval in brackets; `none` if there is no interval.
 
     >>> interval(0.1, 0.25), interval(float("nan"), float("nan"))
     ('[0.1, 0.25]', '(no interval)')
@@ -222,7 +222,7 @@ def interval(low: float, high: float, form: str = ".3g", none: str = "(no interv
 
 
 def measured(value: float, low: float = math.nan, high: float = math.nan, *, unit: str = "") -> str:
-    """A number with its unit and, where there is one, its 95 % interval, for hovers.
+    """Format a number with its unit and, if there is one, its 95 % interval, for hovers.
 
     >>> measured(0.12345, 0.1, 0.15, unit="nats")
     '0.123 nats\\n95 % [0.1, 0.15]'
@@ -232,7 +232,7 @@ def measured(value: float, low: float = math.nan, high: float = math.nan, *, uni
 
 
 def faint(color: str, share: float = 0.22) -> str:
-    """A color `#rrggbb` one sees through, for bands and grounds, in the light and in the dark.
+    """Make a color `#rrggbb` transparent, for bands and backgrounds in the light and the dark theme.
 
     >>> faint("#0072b2")
     'rgba(0, 114, 178, 0.22)'

@@ -1,4 +1,4 @@
-"""The tables of reports, as text, and the frames of a study as CSV files next to its page."""
+"""Tables of reports as text, and frames of a study as CSV files next to its page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from . import style
 from .findings import MEASURES
 from .html import Page
 
-# Ratios of `Study.layer_sharing`, columns of `DropPlan.frame`: their headings.
+# Headings of the ratios of `Study.layer_sharing` and of the columns of `DropPlan.frame`.
 _RATIOS = {
     "diversity": "diversity, raw",
     "diversity_centered": "diversity, centered",
@@ -33,7 +33,7 @@ _RATIOS = {
     "diversity_logit_centered": "|L|² × diversity, centered",
 }
 _PLANS = {"loss": "loss", "loss_growth": "growth of the loss", "accuracy": "accuracy"}
-# Heading: the field of the records of `Study.cells` and of `Analysis.about` that stands below it.
+# {heading: field of the records of `Study.cells` and of `Analysis.about`}.
 _SOURCES = {
     **{"task": "settings.task", "options": "settings.options", "rows from": "source", "license": "license"},
     **{"dropped": "dropped", "template": "settings.template"},
@@ -47,13 +47,13 @@ _ANALYSES = {
     **{"model": "model", "analysis": "analysis", "dataset": "dataset", "weights": "settings.weights"},
     **{"dtype": "settings.dtype", "layerdiv_tl": "versions.layerdiv_tl", "seconds": "seconds", "finished": "finished"},
 }
-# Of the largest direct effect, and of one's own: less is not called compensation.
+# Shares of the largest direct effect and of the component's own, below which a change is not called compensation.
 _NOTICED = 0.05
 EFFECTS_CAPTION = "The largest total effects, and the later component that compensates most."
 
 
 def estimate(row: Mapping[Any, Any], name: str, low: str = "", high: str = "", form: str = ".3g") -> str:
-    """A column of a row, with the ends of its interval on the line below; – where there is no number.
+    """Format a column of a row with its interval on the line below; – if there is no number.
 
     >>> estimate({"net": 1.0, "net_low": 0.5, "net_high": 1.5}, "net")
     '1\\n[0.5, 1.5]'
@@ -65,17 +65,17 @@ def estimate(row: Mapping[Any, Any], name: str, low: str = "", high: str = "", f
 
 
 def register_model(row: Mapping[Any, Any]) -> str:
-    """A claim's number, the claim, and the variant of it where it has several."""
+    """Format a claim's number and text, with its variant if it has several."""
     return f"{row['number']}. {row['claim']}" + (f" ({row['variant']})" if row["variant"] else "")
 
 
 def verdict_of(row: Mapping[Any, Any], separator: str = " ") -> str:
-    """A claim's verdict, and what it is about: 8 models are more than 8 tasks of one model."""
+    """Format a claim's verdict with its population, e.g. 8 models or 8 tasks of one model."""
     return row["verdict"] + (f"{separator}for {row['population']}" if row["verdict"] != "not tested" else "")
 
 
 def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
-    """The claims: one row each, the verdict next to its rationale."""
+    """Make the table of claims, one row each, with the verdict next to its rationale."""
     return pd.DataFrame(
         {
             "claim": f"{register_model(row)}\n{row['rationale']}",
@@ -89,7 +89,7 @@ def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
 
 
 def layer_sharing_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Models that reuse layers and their baselines (`Study.layer_sharing`): a row for each pair."""
+    """Make the table of models that reuse layers and their baselines (`Study.layer_sharing`), one row per pair."""
     return pd.DataFrame(
         {
             "reuses layers": f"{row['model']}\nagainst {row['baseline']}",
@@ -103,7 +103,7 @@ def layer_sharing_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def model_table(study: Study, unit: Unit) -> pd.DataFrame:
-    """The models of a study (Table 4): parameters, members, dtype."""
+    """Make the table of a study's models (Table 4): parameters, members, dtype."""
     frame = study.models(unit)
     frame["parameters"] = [f"{n:,}" for n in frame["parameters"]]
     frame["reuses"] = ["yes" if reuses else "no" for reuses in frame["reuses"]]
@@ -111,7 +111,7 @@ def model_table(study: Study, unit: Unit) -> pd.DataFrame:
 
 
 def quantity_table(study: Study, units: Sequence[Unit], quantity: str) -> pd.DataFrame:
-    """One quantity of `Study.table` at all units, a row per model, with the baselines it is compared with."""
+    """Make the table of one quantity of `Study.table` at all units, one row per model, with its baselines."""
     frames = []
     for unit in units:
         frame = pd.DataFrame(study.table(unit, intervals=True)[quantity]).replace({"nan": "–", "": "–"})
@@ -129,7 +129,7 @@ def quantity_table(study: Study, units: Sequence[Unit], quantity: str) -> pd.Dat
 
 
 def source_table(study: Study) -> pd.DataFrame:
-    """A row for every task and place its rows came from."""
+    """Make the table of tasks and the sources of their rows."""
     frame = _provenance(study.cells, _SOURCES)
     frame["options"] = [_in_words(options) for options in frame["options"]]
     frame["template"] = [" ".join(template.split()) for template in frame["template"]]
@@ -137,25 +137,25 @@ def source_table(study: Study) -> pd.DataFrame:
 
 
 def _in_words(options: Sequence[str] | Sequence[Sequence[str]]) -> str:
-    """A task's options: those that its prompts share, or how many each prompt has of its own."""
+    """Describe a task's options: the shared ones, or the number of each prompt's own."""
     if isinstance(options[0], str):
         return ", ".join(str(option).strip() for option in options)
     return f"{len(options[0])} of each prompt's own"
 
 
 def analysis_table(depth: DepthStudy) -> pd.DataFrame:
-    """A row for every depth analysis: on what, with what, when."""
+    """Make the table of depth analyses: model, dataset, settings, date."""
     frame = _provenance([a.about for a in depth.analyses], _ANALYSES)
     return frame.assign(analysis=frame["analysis"].str.replace("_", " "))
 
 
 def cell_table(study: Study) -> pd.DataFrame:
-    """A row for every cell of a study: model, task, unit, and what they were measured with."""
+    """Make the table of a study's cells: model, task, unit, and the software used."""
     return _provenance(study.cells, _CELLS)
 
 
 def _provenance(records: Sequence[Mapping[str, Any]], fields: Mapping[str, str]) -> pd.DataFrame:
-    """Fields of nested records (`settings.model`) under their headings; hashes and times are shortened."""
+    """Arrange fields of nested records (`settings.model`) under headings, with shortened hashes and times."""
     frame = pd.json_normalize([dict(record) for record in records], max_level=1)
     frame = frame[list(fields.values())].set_axis(list(fields), axis=1)
     for name in frame.columns.intersection(["prompts", "weights"]):
@@ -166,7 +166,7 @@ def _provenance(records: Sequence[Mapping[str, Any]], fields: Mapping[str, str])
 
 
 def agreement_table(agreement: Agreement) -> pd.DataFrame:
-    """Spearman's ρ of every direct measure with the loss that removal costs, over all sublayers."""
+    """Make the table of Spearman's ρ between every direct measure and the ablation loss, over all sublayers."""
     table = agreement.correlations().query("effect == 'loss' and kind == 'all'")
     return pd.DataFrame(
         {
@@ -179,7 +179,7 @@ def agreement_table(agreement: Agreement) -> pd.DataFrame:
 
 
 def plan_table(plan: DropPlan) -> pd.DataFrame:
-    """Loss and accuracy without the components that each plan drops."""
+    """Make the table of loss and accuracy without the components that each plan drops."""
     return pd.DataFrame(
         {"plan": row["plan"], "dropped": row["dropped"]}
         | {heading: estimate(row, name) for name, heading in _PLANS.items()}
@@ -188,7 +188,7 @@ def plan_table(plan: DropPlan) -> pd.DataFrame:
 
 
 def effects_table(effects: Effects, count: int = 12) -> pd.DataFrame:
-    """The components with the largest total effects, and for each the later one that compensates most for it."""
+    """Make the table of the largest total effects, each with the later component that compensates most for it."""
     frame, unit, single = effects.frame(), effects.measured_in, "direct" in effects.effects
     order = np.argsort(-frame["total"].abs().to_numpy(), kind="stable")[:count]
     is_clear = intervals.estimate(effects.effect("direct" if single else "total")).excludes_zero
@@ -202,7 +202,7 @@ def effects_table(effects: Effects, count: int = 12) -> pd.DataFrame:
             rows.append(cells)
             continue
         change = effects.compensation(row["component"]).iloc[:-1].set_index("component")["compensation"]
-        # A direct effect that is not clear of zero leaves nothing to compensate for.
+        # A direct effect whose interval contains zero has nothing to compensate for.
         share = -change / row["direct"] if clear[row["component"]] and len(change) else change[:0]
         noticed = len(share) > 0 and share.max() >= _NOTICED
         cells["most compensated by"] = f"{share.idxmax()} ({share.max():.0%})" if noticed else ""
@@ -211,9 +211,9 @@ def effects_table(effects: Effects, count: int = 12) -> pd.DataFrame:
 
 
 def write_csv(frame: pd.DataFrame, path: Path | str) -> None:
-    """Write a frame as CSV, with an apostrophe before a text that a spreadsheet would run as a formula.
+    """Write a frame as CSV, with an apostrophe before texts that a spreadsheet would run as formulas.
 
-    Texts of models and of data may begin with =, +, - or @; numbers stay as they are.
+    Texts of models and data may begin with =, +, - or @; numbers stay unchanged.
     """
 
     def safe(value: Any) -> Any:
@@ -231,7 +231,7 @@ def write_study_frames(study: Study, folder: Path) -> None:
 
 
 def write_depth_frames(study: DepthStudy, folder: Path) -> None:
-    """Write a CSV file for every analysis, and for plans the components and the lists of layers to drop."""
+    """Write a CSV file per analysis, and for plans also the components and lists of layers to drop."""
     for a in study.analyses:
         path = folder / "depth" / safe_name(a.model) / safe_name(f"{a.name}-{a.dataset}")
         write_csv(a.result.frame(), f"{path}.csv")
@@ -242,7 +242,7 @@ def write_depth_frames(study: DepthStudy, folder: Path) -> None:
 
 
 def write_effects(effects: Effects, folder: Path) -> Path:
-    """The frames of effects as CSV files in a folder, and a page of their table and figures, which is returned."""
+    """Write the frames of effects as CSV files and a page of their table and figures; return the page."""
     write_csv(effects.frame(), folder / "effects.csv")
     if "direct" in effects.effects:
         write_csv(effects.backups(), folder / "backups.csv")
@@ -254,7 +254,7 @@ def write_effects(effects: Effects, folder: Path) -> Path:
 
 
 def write_comparison(comparison: Comparison | TextComparison, path: Path) -> Path:
-    """The figure of a comparison as a page. Raises InputError for a file that cannot be written."""
+    """Write the figure of a comparison as a page. Raises InputError for a file that cannot be written."""
     page = Page(f"What changes from {comparison.a.model} to {comparison.b.model}")
     page.figure(comparison.plot(), "")
     return write_page(page, path)

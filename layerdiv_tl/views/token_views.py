@@ -1,6 +1,6 @@
-"""A text token by token: colored by a profile's numbers, attention patterns, promoted tokens, headline numbers.
+"""Views of a text's tokens: colors by a profile's numbers, attention patterns, promoted tokens, headline numbers.
 
-Every view is a `Block`: the last line of a notebook's cell, or `page.block(block, caption)`.
+Every view is a `Block`, shown by the last line of a notebook's cell or by `page.block(block, caption)`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .explorer.measure import LONGEST
 from .html import Block, circuits, inert, marks, quoted, switch, table
 
 Metric = Literal["loss", "bias", "diversity", "net", "target_logit"]
-# Ends of the color scales of circuitsvis, which puts white between them: those of the maps.
+# Ends of the maps' color scales, for circuitsvis, which puts white between them.
 _LOW, _HIGH = style.LIGHT.diverging[0][1], style.LIGHT.diverging[-1][1]
 _ALONE = style.LIGHT.sequential[-1][1]
-# Heads whose patterns are drawn side by side, and tokens: circuitsvis draws a square for every pair.
+# Maximal numbers of heads and tokens of attention patterns: circuitsvis draws a square for every pair.
 MOST_HEADS = 12
 MOST_TOKENS = 64
 _MAKE_PROFILE = "make one with layerdiv_tl.profile(model, text)"
@@ -42,17 +42,17 @@ def colored_tokens(
     components: str | Component | Iterable[str | Component] | None = None,
     part: Part = "centered",
 ) -> Block:
-    """A text whose tokens are colored by the numbers of their own prediction; buttons choose which number.
+    """Color the tokens of a text by the numbers of their own prediction; buttons choose the number.
 
-    A token is predicted one position before: the first of a text has no color. Colors end at the 98th percentile, so
-    that one token does not hide the others; the value is in the hover.
+    A token is predicted one position earlier, so the first has no color. Colors end at the 98th percentile, so that one
+    token does not hide the others; the value is in the hover.
 
     Args:
-        metrics: "loss": the model's own, in nats; "bias", "diversity", "net"; "target_logit": what is added to the
-            logit of the token, in logits.
-        components: Labels or components, a button for each; or None: the mean over all, so that net is the ensemble's
-            error (Theorem 1), and the sum for "target_logit".
-        part: The half of a squared profile: "raw", "centered" or "shift". A profile in nats has none.
+        metrics: "loss" (the model's, in nats), "bias", "diversity", "net", or "target_logit" (the contribution to the
+            token's logit, in logits).
+        components: Labels or components, a button for each. None shows the mean over all components, whose net is the
+            ensemble's error (Theorem 1), or the sum for "target_logit".
+        part: The gauge of a squared profile: "raw", "centered" or "shift". A profile in nats has none.
 
     Raises InputError for metrics, components and parts that do not exist.
 
@@ -88,7 +88,7 @@ def colored_tokens(
 
 
 def _strip(profile: Profile, values: Float[np.ndarray, " position"]) -> Block:
-    """A text colored by one number a position; the prediction at the end of a text is of no token in it."""
+    """Color a text by one number per position; the prediction at its end belongs to no token."""
     begins = np.append(True, profile.documents[1:] != profile.documents[:-1])
     own = np.where(begins, np.nan, np.roll(values, 1))
     finite = np.abs(own[np.isfinite(own)])
@@ -109,7 +109,7 @@ def _strip(profile: Profile, values: Float[np.ndarray, " position"]) -> Block:
 
 
 def attention_heads(patterns: AttentionPatterns) -> Block:
-    """Attention patterns of heads, drawn by circuitsvis: small maps to choose from, and one large.
+    """Show attention patterns of heads with circuitsvis: small maps to choose from, and a large one.
 
     Raises InputError for more than 12 heads or 64 tokens, for which circuitsvis takes many seconds.
     """
@@ -142,10 +142,10 @@ def promoted_tokens(
     position: int = -1,
     k: int = 6,
 ) -> Block:
-    """What components promote and suppress at a position of a profile: `Profile.top_tokens` as a table.
+    """Show the tokens that components promote and suppress at a position: `Profile.top_tokens` as a table.
 
-    Numbers are logits beyond the component's mean over the vocabulary, which no softmax sees. Raises InputError as
-    `Profile.top_tokens` does.
+    Numbers are logits minus the component's mean over the vocabulary, which softmax cannot see. Raises InputError like
+    `Profile.top_tokens`.
     """
     instance("profile", profile, Profile, _MAKE_PROFILE)
     rows: list[list[str | Block]] = []
@@ -157,7 +157,7 @@ def promoted_tokens(
 
 
 def profile_and_explorer(model: Model, text: str | list[int], unit: Unit) -> tuple[SquaredProfile, Explorer]:
-    """The profile of a whole text at a unit, and an explorer of as much of its beginning as a page shows."""
+    """Profile a whole text at a unit, and explore as much of its beginning as a page can show."""
     (ids,) = encode(model, text, any_length=True)
     explorer = explore(model, ids[: min(LONGEST, model.context or LONGEST)])
     shown = explorer.texts[0]
@@ -169,11 +169,11 @@ def profile_and_explorer(model: Model, text: str | list[int], unit: Unit) -> tup
 
 
 def profile_summary(profile: SquaredProfile) -> dict[str, float]:
-    """The headline numbers of a text: means over its tokens (and components), gaps and counts.
+    """Compute the headline numbers of a text: means over its tokens (and components), gaps and counts.
 
-    `loss` in nats; `bias`, `diversity`, `net` and their `_centered` and `_shift` in squared logits, with net = the
-    ensemble's squared error (Theorem 1), to `theorem_gap`; `shift_share`: of raw diversity. Raises InputError for a
-    text of one token, which has nothing to predict.
+    `loss` is in nats; `bias`, `diversity`, `net` and their `_centered` and `_shift` are in squared logits. Net equals
+    the ensemble's squared error (Theorem 1) up to `theorem_gap`. `shift_share` is the shift's share of raw diversity.
+    Raises InputError for a text of one token, which has nothing to predict.
     """
     known = np.isfinite(profile.losses)
     if not known.any():
@@ -194,11 +194,11 @@ def profile_summary(profile: SquaredProfile) -> dict[str, float]:
 
 
 def hardest_tokens(profile: SquaredProfile, count: int = 6, k: int = 4) -> list[dict[str, Any]]:
-    """The worst predictions, and the components that raised and lowered the logit of the right token most.
+    """Find the worst predictions, and the components that raised and lowered the right token's logit most.
 
-    Each is `{position, token, next_token, loss, raised, lowered}`: the position, as everywhere, is that of the token
-    after which the next one is predicted; `raised` and `lowered` are (component, logits beyond its mean over the
-    vocabulary), largest first, of the right sign only.
+    Each is `{position, token, next_token, loss, raised, lowered}`. The position is that of `token`, after which
+    `next_token` is predicted. `raised` and `lowered` list (component, logits minus its mean over the vocabulary) of
+    that sign, largest first.
     """
     known = np.flatnonzero(np.isfinite(profile.losses))
     rows = []
@@ -220,7 +220,7 @@ def hardest_tokens(profile: SquaredProfile, count: int = 6, k: int = 4) -> list[
 
 
 def profile_record(profile: SquaredProfile) -> dict[str, Any]:
-    """All numbers of a text that `layerdiv profile --json` prints, as JSON's own types."""
+    """Return all numbers that `layerdiv profile --json` prints for a text, as JSON types."""
     means = profile.by_component()
     means = means[[name for name in means if not str(name).endswith(("_low", "_high"))]]
     return {

@@ -1,12 +1,12 @@
 """Small models that need no download, as `load_model("zoo/…")`.
 
     ld.zoo.models()                trained ones: depth, width, sharing, experts, parameters, accuracy at each task
-    ld.zoo.seeds(names)            which of them differ in their training seed only: for `study.claims(seeds=…)`
-    ld.zoo.NAMES, ld.zoo.TASKS     all of those and what they were trained on, as `run_study` takes them
-    ld.zoo.planted("copied")       weights written by hand, whose every measure is known in closed form
-    ld.zoo.PLANTED                 their names, and what each shows
+    ld.zoo.seeds(names)            shapes and training seeds of these models, for `study.claims(seeds=…)`
+    ld.zoo.NAMES, ld.zoo.TASKS     all trained models and their training tasks, as inputs of `run_study`
+    ld.zoo.planted("copied")       handwritten weights whose measures are all known in closed form
+    ld.zoo.PLANTED                 names of the planted models, with what each demonstrates
 
-`MODEL_CARD.md` says how the trained ones were made; `tests/training` in the repository makes them again.
+`MODEL_CARD.md` describes the training; `tests/training` in the repository reproduces it.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def source(name: str) -> Any:
-    """What `load_model("zoo/name")` loads. Raises InputError for a name that is not in the zoo."""
+    """Return the source that `load_model("zoo/name")` loads. Raises InputError for a name that is not in the zoo."""
     if isinstance(name, str) and name.startswith("zoo/planted-"):
         return load_planted(name)
     return registry.load(name)

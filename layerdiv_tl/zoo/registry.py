@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 PREFIX = "zoo/"
 FOLDER = Path(__file__).parent / "models"
 HOPS = (1, 2, 3, 4)
-ACTIVE = 2  # of a mixture's experts, for every token
-# k_hop's default is two hops, and its tasks go by their full names.
+ACTIVE = 2  # experts per token in a mixture
+# k_hop defaults to two hops, so its tasks are listed by their full names.
 TASKS = (
     *("synthetic/k_hop" if hops == 2 else f"synthetic/k_hop:hops={hops}" for hops in HOPS),
     *("synthetic/recall", "synthetic/modular:largest=19"),
@@ -32,10 +32,10 @@ class ZooModel:
     """One shape and training seed of the zoo, shipped or not.
 
     Attributes:
-        depth, shared: Blocks that run in a pass. With `shared` there are half as many, and each runs twice in a row.
-        width, seed: Of the residual stream (MLPs are twice, heads half as wide); of the initial weights and of the
-            training rows.
-        experts: In place of each MLP so many of the same size, of which every token goes through two; 0 for an MLP.
+        depth, shared: Number of blocks run in a pass. With `shared`, half as many blocks each run twice in a row.
+        width, seed: Width of the residual stream (MLPs are twice, heads half as wide); seed of the initial weights and
+            the training rows.
+        experts: Number of experts that replace each MLP, each of its size, two per token; 0 for an MLP.
 
     >>> ZooModel(8, shared=True).name, ZooModel(4, width=96).name, ZooModel(2, seed=1).name
     ('zoo/d8-shared', 'zoo/w96-d4', 'zoo/d2-seed1')
@@ -51,19 +51,19 @@ class ZooModel:
 
     @property
     def short(self) -> str:
-        """The name of its folder."""
+        """The folder's name."""
         wide = f"w{self.width}-" if self.width != ZooModel.width else ""
         shape = "moe" if self.experts else f"d{self.depth}"
         return f"{wide}{shape}{'-shared' * self.shared}{f'-seed{self.seed}' * bool(self.seed)}"
 
     @property
     def name(self) -> str:
-        """What `load_model` takes."""
+        """The name for `load_model`."""
         return PREFIX + self.short
 
     @property
     def folder(self) -> Path:
-        """Where it lies in this package."""
+        """The model's folder in this package."""
         return FOLDER / self.short
 
     @property
@@ -83,7 +83,7 @@ NAMES = tuple(model.name for model in SHIPPED)
 
 
 def find_model(name: str, among: tuple[ZooModel, ...] = MODELS) -> ZooModel:
-    """The model of a name, with or without `zoo/`. Raises InputError for a name that is not on the list.
+    """Find the model of a name, with or without `zoo/`. Raises InputError for a name that is not on the list.
 
     >>> find_model("zoo/d4").members
     9
@@ -96,9 +96,9 @@ def find_model(name: str, among: tuple[ZooModel, ...] = MODELS) -> ZooModel:
 
 
 def seeds(names: str | Iterable[str] = NAMES) -> dict[str, tuple[str, int]]:
-    """{name: (shape, seed)} of the zoo's models among these names, as `Study.claims` takes it.
+    """Return {name: (shape, seed)} of the zoo's models among these names, for `Study.claims`.
 
-    Models of one shape differ in their training seed only. Raises InputError for what is not a list of names.
+    Models of one shape differ only in their training seed. Raises InputError for anything but a list of names.
 
     >>> seeds(["zoo/d4", "zoo/d4-seed1", "zoo/d8-shared", "gpt2"])
     {'zoo/d4': ('d4', 0), 'zoo/d4-seed1': ('d4', 1), 'zoo/d8-shared': ('d8-shared', 0)}
@@ -110,7 +110,7 @@ def seeds(names: str | Iterable[str] = NAMES) -> dict[str, tuple[str, int]]:
 
 
 def load(name: str) -> Loadable:
-    """A model that comes with the package, in float32, and its tokenizer."""
+    """Load a model that comes with the package, in float32, and its tokenizer."""
     from ..model.load import Loadable, load_model
 
     model = find_model(name, SHIPPED)
@@ -121,18 +121,17 @@ def load(name: str) -> Loadable:
 
 
 def training_log(model: ZooModel, folder: Path = FOLDER) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """(settings, evaluations in order) of a model's training log."""
+    """Read (settings, evaluations in order) from a model's training log."""
     lines = (folder / "logs" / f"{model.short}.jsonl").read_text(encoding="utf-8").splitlines()
     settings, *evaluations = map(json.loads, lines)
     return settings, evaluations
 
 
 def models() -> pd.DataFrame:
-    """One row per model that comes with the package, with its accuracy at each task after training.
+    """List the models that come with the package, one per row, with their accuracy on each task after training.
 
-    `experts` is how many each layer has in place of an MLP, 0 for an MLP; `parameters` counts shared blocks once, and
-    all experts; `members` is |L|; `attrs["rows"]` is how many rows of each task measured
-    the accuracy.
+    `experts` is the number of experts per layer, 0 for an MLP. `parameters` counts shared blocks once, and all
+    experts. `members` is |L|. `attrs["rows"]` is the number of rows per task behind the accuracy.
 
     >>> frame = models()
     >>> frame.loc[frame["name"] == "zoo/d4", ["depth", "width", "shared", "members"]].values.tolist()

@@ -1,4 +1,4 @@
-"""The explorer: one text, one linked view of it, as one offline page and as a widget in a notebook."""
+"""The explorer: linked views of one text, as an offline page and as a notebook widget."""
 
 from .explorer import Explorer as Explorer
 from .explorer import explore as explore

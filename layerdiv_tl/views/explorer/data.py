@@ -1,4 +1,4 @@
-"""How the numbers of a text travel to the browser."""
+"""Encoding of a text's numbers for the browser."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ..html import read
 from .measure import TextNumbers
 from .tokens import drawn_tokens
 
-# Multiplications that looking up promoted tokens for a whole page may take: some ten seconds on two cores.
+# Maximal count of multiplications for a page's promoted tokens: about ten seconds on two cores.
 _WORK = 2e11
 PROMOTED = 5
-# What draws them, on a page and in a notebook: one ES module of these files one after another, without a build step.
+# Files concatenated to the ES module that draws pages and notebook widgets, without a build step.
 _FILES = (
     "data draw measures choose views ranked attention answers promotes sources effects form "
     "look toolbar frame explorer page"
@@ -31,10 +31,10 @@ CSS = read("explorer/explorer.css")
 
 
 def pack_text(model: Model, text: TextNumbers) -> bytes:
-    """The numbers of a text for `unpack` in data.js, but for its attention and what components promote.
+    """Pack the numbers of a text for `unpack` in data.js, except its attention and promoted tokens.
 
-    Sums over the vocabulary from which bias, diversity and net against any candidate follow (measures.js), and the
-    contributions to every candidate.
+    They are the contributions to every candidate, and sums over the vocabulary from which measures.js computes bias,
+    diversity and net for any candidate.
     """
     profiles, vocabulary = text.profiles, text.sublayers.vocabulary
     arrays: dict[str, np.ndarray] = {
@@ -59,7 +59,7 @@ def pack_text(model: Model, text: TextNumbers) -> bytes:
         "tokens": drawn_tokens(model, text.sublayers.token_ids),
         "targets": list(text.targets),
         "written": text.written,
-        # −1, no token, comes first where there is one.
+        # −1 (no token) comes first if present.
         "ids": [-1] * (len(words) - len(known)) + known,
         "words": [""] * (len(words) - len(known)) + drawn_tokens(model, known),
         "components": [
@@ -75,7 +75,7 @@ def pack_text(model: Model, text: TextNumbers) -> bytes:
 
 
 def pack_attention(text: TextNumbers) -> bytes | None:
-    """Every head's weights, a byte each, of keys up to each query; None where there are none."""
+    """Pack every head's attention weights, a byte each, of keys up to each query; None if there are none."""
     if text.attention is None:
         return None
     query, key = np.tril_indices(text.length)
@@ -83,10 +83,10 @@ def pack_attention(text: TextNumbers) -> bytes | None:
 
 
 def pack_promotions(model: Model, text: TextNumbers, at: Sequence[int], size: int = 8) -> list[bytes]:
-    """The tokens that components promote and suppress at some positions, for `unpack` in data.js.
+    """Pack the tokens that components promote and suppress at some positions, for `unpack` in data.js.
 
-    Of every component shown, or, where all would take too long, of those that add most to the right token or to the
-    model's likeliest, as many at every position. `size` positions travel together.
+    It covers every component shown or, if that would take too long, those that add most to the right or the likeliest
+    token, equally many at every position. A chunk holds `size` positions.
     """
     if not at:
         return []
@@ -112,7 +112,7 @@ def pack_promotions(model: Model, text: TextNumbers, at: Sequence[int], size: in
     for start in range(0, len(at), size):
         some = slice(start * most, (start + size) * most)
         tokens, word = np.unique(ids[some], return_inverse=True)
-        # Three digits are shown: the others would not compress.
+        # Three digits are shown; more would not compress.
         rounded = (logits[some].view(np.uint32) & np.uint32(0xFFFFF000)).view(np.float32)
         header = {"words": drawn_tokens(model, tokens), "positions": [int(p) for p in at[start : start + size]]}
         component = np.array([i for _, i in pairs[some]], dtype=np.int32)
@@ -122,7 +122,7 @@ def pack_promotions(model: Model, text: TextNumbers, at: Sequence[int], size: in
 
 
 def pack(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
-    """The length of a JSON header, the header padded to 4 bytes, then the arrays; deflated."""
+    """Deflate the length of a JSON header, the header padded to 4 bytes, and the arrays."""
     entries, body, start = [], [], 0
     for name, values in arrays.items():
         entries.append({"name": name, "type": values.dtype.name, "shape": values.shape, "start": start})

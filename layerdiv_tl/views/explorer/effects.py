@@ -1,4 +1,4 @@
-"""What ablating a component of a text costs an answer, and what compensates for it, packed for the browser."""
+"""Effects of ablating components of a text on an answer, and compensation, packed for the browser."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ...model.load import Model
 from .data import pack
 from .measure import TextNumbers
 
-# Of how many components a page has effects, and for how many tokens of passes at most: some seconds on two cores.
+# Maximal number of components with effects on a page, and of tokens in their passes: some seconds on two cores.
 MOST, TOKENS = 24, 800
-# Of how many later components each has its own line.
+# Number of later components listed separately.
 LISTED = 8
 
 
 def answers_at(text: TextNumbers, position: int, target: int | None, minus: int | None) -> tuple[int, int] | None:
-    """The tokens that are compared: the target, or else the right or likeliest one, and the likeliest other one.
+    """Choose the tokens to compare: the target, or else the right or likeliest token, and the likeliest other token.
 
-    None where there is one token alone.
+    Returns None if there is only one token.
     """
     known = text.candidates[:, position]
     order = [int(i) for i in known[np.argsort(-text.probabilities[:, position], kind="stable")] if i >= 0]
@@ -33,7 +33,7 @@ def answers_at(text: TextNumbers, position: int, target: int | None, minus: int 
 
 
 def strongest(text: TextNumbers, position: int, answers: tuple[int, int], also: str) -> list[str]:
-    """The components, heads before whole sublayers, that add most to the difference of two answers; `also` first."""
+    """Find the components that add most to the difference of two answers: `also`, then heads, then sublayers."""
     rows = [int(np.flatnonzero(text.candidates[:, position] == i)[0]) for i in answers]
     size = np.abs(text.target_logits[rows[0], :, position] - text.target_logits[rows[1], :, position])
     heads = np.array([c.kind == "head" for c in text.shown])
@@ -48,9 +48,9 @@ def strongest(text: TextNumbers, position: int, answers: tuple[int, int], also: 
 def pack_effects(
     model: Model, text: TextNumbers, position: int, answers: tuple[int, int], labels: Sequence[str]
 ) -> bytes:
-    """The effects of some components on the difference of two tokens' logits at a position, zero-ablated one by one.
+    """Pack the effects of components, zero-ablated one by one, on two tokens' logit difference at a position.
 
-    What cannot be ablated is named in the header's `why`.
+    The header's `why` names what cannot be ablated.
     """
     header: dict[str, Any] = {"position": position, "answers": list(answers), "asked": list(labels)}
     header |= {"rows": [], "why": ""}
@@ -60,7 +60,7 @@ def pack_effects(
     for c in text.shown:
         if c.kind == "head":
             heads.setdefault((c.layer, c.repeat), []).append(c.label)
-    # Where attention is cut into heads, a whole one is all of them.
+    # If attention is split into heads, the whole sublayer is all of its heads.
     groups = {
         label: heads[c.layer, c.repeat]
         for label in labels

@@ -1,4 +1,4 @@
-"""`explore`: one text decomposed, in linked views, and what is chosen in them."""
+"""`explore`: linked views of one decomposed text, and their selection."""
 
 from __future__ import annotations
 
@@ -26,26 +26,25 @@ from .sources import pack_sources, page_pairs, text_sources
 if TYPE_CHECKING:
     from .widget import ExplorerWidget
 
-# A browser keeps the numbers of all texts.
+# Maximal number of texts, because the browser keeps the numbers of all.
 MOST_TEXTS = 4
-# Positions of which a page looks up promoted tokens together.
+# Number of positions whose promoted tokens a page stores in one chunk.
 TOGETHER = 8
 
 
 def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> Explorer:
-    """Decompose a text and look at it from all sides: in a notebook, or as one page.
+    """Decompose a text and explore it in linked views, in a notebook or as one page.
 
     It opens at the end of the text, on the head that adds most to the model's answer there.
 
     Args:
-        model: A `Model`, or anything `load_model` takes.
+        model: A `Model`, or any input of `load_model`.
         text: A text, a list of token ids, or up to four of either, to compare; each of at most 512 tokens.
-        target: A token (as written, or its id), or a pair (A, B), as in `(" Mary", " John")`: what components add to A,
-            or to A − B and to either side, is shown at every token, and predictions at the end of the text are compared
-            with A, as if it came next. The right token and the model's five likeliest ones are there at every token
-            anyway.
-        generate: How many tokens the model first writes on, each its likeliest; fewer where it ends the text. All
-            numbers are those of the finished text.
+        target: A token (its text or id), or a pair (A, B), e.g. `(" Mary", " John")`. The views show contributions to
+            A, or to A − B and each of both, at every token, and compare the last prediction with A as the next token.
+            The right token and the model's five likeliest tokens are always available.
+        generate: Number of tokens that the model first generates greedily; fewer if it ends the text. All numbers are
+            those of the completed text.
 
     Raises InputError for a text that cannot be shown and for a target that is not one token.
 
@@ -65,11 +64,11 @@ def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> 
 
 
 class Explorer:
-    """Decomposed texts, and what is chosen of them. Made by `explore`; the last line of a notebook's cell shows it.
+    """Decomposed texts and a selection. Returned by `explore`; shown by the last line of a notebook's cell.
 
     Attributes:
         model: The model.
-        texts: All numbers of each text, as `TextNumbers`: the profiles at both units, attention patterns.
+        texts: All numbers of each text as `TextNumbers`: profiles at both units, attention patterns.
     """
 
     def __init__(self, model: Model, texts: Sequence[TextNumbers]) -> None:
@@ -80,9 +79,9 @@ class Explorer:
 
     @property
     def selection(self) -> Selection:
-        """What is chosen, the same in all views; set it with a `Selection` or a dict of some of its fields.
+        """The selection shared by all views; set it to a `Selection` or a dict of some of its fields.
 
-        Raises InputError for what does not exist.
+        Raises InputError for a selection that does not exist.
         """
         return self._selection
 
@@ -99,11 +98,11 @@ class Explorer:
             self._widget.chosen = self._selection.record()
 
     def show(self, text: Any, target: Any = None, *, generate: int = 0) -> None:
-        """Decompose another text and choose it; what else is chosen stays. Raises as `explore`."""
+        """Decompose another text and select it; the rest of the selection stays. Raises like `explore`."""
         self.add(measure_text(self.model, text, target, generate))
 
     def add(self, text: TextNumbers) -> None:
-        """Add a text, or let it replace one that is not shown, and choose its end."""
+        """Add a text, or replace one that is not shown, and select its end."""
         full = len(self.texts) >= MOST_TEXTS
         number = next(i for i in range(MOST_TEXTS) if i != self._selection.text) if full else len(self.texts)
         self.texts = (*self.texts[:number], text, *self.texts[number + 1 :])
@@ -112,14 +111,14 @@ class Explorer:
         self.selection = {"text": number, "position": text.length - 1, **targets_of(text)}
 
     def html(self, promoted: bool = True, effects: bool = True, sources: bool = True) -> str:
-        """The page, with what `save` says."""
+        """Return the page as HTML; options are those of `save`."""
         flag("promoted", promoted)
         flag("effects", effects)
         flag("sources", sources)
         scripts: list[str] = []
 
         def put(blob: bytes | None) -> str | None:
-            """Bytes as an element of the page that nothing reads until it is wanted; its id."""
+            """Store bytes in a page element that is read on demand; return its id."""
             if blob is None:
                 return None
             name = f"blob-{len(scripts)}"
@@ -156,15 +155,14 @@ class Explorer:
     def save(
         self, path: str | os.PathLike[str], promoted: bool = True, effects: bool = True, sources: bool = True
     ) -> Path:
-        """Write all of it as one page that needs no network and no kernel; it opens with what is chosen now.
+        """Write one page that needs no network and no kernel; it opens with the current selection.
 
-        What components promote is there for all of them in a short text, else for those that add most to the answer at
-        each token; `promoted=False` leaves it out, which is most of the work. What ablating a component costs, and what
-        compensates for it, is there at the position and for the tokens that are chosen, for the component that is
-        chosen and for the 16 heads and 8 sublayers that add most there (fewer for more than 33 tokens); `effects=False`
-        leaves it out. Which tokens' values a head's contribution was written from is there for all heads at the chosen
-        position, and at every other one for the 8 that add most there (6 in a text of 512 tokens); `sources=False`
-        leaves it out. Raises InputError where nothing can be written.
+        `promoted` includes the tokens that components promote, for all components in a short text, otherwise for those
+        that add most to the answer at each token; this is most of the work. `effects` includes ablation effects and
+        compensation at the selected position and tokens, for the selected component and the 16 heads and 8 sublayers
+        that add most there (fewer for more than 33 tokens). `sources` includes head contributions by source token, for
+        all heads at the selected position and the top 8 at every other position (6 in a text of 512 tokens). Raises
+        InputError for a file that cannot be written.
         """
         path = file_path("path", path)
         if path.is_dir():
@@ -177,7 +175,7 @@ class Explorer:
 
     @property
     def widget(self) -> ExplorerWidget:
-        """The same as a widget of Jupyter; all places where it is shown are one."""
+        """Return the Jupyter widget; all its displays share one state."""
         if self._widget is None:
             from .widget import ExplorerWidget
 
@@ -187,7 +185,7 @@ class Explorer:
     def _repr_mimebundle_(self, **options: Any) -> Any:
         shown = self.widget._repr_mimebundle_(**options)
         data, rest = (shown[0], shown[1:]) if isinstance(shown, tuple) else (shown, None)
-        # For a reader where widgets do not load: a restricted editor, GitHub, nbviewer.
+        # For viewers without widgets: a restricted editor, GitHub, nbviewer.
         text = f'{self!r}\nNothing to click here? .save("explorer.html") writes it as a page for any browser.'
         data = {**(data or {}), "text/plain": text, "text/html": f"<pre>{escape(text)}</pre>"}
         return data if rest is None else (data, *rest)

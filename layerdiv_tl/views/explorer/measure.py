@@ -1,4 +1,4 @@
-"""All numbers of one text that an explorer shows, from one pass of the model."""
+"""All numbers of one text in an explorer, from one pass of the model."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from ...model.load import Model
 from ...model.options import single_tokens
 from ...model.prompts import encode, to_python
 
-# What a page can hold and a reader survey; ld.profile itself has no such limit.
+# Maximal number of tokens that a page can hold; ld.profile has no such limit.
 LONGEST = 512
-# Attention weights of all heads together that a page holds: a byte each.
+# Maximal count of attention weights on a page, over all heads, a byte each.
 _WEIGHTS = 80_000_000
-# Multiplications that the answers at every depth may take; beyond that, only every second, third … layer is read.
+# Maximal count of multiplications for the logit lens; beyond it, only every second, third … layer is read out.
 _LENS_WORK = 7e10
-# The model's likeliest next tokens, which are there as targets at every position.
+# Number of the model's likeliest next tokens available as targets at every position.
 LIKELIEST = 5
 STEPS = ("components", "answers", "attention")
 
 
 @dataclass(frozen=True, eq=False)
 class TextNumbers:
-    """All numbers of one text. Made by `measure_text`.
+    """All numbers of one text. Returned by `measure_text`.
 
     Attributes:
-        sublayers, heads: The profile at either unit, n positions; heads is None where there are none, for the reason
+        sublayers, heads: The profile at either unit, n positions; heads is None if there are none, for the reason
             `no_heads`. The last position is compared with the first of `targets`, if there is one.
-        targets: The tokens that were asked for: A, or A and B.
-        candidates: `[token, position]`, ids of the tokens that contributions are measured to: the right one (−1 where
-            none is known), the model's likeliest, then `targets`.
+        targets: The requested tokens: A, or A and B.
+        candidates: `[token, position]`, ids of the tokens to which contributions are measured: the right one (−1 if
+            unknown), the model's likeliest, then `targets`.
         probabilities, entropies: The model's, `[token, position]` and `[position]`.
-        logits: Of each unit: what its components add to the candidates `[token, position, component]`, and the means of
-            that under the model's distribution `[position, component]`.
-        lens: The junctions, and the likeliest token after each of them with its probability, `[junction, position]`.
+        logits: For each unit, contributions to the candidates `[token, position, component]`, and their means under the
+            model's distribution `[position, component]`.
+        lens: The junctions, and the likeliest token after each with its probability, `[junction, position]`.
         attention: The attention patterns of every head; None for the reason `no_attention`.
-        written: How many tokens at the end the model wrote itself.
+        written: Number of tokens at the end that the model generated.
     """
 
     sublayers: SquaredProfile
@@ -66,17 +66,17 @@ class TextNumbers:
     no_heads: str = ""
     no_attention: str = ""
     written: int = 0
-    # The pass, for what is looked up later; a text has one for as long as it is explored.
+    # The pass, kept for later requests while the text is explored.
     activations: Activations | None = field(default=None, repr=False)
 
     @property
     def profiles(self) -> list[SquaredProfile]:
-        """The profile of the sublayers, and that of the heads where there are any."""
+        """The profile of the sublayers, and that of the heads if there are any."""
         return [self.sublayers] if self.heads is None else [self.sublayers, self.heads]
 
     @property
     def length(self) -> int:
-        """How many tokens the text has."""
+        """The number of tokens of the text."""
         return len(self.sublayers.token_ids)
 
     @property
@@ -86,7 +86,7 @@ class TextNumbers:
         return (*self.sublayers.components, *heads)
 
     def of_shown(self, tables: Sequence[np.ndarray]) -> np.ndarray:
-        """A table `[…, position, component]` for each unit as one of the components that are shown, `[…, component,
+        """Join tables `[…, position, component]` of the units to one of the shown components, `[…, component,
         position]`.
         """
         kept = [tables[0]]
@@ -95,13 +95,13 @@ class TextNumbers:
         return np.concatenate(kept, -1).swapaxes(-1, -2)
 
     def pass_at(self, unit: Unit) -> Activations:
-        """The pass, with or without heads."""
+        """Return the pass with or without heads."""
         assert self.activations is not None
         return self.activations if unit == "head" else _uncut(self.activations)
 
     @property
     def target_logits(self) -> Float[np.ndarray, "token component position"]:
-        """What every component shown adds to each candidate, in logits beyond its mean over the vocabulary."""
+        """Contributions of all shown components to each candidate, in logits minus the mean over the vocabulary."""
         return self.of_shown([to_tokens for to_tokens, _ in self.logits])
 
 
@@ -115,9 +115,9 @@ def measure_text(
     """Measure one text; `on_step` is called with the name of each of STEPS before it begins.
 
     Args:
-        target: A token (as written, or its id), or two: A and B. They are measured at every position; predictions at
-            the last position are compared with A, as if it were the next token.
-        generate: How many tokens the model first writes on, each its likeliest; it may end the text before.
+        target: A token (its text or id), or two: A and B. Contributions to them are measured at every position; the
+            last prediction is compared with A as the next token.
+        generate: Number of tokens that the model first generates greedily; fewer if it ends the text.
 
     Raises InputError for a text that an explorer cannot show, and for a target that is not one token.
     """
@@ -148,7 +148,7 @@ def measure_text(
     units: tuple[Unit, ...] = ("sublayer",) if no_heads else ("sublayer", "head")
     attention = None
     with inference_mode_for(model.architecture):
-        # The target is appended: all before it is as it was.
+        # The target is appended, which changes nothing before it.
         passed = run(model.architecture, *pad([[*ids, *targets[:1]]]), units[-1])
         of_unit = dict(zip(units, (_uncut(passed), passed), strict=False))
         profiles = []
@@ -163,7 +163,7 @@ def measure_text(
         top = min(LIKELIEST, model.architecture.outputs)
         best, p_best, p_known, entropies = next_tokens(readouts["sublayer"], here["sublayer"], top, known)
         candidates = np.concatenate([known[:1], best, known[1:]])
-        # Where no next token is known, its row holds what is added to the likeliest.
+        # If the next token is unknown, its row holds contributions to the likeliest token.
         asked = np.where(candidates < 0, candidates[1], candidates)
         logits = tuple(token_logits(readouts[unit], here[unit], asked) for unit in units)
         work = len(ids) * (len(model.architecture.blocks) + 1) * model.architecture.outputs * passed.final.shape[1]
@@ -195,12 +195,12 @@ def measure_text(
 
 
 def _uncut(activations: Activations) -> Activations:
-    """A pass whose sublayers are not cut into heads."""
+    """Return a pass whose sublayers are not split into heads."""
     return replace(activations, sublayer_outputs=tuple(replace(o, values=None) for o in activations.sublayer_outputs))
 
 
 def _written(model: Model, ids: Sequence[int], count: int) -> list[int]:
-    """The tokens that a model writes on, each its likeliest, until it ends the text."""
+    """Generate tokens greedily until the model ends the text."""
     end = getattr(model.tokenizer, "eos_token_id", None)
     written: list[int] = []
     with inference_mode_for(model.architecture):
@@ -216,7 +216,7 @@ def _written(model: Model, ids: Sequence[int], count: int) -> list[int]:
 
 
 def _first_positions(profile: SquaredProfile, count: int) -> SquaredProfile:
-    """The first positions of a profile, as if it had no more."""
+    """Truncate a profile to its first positions."""
     rows: dict[str, Any] = {f.name: getattr(profile, f.name) for f in fields(profile)}
     per_position = [
         name

@@ -1,4 +1,4 @@
-"""What is chosen in an explorer, and where it begins."""
+"""The selection in an explorer, and its initial value."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Half = Literal["centered", "raw"]
 
 @dataclass(frozen=True)
 class Selection:
-    """What is chosen in an explorer, the same in all its views.
+    """The selection in an explorer, shared by all its views.
 
     Attributes:
-        text, position: The number of the text, and a column of its profile: the token after which a prediction is made.
+        text, position: Index of the text, and a column of its profile: the token after which a prediction is made.
         component: A label: `"embed"`, `"L3.attn"` (layer 3), `"L3.H5"` (its head 5).
-        measure: What components are drawn by: "logit" (what is added to the target), "cross_entropy", "bias",
+        measure: The measure shown for components: "logit" (contribution to the target), "cross_entropy", "bias",
             "diversity" or "net".
-        target, minus: Token ids: A, None for the right token (where the text ends, the likeliest one); and B, if
-            components are drawn by what they add to A − B.
+        target, minus: Token ids. A: None is the right token (at the end of the text, the likeliest). B: if given,
+            contributions are to A − B.
         part: Squared terms with ("raw") or without ("centered") the shift that softmax cannot see.
-        color: What the text is colored by: "loss", or the chosen "component".
+        color: The number that colors the text: "loss", or that of the selected "component".
     """
 
     text: int = 0
@@ -44,16 +44,16 @@ class Selection:
 
     @property
     def layer(self) -> int | None:
-        """The layer of the chosen component; None outside the layers."""
+        """The layer of the selected component; None outside layers."""
         return Component.parse(self.component).layer
 
     @property
     def repeat(self) -> int | None:
-        """Which repeat of its layer, from 1; None for a layer that runs once."""
+        """The repeat of the component's layer, from 1; None for a layer that runs once."""
         return Component.parse(self.component).repeat
 
     def changed(self, given: Selection | Mapping[str, Any]) -> Selection:
-        """Another selection, or this one with some fields exchanged. Raises InputError for other names.
+        """Return another selection, or this one with some fields replaced. Raises InputError for unknown names.
 
         >>> Selection().changed({"component": "L3.H5"}).layer
         3
@@ -67,7 +67,7 @@ class Selection:
         return replace(self, **given)
 
     def check(self, texts: Sequence[TextNumbers]) -> Selection:
-        """Itself, where it exists in these texts; else raises InputError."""
+        """Return the selection if it exists in these texts; otherwise raise InputError."""
         length = texts[whole_number("text", self.text, 0, len(texts) - 1)].length
         whole_number("position", self.position, 0, length - 1)
         labels = [c.label for c in texts[0].shown]
@@ -85,25 +85,25 @@ class Selection:
                     f"{name}={token} was not measured: it is no next token of this text and never among the likeliest; "
                     "give it to explore, as in target=' Paris' or target=[' Paris', ' Rome']."
                 )
-        # A browser reads JSON, which has Python's own numbers only.
+        # The browser reads JSON, which takes only Python's own numbers.
         whole: dict[str, Any] = {name: int(getattr(self, name)) for name in ("text", "position")}
         whole |= {n: None if (t := getattr(self, n)) is None else int(t) for n in ("target", "minus")}
         return replace(self, **whole)
 
     def record(self) -> dict[str, Any]:
-        """The same as JSON has it."""
+        """Return the fields as JSON types."""
         return asdict(self)
 
 
 def targets_of(text: TextNumbers) -> dict[str, Any]:
-    """The tokens that were asked for, as a selection has them."""
+    """Return the requested target tokens as fields of a selection."""
     return dict(zip(("target", "minus"), (*text.targets, None, None), strict=False))
 
 
 def first_selection(text: TextNumbers) -> Selection:
-    """Where to begin: at the last token, on the head, or else sublayer, that adds most to the target there.
+    """Return the initial selection: at the last token, the head (or else sublayer) that adds most to the target.
 
-    A head that reads mostly the first token (an attention sink) says little by where it looks, and comes last.
+    A head that mostly attends to the first token (an attention sink) has an uninformative pattern, and comes last.
     """
     position, targets = text.length - 1, targets_of(text)
     rows = [int(np.flatnonzero(text.candidates[1:, position] == i)[0]) + 1 for i in text.targets] or [1]

@@ -1,4 +1,4 @@
-"""Which earlier tokens' values a head's contribution was written from, as it travels to the browser."""
+"""Contributions of heads by source token (attention × value), packed for the browser."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from ...model.load import Model
 from .data import pack
 from .measure import TextNumbers
 
-# Of how many source tokens each has its own line, if it wrote so much of Σ|sources| to some candidate.
+# Maximal number of source tokens listed separately, and their minimal share of Σ|sources| to some candidate.
 LISTED, LEAST = 12, 1e-3
-# Of how many heads a page has them at a token, for how many numbers of all its texts at most: less than a megabyte.
+# Number of heads per token with source tokens on a page, and maximal count of numbers in all texts: under a megabyte.
 HEADS, NUMBERS = 8, 300_000
-# A position, and the number of a head among the components shown.
+# A position, and the index of a head among the components shown.
 Pair = tuple[int, int]
 
 
 def text_sources(model: Model, text: TextNumbers) -> TextSources:
-    """The heads of a text by source token, to its candidates."""
+    """Decompose the contributions of a text's heads to its candidates by source token."""
     asked = np.where(text.candidates < 0, text.candidates[1], text.candidates)
     return TextSources(model, text.sublayers.token_ids.tolist(), asked)
 
 
 def pack_sources(sources: TextSources, text: TextNumbers, pairs: Sequence[Pair], exact: bool = True) -> bytes:
-    """The source tokens that wrote most through some heads, for `unpack` in data.js.
+    """Pack the source tokens with the largest contributions through some heads, for `unpack` in data.js.
 
-    Of each head the LISTED sources, then the sum of all others and the value bias, to every candidate; and how far all
-    of it is from the head, relative to Σ|parts|. What cannot be split is named in the header's `why`. All digits of
-    float32 travel, or some five, where not `exact`.
+    For each head and candidate: the LISTED sources, then the sum of all others and the value bias, and the identity gap
+    to the head's contribution relative to Σ|parts|. The header's `why` names heads that cannot be split. Without
+    `exact`, numbers keep about five digits of float32.
     """
     own = text.target_logits
     source = np.full((len(pairs), LISTED), -1, dtype=np.int32)
@@ -55,15 +55,15 @@ def pack_sources(sources: TextSources, text: TextNumbers, pairs: Sequence[Pair],
     except InputError as error:
         return pack({"why": str(error)}, {})
     place = np.array(pairs, dtype=np.int32).reshape(-1, 2)
-    if not exact:  # what is not shown, even of a difference of two, would not compress
+    if not exact:  # digits never shown, even in a difference of two numbers, would not compress
         logit = ((logit.view(np.uint32) + np.uint32(0x80)) & np.uint32(0xFFFFFF00)).view(np.float32)
     return pack({"why": ""}, {"place": place, "source": source, "logit": logit, "gap": gap})
 
 
 def page_pairs(text: TextNumbers, position: int | None, share: int = 1) -> list[Pair]:
-    """What a page has source tokens of: all heads at a position, and those that add most at every other one.
+    """Choose the heads with source tokens on a page: all at `position`, and the top heads at every other position.
 
-    Most to the right token or to the model's likeliest; as many everywhere as fit, where so many texts `share` a page.
+    Top heads add most to the right or the likeliest token; `share` is the number of texts on the page.
     """
     heads = np.flatnonzero([c.kind == "head" for c in text.shown])
     strength = np.abs(text.target_logits[:2]).max(0)[heads]

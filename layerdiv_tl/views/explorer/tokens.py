@@ -1,4 +1,4 @@
-"""Tokens drawn as what they are: blanks, control characters and pieces of characters can be told apart."""
+"""Display of tokens that distinguishes blanks, control characters and pieces of characters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHOWN = {"\n": "⏎", "\r": "␍", "\t": "⇥", " ": " "}
 
 
 def drawn_tokens(model: Model, ids: Iterable[int]) -> list[str]:
-    """Every token on one line: a leading blank as a space, a broken character as its bytes, such as ⟨E2⟩⟨80⟩."""
+    """Display every token on one line: a leading blank as a space, a broken character as its bytes, e.g. ⟨E2⟩⟨80⟩."""
     ids = [int(i) for i in ids]
     texts = token_texts(model, ids)
     if model.tokenizer is None:
@@ -23,7 +23,7 @@ def drawn_tokens(model: Model, ids: Iterable[int]) -> list[str]:
 
 
 def drawn(text: str, piece: str | None = None) -> str:
-    """A token by its text and, where the text alone lost something, the tokenizer's own name for it.
+    """Display a token by its text, completed from the tokenizer's own name for it if the text loses information.
 
     >>> drawn("a\\n"), drawn("\\u200b"), drawn("Mary", "▁Mary"), drawn("\\ufffd", "<0xE2>"), drawn("\\ufffd", "âĢ")
     ('a⏎', '⟨U+200B⟩', ' Mary', '⟨E2⟩', '⟨E2⟩⟨80⟩')
@@ -31,19 +31,19 @@ def drawn(text: str, piece: str | None = None) -> str:
     piece = piece if isinstance(piece, str) else ""
     if "\ufffd" in text:
         text = _pieces_of_characters(piece) or text
-    elif piece.startswith("▁") and not text.startswith(" "):  # SentencePiece drops the blank of a token by itself
+    elif piece.startswith("▁") and not text.startswith(" "):  # SentencePiece drops the blank of a single token
         text = " " * (len(piece) - len(piece.lstrip("▁"))) + text.lstrip(" ")
     shown = "".join(_SHOWN.get(c) or (f"⟨U+{ord(c):04X}⟩" if _unseen(c) else c) for c in text)
     return shown or "∅"
 
 
 def _unseen(character: str) -> bool:
-    """Whether a character leaves no ink of its own, or moves that of others."""
+    """Return whether a character is invisible, or changes the position of others."""
     return unicodedata.category(character) in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs")
 
 
 def _pieces_of_characters(piece: str) -> str:
-    """The text of a token that ends within a character, the bytes left over in brackets; "" for an unknown name."""
+    """Decode a token that ends within a character, with leftover bytes in brackets; "" for an unknown name."""
     if len(piece) == 6 and piece.startswith("<0x"):
         return f"⟨{piece[3:5]}⟩"
     known = _bytes_of_characters()
@@ -55,7 +55,7 @@ def _pieces_of_characters(piece: str) -> str:
 
 @cache
 def _bytes_of_characters() -> dict[str, int]:
-    """The letters by which byte-level tokenizers name bytes: printable ones themselves, the others from U+0100 on."""
+    """Map the letters of byte-level tokenizers to bytes: printable bytes as themselves, others from U+0100 on."""
     own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in own]
     return {chr(byte): byte for byte in own} | {chr(256 + n): byte for n, byte in enumerate(others)}

@@ -1,4 +1,4 @@
-"""The explorer in a notebook: what the browser and the kernel exchange."""
+"""The explorer as a notebook widget: the exchange between browser and kernel."""
 
 from __future__ import annotations
 
@@ -22,35 +22,34 @@ _IDLE: dict[str, Any] = {"done": 0, "of": 0, "message": ""}
 
 
 class Explored(Protocol):
-    """What a widget shows: an `Explorer`."""
+    """The interface that a widget needs of an `Explorer`."""
 
     model: Model
     texts: tuple[TextNumbers, ...]
 
     @property
     def selection(self) -> Selection:
-        """What is selected."""
+        """The current selection."""
 
     @selection.setter
     def selection(self, change: Any) -> None: ...
 
     def add(self, text: TextNumbers) -> None:
-        """Add a text, or let it replace one that is not shown, and choose its end."""
+        """Add a text, or replace one that is not shown, and select its end."""
 
     def html(self) -> str:
         """The page."""
 
 
 class _Superseded(Exception):
-    """Another text was asked for meanwhile."""
+    """Another text was requested in the meantime."""
 
 
 class ExplorerWidget(anywidget.AnyWidget):
-    """An `Explorer` in Jupyter, JupyterLab and VS Code. Made by `Explorer.widget`.
+    """An `Explorer` in Jupyter, JupyterLab and VS Code. Returned by `Explorer.widget`.
 
-    What the reader asks for is worked out in one thread next to the kernel's own, one thing after another, so that
-    cells can run and everything can be clicked meanwhile; of several new texts the last one counts. The model should
-    not be used by a cell until the text is there.
+    Requests are computed in order in one background thread, so that cells can run and the widget stays responsive. Of
+    several new texts only the last is computed. Cells should not use the model until the text appears.
     """
 
     _esm = SCRIPT
@@ -65,7 +64,7 @@ class ExplorerWidget(anywidget.AnyWidget):
 
     @classmethod
     def of(cls, explorer: Explored) -> ExplorerWidget:
-        """A widget of an explorer."""
+        """Make a widget of an explorer."""
         texts = [_packed(explorer, text) for text in explorer.texts]
         widget = cls(model=explorer.model.name, texts=texts, chosen=explorer.selection.record())
         widget._explorer = explorer
@@ -80,11 +79,11 @@ class ExplorerWidget(anywidget.AnyWidget):
         return repr(self._explorer) if hasattr(self, "_explorer") else super().__repr__()
 
     def put(self, number: int, text: TextNumbers) -> None:
-        """Add a text, or replace the one of that number."""
+        """Add a text, or replace the one with that number."""
         self.texts = [*self.texts[:number], _packed(self._explorer, text), *self.texts[number + 1 :]]
 
     def wait(self) -> None:
-        """Until everything that was asked for is done."""
+        """Wait until all requests are done."""
         self._worker.submit(lambda: None).result()
 
     def _select(self, change: Any) -> None:
@@ -92,14 +91,14 @@ class ExplorerWidget(anywidget.AnyWidget):
             return
         try:
             self._explorer.selection = change["new"]
-        except InputError as error:  # a browser may send anything
+        except InputError as error:  # the browser may send anything
             self.progress = _IDLE | {"message": str(error)}
             self.chosen = self._explorer.selection.record()
 
     def _receive(self, _: Any, content: Any, buffers: Any) -> None:
         if content.get("ask") == "text":
             self._requests += 1
-            # Empty fields ask for no target.
+            # Empty fields mean no target.
             targets = [str(t) for n in ("target", "minus") if (t := content.get(n))]
             generate = content.get("generate") or 0
             self._worker.submit(self._add_text, self._requests, str(content.get("text", "")), targets, generate)
@@ -137,7 +136,7 @@ class ExplorerWidget(anywidget.AnyWidget):
             self.progress = _IDLE | {"message": str(error)}
 
     def _send_found(self, kind: str, content: Any, look_up: Callable[[TextNumbers, Any], bytes]) -> None:
-        """Send what was asked of a text, if it is still there."""
+        """Send the requested numbers of a text, if it still exists."""
         try:
             number, explorer = content.get("text"), self._explorer
             text = explorer.texts[number]
@@ -157,7 +156,7 @@ class ExplorerWidget(anywidget.AnyWidget):
 
     def _sources(self, text: TextNumbers, content: Any) -> bytes:
         if not any(known is text for known, _ in self._traced):
-            self._traced = [(text, text_sources(self._explorer.model, text))]  # the attention of one text is large
+            self._traced = [(text, text_sources(self._explorer.model, text))]  # one text only: attention is large
         (component,) = (i for i, c in enumerate(text.shown) if c.label == content.get("component"))
         return pack_sources(self._traced[0][1], text, [(content.get("position"), component)])
 

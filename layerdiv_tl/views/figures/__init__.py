@@ -18,12 +18,12 @@ from ...errors import InputError
 from ...results import Result
 from .. import layout, style
 
-# In pixels: plotly draws no less than its margins, and browsers no more.
+# Height in pixels: plotly needs at least its margins, and browsers limit the maximum.
 HEIGHTS = (100, 20_000)
 
 
 def function_of(cls: type[Result], kind: str) -> Callable[..., go.Figure]:
-    """The function that draws a kind of figure of a result class."""
+    """Return the function that draws a kind of figure of a result class."""
     module, _, name = cls.figures[kind].partition(".")
     function: Callable[..., go.Figure] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
     return function
@@ -38,14 +38,14 @@ def figure(
     dark: bool | None = None,
     **options: Any,
 ) -> go.Figure:
-    """Draw a result: what `result.plot(kind=…, **options)` returns.
+    """Draw a result; `result.plot(kind=…, **options)` calls this.
 
-    `dark` True is for a dark page, False for a light one. None is read on both: nothing is painted behind it, so that
-    it follows the theme of JupyterLab, VS Code or a page. `kind` None is the first that the result has, `title` and
-    `height` (in pixels) None are the figure's own; other options are those of the kind's function.
+    `dark` True is for a dark page, False for a light one. None suits both: the background is transparent, so that the
+    figure follows the theme of JupyterLab, VS Code or a page. `kind` None is the result's first kind; `title` and
+    `height` (in pixels) None are the figure's own. Other options are those of the kind's function.
 
-    Raises InputError for a kind or option that this result does not have, for a value that an option does not take, and
-    for a result that has no figure.
+    Raises InputError for a kind or option that this result does not have, for an invalid value of an option, and for a
+    result without figures.
     """
     kinds = type(result).figures
     if not kinds:
@@ -58,7 +58,7 @@ def figure(
     for name, value in options.items():
         if name.startswith("max_"):
             whole_number(name, value, 1)
-    note = getattr(result, "error_note", "")  # of what a cut leaves out
+    note = getattr(result, "error_note", "")  # on the error of a cut
     drawn = layout.retitle(draw(result, **options), title, note and f"{note[0].upper()}{note[1:]}.")
     if height is not None:
         drawn.update_layout(height=height)

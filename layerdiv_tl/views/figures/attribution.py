@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...model.attention import AttentionPatterns
 
 Term = Literal["bias", "diversity", "net", "target_logit"]
-# More rows than this are thinner than a pixel. Of more neurons or latents the largest are shown, with their names.
+# More rows than this are thinner than a pixel; fewer neurons or latents are shown, because each needs its name.
 MOST_ROWS, _MOST_NEURONS = 400, 40
 _MANY = ("neuron", "mlp_latent", "attn_latent", "mixer_latent")
 _BIAS = "value bias"
@@ -34,9 +34,8 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     """Draw a map option × component of direct contributions, those of several tokens summed over their positions.
 
     `example` None takes the mean over examples. `centered` subtracts each component's mean over the options, which
-    softmax cannot see; of two options it shows their difference and, where they are known, its two `sides`. Of neurons
-    the 40 largest are shown; heads are a map layer × head for each option. Raises InputError for an example that does
-    not exist.
+    softmax cannot see; for two options it shows their difference and, if known, its two `sides`. The 40 largest neurons
+    are shown; heads are a map layer × head for each option. Raises InputError for an example that does not exist.
     """
     u, n = contributions.values, contributions.values.shape[2]
     if example is not None:
@@ -154,7 +153,7 @@ def profile_map(profile: Profile, term: Term = "net", part: Part = "centered") -
 
 
 def token_map(text: Any, values: np.ndarray, title: str, subtitle: str, unit: str, signed: bool) -> go.Figure:
-    """A map component × token of the values of a text: of many components those with the largest mean size."""
+    """Draw a map component × token of the values of a text, limited to components with the largest mean size."""
     kept = kit.top(np.nan_to_num(np.abs(values)).mean(1), MOST_ROWS)
     if len(kept) < len(values):
         subtitle += f" The {len(kept)} largest of {len(values):,} components."
@@ -172,7 +171,7 @@ def token_map(text: Any, values: np.ndarray, title: str, subtitle: str, unit: st
 
 
 def loss_bars(profile: Profile) -> go.Figure:
-    """Draw the model's cross-entropy of every token, in nats, at the token that was to be predicted.
+    """Draw the model's cross-entropy of every token, in nats, at the predicted token.
 
     The dotted line is the loss of a uniform guess over the vocabulary. The first token of a text, which is not
     predicted, has no bar.
@@ -198,7 +197,7 @@ def loss_bars(profile: Profile) -> go.Figure:
 def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figure:
     """Draw a map of every head: rows are the tokens that attend, columns those attended to, from 0 to 1.
 
-    Of more than `max_heads` heads those with the lowest mean entropy are shown.
+    At most `max_heads` heads are shown, those with the lowest mean entropy.
     """
     p = patterns.patterns
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -226,8 +225,8 @@ def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figur
 def source_map(sources: SourceTokens, example: int = 0, option: int = 0, max_heads: int = 24) -> go.Figure:
     """Draw a map head × source token of each head's contribution to an option by source token (attention × value).
 
-    Where there are several options it is the contribution to this one minus the mean of those to the others. Shown are
-    the heads with the largest Σ|parts|, in stream order. Raises InputError for an example or option that is not there.
+    With several options, it is the contribution to this option minus the mean over the other options. The heads with
+    the largest Σ|parts| are shown in stream order. Raises InputError for an unknown example or option.
     """
     parts, of, tokens = _score(sources, example, option)
     kept = kit.top(np.abs(parts).sum(1), max_heads)
@@ -246,7 +245,7 @@ def source_map(sources: SourceTokens, example: int = 0, option: int = 0, max_hea
 
 
 def source_bars(sources: SourceTokens, example: int = 0, option: int = 0) -> go.Figure:
-    """Draw what the values of each source token contribute to an option of an example through all heads together.
+    """Draw the contribution of each source token's values to an option of an example, summed over all heads.
 
     Bars are the sums of the positive and of the negative parts, marks their sum; options as in `source_map`. Raises
     InputError for an example or an option that does not exist.

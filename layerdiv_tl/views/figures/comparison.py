@@ -1,4 +1,4 @@
-"""What two models' components contribute differently."""
+"""Per-component changes between two models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Changed = Literal["loss", "logit", "own"]
 
 _OWN = "Change in its own output (read out by model a)"
-# Panels of a comparison on rows, and on a text, where it has these columns.
+# Panels of a comparison on rows and on a text, if it has these columns.
 _ROWS = {
     "change": "Change of its contribution",
     "own_change": _OWN,
@@ -30,7 +30,7 @@ _TEXT = {
     "own_change": _OWN,
     "loss_change": "Change of its part of the loss",
 }
-# What a map of a text shows: the array, its name and its unit.
+# Maps of a text: the array, its name and its unit.
 _MAPS = {
     "loss": ("loss_change", "Per-component changes of the loss", "nats"),
     "logit": ("centered_change", "Per-component changes of the next token's logit", "logits"),
@@ -39,10 +39,10 @@ _MAPS = {
 
 
 def change_bars(comparison: Comparison, max_components: int = 200) -> go.Figure:
-    """Draw the change of every component in stream order, of its own output, and with labels of its part of the loss.
+    """Draw the change of every component and of its own output in stream order, and with labels of its loss part.
 
-    Bars are means over rows with 95 % intervals; of more components those that changed most. Models of different shape
-    are drawn by `sums_by_depth`.
+    Bars are means over rows with 95 % intervals; only the components that changed most are shown. Use `sums_by_depth`
+    for models of different shape.
     """
     if not comparison.one_shape:
         return sums_by_depth(comparison)
@@ -56,7 +56,7 @@ def change_bars(comparison: Comparison, max_components: int = 200) -> go.Figure:
 def text_change_bars(comparison: TextComparison, max_components: int = 200) -> go.Figure:
     """Draw every component's changes in stream order, means over tokens; whiskers are 95 % intervals over texts.
 
-    Of more components those whose change is largest are shown. Raises InputError for models of different shape.
+    Only the components with the largest changes are shown. Raises InputError for models of different shape.
     """
     texts, tokens = len(np.unique(comparison.a.documents)), int(comparison.a.has_target.sum())
     subtitle = f"Means over {tokens} tokens of {f'{texts} texts' if texts > 1 else 'one text'}. "
@@ -73,11 +73,11 @@ def _bars(comparison: Any, frame: pd.DataFrame, wanted: dict[str, str], subtitle
 
 
 def change_map(comparison: TextComparison, changed: Changed = "loss") -> go.Figure:
-    """Draw a map component × token of what changed at every token, the embedding at the bottom.
+    """Draw a map component × token of the changes at every token, the embedding at the bottom.
 
-    `changed`: "loss", what each adds to the next token's loss, in nats (gold raises it); "logit", to its logit, minus
-    the mean over the vocabulary; "own", the change in its own output. Of more than 400 components those that changed
-    most are shown. Models of different shape are drawn by `sums_by_depth`.
+    `changed` is "loss" (part of the next token's loss, in nats; gold raises it), "logit" (contribution to its logit,
+    minus the mean over the vocabulary) or "own" (the component's own output). The 400 components that changed most are
+    shown. Use `sums_by_depth` for models of different shape.
     """
     choice("changed", changed, _MAPS)
     if not comparison.one_shape:
@@ -99,10 +99,10 @@ class _Text:
 
 
 def sums_by_depth(comparison: Comparison | TextComparison, n_bins: int = 4) -> go.Figure:
-    """Draw the sums over both models' modules, and over parts of the depth, side by side: for models of any shape.
+    """Draw sums over modules and over parts of the depth for both models side by side, for models of any shape.
 
-    On a task means over rows of the score, on a text means over tokens of the loss. Hovers have the change with its
-    95 % interval. `n_bins` is the number of parts of equal length into which the blocks are cut.
+    They are means of the score over a task's rows, or of the loss over a text's tokens. Hovers have the change with its
+    95 % interval. `n_bins` is the number of equal parts into which the blocks are divided.
     """
     modules, depths = comparison.by_module(), comparison.by_depth(n_bins)
     depths = depths.assign(

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from ...studies.over_training import OverTraining
     from ...studies.study import Study
 
-# Terms of each half, and those of both: the error of probabilities has no shift.
+# Terms of each part, and those without parts: the error of probabilities has no shift.
 _HALVES = {"raw": ("bias", "diversity"), "centered": ("bias_centered", "diversity_centered")}
 _BOTH = ("accuracy", "mse")
-# More models than this in one panel are a haze: they are only shown one at a time.
+# More models than this clutter a panel and are only shown one at a time.
 TOGETHER = 5
-# {(analysis, column): heading} of the panels of a depth study, and which are on a logarithmic axis.
+# {(analysis, column): heading} of the panels of a depth study, and those on a logarithmic axis.
 _PANELS = {
     ("residual_norms", "relative_norm_median"): "‖output‖ / ‖stream‖, median over tokens",
     ("skip_future", "output_change"): "Skipped at earlier tokens: change of later answers",
@@ -48,10 +48,10 @@ def depth_panels(
 ) -> go.Figure:
     """Draw curves of the prefix ensembles against depth, a panel for every task, colored by term (Fig. 5 and 7).
 
-    Each curve is drawn minus its mean, over its standard deviation (one that never moves is not drawn); the hover has
-    the value itself. `models` are names, or how many of the best by accuracy at the last junction (the paper shows
-    five). One is shown at a time; a menu has the others, and up to five together. `part` is shown first. `depth` gives
-    junctions as shares of a model's depth or by number.
+    Curves are z-scored (constant ones are not drawn); the hover has the value itself. `models` are names, or the number
+    of models with the best accuracy at the last junction (the paper shows five). One is shown at a time; a menu has
+    the others, and up to five together. `part` is shown first. `depth` places junctions by share of a model's depth or
+    by number.
     """
     curves = study.curves(unit, norm)
     chosen, tasks = _chosen(curves, models), list(dict.fromkeys(curves["task"]))
@@ -81,7 +81,7 @@ def depth_panels(
 
 
 def _chosen(curves: pd.DataFrame, models: int | Sequence[str] | None) -> list[str]:
-    """The models that were asked for, by name."""
+    """Return the names of the requested models."""
     present = list(dict.fromkeys(curves["model"]))
     if models is None:
         return present
@@ -94,9 +94,9 @@ def _chosen(curves: pd.DataFrame, models: int | Sequence[str] | None) -> list[st
 
 
 def _standardized(curve: pd.DataFrame, terms: Sequence[str], depth: str) -> pd.DataFrame:
-    """One model on one task: junctions as `x`, and of every term its height and the value for the hover."""
+    """Prepare one model on one task: junctions as `x`, and each term's height and hover value."""
     x = curve["junction"].to_numpy(dtype=float)
-    # Four decimals are finer than a pixel; a page with sixteen models holds 50 000 of these numbers.
+    # Four decimals suffice for a pixel; a page with sixteen models holds 50 000 of these numbers.
     line = pd.DataFrame({"x": (x / max(1.0, x.max()) if depth == "relative" else x).round(4)})
     for term in terms:
         line[term] = z_scores(curve[term].to_numpy(dtype=float)).round(4)
@@ -107,8 +107,8 @@ def _standardized(curve: pd.DataFrame, terms: Sequence[str], depth: str) -> pd.D
 
 
 def _trace(lines: dict[Any, pd.DataFrame], models: Sequence[str], task: str, term: str, part: str) -> go.Scatter:
-    """The curves of several models as one trace, with a gap between any two."""
-    # A trace without a point would be left out of the legend, which the others share.
+    """Draw the curves of several models as one trace, with gaps between them."""
+    # A trace without points would be missing in the shared legend.
     gap = pd.DataFrame({"x": [np.nan], term: [np.nan], f"{term} value": [""], "model": [""]})
     blocks = [gap]
     for model in models:
@@ -116,7 +116,7 @@ def _trace(lines: dict[Any, pd.DataFrame], models: Sequence[str], task: str, ter
             blocks += [curve[["x", term, f"{term} value"]].assign(model=model), gap]
     rows = pd.concat(blocks[1:-1] or [gap], ignore_index=True)
     name, visible = term.replace("_", ", ").replace("mse", "MSE"), term in (*_BOTH, *_HALVES[part])
-    # A centered term is never seen with its raw one and shares its color.
+    # Centered and raw terms are never shown together and share a color.
     color = style.TERM[term.removesuffix("_centered")]
     look: dict[str, Any] = {"name": name, "visible": visible, "opacity": 0.5 if len(models) > 1 else 1.0}
     look |= {"hovertext": rows["model"] + "\n" + name + " " + rows[f"{term} value"], "hoverinfo": "text"}
@@ -127,8 +127,8 @@ def _trace(lines: dict[Any, pd.DataFrame], models: Sequence[str], task: str, ter
 def study_lines(depth: DepthStudy, along: Literal["relative", "layer"] = "relative") -> go.Figure:
     """Draw residual norms, skips and the logit lens against depth, a line for every model.
 
-    `along` "relative": layers as shares of a model's depth; "layer": by number. Raises InputError where none of these
-    analyses was run.
+    `along` places layers by share of a model's depth ("relative") or by number ("layer"). Raises InputError if none of
+    these analyses was run.
     """
     models, contents, headings, logarithmic = depth.models, [], [], []
     for (analysis, column), heading in _PANELS.items():
@@ -137,7 +137,7 @@ def study_lines(depth: DepthStudy, along: Literal["relative", "layer"] = "relati
             if model not in results:
                 continue
             frame = results[model].frame()
-            # Of the lens the junction after a whole layer, its last one.
+            # For the lens, the last junction of each layer.
             frame = frame[(frame["kind"] == "layer" if analysis == "residual_norms" else True) & frame["layer"].notna()]
             layers = frame["component"].str.replace(r"\..*", "", regex=True)
             frame = frame[(layers != layers.shift(-1)).to_numpy()]
@@ -168,9 +168,9 @@ def training_curves(
 ) -> go.Figure:
     """Draw quantities against the training step: a panel for each, in each a line per run, and a menu of the tasks.
 
-    Runs of one shape have one color; a vertical line is where accuracy has gone half of its way, the mean over seeds.
-    `quantities` None shows accuracy, loss, centered bias and diversity; `task` is shown first, None is the first that
-    has all of them. Raises InputError for a quantity or task that was not measured.
+    Runs of one shape have one color; the vertical line is the step at half of the change in accuracy, averaged over
+    seeds. `quantities` None shows accuracy, loss, centered bias and diversity; `task` is shown first, None is the first
+    task with all of them. Raises InputError for a quantity or task that was not measured.
     """
     names = [name for name in _SHOWN if name in training.quantities]
     names = names if quantities is None else some_of("quantities", quantities, training.quantities)

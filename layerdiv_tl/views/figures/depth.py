@@ -72,7 +72,7 @@ def norm_bars(norms: ResidualNorms) -> go.Figure:
     about = f"{norms.model}; means over tokens, dashes: medians."
     figure = kit.component_bars(frame, columns, title, about, logarithmic=["relative_norm"])
     if change is not None and change.p < style.SIGNIFICANT:
-        # A layer stands for several components: the line is before the first of them.
+        # A layer has several components; the line is before the first.
         ids = [(c.layer, c.repeat) for c in norms.components]
         starts = [i - 0.5 for i in range(len(ids)) if i == 0 or ids[i - 1] != ids[i]] + [len(ids) - 0.5]
         figure.add_vline(x=starts[change.layer], line={"dash": "dash", "width": 1.5}, row=1, col=1)
@@ -242,7 +242,7 @@ def score_bars(score: DepthScore) -> go.Figure:
 
 
 def _slope(slope: Slope, by: str) -> str:
-    """A slope in words."""
+    """Describe a slope."""
     if slope.reason:
         return f"no slope ({slope.reason})"
     size = f"{slope.value:+.2g} layers {style.interval(slope.low, slope.high)} per {by.removesuffix('s')}"
@@ -251,10 +251,10 @@ def _slope(slope: Slope, by: str) -> str:
 
 
 def load_map(routing: RouterStatistics) -> go.Figure:
-    """Draw a map layer × expert of the share of tokens that go to each expert, over an even load (1: as many as any).
+    """Draw a map layer × expert of the share of tokens routed to each expert, relative to an even load (1).
 
-    The hover has the load and the gate with their intervals, and the tokens that the expert takes more of than chance
-    explains.
+    The hover has the load and the gate with their intervals, and the tokens that are routed to the expert more often
+    than by chance.
     """
     frame, tokens = routing.frame(), routing.by_token()
     tokens = tokens[tokens["lift_low"] > 1]
@@ -283,7 +283,7 @@ def load_map(routing: RouterStatistics) -> go.Figure:
 
 
 def entropy_lines(routing: RouterStatistics) -> go.Figure:
-    """Draw how sure the router of each layer is of a token, and how even its loads are, as shares of ln(experts)."""
+    """Draw the entropy of each layer's router at a token, and of its loads, as shares of ln(experts)."""
     frame, lines = routing.by_layer(), []
     columns = {"load_entropy": "entropy of the loads", "entropy": "entropy of a token's scores"}
     for color, (column, name) in zip(style.SERIES, columns.items(), strict=False):

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from ...depth.effect_results import Effects
 
 On = Literal["logit difference", "loss", "accuracy"]
-# What an effect is on, as the columns of the frame end.
+# Targets of effects: the suffixes of the frame's columns.
 _ENDS = {"logit difference": "", "loss": "_loss", "accuracy": "_accuracy"}
 
 
 def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     """Draw direct (x) against total effect (y) of every component and group, with 95 % intervals, or the range of rows.
 
-    On the dashed diagonal nothing compensates for what is ablated, and nothing adds to it. Options of several tokens
-    have total effects alone: these are drawn as bars (`kind="totals"`).
+    On the dashed diagonal, later components neither compensate for the ablation nor amplify it. Options of several
+    tokens have only total effects, drawn as bars (`kind="totals"`).
     """
     if "direct" not in effects.effects:
         return total_bars(effects, on)
@@ -63,10 +63,10 @@ def total_bars(effects: Effects, on: On = "logit difference") -> go.Figure:
 
 
 def compensation_bars(effects: Effects, component: str | None = None, max_components: int = 16) -> go.Figure:
-    """Draw what leads from the direct effect of an ablated component to its total effect: changes of later components.
+    """Draw the changes of later components that lead from an ablated component's direct effect to its total effect.
 
-    `component` None is the one with the largest indirect effect. The later ones that change most are shown in stream
-    order, the others together. Raises InputError for a component that was not ablated.
+    `component` None is the one with the largest indirect effect. The later components that change most are shown in
+    stream order, the others summed. Raises InputError for a component that was not ablated.
     """
     name, unit = (
         component or effects.names[int(np.abs(effects.effect("indirect").mean(0)).argmax())],
@@ -101,9 +101,9 @@ def compensation_bars(effects: Effects, component: str | None = None, max_compon
 
 
 def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
-    """Draw a map ablated × later component: by how much the one's presence changes the other's contribution.
+    """Draw a map ablated × later component of the change of the later one's contribution due to the other's presence.
 
-    Of both the `max_components` with the largest changes are shown, in stream order.
+    The `max_components` of both with the largest changes are shown in stream order.
     """
     frame, count = effects.backups(), len(effects.members)
     place = {c.label: number for number, c in enumerate(effects.members)}
@@ -128,7 +128,7 @@ def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
 
 
 def _frame(effects: Effects) -> pd.DataFrame:
-    """The frame, whose last rows are groups."""
+    """Return the frame of effects, whose last rows are groups."""
     frame = effects.frame()
     frame.loc[frame.index[len(effects.components) :], "module"] = "group"
     return frame
@@ -143,10 +143,10 @@ def _about(effects: Effects) -> str:
 def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure:
     """Draw every component's size, √(centered diversity), against its mean logit difference, colored by its accuracy.
 
-    A reader stands to the right of 0 and is often right alone. A counterweight is large and right alone as often as
-    guessing: it raises one option whatever the example, against components that raise another. `effects`: `Effects` of
-    some components on other rows, or several (by mean and by zero ablation), whose costs in nats of cross-entropy stand
-    below the scatter. Raises InputError for a decomposition without labels, and for effects of another type.
+    A reader is to the right of 0 and often right alone. A counterweight is large but right alone only as often as
+    guessing: it raises the same option in every example, against components that raise another. `effects` are one or
+    several `Effects` of some components on other rows (e.g. mean and zero ablation), whose costs in nats of
+    cross-entropy are drawn below. Raises InputError for a decomposition without labels, or effects of another type.
     """
     half = decomposition.halves.get("centered", decomposition)
     if half.gold is None:
@@ -187,7 +187,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
 
 
 def _costs(effects: Any) -> list[go.Scatter]:
-    """What ablating costs in nats, a trace for each ablation."""
+    """Draw the cost of ablation in nats, a trace per kind of ablation."""
     names, traces = list(dict.fromkeys(name for e in effects for name in e.names)), []
     for number, (e, color) in enumerate(zip(effects, style.SERIES, strict=False)):
         frame = e.frame()

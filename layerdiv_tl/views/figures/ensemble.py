@@ -1,4 +1,4 @@
-"""Bias and diversity of components: along depth, against one another, of heads, of modules; Theorem 3."""
+"""Bias and diversity of components, along depth, against each other, by head and by module; Theorem 3."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _PARTS = get_args(Part)
 
 
 def column_of(frame: pd.DataFrame, term: str, part: Part) -> str:
-    """The column that holds a part of a term; a term without parts has one column."""
+    """Return the column of a part of a term; a term without parts has one column."""
     name = term if part == "raw" else f"{term}_{part}"
     return name if name in frame else term
 
 
 def half_of(measured: Any, part: Part) -> Any:
-    """The half of a decomposition or profile that a part is; itself for raw, and where it has no halves."""
+    """Return the centered or shift part of a decomposition or profile; itself for raw, or if it has no parts."""
     return measured if part == "raw" else getattr(measured, part, None) or measured
 
 
 def _parts(frame: pd.DataFrame, part: Part, term: str = "bias") -> tuple[list[Part], Part]:
-    """The parts in which a frame holds a term, and the one to show first: raw where it lacks the one asked for."""
+    """Return the parts of a term in a frame, and the one to show first: raw if the requested one is missing."""
     choice("part", part, _PARTS)
     parts: list[Part] = [p for p in _PARTS if p == "raw" or f"{term}_{p}" in frame]
     return parts, part if part in parts else "raw"
@@ -43,13 +43,13 @@ def _table(measured: Any) -> pd.DataFrame:
 
 
 def _named(text: str, half: Any) -> str:
-    """A title, with the half that a result is."""
+    """Return a title that names the part of a result."""
     part = getattr(half, "part", "raw")
     return text if part == "raw" else f"{text} ({part})"
 
 
 def _zero(half: Any, part: Part) -> dict[str, float]:
-    """Bias and net of a component that writes nothing, by column, where the result has them."""
+    """Return the zero baseline of bias and net by column, if the result has it."""
     suffix, levels = "" if part == "raw" else f"_{part}", {"bias": getattr(half, "zero_bias", None)}
     if getattr(getattr(half, "loss_function", None), "is_exact", False):
         levels["net"] = half.zero_net
@@ -57,10 +57,10 @@ def _zero(half: Any, part: Part) -> dict[str, float]:
 
 
 def loss_bars(decomposition: Decomposition, part: Part = "raw", max_components: int = 1500) -> go.Figure:
-    """Draw bias, diversity and net of every component as bars, whose means are those of the decomposition's loss.
+    """Draw bias, diversity and net of every component as bars; their means are the terms of the decomposition's loss.
 
-    `part` is shown first; for the squared error buttons switch between raw, centered and shift. Of more than
-    `max_components` those with the largest diversity are shown. Bars of bias and net begin at the zero baseline.
+    `part` is shown first; for the squared error, buttons switch between raw, centered and shift. At most
+    `max_components` are shown, those with the largest diversity. Bars of bias and net begin at the zero baseline.
     """
     exact, units = decomposition.loss_function.is_exact, decomposition.frame().attrs["units"]
 
@@ -93,10 +93,10 @@ def _part_bars(measured: Any, part: Part, count: int, title: Callable[[Any], str
 
 
 def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500) -> go.Figure:
-    """Draw what each component adds to the cross-entropy of the labels, in nats (`net_linear`): below 0 it helps.
+    """Draw each component's part of the cross-entropy of the labels, in nats (`net_linear`): below 0 it helps.
 
-    Heads are a map layer × head. Of more than `max_components` the largest are shown. Raises InputError for a dense
-    target and for a half of a decomposition, which have no labels.
+    Heads are a map layer × head. At most `max_components` are shown, the largest. Raises InputError for a dense target
+    and for one part of a decomposition, which have no labels.
     """
     if decomposition.gold is None or decomposition.part != "raw":
         raise InputError("kind='cross_entropy' needs labels: decompose with labels=, and plot the whole, not a half.")
@@ -115,8 +115,8 @@ def bias_diversity_scatter(
 ) -> go.Figure:
     """Draw bias (x) against diversity (y), one mark per component, colored by module; `part` as in `loss_bars`.
 
-    `log`: logarithmic axes; None takes them where every number is above 0. On the dashed diagonal net = bias −
-    diversity is 0; on the dotted line bias is the zero baseline. The most extreme marks are named.
+    `log` draws logarithmic axes; None does so if every number is positive. On the dashed diagonal net = bias −
+    diversity is 0; the dotted line is the zero baseline of bias. The most extreme marks are labeled.
     """
     whole = _table(measured)
     parts, part = _parts(whole, part)
@@ -271,8 +271,8 @@ def module_shares(decomposition: Decomposition) -> go.Figure:
 def tradeoff_bars(decomposition: Decomposition, part: Part = "centered", paper: bool = False) -> go.Figure:
     """Draw the summands of bias and of diversity side by side, and their sums (Theorem 3, `tradeoff`).
 
-    Buttons switch between raw, centered and shift, of which `part` is shown first. `paper` takes the form printed in
-    Eq. 11 instead of the exact one. The shaded rows are Ω, which is in both: moving them moves neither loss nor
+    Buttons switch between raw, centered and shift; `part` is shown first. `paper` uses the form printed in Eq. 11
+    instead of the exact one. The shaded rows are Ω, which is part of both sums: changing it changes neither loss nor
     accuracy. Raises InputError for a loss other than the squared error.
     """
     halves, views = {"raw": decomposition} | decomposition.halves, {}

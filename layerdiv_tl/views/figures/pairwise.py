@@ -1,4 +1,4 @@
-"""Pairs of components: one number of each, ordered by the clustering that stands above them."""
+"""Maps of pairs of components, ordered by the clustering drawn above them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def pairwise_map(
 ) -> go.Figure:
     """Draw a matrix component × component of one number of `pairwise`, with the clustering that orders it above.
 
-    `by` and `part` choose the number, by which the components are clustered too; "disagreement" has no parts, and none
-    has a shift. Of more components those with the largest centered diversity are shown. Under the tree stands each
-    component's module; two branches meet at the mean distance of their members (1 − cosine for "cosine"). Raises
-    InputError for one component, and for more than 1000 of them.
+    `by` and `part` choose the number, which also defines the clustering; "disagreement" has no parts, and none has a
+    shift. At most `max_components` are shown, those with the largest centered diversity. The row under the tree shows
+    each component's module; branches meet at the mean distance of their members (1 − cosine for "cosine"). Raises
+    InputError for a single component, and for more than 1000.
     """
     count, remark = len(decomposition.components), ""
     if count > max_components:
@@ -44,7 +44,7 @@ def pairwise_map(
     order: list[str] = frame.attrs["order"]
     place = {label: i for i, label in enumerate(order)}
     one, other = (frame[side].map(place).to_numpy() for side in ("component", "other"))
-    # The diagonal stays empty: a component makes no pair with itself.
+    # The diagonal is empty: a component is not paired with itself.
     cells = np.full((len(order), len(order)), np.nan)
     ends = np.full((len(order), len(order), 2), np.nan, dtype=np.float32)
     cells[one, other] = cells[other, one] = frame[name]
@@ -62,7 +62,7 @@ def pairwise_map(
     labels = members["component"].to_numpy()
     strip: dict[str, Any] = {"shape": "bars", "width": 1.0, "yaxis": "y2"}
     figure.add_traces(kit.by_module(members, labels, np.ones(len(labels)), labels, **strip))
-    # An axis exists where a trace needs it; the tree is a shape, since no trace can stand between two categories.
+    # An axis exists only if a trace uses it; the tree is a shape, since traces cannot be placed between categories.
     hidden: dict[str, Any] = {"marker": {"opacity": 0}, "hoverinfo": "skip", "showlegend": False}
     figure.add_scatter(x=order[:1], y=[0], yaxis="y3", mode="markers", **hidden)
     path, top = _tree(np.array(frame.attrs["linkage"]))
@@ -87,11 +87,11 @@ def pairwise_map(
 
 
 def _tree(linkage: np.ndarray) -> tuple[str, float]:
-    """The branches as one path, leaves at 0, 1, 2, …, and how high they go."""
+    """Return the branches as one path with leaves at 0, 1, 2, …, and their maximal height."""
     from scipy.cluster.hierarchy import dendrogram
 
     tree = dendrogram(linkage, no_plot=True)
-    # scipy puts the leaves at 5, 15, 25, …
+    # scipy places leaves at 5, 15, 25, …
     links = [
         " L".join(f"{(x - 5) / 10:.4g},{y:.4g}" for x, y in zip(xs, ys, strict=True))
         for xs, ys in zip(tree["icoord"], tree["dcoord"], strict=True)

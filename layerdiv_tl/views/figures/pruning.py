@@ -36,8 +36,8 @@ def agreement_scatter(
 ) -> go.Figure:
     """Draw every component's rank by each direct measure (x) against the effect of its removal (y), colored by module.
 
-    `scale` is that of y at first: the effect's rank, which Spearman's ρ compares, or its value; buttons change it. A
-    rising cloud is agreement. The hover has values and ranks with 95 % intervals.
+    `scale` is the initial scale of y: the effect's rank, as in Spearman's ρ, or its value; buttons switch. An
+    increasing trend means agreement. The hover has values and ranks with 95 % intervals.
     """
     frame, measures, rho = agreement.frame(), _measures(agreement), _pooled(agreement, effect)
     headings = [f"{_NAMES[m]}: ρ = {rho[m]:.2f}" if m in rho else _NAMES[m] for m in measures]
@@ -69,7 +69,7 @@ def agreement_scatter(
 
 
 def agreement_ranks(agreement: Agreement) -> go.Figure:
-    """Draw a map quantity × component of ranks, effects first, then direct measures; strong colors are needed most."""
+    """Draw a map quantity × component of ranks, effects first, then direct measures; strong colors rank highest."""
     frame, quantities, part = agreement.frame(), ["loss", "accuracy", *_measures(agreement)], _part(agreement)
     z = [frame[f"{quantity}_rank"] for quantity in quantities]
     texts = [_rank_texts(frame, quantity) for quantity in quantities]
@@ -84,9 +84,9 @@ def agreement_ranks(agreement: Agreement) -> go.Figure:
 
 
 def agreement_correlations(agreement: Agreement, effect: Effect = "loss") -> go.Figure:
-    """Draw Spearman's ρ of every measure's ranks and those by an effect, of all components and of each kind.
+    """Draw Spearman's ρ between every measure and an effect, over all components and over each kind.
 
-    The hover has its middle 95 % over resampled components. Raises InputError for fewer than three components.
+    The hover has the middle 95 % over resampled components. Raises InputError for fewer than three components.
     """
     frame = agreement.correlations()
     if not len(frame):
@@ -146,8 +146,8 @@ def _rank_texts(frame: pd.DataFrame, *quantities: str) -> np.ndarray:
 def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
     """Draw loss or accuracy against the number of components dropped, by the plan and by block influence.
 
-    A greedy plan is next to that of its components measured alone. Bands are 95 % intervals over rows; every ring is a
-    random plan of as many components, the bar their mean; the whole model is dotted. A button hides the random plans.
+    A greedy plan is shown with the plan by single ablations. Bands are 95 % intervals over rows; rings are random plans
+    of as many components, bars their mean; the whole model is dotted. A button hides the random plans.
     """
     from ...depth.pruning import RANDOM
 
@@ -192,7 +192,7 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
 
 
 def score_bars(plan: DropPlan) -> go.Figure:
-    """Draw the score of every candidate in stream order, colored by module; what goes is solid and numbered."""
+    """Draw the score of every candidate in stream order, colored by module; dropped ones are solid and numbered."""
     from ...depth.quantities import LOWER_IS_BETTER
 
     frame, rows, part = plan.scores(), plan.provenance["rows"], _DROPPED[plan.part]
@@ -217,7 +217,7 @@ def _score(plan: DropPlan) -> str:
 
 
 def compared(plan: DropPlan, quantity: str) -> str:
-    """Compare the plan with others that drop as much, on the same rows, in a sentence."""
+    """Compare the plan, in a sentence, with others of the same size on the same rows."""
     from ...depth.pruning import ALONE, INFLUENCE, RANDOM
 
     frame = plan.compare()
@@ -236,9 +236,9 @@ def compared(plan: DropPlan, quantity: str) -> str:
 
 
 def weight_bars(reweighting: Reweighting) -> go.Figure:
-    """Draw the weight of every component as a bar from 1, which is the model itself, colored by module.
+    """Draw the weight of every component as a bar from 1 (the unchanged model), colored by module.
 
-    A component that is zero-ablated is a bar down to 0. The subtitle has what the weights change on held-out rows.
+    The bar of a zero-ablated component ends at 0. The subtitle has the effect of the weights on held-out rows.
     """
     frame, rows = reweighting.by_component(), reweighting.frame().set_index("predictor").to_dict("index")
     before, after = rows["model"], rows["reweighted"]

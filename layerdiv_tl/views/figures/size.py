@@ -1,4 +1,4 @@
-"""Models against their size: every quantity of a study, and the information of components, a panel each."""
+"""Panels of models against their size: every quantity of a study, and the information of components."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ SHUFFLED = "shuffled rows"
 def size_panels(study: Study, unit: Unit = "sublayer", against: str = "members") -> go.Figure:
     """Draw accuracy, MSE, bias, diversities and cross-entropy of every model, mean over tasks, against its size.
 
-    Models that reuse their blocks are diamonds. Whiskers are 95 % over rows, in all tasks together; the dashed line
-    is the uniform prediction's. Buttons exchange numbers of components and of parameters. Models that lack a task are
-    left out.
+    Models that reuse their blocks are diamonds. Whiskers are 95 % intervals over the rows of all tasks; the dashed line
+    is the uniform predictor. Buttons switch between numbers of components and of parameters. Models that lack a task
+    are left out.
     """
     left_out = ("logit difference", "uniform", "entropy")
     names = {
@@ -62,12 +62,12 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
     """Draw the information of every model's components about the label, in bits, against size; a color per task.
 
     Args:
-        frame: What `Study.information` gives, of one estimator.
-        models: What `Study.models` gives.
+        frame: The frame of `Study.information` for one estimator.
+        models: The frame of `Study.models`.
 
-    Gray is the estimate of shuffled rows. Joint information cannot exceed its task's H(Y), a dashed line for each that
-    differs: where it does, the estimator's assumption does not hold. Raises InputError for a frame of several
-    estimators, and one without an estimate of these models.
+    Gray is the estimate on shuffled rows. Dashed lines are the distinct H(Y) of tasks: a joint information above it
+    violates the estimator's assumption. Raises InputError for a frame of several estimators, and for one without an
+    estimate for these models.
     """
     if frame["estimator"].nunique() != 1:
         raise InputError(f"the frame has the estimators {', '.join(frame['estimator'].unique())}: give those of one.")
@@ -91,7 +91,7 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
 
 
 def _means(study: Study, unit: Unit, names: Sequence[str]) -> pd.DataFrame:
-    """One row per model and quantity: the mean over tasks, and the interval of a mean of independent tasks."""
+    """Average over tasks, with the interval for independent tasks: one row per model and quantity."""
     from ...studies.tables import QUANTITIES
 
     totals = study.totals()
@@ -101,7 +101,7 @@ def _means(study: Study, unit: Unit, names: Sequence[str]) -> pd.DataFrame:
         loss, term, factor = QUANTITIES[name]
         rows = totals[(totals["loss"] == loss) & (totals["term"] == term)]
         whole = rows.groupby("model", sort=False).filter(lambda part: len(part) == tasks)
-        # Each side by itself (Zou & Donner 2008): Wilson's intervals of accuracies are not symmetric, and end at 100 %.
+        # Each side separately (Zou & Donner 2008): Wilson's intervals of accuracies are asymmetric, and end at 100 %.
         sides = pd.DataFrame({"low": whole["mean"] - whole["low"], "high": whole["high"] - whole["mean"]}) ** 2
         value = factor * whole.groupby("model", sort=False)["mean"].mean()
         wide = factor * sides.groupby(whole["model"], sort=False).sum(min_count=tasks) ** 0.5 / tasks
@@ -121,7 +121,7 @@ def _panels(
     title: str,
     subtitle: str,
 ) -> go.Figure:
-    """Panels of models against their size, with dashed lines at `levels`, and buttons for the two sizes."""
+    """Draw panels of models against their size, with dashed lines at `levels`, and buttons for the two sizes."""
     choice("against", against, _SIZES)
     if rows.empty:
         raise InputError("no model here has every task: run the others too.")
@@ -141,7 +141,7 @@ def _panels(
             if panel in logarithmic:
                 shown = rows.loc[rows["panel"] == panel, ["value", "value_low", "value_high"]]
                 figure.update_yaxes(axes.log_axis(shown), **layout.cell(number, 2))
-            if number + 2 >= len(present):  # panels that have none below them
+            if number + 2 >= len(present):  # panels with no panel below
                 figure.update_xaxes(title_text=label, **layout.cell(number, 2))
         views[label] = layout.finish(
             figure, title, subtitle, x=_size_axis(rows, size), plot=220 * -(-len(present) // 2)
@@ -150,7 +150,7 @@ def _panels(
 
 
 def _models(rows: pd.DataFrame, panel: str, size: str) -> list[go.Scatter]:
-    """A panel's models: a trace for each series, and for those that reuse their blocks."""
+    """Draw a panel's models: a trace per series, and one for models that reuse their blocks."""
     series, traces = list(dict.fromkeys(rows["series"])), []
     several = len([name for name in series if name != SHUFFLED]) > 1
     for number, (name, reuses) in enumerate([(name, reuses) for name in series for reuses in (False, True)]):
@@ -170,7 +170,7 @@ def _models(rows: pd.DataFrame, panel: str, size: str) -> list[go.Scatter]:
 
 
 def _size_axis(rows: pd.DataFrame, size: str) -> dict[str, Any]:
-    """A logarithmic axis of sizes, with ticks at as many models as do not touch, the first and the last with them."""
+    """Make a logarithmic axis of sizes, with non-overlapping ticks at models, including the first and the last."""
     sizes = np.unique(rows[size].to_numpy(dtype=float))
     low, high = np.log10(sizes[[0, -1]])
     apart, at = (high - low) / 4, [float(sizes[-1])]
@@ -183,7 +183,7 @@ def _size_axis(rows: pd.DataFrame, size: str) -> dict[str, Any]:
 
 
 def _short(x: float) -> str:
-    """A count as on an axis: 9, 94k, 135M, 1.24B."""
+    """Format a count for an axis: 9, 94k, 135M, 1.24B."""
     for least, factor, letter in ((1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if x >= least:
             return f"{x / factor:.4g}{letter}" if letter != "k" else f"{x / factor:.0f}k"

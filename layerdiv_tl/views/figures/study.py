@@ -1,4 +1,4 @@
-"""A study: models × tasks, against size, and the paper's claims over models (Fig. 3, 4 and 6)."""
+"""Figures of a study: models × tasks, against size, and the paper's claims over models (Fig. 3, 4 and 6)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...replication.tradeoff import TradeOff
     from ...studies.study import Study
 
-# {quantity of `Study.table`: (its unit, what its colors are relative to, what it is)}.
+# {quantity of `Study.table`: (unit, reference of its colors, description)}.
 QUANTITIES = {
     "accuracy": ("%", "", "Right answers."),
     "logit difference": ("logits", "", "Logit of the right option minus the mean of the others; of sequences, nats."),
@@ -35,7 +35,7 @@ QUANTITIES = {
     "cross-entropy": ("nats", "", "Cross-entropy over the options."),
     "entropy": ("nats", "", "Entropy of the model's answer over the options."),
 }
-# Quantities in the menu; others can be asked for.
+# Quantities in the menu; others are available as an option.
 _MENU = ("accuracy", "logit difference", "cross-entropy", "MSE", "diversity", "diversity_logit centered")
 _AGGREGATIONS = {"pooled": "pooled", "per_model": "mean over models", "final": "last junction"}
 _METRICS = {
@@ -54,9 +54,9 @@ _GUESSING = "guessing evenly"
 def table_map(study: Study, quantity: str = "accuracy", unit: Unit = "sublayer") -> go.Figure:
     """Draw a map model × task of one quantity of `Study.table`, its value in every cell; a menu shows another.
 
-    Accuracy is colored from 0 to 100, MSE and bias by how far they are from the uniform predictor's, logit differences
-    around 0, all others from 0 to the largest. Cells that the study lacks are empty, and so is the average of a model
-    that lacks one. The last row is what guessing evenly would give.
+    Accuracy is colored from 0 to 100, MSE and bias relative to the uniform predictor, logit differences around 0, all
+    others from 0 to the maximum. Missing cells are empty, and so is the average of a model with missing cells. The last
+    row is the uniform predictor.
     """
     choice("quantity", quantity, QUANTITIES)
     table, texts = _with_guessing(study, unit)
@@ -67,7 +67,7 @@ def table_map(study: Study, quantity: str = "accuracy", unit: Unit = "sublayer")
 
 
 def _with_guessing(study: Study, unit: Unit) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`Study.table` as numbers and as texts, with a last row for a model that says all options are equally likely."""
+    """Return `Study.table` as numbers and as texts, with a last row for the uniform predictor."""
     from ...studies.tables import AVERAGE
 
     table, texts = study.table(unit), study.table(unit, intervals=True)
@@ -83,7 +83,7 @@ def _with_guessing(study: Study, unit: Unit) -> tuple[pd.DataFrame, pd.DataFrame
 
 
 def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str) -> go.Figure:
-    """The map of one quantity, its numbers written into the cells."""
+    """Draw the map of one quantity, with numbers in the cells."""
     values, uniform = (table[name].to_numpy(dtype=float) for name in (quantity, "uniform"))
     unit, relative, about = QUANTITIES[quantity]
     *tasks, average = table[quantity].columns
@@ -151,7 +151,7 @@ def correlation_bars(
                 [_correlations(rows[rows["metric"] == metric].loc[tasks], x, metric, name) for metric in chosen]
             )
         figure = layout.panels(contents, [f"{kind.title()}'s r of sign × metric" for kind in COEFFICIENTS])
-        for bar in contents[0]:  # a bar's own entry in the legend would be hollow where its first bar is
+        for bar in contents[0]:  # a legend entry of its own would be hollow like the first bar
             bar.showlegend, marker = False, {"symbol": "square", "size": 11}
             figure.add_trace(
                 kit.trace(table, [None], [None], bar.marker.line.color, [""], name=bar.name, marker=marker)
@@ -164,7 +164,7 @@ def correlation_bars(
 
 
 def _correlations(rows: pd.DataFrame, x: np.ndarray, metric: str, aggregation: str) -> go.Bar:
-    """The bars of one metric: full, hollow or hatched."""
+    """Draw the bars of one metric: full, hollow or hatched."""
     color, p = style.TERM.get(metric, style.SERIES[0]), rows[_TEST[aggregation]].to_numpy(dtype=float)
     name = ("−" if rows["sign"].iloc[0] < 0 else "") + _METRICS.get(metric, metric)
     named = rows.assign(component=[f"{name}, {task}" for task in rows.index])
@@ -185,10 +185,10 @@ def share_bars(
     form: Literal["squared", "paper"] = "squared",
     models: Sequence[str] | None = None,
 ) -> go.Figure:
-    """Draw which module holds how much of bias and diversity, a bar per model, raw and centered (Fig. 4).
+    """Draw each module's share of bias and diversity, a bar per model, raw and centered (Fig. 4).
 
-    Diamonds stand where the bar would change its color if a module held as much as its share n_g/|L| of the members;
-    the hover has shares, their intervals over tasks, and excess. `models` None is all, in the study's order.
+    Diamonds are the module boundaries if every module held its share n_g/|L| of the members; the hover has shares,
+    their intervals over tasks, and excess. `models` None is all, in the study's order.
     """
     shares = study.shares(unit, form)
     present = list(dict.fromkeys(study.metrics.loc[study.metrics["unit"] == unit, "model"]))
@@ -203,7 +203,7 @@ def share_bars(
         told = [f"share of the members {row.member_share:.1%}, excess {row.excess:+.1%}" for row in panel.itertuples()]
         texts, places = kit.hover(panel, ["share"], over, told), panel["model"].map(names.index).to_numpy()
         traces = kit.by_module(panel, panel["share"].to_numpy(), places, texts, shape="across", width=None)
-        # Where modules would meet if each held its share of the members.
+        # Module boundaries if each held its share of the members.
         edges = panel.assign(edge=panel.groupby("model")["member_share"].cumsum(), row=places)
         edges = edges[edges.duplicated("model", keep="last")]
         marker = {"symbol": "diamond", "line": {"color": style.LIGHT.ink, "width": 1}}
@@ -235,10 +235,10 @@ def fit_curve(
     x_title: str = "number of components",
     y_title: str = "mean over tasks",
 ) -> go.Figure:
-    """Draw points and y = a + b ln x with the 95 % band of the mean curve; `names` has one for each point's hover.
+    """Draw points and y = a + b ln x with the 95 % band of the mean curve; `names` has a name per point.
 
-    The band needs three points, which it takes for independent (models of one family are not) and equally noisy; the
-    numbers' intervals allow for unequal noise, as those of claim 7 do. Raises InputError for another number of names.
+    The band needs three points and assumes that they are independent (models of one family are not) and equally noisy;
+    coefficients' intervals allow for unequal noise, as in claim 7. Raises InputError for a wrong number of names.
     """
     given = [f"point {number}" for number in range(len(fit.x))]
     if names is not None:

@@ -1,1 +1,1 @@
-"""Models whose weights are written by hand, so that every measure is known in closed form."""
+"""Models with handwritten weights, for which every measure is known in closed form."""

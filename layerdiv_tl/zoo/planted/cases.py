@@ -1,9 +1,9 @@
-"""What is planted, and in closed form what it must measure.
+"""The planted cases, and their measures in closed form.
 
-All cases answer the prompts of `synthetic/votes`, in which witnesses name the color of a car. Each member head reads
-one witness and adds 1 logit to the color named, so it is right as often as its witness. The rows are every combination
-of words, repeated in proportion to its probability: means over rows *are* the expectations. Information terms are those
-of the members' votes (`estimator="vote"`).
+All cases answer the prompts of `synthetic/votes`, in which witnesses name the color of a car. Each member head attends
+to one witness and adds 1 logit to the color named, so it is right as often as its witness. The rows are all
+combinations of words, repeated in proportion to their probability: means over rows *are* the expectations. Information
+terms are those of the members' votes (`estimator="vote"`).
 
 K options, |L| members, p the probability of a right witness, h(p) = −p log2 p − (1−p) log2 (1−p).
 """
@@ -22,19 +22,19 @@ UNSURE = "unsure"
 # A witness is wrong in one of four equally likely outcomes: p = 3/4.
 OUTCOMES = (True, True, True, False)
 
-# The words of every row's witnesses, and its label.
+# The words of each row's witnesses, and its label.
 Rows = list[tuple[tuple[str, ...], int]]
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """What is planted, and what it must measure.
+    """A planted case and its expected measures.
 
     Attributes:
         bias, diversity, bias_shift, diversity_shift, accuracy: One number per member; empty shift terms are 0. The
-            defaults are those of two heads right in 3 of 4 rows, of whose sum a tie goes to the first option, correctly
-            in half of the ties.
-        cosine, cosine_centered: Between the first two members.
+            defaults are those of two heads right in 3 of 4 rows. A tie of their sum goes to the first option, which is
+            right in half of the ties.
+        cosine, cosine_centered: Cosines between the first two members.
     """
 
     members: tuple[Member, ...]
@@ -55,12 +55,12 @@ class Case:
 
 
 def _voter(layer: int, index: int, witness: int) -> WitnessHead:
-    """A head that adds 1 logit to the color its witness names, of two, and nothing where it names none."""
+    """Make a head that adds 1 logit to the color (of two) that its witness names, and 0 if it names none."""
     return WitnessHead(layer, index, witness, {COLORS[0]: VoteLogits((1, 0)), COLORS[1]: VoteLogits((0, 1))})
 
 
 def _entropy(p: float) -> float:
-    """h(p) in bits."""
+    """Compute h(p) in bits."""
     return -p * log2(p) - (1 - p) * log2(1 - p)
 
 
@@ -69,11 +69,11 @@ def _colors(*votes: int) -> tuple[str, ...]:
 
 
 def _independent() -> Case:
-    """Two fair witnesses; the label is what the first says, or what the second says, by the toss of a coin.
+    """Two fair witnesses; a coin toss decides whose word is the label.
 
     So each is right in p = 3/4: bias 2(1−p)/K = 1/4. The two agree in c = 1/2: the mean of differing votes
-    is 1/2 off each, diversity (1−c)/4. Where votes differ, the label is a coin toss: I(U;Y) = 1 − 1/2. The votes
-    are independent, TC(U) = 0, but not given the label.
+    is 1/2 off each, diversity (1−c)/4. If votes differ, the label is a coin toss: I(U;Y) = 1 − 1/2. The votes
+    are independent, TC(U) = 0, but not conditionally on the label.
     """
     rows = [(_colors(a, b), (a, b)[coin]) for a, b, coin in product(range(2), repeat=3)]
     informed = 1 - _entropy(3 / 4)
@@ -91,7 +91,7 @@ def _independent() -> Case:
 
 
 def _copied() -> Case:
-    """Both heads read the first witness, right in p = 3/4; nobody reads the second.
+    """Both heads attend to the first witness, right in p = 3/4; none attends to the second.
 
     Diversity 0, so the loss is the bias. One vote determines the other: TC(U) = H(u) = 1 bit,
     TC(U|Y) = h(p), I(U;Y) = 1 − h(p) = half of the relevancy.
@@ -111,12 +111,12 @@ def _copied() -> Case:
 
 
 def _complementary() -> Case:
-    """One witness is sure and right, the other unsure, in turns; a head writes nothing for an unsure one.
+    """Witnesses alternate: one is sure and right, the other unsure; a head writes 0 for an unsure witness.
 
     A head without output has bias 1/K = 1/2, a right one 0: 1/4 as in the other pairs. The mean of the two is
-    half a vote, 1/2 off each: diversity 1/8, half of it in the shift, since only one head adds to all
-    options' mean. Alone each is right in 1/2 and shares the first place in 1/2; together always. As votes,
-    no output is the first option: P(vote = first) = 3/4, H(U) = 1.5, H(u|Y) = 1/2, H(U|Y) = 1/2 bit.
+    half a vote, 1/2 off each: diversity 1/8, half of it in the shift, since only one head raises the options'
+    mean. Each alone is right in 1/2 of the rows and tied in 1/2; together they are always right. As a vote, no
+    output counts as the first option: P(vote = first) = 3/4, H(U) = 1.5, H(u|Y) = 1/2, H(U|Y) = 1/2 bit.
     """
     rows: Rows = []
     for y, first in product(range(2), (True, False)):
@@ -138,12 +138,12 @@ def _complementary() -> Case:
 
 
 def _together() -> Case:
-    """Of three colors the witness names the right one, c; the heads write 2 for c and 3 for a wrong one each.
+    """The witness names the right color c of three; each head writes 2 for c and 3 for a wrong color.
 
     One prefers c + 1, the other c + 2, so each alone is always wrong, and their sum (4, 3, 3) always right.
-    Bias (1² + 3²)/3; ū = (2, 1½, 1½), loss (1 + 2·(3/2)²)/3, diversity 2·(3/2)²/3. Centered, two unlike
-    thirds leave a cosine of (4 − 25/3)/(13 − 25/3) = −13/14. A wrong vote determines the label as a right one
-    does: relevancy 2 log2 3, redundancy log2 3.
+    Bias (1² + 3²)/3; ū = (2, 1½, 1½), loss (1 + 2·(3/2)²)/3, diversity 2·(3/2)²/3. Centered, their cosine is
+    (4 − 25/3)/(13 − 25/3) = −13/14. A wrong vote determines the label just as a right one: relevancy 2 log2 3,
+    redundancy log2 3.
     """
     first, second = (
         {COLORS[c]: VoteLogits(tuple(2 * (k == c) + 3 * (k == (c + step) % 3) for k in range(3))) for c in range(3)}
@@ -168,10 +168,10 @@ def _together() -> Case:
 
 
 def _shift() -> Case:
-    """The first head votes by the first witness, p = 3/4; the second adds s = ±2 to all options, by the second.
+    """The first head votes with the first witness, p = 3/4; the second witness makes the second add s = ±2 everywhere.
 
     Centered, the second head is 0: bias 1/4, diversity (1/2)²/4. The rest is shift: means m = 1/2 and s, target 1/2,
-    bias (s − 1/2)² = 17/4, diversity (s − 1/2)²/4. Skipping the second layer moves no probability at all.
+    bias (s − 1/2)² = 17/4, diversity (s − 1/2)²/4. Skipping the second layer changes no probability.
     """
     rows = [(_colors(y if right else 1 - y, other), y) for y, right, other in product(range(2), OUTCOMES, range(2))]
     amount = {COLORS[0]: VoteLogits(everywhere=2), COLORS[1]: VoteLogits(everywhere=-2)}
@@ -184,7 +184,7 @@ def _shift() -> Case:
         diversity_shift=(17 / 16,) * 2,
         coherence=(13 + 5) / 2 / 9,
         cosine=0.0,
-        cosine_centered=float("nan"),  # the second head is 0 once centered, and has no direction
+        cosine_centered=float("nan"),  # the second head is 0 when centered, and has no direction
         accuracy=(3 / 4, 1 / 2),
         relevancy=1 - _entropy(3 / 4),
         redundancy=0.0,
@@ -193,12 +193,12 @@ def _shift() -> Case:
 
 
 def _undo() -> Case:
-    """a: a head votes by the first witness, who guesses. −a: an MLP subtracts that. b: the second witness, p = 3/4.
+    """a: a head votes with the first witness, who guesses. −a: an MLP subtracts that. b: the second witness, p = 3/4.
 
     The logits are b alone, ū = b/3. With a·b = 1/2 on average: biases 2(1−½)/2, (4 + 2)/4 and 1/4;
     diversities (|a|² ∓ a·b·2/3 + |b|²/9)/2 for ±a, and (4/9)/2 for b. As votes a and −a are opposite and carry no
-    information: TC(U) = TC(U|Y) = 1 bit. Without the first layer the MLP writes nothing either and no
-    probability moves; without the second the logits are a + b.
+    information: TC(U) = TC(U|Y) = 1 bit. Without the first layer the MLP also writes 0 and no probability
+    changes; without the second the logits are a + b.
     """
     rows = [(_colors(a, y if right else 1 - y), y) for y, right, a in product(range(2), OUTCOMES, range(2))]
     undone = _voter(0, 0, 0)
@@ -220,13 +220,13 @@ def _undo() -> Case:
 
 
 def _votes() -> Case:
-    """Five witnesses, right in p = 3/4, who in a share s = 1/5 of the rows all repeat one of them.
+    """Five witnesses, right in p = 3/4; in a share s = 1/5 of the rows all repeat one of them.
 
     Two of them agree with probability c = s + (1 − s)(p² + (1−p)²) = 0.7; cosine c, centered 2c − 1,
     coherence 1 + 4c. A wrong vote is off by 1 at both options, bias 1 − p; diversity (1 − 1/5)(1 − c)/2. The k
-    voters for the first option are one of C(5, k) sets, each with probability (1 − s) pᵏ(1−p)⁵⁻ᵏ if that is right,
-    and s p, or s (1−p), more where all agree: entropies are sums over k. For each label there are 4⁵ rows of all
-    combinations of four equally likely cases, and 4⁵/4 rows of one case repeated.
+    voters for the first option are one of C(5, k) sets, each with probability (1 − s) pᵏ(1−p)⁵⁻ᵏ if it is right,
+    plus s p or s (1−p) if all agree; entropies are sums over k. For each label there are 4⁵ rows of all
+    combinations of four equally likely outcomes, and 4⁵/4 rows of one outcome repeated.
     """
     p, shared, count = 3 / 4, 1 / 5, 5
     rows: Rows = []
@@ -235,7 +235,7 @@ def _votes() -> Case:
         repeated = [(right,) * count for right in OUTCOMES] * (len(independent) // 16)
         rows += [(_colors(*(y if right else 1 - y for right in row)), y) for row in independent + repeated]
     sets = [comb(count, k) for k in range(count + 1)]
-    first = [(1 - shared) * p**k * (1 - p) ** (count - k) for k in range(count + 1)]  # where the first option is right
+    first = [(1 - shared) * p**k * (1 - p) ** (count - k) for k in range(count + 1)]  # if the first option is right
     first[0], first[-1] = first[0] + shared * (1 - p), first[-1] + shared * p
     given = -sum(n * x * log2(x) for n, x in zip(sets, first, strict=True))
     either = [(x + y) / 2 for x, y in zip(first, first[::-1], strict=True)]
@@ -260,7 +260,7 @@ def _votes() -> Case:
     )
 
 
-# By name: one line on what it shows, and the case.
+# {name: (a one-line description, the case)}.
 CASES: Mapping[str, tuple[str, Callable[[], Case]]] = {
     "independent": ("two heads that vote independently of each other", _independent),
     "copied": ("two heads that write the same", _copied),

@@ -1,4 +1,4 @@
-"""Planted models: small transformers whose every measure is known in closed form, to the last digits of float64."""
+"""Planted models: small transformers whose measures are all known in closed form, up to float64 precision."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PREFIX = "planted-"
 LEAST_ROWS = 64
 PER_MEMBER = ("bias", "bias_shift", "diversity", "diversity_shift")
 BITS = ("relevancy", "redundancy", "conditional_redundancy", "joint", "information_diversity")
-# A word with its space, a line break, a space, or one other sign; and what stands for others.
+# A word with its space, a line break, a space, or one other character; and the unknown token.
 _PIECE, _UNKNOWN = r" ?\w+|\n| |[^\w\s]", "<unk>"
 
 PLANTED: Mapping[str, str] = MappingProxyType({name: about for name, (about, _) in CASES.items()})
@@ -36,19 +36,18 @@ PLANTED: Mapping[str, str] = MappingProxyType({name: about for name, (about, _) 
 
 @dataclass(frozen=True, eq=False)
 class Planted(Loadable):
-    """A model with known answers. Made by `planted`; `load_model` and every other function take it as it is.
+    """A model with known answers. Returned by `planted`; every function that takes a model accepts it.
 
     Attributes:
-        name, shape, about, closed_form: The case, "llama" or "gpt2", one line on what it shows, and the derivation of
+        name, shape, about, closed_form: The case, "llama" or "gpt2", a one-line description, and the derivation of
             `expected`.
         model, tokenizer, task: The Hugging Face causal LM in float64, its tokenizer of whole words, and its prompts,
             options and labels.
-        components: The members. The contribution of every other component is exactly 0.
-        over_vocabulary: float64 `[example, member, id]`: each member's contribution to every logit, from the prompts'
-            words alone.
-        expected, per_member: What the ensemble of the members must measure, by name: squared error in logits²,
-            information in bits; and the members' `bias`, `bias_shift`, `diversity`, `diversity_shift`, one number each,
-            in logits².
+        components: The members. Every other component's contribution is exactly 0.
+        over_vocabulary: float64 `[example, member, id]`, each member's contribution to every logit, computed from the
+            prompts' words without the model.
+        expected, per_member: Expected measures of the members' ensemble by name, squared errors in logits² and
+            information in bits; and one `bias`, `bias_shift`, `diversity`, `diversity_shift` per member, in logits².
     """
 
     name: str
@@ -82,15 +81,15 @@ class Planted(Loadable):
         return self.over_vocabulary[:, :, self.tokenizer.convert_tokens_to_ids(list(self.options))]
 
     def members(self, unit: Unit = "sublayer") -> tuple[str, ...]:
-        """The members' labels at a unit: what `Contributions.select(label=…)` keeps. One member a sublayer.
+        """Return the members' labels at a unit, for `Contributions.select(label=…)`. Each sublayer has one member.
 
-        Raises InputError for units that cut a member into parts.
+        Raises InputError for units that split members.
         """
         choice("unit", unit, ("sublayer", "head"))
         return tuple((c.sublayer if unit == "sublayer" else c).label for c in self.components)
 
     def by_component(self) -> pd.DataFrame:
-        """One row per member: bias, diversity and net, raw, centered and shift, as in `Decomposition`."""
+        """Return bias, diversity and net (raw, centered and shift, as in `Decomposition`): one row per member."""
         import pandas as pd
 
         frame = pd.DataFrame({"component": [c.label for c in self.components]})
@@ -103,7 +102,7 @@ class Planted(Loadable):
         return frame
 
     def frame(self) -> pd.DataFrame:
-        """One row per quantity: its expected value and unit."""
+        """Return the expected value and unit of each quantity: one row per quantity."""
         import pandas as pd
 
         rows = [(name, value, _unit_of(name)) for name, value in self.expected.items()]
@@ -115,11 +114,11 @@ class Planted(Loadable):
 
 
 def planted(name: str, shape: Shape = "llama") -> Planted:
-    """A model with known answers, for tests and for teaching.
+    """Build a model with known answers, for tests and for teaching.
 
     Args:
-        name, shape: One of `PLANTED`, which says what each shows; "llama" (RMSNorm, rotary positions, SwiGLU) or "gpt2"
-            (LayerNorm, learned positions, GELU).
+        name: A key of `PLANTED`, which describes each case.
+        shape: "llama" (RMSNorm, rotary positions, SwiGLU) or "gpt2" (LayerNorm, learned positions, GELU).
 
     Raises InputError for a name or shape that does not exist.
 
@@ -164,7 +163,7 @@ def planted(name: str, shape: Shape = "llama") -> Planted:
 
 
 def load_planted(name: str) -> Planted:
-    """The planted model of `load_model("zoo/planted-copied")` or `"zoo/planted-copied-gpt2"`."""
+    """Build the planted model of `load_model("zoo/planted-copied")` or `"zoo/planted-copied-gpt2"`."""
     names = {f"zoo/{PREFIX}{case}": case for case in CASES}
     llama_name = name.removesuffix("-gpt2")
     if llama_name not in names:
@@ -195,7 +194,7 @@ def _expected(case: Case, per_member: Mapping[str, tuple[float, ...]]) -> dict[s
 
 
 def _make_task(name: str, case: Case) -> Task:
-    """The rows as prompts of `synthetic/votes`, all combinations repeated alike until there are enough."""
+    """Render the rows as prompts of `synthetic/votes`, repeating all combinations equally until there are enough."""
     import pandas as pd
 
     repeats = -(-LEAST_ROWS // len(case.rows))
@@ -207,7 +206,7 @@ def _make_task(name: str, case: Case) -> Task:
 
 
 def _contributions(case: Case, vocabulary: int, option_ids: Sequence[int]) -> Float[np.ndarray, "example member id"]:
-    """The members' contributions by the words of each row; no model is run."""
+    """Compute the members' contributions from the words of each row, without running a model."""
     values = np.zeros((len(case.rows), len(case.members), vocabulary))
     for row, (words, _) in enumerate(case.rows):
         for number, member in enumerate(case.members):
@@ -222,7 +221,7 @@ def _contributions(case: Case, vocabulary: int, option_ids: Sequence[int]) -> Fl
 
 
 def _word_tokenizer(texts: Iterable[str]) -> Any:
-    """A tokenizer of the whole words of these texts, each with its space; decoding gives the text back exactly."""
+    """Make a tokenizer of the whole words of these texts, each with its space; decoding restores texts exactly."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

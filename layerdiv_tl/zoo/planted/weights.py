@@ -1,13 +1,13 @@
-"""Weights written by hand: heads that read one word each and vote, in a Llama or a GPT-2. Three rules make it exact.
+"""Handwritten weights: heads that each attend to one word and vote, in a Llama or a GPT-2. Three rules make them exact.
 
-Outputs permute numbers: what a member adds to one coordinate of the stream (a slot) it subtracts from another (its
-counterweight), so the stream always has sum 0 and mean square 1, and every norm is the identity, also where components
-are ablated. All numbers are small integers, exact in float32; the norms' epsilon is too small to matter.
+Outputs permute numbers: a member subtracts from one coordinate of the stream (its counterweight) what it adds to
+another (a slot). The stream therefore always has sum 0 and mean square 1, and every norm is the identity, also under
+ablation. All numbers are small integers, exact in float32; the norms' epsilon is negligible.
 
-A head's scores grow towards the token it reads in steps so large that all other exponentials are 0: by rotary angle in
-a Llama (a fixed offset, on one slow pair of dimensions), by position in a GPT-2.
+A head's scores increase towards the attended token in steps so large that all other exponentials are 0: by rotary angle
+in a Llama (a fixed offset, on one slow pair of dimensions), by position in a GPT-2.
 
-An MLP neuron is a switch: 64 times a coordinate that is 0 or 1 goes into SiLU or GELU, there exactly 0 or the identity.
+An MLP neuron is a switch: 64 times a coordinate of 0 or 1 goes into SiLU or GELU, which is exactly 0 or the identity.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ...components import Component
 Shape = Literal["llama", "gpt2"]
 
 WIDTH = 96
-CONTEXT = 32  # the longest text, in tokens
+CONTEXT = 32  # maximal length of a text, in tokens
 NEURONS = 4
 EPSILON = 1e-30
 # Neighboring tokens' scores differ by more than 2000, and exp(-750) is 0 in float64.
 SHARP = 2.0**26
-# One pair of dimensions turns by 1/20 a token, less than half a turn over the whole context: nearer is always higher.
+# One pair of dimensions turns by 1/20 per token, less than half a turn over the context: nearer tokens score higher.
 ANGLE = 1 / 20
 SWITCH = 64.0
 
@@ -45,7 +45,7 @@ class VoteLogits(NamedTuple):
 
 @dataclass(frozen=True)
 class WitnessHead:
-    """A head that reads one witness's word and writes `votes[word]`, whose nonzero logits must differ; 0 for others."""
+    """A head that attends to one witness's word and writes `votes[word]` (distinct nonzero logits); 0 for others."""
 
     layer: int
     index: int
@@ -81,11 +81,11 @@ class _Coordinates:
         self._index: dict[Any, int] = {}
 
     def of(self, *name: Any) -> int:
-        """The coordinate of this name."""
+        """Return the coordinate of this name."""
         return self._index.setdefault(name, len(self._index))
 
     def vote(self, member: Member, logits: VoteLogits) -> Float[Tensor, " d"]:
-        """The output that moves these logits from the member's counterweights to its slots."""
+        """Make the output that moves these logits from the member's counterweights to its slots."""
         output = torch.zeros(WIDTH, dtype=torch.float64)
         for slot, amount in [*enumerate(logits.options), ("everywhere", logits.everywhere)]:
             if amount:
@@ -103,12 +103,12 @@ def build(
     positions: Sequence[int],
     length: int,
 ) -> Any:
-    """A Llama or GPT-2 in float64 to whose stream only `members` add anything.
+    """Build a Llama or GPT-2 in float64 in which only `members` write to the stream.
 
     Args:
         words, vocabulary, option_ids: The witnesses' words, every token's word by its id, and the tokens of the
             options.
-        positions, length: Where the witnesses' words are in a prompt, and its number of tokens.
+        positions, length: Positions of the witnesses' words in a prompt, and its number of tokens.
     """
     layers, heads = 1 + max(m.layer for m in members), 1 + max(m.index for m in members if isinstance(m, WitnessHead))
     body = (_Llama if shape == "llama" else _GPT2)(len(vocabulary), layers, heads)
@@ -130,7 +130,7 @@ def build(
         for slot, option in enumerate(option_ids):
             unembeddings[option, coordinates.of("slot", member.component, slot)] = 1.0
         unembeddings[:, coordinates.of("slot", member.component, "everywhere")] = 1.0
-    # A LayerNorm is folded by centering the unembedding: rows must sum to 0, so the rest goes to an empty coordinate.
+    # Folding a LayerNorm centers the unembedding: rows must sum to 0, so the remainder goes to an empty coordinate.
     unembeddings[:, coordinates.of("nothing")] = -unembeddings.sum(1)
     for token, word in vocabulary.items():
         embeddings[token, coordinates.of("word", word if word in words else None)] = 1.0
@@ -144,7 +144,7 @@ def build(
 
 
 def _ballast(amounts: Sequence[int]) -> list[int]:
-    """Integers that, with those given, sum to 0 and have squares that sum to WIDTH."""
+    """Return integers that, together with the given ones, sum to 0 and whose squares sum to WIDTH."""
     ballast = [-amount for amount in amounts]
     rest = WIDTH // 2 - sum(amount**2 for amount in amounts)
     while rest:
@@ -155,7 +155,7 @@ def _ballast(amounts: Sequence[int]) -> list[int]:
 
 
 class _Body:
-    """A model of zeros, into which single weights are written."""
+    """A model of zeros into which single weights are written."""
 
     def __init__(self, causal_lm: Any, vocabulary: int, layers: int, heads: int, **options: Any) -> None:
         options |= {"num_hidden_layers": layers, "num_attention_heads": heads, "max_position_embeddings": CONTEXT}
@@ -168,7 +168,7 @@ class _Body:
             parameter.fill_(1.0 if is_gain else 0.0)
 
     def position_constants(self) -> dict[int, int]:
-        """Coordinates that the embedding holds for positions."""
+        """Return the coordinates that the embedding uses for positions."""
         return {}
 
 
@@ -176,7 +176,7 @@ class _Llama(_Body):
     def __init__(self, *sizes: int) -> None:
         from transformers import LlamaForCausalLM
 
-        # The pair in the middle turns by base^(-1/2) a token.
+        # The middle pair turns by base^(-1/2) per token.
         rope = {"rope_type": "default", "rope_theta": ANGLE**-2}
         own: Any = {"intermediate_size": NEURONS, "rms_norm_eps": EPSILON, "rope_parameters": rope}
         super().__init__(LlamaForCausalLM, *sizes, **own)
