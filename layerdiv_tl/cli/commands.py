@@ -72,7 +72,7 @@ def run_run(options: argparse.Namespace) -> int:
     names = ("template", "shots", "seed", "train", "multi_token", "chat", "keep_text", "batch_tokens", "workers")
     settings = {name: getattr(options, name) for name in names} | {"load": load_options(options)}
     if options.train is not None and not options.shots:
-        raise InputError("--train is where solved examples come from: say with --shots how many stand in each prompt.")
+        raise InputError("--train has the rows for solved examples: give their number per prompt with --shots.")
     grid = (options.model, options.task, tuple(options.unit or ("sublayer",)), options.limit, options.out, options.data)
     if options.dry_run:
         printing.print_progress("Loading every model and timing a batch of each …")
@@ -197,7 +197,7 @@ def run_zoo(options: argparse.Namespace) -> int:
     from ..views.findings import study_findings
 
     out = options.out
-    printing.print_progress("The whole zoo takes some ten minutes on two cores, and goes on where it was stopped …")
+    printing.print_progress("The whole zoo takes about ten minutes on two cores; a stopped run can be continued …")
     study = zoo_experiment.run_zoo(out, options.model, workers=options.workers, say=printing.print_progress)
     page = study.report(Path(out) / "index.html")
     return _print_study(options, study, page, study_findings(study), f". In Python: ld.Study.load({out!r}).")

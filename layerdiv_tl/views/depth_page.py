@@ -39,7 +39,7 @@ _DEPTH_CAPTIONS = {
     "drop_plan": "Loss and accuracy without the layers that a plan drops, on rows that did not choose them.",
     "map_layers": "Which layer of one model linearly predicts a layer of the other.",
     "effects": "Direct and total effect of each sublayer on the answer. The total effect is the cost of mean-ablating "
-    "it, with everything after it reacting; the direct effect is that of its own write.",
+    "it, with everything after it reacting; the direct effect is that of its own output.",
 }
 _DEPTH_KINDS = {
     **{"skip": ("bars",), "skip_future": ("bars",), "agreement": ("ranks", "correlations")},

@@ -244,7 +244,7 @@ def _depth_score(model: str, score: DepthScore) -> str:
     if slope.reason:
         return ""
     return (
-        f"{model}: each further step of reasoning moves the layers that an answer depends on by {slope.value:+.2f} "
+        f"{model}: each further hop moves the layers that an answer depends on by {slope.value:+.2f} "
         f"layers {style.interval(slope.low, slope.high, '+.2f')} of {len(score.components)}; "
         f"{score.correct.mean():.0%} of the answers are its first choice."
     )

@@ -60,8 +60,8 @@ _FIGURES: dict[Any, tuple[str, str]] = {
 # Quantities of `Study.table`: captions of their tables.
 _TABLES = {
     "accuracy": "Right answers, % [95 % Wilson interval]",
-    "MSE": "MSE of Eq. 14, ×100, next to that of the uniform prediction",
-    "bias": "Bias of Eq. 14, ×100, next to that of the uniform prediction",
+    "MSE": "MSE of Eq. 14, ×100, next to that of the uniform predictor",
+    "bias": "Bias of Eq. 14, ×100, next to that of the uniform predictor",
     "diversity": "Diversity, logits², raw (the paper's)",
     "diversity centered": "Diversity, logits², centered: the part that softmax sees",
     "diversity_logit": "Size-fair diversity |L|² × diversity, logits², raw",
@@ -76,7 +76,7 @@ _ESTIMATORS = {
 }
 _READING = {
     "raw": "as in the paper; on real models mostly a shift common to all options",
-    "centered": "what is left without that shift, and all that softmax sees: compare this",
+    "centered": "the rest without that shift, which alone affects softmax: compare this",
     "net = bias − diversity": "a component's additive part of the loss; it helps where it is below the zero baseline",
     "size-fair": "|L|² × diversity: compare this between models with different numbers of components",
     "within noise": "the interval contains the null: more models, tasks or rows may decide",
@@ -207,7 +207,7 @@ def _by_depth(study: Study, unit: Unit) -> Block:
         shard = study.contributions(settings["model"], settings["task"], unit)
         charts[settings["task"]] = chart(
             decompose(shard, shard.labels).plot(kind="depth"),
-            "From left to right more layers are read out. Accuracy of that answer; its error (loss), the mean error of "
+            "More layers are read out from left to right. Accuracy of that answer; its error (loss), the mean error of "
             "the components (bias) and their distance from their mean (diversity): loss = bias − diversity. Bands are "
             "95 % intervals over rows.",
         )

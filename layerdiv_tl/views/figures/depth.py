@@ -293,7 +293,7 @@ def entropy_lines(routing: RouterStatistics) -> go.Figure:
             lines.append(kit.trace(shares, np.arange(len(frame)), column, color, shape="line", name=name))
     mean = (frame["load_entropy"] / frame["highest_entropy"]).mean()
     title = f"Routers of {routing.model}: the loads' entropy is {mean:.0%} of an even load's"
-    subtitle = "1: the loads are even, or a router is as undecided about a token as can be."
+    subtitle = "1: the loads are even, or a router's scores at a token are uniform."
     x = axes.ticks(range(len(frame)), [layer.label.rpartition(".")[0] for layer in routing.layers])
     y = {"title_text": "share of ln(experts)", "rangemode": "tozero"}
     return layout.finish(go.Figure(lines), title, subtitle, x=x | {"title_text": "layer"}, y=y)

@@ -99,7 +99,7 @@ def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500)
     and for one part of a decomposition, which have no labels.
     """
     if decomposition.gold is None or decomposition.part != "raw":
-        raise InputError("kind='cross_entropy' needs labels: decompose with labels=, and plot the whole, not a half.")
+        raise InputError("kind='cross_entropy' needs labels: decompose with labels=, and plot the whole, not a part.")
     if decomposition.loss_name != "cross_entropy":
         decomposition = replace(decomposition, loss_name="cross_entropy", tau=None)
     loss, entropy = style.number(decomposition.loss), style.number(decomposition.entropy)

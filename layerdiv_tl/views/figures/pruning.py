@@ -203,9 +203,7 @@ def score_bars(plan: DropPlan) -> go.Figure:
     source = "Scores were given." if plan.score == "given" else f"Scores from {rows['scored']} rows of {rows['where']}."
     goes = f"The {len(plan.dropped)} lowest of {len(frame)} are dropped"
     if plan.alone_dropped:
-        goes = (
-            f"{len(plan.dropped)} of {len(frame)} go one after another, each the lowest once those before it are gone"
-        )
+        goes = f"{len(plan.dropped)} of {len(frame)} are dropped in turn, each the lowest once those before it are gone"
     title = f"By {_score(plan)}, {plan.model} needs {kit.most(frame, 'score', -1)['component']} least of its {part}s"
     y = "−" * (plan.score in LOWER_IS_BETTER) + _score(plan) + f", {frame.attrs['units']['score']}".removesuffix(", ")
     x, subtitle = axes.component_axis(frame, kit.STREAM), f"{source} {goes}, numbered from the first to go."

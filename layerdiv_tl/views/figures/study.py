@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # {quantity of `Study.table`: (unit, reference of its colors, description)}.
 QUANTITIES = {
     "accuracy": ("%", "", "Right answers."),
-    "logit difference": ("logits", "", "Logit of the right option minus the mean of the others; of sequences, nats."),
+    "logit difference": ("logits", "", "Logit of the right option minus the mean of the others; nats for sequences."),
     "MSE": ("hundredths", "uniform", "Squared error of probabilities (Eq. 14)."),
     "uniform": ("hundredths", "", "Squared error of the uniform predictor (Eq. 14)."),
     "bias": ("hundredths", "uniform", "Bias of probabilities (Eq. 14)."),
@@ -293,7 +293,7 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
         f"Bias and diversity move together, accuracy still minus moving: {style.number(tradeoff.difference)} of steps"
     )
     subtitle = (
-        f"Difference {over}. {null}. The paper's claim is a difference above 0. Whiskers take steps for independent."
+        f"Difference {over}. {null}. The paper's claim is a difference above 0. Whiskers treat steps as independent."
     )
     texts, places = kit.hover(frame, ["share"], counts), np.arange(len(frame))
     x = axes.ticks(places, [f"{r.accuracy}\n{r.same_sign + r.opposite_sign} steps" for r in rows])

@@ -264,7 +264,7 @@ def _votes() -> Case:
 CASES: Mapping[str, tuple[str, Callable[[], Case]]] = {
     "independent": ("two heads that vote independently of each other", _independent),
     "copied": ("two heads that write the same", _copied),
-    "complementary": ("two heads, each right where the other writes nothing", _complementary),
+    "complementary": ("two heads, each right where the other writes 0", _complementary),
     "together": ("two heads, each always wrong, whose sum is always right", _together),
     "shift": ("a head that votes, and one that raises or lowers all options alike", _shift),
     "undo": ("an MLP that undoes what an earlier head wrote", _undo),
