@@ -96,7 +96,7 @@ class Agreement(Result):
         """One row per component: every quantity with its 95 % interval over rows, and its rank (1 is most needed).
 
         `_rank_low` and `_rank_high` bound the middle 95 % of its ranks over resampled rows. Fewer than 8 rows have no
-        ends, except those of `accuracy`, a difference of two shares.
+        intervals, except that of the value of `accuracy`, a difference of two shares.
         """
         columns: dict[str, Any] = component_columns(self.components)
         values = self._values()
@@ -178,7 +178,7 @@ def agreement(
         seed: Seed of the resamples.
 
     Makes 1 + C/2 passes over every row for C components, and a few for the measures: some 6 CPU minutes for the 80 rows
-    of a sample task with the default model. `part="layer"` halves this, and it is proportional to the rows (`task(…,
+    of a sample task with the default model. `part="layer"` halves this; it is proportional to the rows (`task(…,
     limit=24)`); both together take under a minute. Raises InputError for input that cannot be used.
 
     >>> import layerdiv_tl as ld

@@ -231,7 +231,7 @@ class Effects(Result):
         if self.score != "logits":
             raise InputError("options of several tokens have total effects alone: compensation needs single tokens.")
         if self.changes is None:
-            raise InputError("changes were not kept for so many rows: give fewer rows, or fewer components.")
+            raise InputError("changes were not kept, as there are too many: give fewer rows, or fewer components.")
         return self.changes
 
 

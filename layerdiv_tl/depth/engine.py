@@ -303,7 +303,7 @@ def divergence(logits: Float[Tensor, "n v"], other: Float[Tensor, "n v"]) -> Flo
 
 
 def _softmax(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """(softmax, cross-entropy of the targets), float64."""
+    """Return (softmax, cross-entropy of the targets), float64."""
     logits, targets = logits.double() - logits.amax(-1, keepdim=True), targets.to(logits.device)
     target_logits = logits.gather(1, targets.clamp_min(0)[:, None])[:, 0]
     total = logits.exp_().sum(-1)

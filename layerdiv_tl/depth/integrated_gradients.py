@@ -115,7 +115,7 @@ def integrated_gradients(
     Follows Csordás et al. (arXiv 2505.13898), by default with the rules of their released code.
 
     Args:
-        model, texts, batch_tokens: As in `residual_norms`; so many steps of one text are worked on together.
+        model, texts, batch_tokens: As in `residual_norms`; `batch_tokens` also limits how many steps run at once.
         part: The output to attribute to: the "layer"'s (the stream after it), its "attn"'s or its "mlp"'s.
         baseline: "token_mean" (published): the mean vector over the text's tokens, answer included; "dimension_mean":
             each token's own mean over the dimensions; or "zero".

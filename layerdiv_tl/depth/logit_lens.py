@@ -134,7 +134,7 @@ def logit_lens(
 def lens_answers(
     architecture: Architecture, activations: Activations, every: int = 1
 ) -> tuple[tuple[Component, ...], Int[np.ndarray, "junction token"], Float[np.ndarray, "junction token"]]:
-    """The likeliest next token after the embedding and after every so many layers of a pass, and its probability.
+    """Return the likeliest next token and its probability, after the embedding and after every few layers of a pass.
 
     The final norm uses each stream's own statistic ("recomputed"); the last row is the model's own answer. Call it
     inside `inference_mode_for`.
@@ -157,7 +157,7 @@ def lens_answers(
 def layer_ends(
     architecture: Architecture, activations: Activations
 ) -> list[tuple[Component, Float[Tensor, "token d"]]]:
-    """What comes before all layers, and the last junction of each."""
+    """Return the last junction before all layers, and the last one of each layer."""
     junctions = list(_junctions(architecture, activations))
     places = [(component.layer, component.repeat) for component, _ in junctions]
     following = [*places[1:], None]

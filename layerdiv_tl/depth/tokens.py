@@ -98,7 +98,7 @@ def resamples(n: int, n_resamples: int = 1000, seed: int = 0) -> Float[np.ndarra
 def resampled_ratio(
     sums: Float[np.ndarray, "text row"], counts: Float[np.ndarray, "text #row"]
 ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, "draw row"]]:
-    """(Σ sums / Σ counts, the same of 1000 resamples of texts: NaN for too few), for what is not smooth in the mean."""
+    """Return (Σ sums / Σ counts, its 1000 resamples of texts: NaN for too few), where not smooth in the mean."""
     weights = resamples(len(sums)) if len(sums) >= LEAST else np.full((1000, len(sums)), np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
         return sums.sum(0) / counts.sum(0), (weights @ sums) / (weights @ counts)

@@ -372,7 +372,7 @@ class Decomposition(Result):
     def _half(self, part: Part) -> Decomposition:
         self.loss_function.require(part)
         if self.part != "raw":
-            raise LacksQuantityError(f"this is the {self.part} half: ask the whole decomposition for its halves.")
+            raise LacksQuantityError(f"this is the {self.part} part: use the whole decomposition for its parts.")
         return self.halves[part]
 
     def _extra(self, name: str) -> float:

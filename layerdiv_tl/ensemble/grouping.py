@@ -253,7 +253,7 @@ def nested_frame(
 def _check_nested(loss: Loss, tau: float | None) -> None:
     loss.require("nested")
     if tau is not None:
-        raise InputError("a nested cut is that of the model's own distribution: decompose without tau.")
+        raise InputError("a nested decomposition is of the model's own distribution: decompose without tau.")
 
 
 def _nested(loss: Loss, parts: Gauges, group: Group) -> tuple[RowTerms, dict[str, Any]]:

@@ -34,7 +34,7 @@ def cluster_numbers(models: Sequence[str], clusters: Mapping[str, Hashable] | No
     [0, 1, 0]
     """
     if clusters is not None and not isinstance(clusters, Mapping):
-        raise InputError(f"clusters={shown(clusters)} must be {{model: cluster}}, such as {{'small-seed1': 'small'}}.")
+        raise InputError(f"clusters={shown(clusters)} must be {{model: cluster}}, as in {{'small-seed1': 'small'}}.")
     named = clusters or {}
     return group_numbers([("cluster", named[m]) if m in named else ("model", m) for m in models])[1]
 

@@ -129,7 +129,7 @@ class Reweighting(Result):
         if others or members.values.shape[1] != len(self.weights):
             own = f"{len(self.weights)} components from {self.components[0]} to {self.components[-1]}"
             raise InputError(
-                f"there are weights for {own}, but these are {members.values.shape[1]}: cut the model alike."
+                f"there are weights for {own}, but these are {members.values.shape[1]}: decompose the model alike."
             )
         return np.einsum("nmk,m->nk", members.values, self.weights)
 

@@ -96,7 +96,7 @@ def fault_of_form(given: Any, wanted: Any, axes: str = "") -> str | None:
         return f"result {found[0]}{_named(axes)}: {found[1]}" if found else None
     if isinstance(wanted, str):
         if not isinstance(given, str):
-            return f"a name is expected, as text, such as {wanted[:1]}…"
+            return f"a name is expected, as text, e.g. {wanted[:1]}…"
         alike = _letters(given) == _letters(wanted) and given.strip() != wanted.strip()
         return f"right but for the spelling: {wanted!r}, not {given!r}." if alike else None
     if isinstance(given, (str, tuple)):
@@ -129,13 +129,13 @@ def fault_of_size(given: Any, wanted: Any, rtol: float) -> str | None:
     if not (isinstance(given, np.ndarray) and isinstance(wanted, np.ndarray)) or same(given, wanted, rtol):
         return None
     if same(-given, wanted, rtol):
-        return "the sign is turned round."
+        return "the sign is reversed."
     across = float((wanted * wanted).sum())
     factor = float((given * wanted).sum()) / across if across else 0.0
     if wanted.size > 1 and abs(factor) > 1e-9 and same(given / factor, wanted, rtol):
-        return f"right but for one factor: {factor:.4g} times what it should be. A sum for a mean, or a mean too many?"
+        return f"right but for one factor: {factor:.4g} times what it should be. A sum for a mean, or an extra mean?"
     if same(given, wanted, NEAR):
-        return "close, but not the same: is something rounded, or divided by n − 1 in place of n?"
+        return "close, but not the same: is something rounded, or divided by n − 1 instead of n?"
     return None
 
 

@@ -151,7 +151,7 @@ class GainCurve(Result):
 def gain_curve_of(
     i: Sample, confidence_level: float, order: str, n_permutations: int, n_resamples: int, orders: int
 ) -> GainCurve:
-    """As `Information.gain_curve`."""
+    """Compute `Information.gain_curve`."""
     choice("order", order, get_args(Order))
     n_permutations = whole_number("n_permutations", n_permutations, 0, MAX_DRAWS)
     n_resamples = whole_number("n_resamples", n_resamples, 0, MAX_DRAWS)
