@@ -47,7 +47,7 @@ _ANALYSES = {
     **{"model": "model", "analysis": "analysis", "dataset": "dataset", "weights": "settings.weights"},
     **{"dtype": "settings.dtype", "layerdiv_tl": "versions.layerdiv_tl", "seconds": "seconds", "finished": "finished"},
 }
-# Shares of the largest direct effect and of the component's own, below which a change is not called compensation.
+# Minimal share of a component's direct effect for a later change to be called compensation.
 _NOTICED = 0.05
 EFFECTS_CAPTION = "The largest total effects, and the later component that compensates most."
 
