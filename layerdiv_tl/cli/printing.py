@@ -68,12 +68,12 @@ def print_findings(sentences: Iterable[str]) -> None:
 def print_claims(claims: pd.DataFrame) -> None:
     """Print one line per variant of a claim."""
     from ..views.style import interval
-    from ..views.tables import register_model, verdict_of
+    from ..views.tables import claim_name, verdict_of
 
     for row in claims.to_dict("records"):
         ends = interval(row["low"], row["high"], ".2f", none="")
         number = f"{row['estimate']:.2f} {ends}".rstrip() if math.isfinite(row["estimate"]) else "–"
-        print(f"{register_model(row)}: {verdict_of(row)}, {number}")
+        print(f"{claim_name(row)}: {verdict_of(row)}, {number}")
 
 
 def print_comparison(totals: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> None:

@@ -64,7 +64,7 @@ def estimate(row: Mapping[Any, Any], name: str, low: str = "", high: str = "", f
     return f"{row[name]:{form}}" + (f"\n{ends}" if ends else "")
 
 
-def register_model(row: Mapping[Any, Any]) -> str:
+def claim_name(row: Mapping[Any, Any]) -> str:
     """Format a claim's number and text, with its variant if it has several."""
     return f"{row['number']}. {row['claim']}" + (f" ({row['variant']})" if row["variant"] else "")
 
@@ -78,7 +78,7 @@ def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
     """Make the table of claims, one row each, with the verdict next to its rationale."""
     return pd.DataFrame(
         {
-            "claim": f"{register_model(row)}\n{row['rationale']}",
+            "claim": f"{claim_name(row)}\n{row['rationale']}",
             "verdict": verdict_of(row, "\n"),
             "estimate": estimate(row, "estimate", "low", "high"),
             "null": style.number(row["null"]) if np.isfinite(row["null"]) else "–",
