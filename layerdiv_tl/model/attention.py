@@ -133,7 +133,10 @@ def attention_patterns(
         read = _from_hooks if is_transformer_lens(architecture.root) else _from_outputs
         patterns = read(model, ids, mask, blocks)
         if patterns is None or any(patterns[places[component][0]] is None for component in chosen):
-            raise InputError(f"{model.name} ({model.provenance['architecture']}) returns no attention patterns.")
+            raise InputError(
+                f"{model.name} ({model.provenance['architecture']}) returns no attention patterns of these heads: "
+                "load it with attn_implementation='eager', or choose others."
+            )
         shown = torch.stack([patterns[block][head] for block, head in (places[component] for component in chosen)])
     return AttentionPatterns(
         components=tuple(chosen),

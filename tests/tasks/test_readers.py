@@ -113,7 +113,7 @@ def test_offline_says_what_to_do(monkeypatch):
     ):
         ld.task("rte")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ld.InputError, match=r"pip install 'layerdiv-tl\[datasets\]', or give data="):
+    with pytest.raises(ld.InputError, match=r"pip install datasets, or give data="):
         ld.task("rte")
 
 
