@@ -10,6 +10,7 @@ from ..components import Unit
 from ..errors import InputError
 from ..model.load import as_model
 from .contributions import contributions
+from .question import read_question
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +38,7 @@ def exactness(model: Any, prompts: Any = None) -> pd.DataFrame:
         ids = np.random.default_rng(0).integers(1, max(2, model.vocabulary), 14)
         prompts = [ids[:8].tolist(), ids[8:].tolist()]
     options = list(range(min(2, model.vocabulary)))
+    read_question(model, prompts, options)  # prompts that cannot be read are no fault of the model
     records = []
     for unit in get_args(Unit):
         record: dict[str, Any] = {"unit": unit, "rows": 0, "identity_gap": np.nan, "absolute_gap": np.nan, "reason": ""}

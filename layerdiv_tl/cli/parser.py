@@ -55,7 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Command)
     for name, add_options in OPTIONS.items():
         run = getattr(commands, f"run_{name}")
-        about, _, more = inspect.cleandoc(run.__doc__).partition("\n\n")
+        about, _, more = inspect.cleandoc(run.__doc__ or name).partition("\n\n")
         command = subparsers.add_parser(name, help=about.rstrip("."), description=more or about)
         command.set_defaults(run=run)
         add_options(command)

@@ -30,7 +30,7 @@ from .weights import Adapters, adapter_names, split_adapters, without_peft
 
 ZOO = "zoo/"
 # The execution order of sublayers, by their modules, as a bridge is adapted anew for every call.
-_ORDERS: WeakKeyDictionary[Any, tuple[tuple[int, ...], list[tuple[int, int | None]]]] = WeakKeyDictionary()
+_ORDERS: WeakKeyDictionary[Any, tuple[tuple[int, ...], list[int]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,19 +119,20 @@ class Model:
     def sublayer_order(self) -> list[tuple[Sublayer, int | None]]:
         """The sublayers in execution order, and the repeat number of each (None where there is one).
 
-        Measured once for each model in memory, in a pass of one token, because configurations do not contain it.
+        Measured in a pass of one token, once for each bridge, because configurations do not contain it.
         """
         sublayers = self.architecture.sublayers
         if self.engine is not None:
             return [(sublayer, None) for sublayer in sublayers]
-        modules = tuple(id(sublayer.hook_point.module) for sublayer in sublayers)
-        if _ORDERS.get(self.architecture.root, ((), []))[0] != modules:
-            with inference_mode_for(self.architecture):
-                done = run(self.architecture, *pad([[0]]))
+        root, modules = self.architecture.root, tuple(id(sublayer.hook_point.module) for sublayer in sublayers)
+        if _ORDERS.get(root, ((), []))[0] == modules:
+            return [(sublayers[place], None) for place in _ORDERS[root][1]]
+        with inference_mode_for(self.architecture):
+            done = run(self.architecture, *pad([[0]]))
+        if is_transformer_lens(root) and not any(done.repeats):  # a loop's rounds may be set anew at any time
             places = {id(sublayer): place for place, sublayer in enumerate(sublayers)}
-            order = [places[id(output.sublayer)] for output in done.sublayer_outputs]
-            _ORDERS[self.architecture.root] = (modules, list(zip(order, done.repeats, strict=True)))
-        return [(sublayers[place], repeat) for place, repeat in _ORDERS[self.architecture.root][1]]
+            _ORDERS[root] = modules, [places[id(output.sublayer)] for output in done.sublayer_outputs]
+        return list(zip((output.sublayer for output in done.sublayer_outputs), done.repeats, strict=True))
 
     def components(self, unit: UnitLike = "sublayer") -> tuple[Component, ...]:
         """List the components of one pass, in stream order: the rows of `contributions`."""

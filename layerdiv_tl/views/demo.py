@@ -17,7 +17,7 @@ from ..tasks.task import Task
 from .explorer import Explorer, explore
 from .html import Block, chart
 
-# The reader shown next to the top component is among this many components of the list.
+# Components of the list among which the reader is chosen.
 LISTED = 5
 
 
@@ -39,11 +39,12 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
     labels = [first["component"], reader["component"]]
     ablated = [effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
     mean, zero = (-e.frame().set_index("component")["total_loss"] for e in ablated)
+    reads = ": it is a reader" * bool(reader["accuracy_low"] > 1 / c.values.shape[2])
     found = (
-        f"{_describe(c, d, first)} {labels[1]}, number {1 + listed.index(reader)} of the list, is right "
-        f"alone on {reader['accuracy']:.0%}: it is a reader. On {half} other rows, mean ablation of {labels[0]} costs "
-        f"{mean[labels[0]]:.2f} nats and that of {labels[1]} {mean[labels[1]]:.2f}; zero ablation, which removes all "
-        f"that a component writes, costs {zero[labels[0]]:.2f} and {zero[labels[1]]:.2f}."
+        f"On {half} rows of {task.name}, {_describe(c, d, first)} {labels[1]}, number {1 + listed.index(reader)} of "
+        f"the list, is right alone on {reader['accuracy']:.0%}{reads}. On {half} other rows, mean ablation of "
+        f"{labels[0]} costs {mean[labels[0]]:.2f} nats and that of {labels[1]} {mean[labels[1]]:.2f}; zero ablation, "
+        f"which removes all that a component writes, costs {zero[labels[0]]:.2f} and {zero[labels[1]]:.2f}."
     )
     link = f"Open one of these rows in the explorer, with {labels[0]} selected."
     figure = chart(d.plot(kind="roles", effects=ablated), "").html
@@ -52,16 +53,16 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
 
 
 def _describe(c: Contributions, d: Decomposition, row: dict[Any, Any]) -> str:
-    """Describe the top component: a reader if it alone is right more often than guessing, else by its output."""
-    text = (
-        f"On {len(c.values)} rows, {row['component']} has the largest mean contribution to the right answer "
-        f"({row['logit_difference']:+.2f} logits)"
-    )
+    """Describe the top component: a reader, a counterweight (strong, and for one option on most rows), or neither."""
+    text = f"{row['component']} has the largest mean contribution to the right answer "
+    text += f"({row['logit_difference']:+.2f} logits)"
     if row["accuracy_low"] > 1 / c.values.shape[2]:
         return f"{text} and is right alone on {row['accuracy']:.0%}: it is a reader."
     written = c[row["component"]]
     option = int(written.mean(0).argmax())
     push = written[:, option] - np.delete(written, option, 1).mean(1)
+    if push.std() > push.mean() or row["bias"] < d.zero_bias:
+        return f"{text} and is right alone on {row['accuracy']:.0%}."
     return (
         f"{text}, but alone it is right on {row['accuracy']:.0%}, like a guess, and its bias is {row['bias']:.2f} "
         f"where the zero baseline has {d.zero_bias:.2f}: it writes {push.mean():.1f} ± {push.std():.1f} logits for "

@@ -27,19 +27,27 @@ _DEPTH_METHODS = (
     "rows, and next to it one over components, which is wider. Half of the rows choose a plan, the other half measures "
     "it.",
 )
-# Depth analyses: captions, whose first sentence is the heading, and further kinds of their figures.
+# Depth analyses: their headings and the captions of their figures; further kinds of these.
 _DEPTH_CAPTIONS = {
-    "residual_norms": "Norm that each attention, MLP and layer adds, relative to the stream it is added to.",
-    "skip": "Change of the answer when one layer adds nothing at any token but the first.",
-    "skip_future": "Effect of a layer on later tokens. The layer adds nothing at the tokens before a cut; the tokens "
-    "from the cut on are measured.",
-    "logit_lens": "Prediction read out at every junction of the stream.",
-    "depth_score": "Depth of the layers that an answer depends on, by the number of hops of the question.",
-    "agreement": "Do cheap measures predict the ablation loss of sublayers? A direct measure needs one clean pass.",
-    "drop_plan": "Loss and accuracy without the layers that a plan drops, on rows that did not choose them.",
-    "map_layers": "Which layer of one model linearly predicts a layer of the other.",
-    "effects": "Direct and total effect of each sublayer on the answer. The total effect is the cost of mean-ablating "
-    "it, with everything after it reacting; the direct effect is that of its own output.",
+    "residual_norms": ("Norm that each attention, MLP and layer adds, relative to the stream it is added to", ""),
+    "skip": ("Change of the answer when one layer adds nothing at any token but the first", ""),
+    "skip_future": (
+        "Effect of a layer on later tokens",
+        "The layer adds nothing at the tokens before a cut; the tokens from the cut on are measured.",
+    ),
+    "logit_lens": ("Prediction read out at every junction of the stream", ""),
+    "depth_score": ("Depth of the layers that an answer depends on, by the number of hops of the question", ""),
+    "agreement": (
+        "Do cheap measures predict the ablation loss of sublayers?",
+        "Direct measures need one clean pass; the ablation loss needs a pass for each sublayer.",
+    ),
+    "drop_plan": ("Loss and accuracy without the layers that a plan drops, on rows that did not choose them", ""),
+    "map_layers": ("Which layer of one model linearly predicts a layer of the other", ""),
+    "effects": (
+        "Direct and total effect of each sublayer on the answer",
+        "The total effect is the cost of mean-ablating a sublayer, with everything after it reacting; the direct "
+        "effect is that of its own output.",
+    ),
 }
 _DEPTH_KINDS = {
     **{"skip": ("bars",), "skip_future": ("bars",), "agreement": ("ranks", "correlations")},
@@ -86,8 +94,8 @@ def depth_sections(page: Page, depth: DepthStudy, overview: bool) -> None:
     if overview and (curves := curves_by_layer(depth)) is not None:
         page.block(curves)
     for name in dict.fromkeys(a.name for a in depth.analyses):
-        caption = _DEPTH_CAPTIONS.get(name, name)
-        page.subheading(caption.split(".")[0])
+        heading, caption = _DEPTH_CAPTIONS.get(name, (name.replace("_", " "), ""))
+        page.subheading(heading)
         shown: dict[str, Block] = {}
         for a in (a for a in depth.analyses if a.name == name):
             title = f"{a.model}: {name.replace('_', ' ')}, {a.dataset}"

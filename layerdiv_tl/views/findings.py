@@ -229,13 +229,15 @@ def _agreement(model: str, agreement: Agreement) -> str:
 def _drop_plan(model: str, plan: DropPlan) -> str:
     budget = len(plan.dropped)
     rows = {(row["plan"], row["dropped"]): row for row in plan.frame().to_dict("records")}
-    own, influence = rows[OWN, budget], rows[INFLUENCE, budget]
-    random = f", with random plans by {rows[RANDOM, budget]['loss_growth']:.2f}" if plan.random_dropped else ""
+    growth = {
+        name: f"{round(row['loss_growth'], 2) + 0.0:+.2f}" for (name, count), row in rows.items() if count == budget
+    }
+    random = f", with random plans by {growth[RANDOM]}" if plan.random_dropped else ""
     return (
         f"{model} on {plan.provenance['rows']['where']}: without {budget} of {len(plan.candidates)} ({plan.part}, "
-        f"chosen by {plan.score}) the loss grows by {own['loss_growth']:.2f} nats an answer; with a plan by block "
-        f"influence by {influence['loss_growth']:.2f}{random}. Accuracy goes from {rows['none', 0]['accuracy']:.0%} to "
-        f"{own['accuracy']:.0%}."
+        f"chosen by {plan.score}) the loss changes by {growth[OWN]} nats an answer; with a plan by block "
+        f"influence by {growth[INFLUENCE]}{random}. Accuracy goes from {rows['none', 0]['accuracy']:.0%} to "
+        f"{rows[OWN, budget]['accuracy']:.0%}."
     )
 
 

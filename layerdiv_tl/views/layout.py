@@ -18,8 +18,9 @@ from plotly.subplots import make_subplots
 
 from . import style
 
-# Characters that fit 400 pixels: in a title's line, in the text below it, on a button, in a row of buttons.
-_TITLE, _LINE, _BUTTON, _ROW = 40, 58, 30, 40
+# Characters that fit a figure on a page of 400 pixels: in a title's line, in a line below it, on a button, in a row of
+# buttons.
+_TITLE, _LINE, _BUTTON, _ROW = 40, 50, 30, 40
 # Fields of a trace that hold text.
 _TEXTS = ("name", "legendgroup", "text", "hovertext", "x", "y", "customdata")
 

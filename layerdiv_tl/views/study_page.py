@@ -312,7 +312,7 @@ def _components(page: Page, study: Study) -> None:
             continue
         title = f"{model} on {task}, unit {unit}"
         charts[title] = chart(
-            decompose(shard, shard.labels).plot(title=title), "Values are a component's own, not divided by |L|."
+            decompose(shard, shard.labels).plot(part="centered"), "Values are a component's own, not divided by |L|."
         )
     if charts:
         page.block(switch(charts, "Model and task"), name="components")

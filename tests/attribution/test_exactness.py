@@ -40,6 +40,8 @@ def test_a_broken_stream_is_named(assert_exact):  # noqa: F811
         assert_exact(leaking())
     with pytest.raises(ld.InputError, match="not a model"):
         exactness(3)
+    with pytest.raises(ld.InputError, match="no prompts"):
+        exactness("zoo/d2", [])
 
 
 def test_the_command_fails_where_the_sum_breaks(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch):

@@ -696,3 +696,27 @@ def test_two_models_are_compared_by_module_and_depth(name):
         for changed, array in (("loss", "loss_change"), ("logit", "centered_change"), ("own", "own_change")):
             drawn = np.array(x.plot(changed=changed).data[0].z, dtype=float)
             np.testing.assert_allclose(drawn, getattr(x, array))
+
+
+def test_titles_state_numbers_of_the_part_that_is_shown():
+    """Whatever button is pressed: the loss along depth, the loss of bars, and the share of a module."""
+    rng = np.random.default_rng(0)
+    model = ld.load_model("zoo/d2")
+    c = ld.contributions(model, rng.integers(1, 90, (12, 6)).tolist(), [5, 7, 9])
+    d = ld.decompose(c, rng.integers(0, 3, 12))
+    frame, modules = d.by_depth(), d.by_module().set_index("module")["diversity_share_centered"]
+
+    def said(figure: go.Figure, button: str = "") -> str:
+        shown = figure.layout.title.text
+        for choice in figure.layout.updatemenus[0].buttons if button else ():
+            shown = choice.args[1].get("title.text", shown) if choice.label == button else shown
+        return shown.replace("<br>", " ")
+
+    depth, bars = d.plot(kind="depth"), d.plot(part="centered")
+    for part, suffix in (("raw", ""), ("centered", "_centered"), ("shift", "_shift")):
+        first, last = (f"{x:.3g}" for x in frame[f"loss{suffix}"].iloc[[0, -1]])
+        assert f"{first} to {last}" in said(depth, part)
+        own = d if part == "raw" else getattr(d, part)
+        assert f"Loss {own.loss:.3g} = bias {own.bias:.3g}" in said(bars, part)
+    assert said(depth) == said(depth, "centered")
+    assert f"{modules.max():.0%} of the centered diversity" in said(d.plot(kind="modules"))

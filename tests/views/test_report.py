@@ -347,12 +347,13 @@ def test_the_demos_finding_holds_the_frames_numbers():
     difference = (u * gold[:, None]).sum(2).mean(0) * 4 / 3
     first = int(difference.argmax())
     alone = (u[:, first].argmax(1) == rows.labels[:32]).mean()
-    assert said.startswith(f"On 32 rows, {c.components[first].label} has the largest")
+    assert said.startswith(f"On 32 rows of {task.name}, {c.components[first].label} has the largest")
     assert f"({difference[first]:+.2f} logits)" in said
     assert f"right alone on {alone:.0%}" in said or f"it is right on {alone:.0%}" in said
     for how in ("mean", "zero"):
         e = ld.effects(model, rows.take(range(32, 64)), components=[c.components[first]], ablation=how)
-        assert f"{-e.frame()['total_loss'][0]:.2f}" in said
+        cost = re.search(rf"{how} ablation.*? costs ([−-]?[\d.]+)", said)[1]
+        assert cost == f"{-e.frame()['total_loss'][0]:.2f}"
     assert html.escape(said) in block.html
     now, (text,) = explorer.selection, explorer.texts
     assert now.component == c.components[first].label

@@ -30,7 +30,7 @@ TOGETHER = 5
 # {(analysis, column): heading} of the panels of a depth study, and those on a logarithmic axis.
 _PANELS = {
     ("residual_norms", "relative_norm_median"): "‖output‖ / ‖stream‖, median over tokens",
-    ("skip_future", "output_change"): "Skipped at earlier tokens: change of later answers",
+    ("skip_future", "output_change"): "Skipped before: change of later answers",
     ("skip", "loss"): "Skipped: growth of the loss, nats",
     ("logit_lens", "kl"): "KL(answer after the layer ‖ last answer), nats",
 }

@@ -147,7 +147,7 @@ def bias_diversity_scatter(
             x_axis | {"title_text": f"bias, {units[bias]}"},
             y_axis | {"title_text": f"diversity, {units[diversity]}"},
         )
-        title = _named(f"{frame['component'].iloc[int(np.argmax(y))]} has the largest diversity", measured)
+        title = _named(f"{frame['component'].iloc[int(np.argmax(y))]} has the largest diversity", half_of(measured, p))
         views[p] = layout.finish(go.Figure(traces), title, remark, x=x_axis, y=y_axis, plot=460, hovermode="closest")
     return layout.choose(views, part)
 
@@ -171,8 +171,7 @@ def depth_curves(
     read = "the whole stream's norm" if norm == "frozen" else "each junction's own norm"
     subtitle = f"All components before a junction, read out with {read}."
     subtitle += " Open marks: partial sums, which the stream never holds." * bool(partial.any())
-    ends, chance, views = frame["loss"].iloc[[0, -1]].map(style.number), 1 / decomposition.values.shape[2], {}
-    title = f"Loss of the prefix ensembles along depth: {ends.iloc[0]} to {ends.iloc[1]} {units['loss']}"
+    chance, views = 1 / decomposition.values.shape[2], {}
     exact = " = bias − diversity" * (decomposition.gap is not None)
     for p, factor in [(p, factor) for factor in fair for p in parts if not (factor and p == "shift")]:
         contents = []
@@ -187,7 +186,9 @@ def depth_curves(
         x_title = "junction: the last component written"
         figure = layout.panels(contents, headings, units=[units[term] for term in terms], x_title=x_title)
         look: dict[str, Any] = {"x": axes.component_axis(frame) | {"showgrid": True}, "plot": 170 * len(terms)}
-        views[factor + p] = layout.finish(figure, _named(title, decomposition), subtitle, **look)
+        first, last = map(style.number, frame[column_of(frame, "loss", p)].iloc[[0, -1]])
+        title = f"Loss of the prefix ensembles along depth: {first} to {last} {units['loss']} ({p})"
+        views[factor + p] = layout.finish(figure, title, subtitle, **look)
     return layout.choose(views, (fair[-1] if size_fair and part != "shift" else "") + part)
 
 
@@ -262,10 +263,11 @@ def module_shares(decomposition: Decomposition) -> go.Figure:
     figure = layout.panels(contents, parts if len(parts) > 1 else [], len(parts), across=0.06, shared_xaxes=False)
     column = column_of(frame, "diversity_share", parts[-1])
     most = kit.most(frame, column)
-    title = f"{most['component']}, {most['member_share']:.0%} of components, holds {most[column]:.0%} of the diversity"
+    whole = f"{parts[-1] if len(parts) > 1 else decomposition.part} diversity"
+    title = f"{most['component']}, {most['member_share']:.0%} of components, holds {most[column]:.0%} of the {whole}"
     subtitle = "The line across a bar is the module's share of components, n_g/|L|. " + kit.intervals(frame)
     x, y = axes.ticks([0, 1], ["bias", "diversity"]), {"tickformat": ".0%", "rangemode": "tozero"}
-    return layout.finish(figure, _named(title, decomposition), subtitle, x=x, y=y, barmode="overlay")
+    return layout.finish(figure, title, subtitle, x=x, y=y, barmode="overlay")
 
 
 def tradeoff_bars(decomposition: Decomposition, part: Part = "centered", paper: bool = False) -> go.Figure:

@@ -140,7 +140,10 @@ def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",)) -> go.Figu
         ring = {"size": 9, "symbol": "circle-open", "line": {"width": 1.5}}
         figure.add_trace(kit.trace(dips, "members", "joint", _COLORS["joint"], marker=ring, name="dips", error_y=None))
     figure.add_hline(y=curve.label_entropy, line=kit.DOTTED)
-    title = f"{style.number(frame['joint'].iloc[-1])} bits with all members, added {_ORDERS[curve.order]}"
+    joint = frame["joint"].iloc[-1]
+    title = f"{style.number(joint)} bits with all members, added {_ORDERS[curve.order]}"
+    if joint > curve.label_entropy * (1 + 1e-3):
+        title = f"No estimate: the joint information of all members, added {_ORDERS[curve.order]}, exceeds H(Y)"
     subtitle = (
         f"{curve.statement} Dotted: H(Y) = {style.number(curve.label_entropy)} bits. {' '.join(curve.warnings[:1])}"
     )

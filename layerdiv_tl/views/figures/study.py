@@ -212,9 +212,9 @@ def share_bars(
         contents.append(traces)
         headings.append(f"{term}, {gauge}")
     figure = layout.panels(contents, headings, 2, across=0.14, gap=0.4, shared_xaxes=False)
-    means = shares[shares["term"] == "diversity"].groupby("module")[["share"]].mean().reset_index()
-    most = kit.most(means, "share")
-    title = f"{style.MODULE_NAME[most['module']]} holds most of the diversity: {most['share']:.0%} on average"
+    means = shares.query("term == 'diversity' and gauge == 'centered'").groupby("module")[["share"]].mean()
+    most = kit.most(means.reset_index(), "share")
+    title = f"{style.MODULE_NAME[most['module']]} holds most of the centered diversity: {most['share']:.0%}"
     x, y = axes.ticks([0, 0.5, 1], ["0", "50 %", "100 %"]) | {"range": [0, 1]}, axes.named_rows(names)
     plot = max(100, 30 * len(names)) * -(-len(contents) // 2) + 40
     return layout.finish(figure, title, "Means over tasks.", x=x, y=y, plot=plot, barmode="stack", bargap=0.3)
@@ -282,19 +282,18 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
     frame = frame.assign(component=[f"accuracy {name}" for name in frame["accuracy"]])
     rows: list[Any] = list(frame.itertuples())
     counts = [f"together {r.same_sign}, apart {r.opposite_sign}, one does not move {r.unchanged}" for r in rows]
-    over = f"without interval: {tradeoff.models} of {LEAST} models that it needs"
+    over = f"not given: it needs {LEAST} models, and there {'is' if tradeoff.models == 1 else 'are'} {tradeoff.models}"
     if np.isfinite(tradeoff.low):
         over = f"{style.interval(tradeoff.low, tradeoff.high)} over {tradeoff.models} models"
     null = "Not tested: too few models of one depth"
     if np.isfinite(tradeoff.p):
         ends = style.interval(tradeoff.null_low, tradeoff.null_high)
         null = f"With bias and diversity of another model of the same depth {ends}, p = {style.number(tradeoff.p)}"
-    title = (
-        f"Bias and diversity move together, accuracy still minus moving: {style.number(tradeoff.difference)} of steps"
+    where = (
+        "more often where accuracy stands still" if tradeoff.difference > 0 else "no more often where it stands still"
     )
-    subtitle = (
-        f"Difference {over}. {null}. The paper's claim is a difference above 0. Whiskers treat steps as independent."
-    )
+    title = f"Bias and diversity move together {where}: difference {style.number(tradeoff.difference)}"
+    subtitle = f"Interval {over}. {null}. The paper claims a difference above 0. Whiskers treat steps as independent."
     texts, places = kit.hover(frame, ["share"], counts), np.arange(len(frame))
     x = axes.ticks(places, [f"{r.accuracy}\n{r.same_sign + r.opposite_sign} steps" for r in rows])
     x |= {"title_text": "accuracy, from junction to junction"}
