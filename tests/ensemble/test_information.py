@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import sys
 from collections import Counter
 from math import log, log2
 
@@ -14,6 +15,7 @@ from scipy.stats import binom, binomtest
 
 import layerdiv_tl as ld
 from layerdiv_tl.ensemble.information.bounds import fano, hellman_raviv, printed_fano
+from layerdiv_tl.ensemble.information.checks import bound_rows
 from layerdiv_tl.ensemble.information.estimator import TERMS, Estimator
 from layerdiv_tl.ensemble.information.gaussian import (
     Gaussian,
@@ -778,3 +780,38 @@ def test_gaussians_with_several_columns_per_member_are_whole_members():
     x = np.concatenate([shared + 0.3 * rng.normal(size=(1000, 2)), rng.normal(size=(1000, 2))], 1)
     g = Gaussian(normal_scores(x), np.array([0, 0, 1, 1]), np.arange(1000) % 2, 2)
     assert abs(g.totals()["redundancy"]) < 0.02
+
+
+@pytest.mark.nightly
+def test_equicorrelated_intervals_cover_and_are_no_wider_than_they_need():
+    """95 % intervals hold the truth about as often, and their half-width is about two standard deviations."""
+    covariance, rng = covariances(8)["equicorrelated"], np.random.default_rng(5)
+    truth, found = total_correlation(covariance), []
+    for seed in range(60):
+        x, y = draw(rng, covariance, 500)
+        i = ld.information(x, y, n_permutations=0, n_resamples=60, seed=seed, check=False)
+        found.append([i.redundancy, *i.intervals["redundancy"]])
+    estimate, low, high = np.array(found).T
+    assert ((low <= truth) & (truth <= high)).mean() >= 0.87
+    assert 0.8 < (high - low).mean() / (2 * 1.96 * estimate.std(ddof=1)) < 1.5
+
+
+@pytest.mark.full
+def test_nothing_but_noise_is_warned_of():
+    rng = np.random.default_rng(12)
+    i = ld.information(rng.normal(size=(300, 5)), rng.integers(0, 2, 300), n_permutations=60, n_resamples=0)
+    assert any("Joint" in w and "inside its null" in w for w in i.warnings)
+    assert i.frame().set_index("term").loc["joint", "inside_null"]
+
+
+@pytest.mark.full
+def test_an_estimate_far_above_the_classifiers_is_warned_of(monkeypatch):
+    """What the bound supports is not; an estimate of which classifiers find a tenth is."""
+    rng = np.random.default_rng(32)
+    y = np.arange(1000) % 2
+    x = rng.normal(size=(1000, 8)) + 0.5 * y[:, None]
+    assert not ld.information(x, y, n_permutations=0, n_resamples=0).warnings
+    module = sys.modules["layerdiv_tl.ensemble.information.information"]  # the package's name is the function
+    monkeypatch.setattr(module, "bound_rows", lambda sample: bound_rows(sample) / 10)
+    warnings = ld.information(x, y, n_permutations=0, n_resamples=0).warnings
+    assert any("far too large" in warning for warning in warnings)

@@ -89,15 +89,15 @@ def contradictions(
         # Measured in tests/calibration.
         if estimate.separate and len(i.classes) > 2:
             found.append(
-                "The joint information may be too large by 0.2 bits: among more than two classes of unequal "
-                "covariances, its interval held the truth of known laws in 0 to 100 % of draws."
+                "The joint information may be too large by 0.2 bits, and its interval may miss the truth: there are "
+                "more than two classes, of unequal covariances."
             )
         share = estimate.share
         of_one_class = -(share * np.log2(share) + (1 - share) * np.log2(1 - share)).max()
         if estimate.relevancies.max() > SEPARATED * of_one_class:
             found.append(
-                "The relevancy may be too large by up to 3 %: of members that separate a class, its interval held "
-                "the truth of known laws in 0 to 100 % of draws."
+                "The relevancy may be too large by up to 3 %, and its interval may miss the truth: some members "
+                "separate a class."
             )
     if rows is not None and isinstance(estimate, Gaussian):
         off = rank_error(i, estimate)
