@@ -246,7 +246,9 @@ def keywords(function: Callable[..., Any], given: Mapping[str, Any], also: Itera
 
 def check_memory(needed: int, what: str, instead: str) -> None:
     """Raise InputError for data that need more bytes than are free; `instead` suggests an alternative."""
-    import psutil
-
+    try:
+        import psutil  # TransformerLens brings it, by way of accelerate
+    except ImportError:
+        return
     if needed > psutil.virtual_memory().available:
         raise InputError(f"{what} need {needed / 2**30:.1f} GiB, more than is free here: {instead}.")

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 import torch
-import xxhash
 from torch import Tensor, nn
 
 from ..errors import InputError
 from .batches import inference_mode_for
 from .interventions import is_code, is_library, refuse_foreign_code
 from .load import Model
+from .weights import in_memory
 
 # Entries on location, loading, generation and training, on which no logit depends.
 _NOT_THE_MODEL = frozenset(
@@ -188,11 +188,9 @@ def _is_plain(value: Any) -> bool:
 
 def _tensors(path: str, module: nn.Module, known: dict[Tensor, Any]) -> dict[str, Any]:
     """{name: description and hash} of a module's own weights, buffers and other tensors."""
-    from accelerate.utils import align_module_device
-
     offloaded = any(x is not None and x.is_meta for x in (*module._parameters.values(), *module._buffers.values()))
     hashes: dict[str, Any] = {}
-    with align_module_device(module, torch.device("cpu") if offloaded else None):
+    with in_memory(module, torch.device("cpu") if offloaded else None):
         held = {**module._parameters, **module._buffers}
         held |= {name: x for name, x in vars(module).items() if isinstance(x, Tensor)}
         for name, x in held.items():
@@ -230,7 +228,7 @@ def _numbers(x: Tensor) -> Any:
 
 
 def _hash(x: Tensor) -> str:
-    digest = xxhash.xxh3_128()
+    digest = hashlib.sha256()
     flat = x.contiguous().reshape(-1)
     step = max(1, (1 << 26) // max(1, x.element_size()))  # 64 MiB are copied from a device at a time
     for start in range(0, len(flat), step):

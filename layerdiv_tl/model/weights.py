@@ -6,6 +6,7 @@ by their classes' names.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -82,16 +83,23 @@ def linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
     return weight if is_conv1d(module) else weight.T, bias
 
 
+def in_memory(module: nn.Module, device: torch.device | None = None) -> AbstractContextManager:
+    """A context in which the weights that Accelerate offloads from a module are in memory."""
+    if not hasattr(module, "_hf_hook"):
+        return nullcontext()
+    from accelerate.utils import align_module_device  # installed wherever a module has its hook
+
+    return align_module_device(module, device)
+
+
 def linear_rows(module: Any, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Some rows of a matrix and a bias, e.g. those of ids in an unembedding; all for None.
 
     They are returned as the module stores them, and copied only if offloaded. Raises InputError as `linear_map`.
     """
-    from accelerate.utils import align_module_device
-
     module = merged(module)
     offloaded = any(parameter.is_meta for parameter in module.parameters())
-    with align_module_device(module):
+    with in_memory(module):
         weight = module.weight.dequantize() if is_quantized(module.weight) else module.weight.detach()
         own = [weight, None if (bias := getattr(module, "bias", None)) is None else bias.detach()]
         if rows is not None:

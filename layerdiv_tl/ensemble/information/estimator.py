@@ -113,6 +113,6 @@ def normal_quantile(confidence_level: float) -> float:
 
 def single_threaded_blas() -> AbstractContextManager:
     """Use one BLAS thread: for many small matrices several threads cost more than they save."""
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import threadpool_limits  # scikit-learn requires it
 
     return threadpool_limits(1, "blas")
