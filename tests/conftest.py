@@ -1,4 +1,4 @@
-"""What tests share: models, and the folder of shared material, which may be absent."""
+"""What tests share: models, and a run that fails where a test is skipped that should not be."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ import pytest
 import torch
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-SHARED = Path(os.environ.get("LAYERDIV_SHARED", Path(__file__).parents[2] / "shared"))
+STORIES = Path(__file__).parent / "stories260K"
+# With NO_SKIPS=1, as in the public workflow, a skip for any other reason fails the run.
+SKIPS = (
+    "TransformerLens 4 has no HookedTransformer",
+    "TransformerLens cannot fold",
+    "lm-eval is not installed",
+    "there is a GPU",
+    "signals of POSIX",
+)
 TEXTS = [
     "Once upon a time there was",
     "Lily and Ben went to the park to play with a big red ball. They were",
@@ -62,12 +70,20 @@ def randomized(model: torch.nn.Module) -> torch.nn.Module:
     return model.eval()
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Say which tests were skipped for want of something that this machine should have, and fail."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not os.environ.get("NO_SKIPS"):  # a worker of xdist has no reporter
+        return
+    reasons = {report.longrepr[2] for report in reporter.stats.get("skipped", [])}
+    if wrong := sorted(reason for reason in reasons if not any(known in reason for known in SKIPS)):
+        reporter.write_line(f"skipped, and should not have been: {wrong}", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 @pytest.fixture(scope="session")
 def stories_folder() -> Path:
-    folder = SHARED / "models" / "stories260K"
-    if not folder.is_dir():
-        pytest.skip(f"no {folder}: the shared material is not here")
-    return folder
+    return STORIES
 
 
 @pytest.fixture(scope="session")

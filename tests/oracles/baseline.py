@@ -22,11 +22,10 @@ import pandas as pd
 import torch
 
 import layerdiv_tl as ld
-from tests.conftest import SHARED
+from tests.conftest import STORIES
 
 # What is called otherwise in other versions: the name here, and all names that it has had, the newest first.
 NAMES = {"compensation": ("compensation", "repair"), "backups": ("backups", "stand_ins")}
-STORIES = SHARED / "models" / "stories260K"
 TASKS, FEW = ["synthetic/recall", "synthetic/modular:largest=19"], {"n_permutations": 10, "n_resamples": 10}
 # Of larger arrays every n-th number is kept, and of longer frames every n-th row.
 MOST, MOST_ROWS = 4000, 90

@@ -1,48 +1,49 @@
-"""The paper's tasks: Table 3 word for word, the labels of the Hugging Face data sets, on the real rows."""
+"""The paper's tasks: Table 3 word for word, the labels of the Hugging Face data sets, on rows in their columns."""
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl.tasks.specs import EIGHT_TASKS, PACKAGED_TASKS
-from tests.conftest import SHARED
 
-DATA = SHARED / "data" / "tasks"
-BOOLQ_PASSAGE = "All biomass goes through at least some of these steps"
-
-# The first row of each task put into Table 3 by hand (BoolQ: its beginning and end).
+DATA = Path(__file__).parent / "rows"  # our own, in the columns of the data sets, trailing spaces included
+# The first row of each task put into Table 3 by hand.
 EXPECTED = {
     "ag_news": (
-        "What label best describes this news article?\nFears for T N pension after talks Unions representing workers "
-        "at Turner   Newall say they are 'disappointed' after talks with stricken parent firm Federal Mogul."
+        "What label best describes this news article?\nFerry workers vote   to strike after talks about night shifts "
+        "fail, their union says."
     ),
     "arc": (
-        "Pick the most correct option to answer the following question.\n\nWhich technology was developed most "
-        "recently? \n\nA: cellular telephone\nB: television\nC: refrigerator\nD: airplane"
+        "Pick the most correct option to answer the following question.\n\nWhich of these melts at room temperature? "
+        "\n\nA: ice\nB: glass\nC: iron\nD: chalk"
+    ),
+    "boolq": (
+        "The hill behind the old harbor rises eleven meters in a hundred. The line was built for a cable car; trams, "
+        "whose wheels slip on more than nine in a hundred, turn around at its foot.\n\nAfter reading this passage, I "
+        "have a question: can a tram climb the hill behind the old harbor True or False?"
     ),
     "mnli": (
-        'Suppose it\'s true that The new rights are nice enough Then, is "Everyone really likes the newest benefits " '
-        "Always, Sometimes, or Never true?"
+        "Suppose it's true that The new timetable pleases most of the staff Then, is \"Everyone at work loves the "
+        'timetable " Always, Sometimes, or Never true?'
     ),
     "qqp": (
-        "I'm an administrator on the website Quora. There are two posts, one that asks \"What are the best franchises "
-        'in India?" and another that asks "What are the best franchise in India?" I can merge questions if they are '
-        "asking the same thing. Can I merge these two questions?"
+        "I'm an administrator on the website Quora. There are two posts, one that asks \"How do I keep basil alive "
+        'indoors?" and another that asks "How can I keep a basil plant alive in the house?" I can merge questions if '
+        "they are asking the same thing. Can I merge these two questions?"
     ),
     "rte": (
-        "Dana Reeve, the widow of the actor Christopher Reeve, has died of lung cancer at age 44, according to the "
-        "Christopher Reeve Foundation. Using only the above description and what you know about the world, is "
-        "Christopher Reeve had an accident. definitely correct? Yes or No?"
+        "Marta Lindqvist, who led the choir for forty years, has retired to a village near the coast. Using only the "
+        "above description and what you know about the world, is Marta Lindqvist has stopped singing. definitely "
+        "correct? Yes or No?"
     ),
-    "sst2": (
-        "it 's a charming and often affecting journey . \nQuestion: Was that sentence positive or negative? Answer:"
-    ),
+    "sst2": "a warm and quietly funny film . \nQuestion: Was that sentence positive or negative? Answer:",
     "wic": (
-        'Does the word "class" have the same meaning in these two sentences? Yes, No?\n An emerging professional class.'
-        "\n Apologizing for losing your temper, even though you were badly provoked, showed real class."
+        'Does the word "row" have the same meaning in these two sentences? Yes, No?\n They sat in the front row.\n We '
+        "row across the lake."
     ),
 }
 OPTIONS = {
@@ -69,8 +70,6 @@ FIRST_ANSWERS = {
 
 @pytest.fixture(params=EIGHT_TASKS)
 def name(request):
-    if not DATA.is_dir():
-        pytest.skip(f"no {DATA}: the shared material is not here")
     return request.param
 
 
@@ -82,14 +81,7 @@ def test_the_first_prompt_is_table_3_filled_in_by_hand(name):
     t = ld.task(name, data=DATA)
     assert t.options == OPTIONS[name]
     assert t.options[t.labels[0]] == FIRST_ANSWERS[name]
-    if name == "boolq":
-        assert t.prompts[0].startswith(BOOLQ_PASSAGE)
-        assert t.prompts[0].endswith(
-            "than producing gasoline.\n\nAfter reading this passage, I have a question: does ethanol take more energy "
-            "make that produces True or False?"
-        )
-    else:
-        assert t.prompts[0] == EXPECTED[name]
+    assert t.prompts[0] == EXPECTED[name]
 
 
 def test_labels_are_those_of_the_rows(name):
@@ -121,8 +113,8 @@ def test_templates_differ_in_words_alone(name):
 
 
 def test_a_first_part_is_the_beginning_of_the_whole(name):
-    whole, part = ld.task(name, data=DATA), ld.task(name, data=DATA, limit=7)
-    assert part.prompts == whole.prompts[:7]
+    whole, part = ld.task(name, data=DATA), ld.task(name, data=DATA, limit=3)
+    assert part.prompts == whole.prompts[:3]
     assert part.prompt_hash != whole.prompt_hash
 
 
