@@ -53,7 +53,6 @@ main { max-width: 60rem } .cell { margin: 1rem 0 } .out { margin: .4rem 0 .4rem 
 math[display=block] { margin: .8rem 0; overflow-x: auto }
 iframe { width: 100%; height: 46rem; border: 1px solid var(--line, #ccc) }
 .in { border-left: 3px solid #8888; padding-left: .8rem } details.help { margin: .3rem 0 }
-.anchor-link { display: none }
 """
 
 
@@ -171,12 +170,13 @@ def prose(source: str) -> str:
     for code in codes:
         text = text.replace("CODECODE", code, 1)
     html = markdown2html(re.sub(r"(\]\(\w+)\.(?:ipynb|md)\b", r"\1.html", text))
+    html = re.sub(r'<a class="anchor-link".*?</a>', "", html)  # which a static page does not show
     return re.sub(r"KEPT(\d+)KEPT", lambda match: kept[int(match[1])], html)
 
 
-def text_page(name: str) -> Page:
-    """A Markdown file of this folder as a page, its anchors as GitHub writes them."""
-    title, _, body = (HERE / f"{name}.md").read_text(encoding="utf-8").partition("\n")
+def text_page(name: str, folder: Path = HERE) -> Page:
+    """A Markdown file as a page, its anchors as GitHub writes them."""
+    title, _, body = (folder / f"{name}.md").read_text(encoding="utf-8").partition("\n")
     made = Page(title.removeprefix("# "))
     made.block(Block(f"<style>{CSS}</style>"))
     html = re.sub(r'(?<=<h2 id=")[^"]+', lambda match: match[0].lower(), prose(body))
@@ -236,10 +236,10 @@ def page(name: str, notebook: nbformat.NotebookNode) -> Page:
     return made
 
 
-def build(name: str, out: Path) -> str:
-    """Write one notebook's page, and say how long its cells took."""
+def build(name: str, out: Path, run: bool = True) -> str:
+    """Write one notebook's page, with outputs unless it is not `run`, and say how long its cells took."""
     start = time.monotonic()
-    notebook = solved(name, out)
+    notebook = solved(name, out) if run else read(name)
     took = time.monotonic() - start
     path = page(name, notebook).write(out / f"{name}.html")
     return f"{path}: {took:.0f} s, {path.stat().st_size / 1e6:.1f} MB"

@@ -1,4 +1,4 @@
-"""The command line: `main` reports errors and signals; parser.py has the options, commands.py the work."""
+"""The command line: `main` reports errors and signals; parser.py has the options, commands.py and docs.py the work."""
 
 from __future__ import annotations
 

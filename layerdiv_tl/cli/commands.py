@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
-import warnings
-import webbrowser
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -383,25 +380,4 @@ def _print_list(
     for note in notes:
         print()
         printing.print_paragraph(note, end="")
-    return 0
-
-
-def run_docs(options: argparse.Namespace) -> int:
-    """The reference as offline pages: every public name, the papers' equations, the architectures.
-
-    Build the reference from the docstrings and open it in a browser. It needs pdoc: pip install pdoc.
-    """
-    try:
-        import pdoc
-    except ImportError as error:
-        raise InputError("the reference is built by pdoc: pip install pdoc.") from error
-    out = made_folder(options.out, Path(options.out))
-    pdoc.render.configure(docformat="google")
-    with warnings.catch_warnings(action="ignore"):  # annotations imported only for type checkers
-        pdoc.pdoc("layerdiv_tl", "!layerdiv_tl[.](depth|zoo)[.]", output_directory=out)
-    page = out / "layerdiv_tl.html"
-    if options.json:
-        printing.print_json({"page": str(page)})
-    elif not (sys.stdout.isatty() and webbrowser.open(page.resolve().as_uri())):
-        print(f"Open {page} in a browser.")
     return 0

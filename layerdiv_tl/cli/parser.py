@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import __version__
-from . import commands
+from . import commands, docs
 
 UNITS = ("sublayer", "head", "neuron", "expert")
 SCORES = ("loss", "accuracy", "diversity", "diversity_centered", "net", "relevancy", "relative_norm", "block_influence")
@@ -54,7 +54,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"layerdiv {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Command)
     for name, add_options in OPTIONS.items():
-        run = getattr(commands, f"run_{name}")
+        run = docs.run_docs if name == "docs" else getattr(commands, f"run_{name}")
         about, _, more = inspect.cleandoc(run.__doc__ or name).partition("\n\n")
         command = subparsers.add_parser(name, help=about.rstrip("."), description=more or about)
         command.set_defaults(run=run)
@@ -203,6 +203,7 @@ def _list(command: Command) -> None:
 
 def _docs(command: Command) -> None:
     command.out("layerdiv-docs", "where to write")
+    command.add("--no-outputs", action="store_true", help="in a clone: show the notebooks without running them")
     command.json("the page's path")
 
 

@@ -289,6 +289,8 @@ class Page:
         """Return the whole page."""
         from plotly.offline import get_plotlyjs
 
+        drawn = any("class=chart" in block for block in self.blocks)
+        plotly = f"<script>{get_plotlyjs()}</script>" if drawn else ""
         css = style.css_variables(scales=True) + read("page.css") + read("blocks.css")
         themes = {"light": style.template(style.LIGHT), "dark": style.template(style.DARK)}
         settings = {name: theme.to_plotly_json() for name, theme in themes.items()} | {"config": CONFIG}
@@ -297,7 +299,7 @@ class Page:
         links = "".join(f'<a href="#section-{i}">{escape(text)}</a>' for i, text in enumerate(self.sections, start=1))
         nav = f'<nav aria-label="Contents">{links}</nav>\n' if self.contents else ""
         return (
-            f"{page_head(self.title, css)}<script>{get_plotlyjs()}</script>{bundle}</head>\n"
+            f"{page_head(self.title, css)}{plotly}{bundle}</head>\n"
             f"<body>{nav}<main><section><h1>{escape(self.title)}</h1>\n"
             + "\n".join(self.blocks)
             + f"\n</section></main><script>{script}</script></body></html>\n"
