@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from ..ensemble.decomposition import Decomposition
 from ..model.load import Model
 from ..tasks.task import Task
 from .explorer import Explorer, explore
-from .html import Block, chart
+from .html import Block, chart, templates
 
 # Components of the list among which the reader is chosen.
 LISTED = 5
@@ -48,7 +47,7 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
     )
     link = f"Open one of these rows in the explorer, with {labels[0]} selected."
     figure = chart(d.plot(kind="roles", effects=ablated), "").html
-    block = Block(f'<p class=lead>{escape(found)} <a href="{escape(address)}">{escape(link)}</a></p>{figure}')
+    block = Block(templates().lead(found, address, link, figure))
     return block, found, _example(model, others, labels[0])
 
 

@@ -1,4 +1,7 @@
-"""Pages of figures and tables, and blocks of HTML for pages and notebooks; all work without a network."""
+"""Pages of figures and tables, and blocks of HTML for pages and notebooks; all work without a network.
+
+The HTML is in page.jinja, which escapes every text.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from html import escape
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from markupsafe import Markup
 
 from .._checks import file_path
 from .._files import write_text
@@ -52,7 +56,7 @@ class Block:
             f"window.CircuitsVis ??= (() => {{ {circuitsvis()}; return CircuitsVis; }})();" if self.circuits else ""
         )
         script = f'{bundle}\n(() => {{ {read("blocks.js")}\nready(document.getElementById("{name}")); }})();'
-        return f'<style>{read("blocks.css")}</style><div id="{name}">{self.html}</div><script>{script}</script>'
+        return str(templates().in_notebook(name, self.html, read("blocks.css"), script))
 
 
 def switch(blocks: Mapping[str, Block], label: str = "") -> Block:
@@ -62,19 +66,7 @@ def switch(blocks: Mapping[str, Block], label: str = "") -> Block:
     """
     if len(blocks) == 1:
         return next(iter(blocks.values()))
-    if label:
-        options = "".join(f"<option>{escape(name)}</option>" for name in blocks)
-        names = f'<select aria-label="{escape(label)}" autocomplete=off>{options}</select>'
-    else:
-        names = "".join(
-            f"<button type=button aria-pressed={'false' if number else 'true'}>{escape(name)}</button>"
-            for number, name in enumerate(blocks)
-        )
-    panels = "".join(
-        f"<div class=ld-panel{' hidden' if number else ''}>{block.html}</div>"
-        for number, block in enumerate(blocks.values())
-    )
-    shown = f"<div class=ld-switch><div class=ld-buttons>{names}</div>{panels}</div>"
+    shown = templates().switch(blocks, label)
     return Block(shown, any(block.circuits for block in blocks.values()))
 
 
@@ -84,31 +76,18 @@ def circuits(element: str, props: Mapping[str, Any]) -> Block:
     circuitsvis mixes its colors with white, so the background is light, and blocks.css inverts it on a dark page.
     """
     ground = f"background: {style.LIGHT.paper}; color: {style.LIGHT.ink}; color-scheme: light"
-    return Block(
-        f'<div class=ld-circuits style="{ground}"></div>'
-        f"<script type='application/json'>{script_json({'element': element, 'props': props})}</script>",
-        circuits=True,
-    )
+    return Block(templates().circuits(ground, script_json({"element": element, "props": props})), circuits=True)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str | Block]]) -> Block:
     """Make a table of texts and blocks; the first column names the rows."""
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{c.html if isinstance(c, Block) else escape(c)}</td>" for c in row) + "</tr>"
-        for row in rows
-    )
-    return Block(f"<table class=ld-table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>")
+    return Block(templates().table(head, rows))
 
 
 def marks(pairs: Sequence[tuple[str, float]]) -> Block:
     """List names and signed numbers in a wrapping row, with a frame around each name to delimit tokens."""
-    return Block(
-        " ".join(
-            f"<span class=ld-mark><b>{escape(name)}</b> {'−' if value < 0 else '+'}{style.number(abs(value))}</span>"
-            for name, value in pairs
-        )
-    )
+    signed = [(name, f"{'−' if value < 0 else '+'}{style.number(abs(value))}") for name, value in pairs]
+    return Block(templates().marks(signed))
 
 
 def inert(token: str) -> str:
@@ -146,13 +125,13 @@ def script_json(value: Any) -> str:
     return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
 
 
-def page_head(title: str, css: str) -> str:
-    """Return the beginning of a page, up to inside its head element."""
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{css}</style>"
-    )
+@cache
+def templates() -> Any:
+    """The macros of page.jinja."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(read("page.jinja")).module
 
 
 @cache
@@ -180,8 +159,7 @@ def read(name: str) -> str:
 
 def captioned(block: Block, caption: str, kind: str = "") -> Block:
     """Make a figure of a page: a block with a caption below it."""
-    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return Block(f"<figure{f' class={kind}' if kind else ''}>{block.html}{below}</figure>", block.circuits)
+    return Block(templates().captioned(block.html, caption, kind), block.circuits)
 
 
 def chart(figure: go.Figure, caption: str) -> Block:
@@ -190,9 +168,7 @@ def chart(figure: go.Figure, caption: str) -> Block:
 
     # "</" inside a script would end it, whatever a token or a model's name holds.
     data = go.Figure(figure).update_layout(template=None).to_json().replace("<", "\\u003c")
-    height = f' style="height:{figure.layout.height}px"' if figure.layout.height else ""
-    drawn = f"<div class=chart{height}></div><script type='application/json'>{data}</script>"
-    return captioned(Block(f"<div class=rolled tabindex=0>{drawn}</div>"), caption)
+    return captioned(Block(templates().chart(data, figure.layout.height)), caption)
 
 
 def frame_table(frame: pd.DataFrame, caption: str, marked: str | None = None) -> Block:
@@ -201,15 +177,10 @@ def frame_table(frame: pd.DataFrame, caption: str, marked: str | None = None) ->
 
     In the column `marked`, the first line (e.g. a verdict) is a mark, colored by page.css.
     """
-    texts = {column: [str(cell) for cell in frame[column]] for column in frame}
-    prose = {column for column, cells in texts.items() if max(map(len, cells), default=0) > _SENTENCE}
-    head = "".join(f"<th scope=col{' class=prose' * (c in prose)}>{escape(str(c))}</th>" for c in texts)
-    rows = "".join(
-        "<tr>" + "".join(_cell(cells[i], c in prose, c == marked) for c, cells in texts.items()) + "</tr>"
-        for i in range(len(frame))
-    )
-    rolled = f"<div class=rolled tabindex=0><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-    return captioned(Block(rolled), caption)
+    texts = {str(column): [str(cell) for cell in frame[column]] for column in frame}
+    prose = {column: max(map(len, cells), default=0) > _SENTENCE for column, cells in texts.items()}
+    rows = [{column: cells[i].partition("\n")[::2] for column, cells in texts.items()} for i in range(len(frame))]
+    return captioned(Block(templates().frame_table(prose, rows, marked)), caption)
 
 
 @dataclass
@@ -232,30 +203,28 @@ class Page:
     def heading(self, text: str) -> None:
         """Begin a section."""
         self.sections.append(text)
-        self.blocks.append(f'</section><section id="section-{len(self.sections)}"><h2>{escape(text)}</h2>')
+        self.blocks.append(_fill('</section><section id="section-{}"><h2>{}</h2>', len(self.sections), text))
 
     def subheading(self, text: str) -> None:
         """Begin a subsection."""
-        self.blocks.append(f"<h3>{escape(text)}</h3>")
+        self.blocks.append(_fill("<h3>{}</h3>", text))
 
     def text(self, text: str, kind: Literal["plain", "small", "note"] = "plain") -> None:
         """Add a paragraph, optionally in small print or as a prominent note."""
-        self.blocks.append(f"<p class={kind}>{escape(text)}</p>")
+        self.blocks.append(_fill('<p class="{}">{}</p>', kind, text))
 
     def code(self, text: str) -> None:
         """Add a command or a script verbatim."""
-        self.blocks.append(f"<pre tabindex=0>{escape(text)}</pre>")
+        self.blocks.append(_fill("<pre tabindex=0>{}</pre>", text))
 
     def list(self, items: Sequence[str], links: Sequence[tuple[str, str]] = ()) -> None:
         """Add a list of sentences; `links` are the name and title of the block that shows each, or empty."""
-        ends = [f' <a href="#{name}">{escape(title)}</a>' if name else "" for name, title in links]
-        rows = zip(items, ends or [""] * len(items), strict=True)
-        self.blocks.append("<ul>" + "".join(f"<li>{escape(item)}{end}</li>" for item, end in rows) + "</ul>")
+        ends = links or [("", "")] * len(items)
+        self.blocks.append(templates().list([(item, *end) for item, end in zip(items, ends, strict=True)]))
 
     def terms(self, terms: Mapping[str, str]) -> None:
         """Add terms with their definitions."""
-        rows = "".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in terms.items())
-        self.blocks.append(f"<dl class=terms>{rows}</dl>")
+        self.blocks.append(templates().terms(terms))
 
     def table(self, frame: pd.DataFrame, caption: str, marked: str | None = None) -> None:
         """Add a `frame_table`."""
@@ -269,19 +238,19 @@ class Page:
         """Add any other block, e.g. colored tokens; circuitsvis is included once. Links refer to its `name`."""
         self.circuits |= block.circuits
         shown = captioned(block, caption).html if caption else block.html
-        self.blocks.append(f'<div id="{name}">{shown}</div>' if name else shown)
+        self.blocks.append(_fill('<div id="{}">{}</div>', name, Markup(shown)) if name else shown)
 
     @contextlib.contextmanager
     def within(self, kind: str) -> Iterator[None]:
         """Put everything added inside into one box; page.css defines the `kind`s."""
-        self.blocks.append(f"<div class={kind}>")
+        self.blocks.append(_fill('<div class="{}">', kind))
         yield
         self.blocks.append("</div>")
 
     @contextlib.contextmanager
     def folded(self, line: str) -> Iterator[None]:
         """Fold everything added inside below a line that the reader can open."""
-        self.blocks.append(f"<details><summary>{escape(line)}</summary>")
+        self.blocks.append(_fill("<details><summary>{}</summary>", line))
         yield
         self.blocks.append("</details>")
 
@@ -289,31 +258,25 @@ class Page:
         """Return the whole page."""
         from plotly.offline import get_plotlyjs
 
-        drawn = any("class=chart" in block for block in self.blocks)
-        plotly = f"<script>{get_plotlyjs()}</script>" if drawn else ""
         css = style.css_variables(scales=True) + read("page.css") + read("blocks.css")
         themes = {"light": style.template(style.LIGHT), "dark": style.template(style.DARK)}
         settings = {name: theme.to_plotly_json() for name, theme in themes.items()} | {"config": CONFIG}
         script = f"const SETTINGS = {json.dumps(settings)};\n{read('page.js')}\n{read('blocks.js')}\nready(document);"
-        bundle = f"<script>{circuitsvis()}</script>" if self.circuits else ""
-        links = "".join(f'<a href="#section-{i}">{escape(text)}</a>' for i, text in enumerate(self.sections, start=1))
-        nav = f'<nav aria-label="Contents">{links}</nav>\n' if self.contents else ""
-        return (
-            f"{page_head(self.title, css)}{plotly}{bundle}</head>\n"
-            f"<body>{nav}<main><section><h1>{escape(self.title)}</h1>\n"
-            + "\n".join(self.blocks)
-            + f"\n</section></main><script>{script}</script></body></html>\n"
-        )
+        has_charts = any("class=chart" in block for block in self.blocks)
+        scripts = [get_plotlyjs()] * has_charts + [circuitsvis()] * self.circuits
+        body = templates().main(self.title, self.contents and self.sections, self.blocks, script)
+        return page_html(self.title, css, scripts, body)
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page atomically. Raises OSError."""
         return write_text(file_path("path", path), self.html())
 
 
-def _cell(text: str, prose: bool, marked: bool) -> str:
-    """Make a cell of a table; all but its first line is in small print."""
-    kind = " class=prose" if prose else ""
-    first, _, more = text.partition("\n")
-    mark = f' data-mark="{escape(first)}"' if marked else ""
-    below = f"<small>{escape(more)}</small>" if more else ""
-    return f"<td{kind}{mark}>{escape(first)}{below}</td>"
+def page_html(title: str, css: str, scripts: Sequence[str], body: str, kind: str = "") -> str:
+    """Return a whole page from its finished body."""
+    return str(templates().page(title, css, scripts, body, kind)).lstrip()
+
+
+def _fill(html: str, *texts: Any) -> str:
+    """Put escaped texts into HTML."""
+    return Markup(html).format(*texts)

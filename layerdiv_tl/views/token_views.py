@@ -24,7 +24,7 @@ from ..model.prompts import encode
 from . import style
 from .explorer import Explorer, explore
 from .explorer.measure import LONGEST
-from .html import Block, circuits, inert, marks, quoted, switch, table
+from .html import Block, circuits, inert, marks, quoted, switch, table, templates
 
 Metric = Literal["loss", "bias", "diversity", "net", "target_logit"]
 # Ends of the maps' color scales, for circuitsvis, which puts white between them.
@@ -133,7 +133,7 @@ def attention_heads(patterns: AttentionPatterns) -> Block:
             "maskUpperTri": True,
         },
     )
-    return Block(f"<div class=ld-narrow>{block.html}</div>", circuits=True)
+    return Block(templates().narrow(block.html), circuits=True)
 
 
 def promoted_tokens(

@@ -16,7 +16,7 @@ from ...model.load import Model, as_model
 from ...model.options import single_tokens
 from ...model.prompts import Prompts, encode
 from .. import style
-from ..html import page_head, script_json
+from ..html import page_html, script_json, templates
 from .data import CSS, SCRIPT, pack_attention, pack_promotions, pack_text
 from .effects import answers_at, pack_effects, strongest
 from .measure import TextNumbers, measure_text
@@ -115,14 +115,14 @@ class Explorer:
         flag("promoted", promoted)
         flag("effects", effects)
         flag("sources", sources)
-        scripts: list[str] = []
+        stored: dict[str, str] = {}
 
         def put(blob: bytes | None) -> str | None:
             """Store bytes in a page element that is read on demand; return its id."""
             if blob is None:
                 return None
-            name = f"blob-{len(scripts)}"
-            scripts.append(f'<script type="text/plain" id="{name}">{base64.b64encode(blob).decode()}</script>\n')
+            name = f"blob-{len(stored)}"
+            stored[name] = base64.b64encode(blob).decode()
             return name
 
         model, chosen = self.model, self.selection
@@ -139,12 +139,8 @@ class Explorer:
 
         texts = [packed(text, n == chosen.text) for n, text in enumerate(self.texts)]
         data = {"model": model.name, "chosen": chosen.record(), "texts": texts}
-        return (
-            f"{page_head(f'Explorer: {model.name}', style.css_variables(scales=True) + CSS)}"
-            '</head>\n<body class="ld-page"><main id="explorer"></main>\n'
-            f'<script type="application/json" id="data">{script_json(data)}</script>\n{"".join(scripts)}'
-            f'<script type="module">{SCRIPT}\nopenPage();</script></body></html>\n'
-        )
+        body = templates().explorer(script_json(data), stored, f"{SCRIPT}\nopenPage();")
+        return page_html(f"Explorer: {model.name}", style.css_variables(scales=True) + CSS, (), body, "ld-page")
 
     def _effects(self, text: TextNumbers) -> bytes | None:
         now = self.selection
