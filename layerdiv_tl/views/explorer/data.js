@@ -26,7 +26,9 @@ async function unpack(blob) {
 }
 
 // One text. Position p is the prediction of token p + 1 after token p.
-class Text {
+class TextNumbers {
+  tokens; components; ids; words; attention; // of the header (data.py), but for the last
+
   constructor({ header, arrays }) {
     Object.assign(this, header);
     this.values = arrays;

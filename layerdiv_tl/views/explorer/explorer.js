@@ -16,7 +16,7 @@ async function render({ model, el }) {
   const now = () => look(state, model, state.choose);
   const root = put("div", { className: "ld-explorer" });
   el.append(root);
-  const drawToolbar = toolbar(root, model, state, now);
+  const drawToolbar = makeToolbar(root, model, state, now);
   const drawViews = frame(root, state, now);
 
   function draw() {
@@ -50,7 +50,7 @@ async function render({ model, el }) {
     const opened = async (blobs, n) => {
       if (blobs === kept[n]?.blobs) return kept[n];
       for (const key of state.asked) if (key.startsWith(`${n}:`)) state.asked.delete(key);
-      return Object.assign(new Text(await unpack(blobs.core)), { blobs });
+      return Object.assign(new TextNumbers(await unpack(blobs.core)), { blobs });
     };
     state.texts = await Promise.all(model.get("texts").map(opened));
     if (!live) state.chosen = readAddress(state.chosen, state.texts);

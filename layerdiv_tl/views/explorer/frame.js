@@ -27,7 +27,8 @@ function frame(root, state, now) {
     caption.textContent = typeof view.caption === "string" ? view.caption : view.caption(x);
     host.setAttribute("aria-label", title.textContent);
     // What is drawn anew must not take the focus away.
-    const held = document.activeElement !== host && host.contains(document.activeElement) && document.activeElement.dataset.component;
+    const active = /** @type {HTMLElement} */ (document.activeElement);
+    const held = active !== host && host.contains(active) && active.dataset.component;
     view.draw(host, x);
     if (held) (host.querySelector(`[data-component="${CSS.escape(held)}"]`) ?? host).focus();
   };

@@ -44,7 +44,11 @@ function sides(x, i, minus = x.minus) {
 // The measures of one text at one position, for one token or, with `minus`, for its difference from another.
 class Measured {
   constructor(text, position, part, answer, minus) {
-    Object.assign(this, { text, position, raw: part === "raw", slot: answer.slot, minus: minus ? minus.slot : -1 });
+    this.text = text;
+    this.position = position;
+    this.raw = Number(part === "raw");
+    this.slot = answer.slot;
+    this.minus = minus ? minus.slot : -1;
     const { power, ensemble_mean: mean } = text.values;
     // Of sublayers and of heads, which are ensembles of different sizes.
     this.powers = [0, 1].map((cut) => power[cut * text.length + position]);

@@ -1,6 +1,6 @@
 // The boxes and buttons above the views, and the line that says what is selected.
 
-function toolbar(root, model, state, now) {
+function makeToolbar(root, model, state, now) {
   const live = model.get("live");
   const tabs = put("div", { className: "choice", role: "group", "aria-label": "text" });
   const status = put("p", { className: "now", role: "status" });
@@ -54,7 +54,7 @@ function toolbar(root, model, state, now) {
     const to = x.contrast ? `${quoted(x.answer.word)} − ${quoted(x.contrast.word)}` : quoted(x.answer.word);
     const adds = ` ${signed(side(x.answer) - (x.contrast ? side(x.contrast) : 0))} logits to ${to}${sides(x, x.component, x.contrast)}`;
     status.replaceChildren(put("span", {}, ...after), put("span", {}, "selected: ", put("b", {}, x.name), adds));
-    const had = root.contains(document.activeElement) && document.activeElement.closest(".aims [data-target]")?.dataset;
+    const had = root.contains(document.activeElement) && document.activeElement.closest(/** @type {"button"} */ (".aims [data-target]"))?.dataset;
     aims.replaceChildren(...targets(x));
     if (had) aims.querySelector(`[data-target="${had.target}"][data-id="${had.id}"]`)?.focus();
   };

@@ -126,7 +126,7 @@ VIEWS.grid = {
     const every = Math.ceil(14 / high);
     text.inRow.forEach((heads, r) => {
       const y = 4 + (text.rows.length - 1 - r) * high;
-      const tall = Math.max(1, high - (high > 7));
+      const tall = Math.max(1, high - Number(high > 7));
       if (r % every === 0)
         svg.append(
           label(text.rows[r], left - 8, y + high / 2 + 4, {
@@ -142,7 +142,7 @@ VIEWS.grid = {
             {
               x: left + k * wide,
               y,
-              width: Math.max(1, wide - (wide > 7)),
+              width: Math.max(1, wide - Number(wide > 7)),
               height: tall,
               class: "cell",
               style: `fill: ${color(measured.beyond(chosen.measure, i))}`,
@@ -224,7 +224,7 @@ VIEWS.scatter = {
     );
     const inLayer = new Set(text.inRow[x.rowNumber]);
     const order = [...seen].sort(
-      ([a], [b]) => inLayer.has(a) - inLayer.has(b) || (a === x.component) - (b === x.component),
+      ([a], [b]) => Number(inLayer.has(a)) - Number(inLayer.has(b)) || Number(a === x.component) - Number(b === x.component),
     );
     for (const [i, d, b] of order) {
       const kind = i === x.component ? "dot chosen" : inLayer.has(i) ? "dot near" : "dot";
