@@ -57,6 +57,12 @@ def test_a_type_checker_sees_signatures_and_fields(tmp_path):
     assert set(re.findall(r"script\.py:(\d+): error: .*\[([\w-]+)\]", output)) == expected, output
 
 
+@pytest.mark.nightly
+def test_a_users_script_is_clean_under_strict(tmp_path):
+    output = _checked(tmp_path, (Path(__file__).parents[1] / ".ci/js/user_script.py").read_text(encoding="utf-8"))
+    assert "Success" in output, output
+
+
 def test_every_public_name_is_typed_and_there():
     """The names of the stub file, which type checkers read, are the names that Python has."""
     stub = Path(ld.__file__).with_suffix(".pyi").read_text()
