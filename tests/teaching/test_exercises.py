@@ -14,6 +14,18 @@ from layerdiv_tl.teaching import Exercise, predict, read_lesson
 BEGUN, RIGHT, WRONG = "…", "✓", "✗"
 LESSONS = {name: getattr(teaching, name) for name in dir(teaching) if name not in teaching.__all__}
 EXERCISES = {f"{lesson}.{name}": one for lesson, found in LESSONS.items() for name, one in vars(found).items()}
+
+
+def toy_run(tokens: torch.Tensor, hooks: Any) -> torch.Tensor:
+    """A one-layer model, [row, vocabulary]: each head of each token counts, and differently."""
+    heads = torch.randn(4, 5, 3, generator=torch.Generator().manual_seed(3))[tokens]
+    for _, hook in hooks:
+        changed = hook(heads, hook=None)
+        heads = heads if changed is None else changed  # as TransformerLens takes a hook without a return
+    weights = torch.randn(heads.shape[1:], generator=torch.Generator().manual_seed(4))
+    return (heads * weights).sum(1).tanh().flatten(1)
+
+
 # What a notebook gives to those whose cases need it.
 DATA: dict[str, dict] = {
     "first_look.from_cache": {
@@ -23,6 +35,12 @@ DATA: dict[str, dict] = {
         "unembed": torch.randn(8, 3, generator=torch.Generator().manual_seed(1)),
     },
     "direct_is_not_total.ablate": {"z": torch.randn(2, 5, 5, 4, generator=torch.Generator().manual_seed(2))},
+    "direct_is_not_total.patch": {
+        "run": toy_run,
+        "tokens": torch.tensor([[0, 1, 2, 3, 1, 2], [3, 2, 2, 0, 0, 1]]),
+        "point": "hook_z",
+        "z": torch.randn(2, 6, 5, 3, generator=torch.Generator().manual_seed(5)),
+    },
 }
 FUNCTIONS = [
     name
