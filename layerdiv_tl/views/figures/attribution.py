@@ -56,7 +56,8 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
         values, zero = u - u.mean(2, keepdims=True), "centered over the options"
     shown = values.mean(0) if example is None else values[example]
     unit, of = ("nats", "log-likelihoods") if contributions.score == "log_likelihood" else ("logits", "logits")
-    subtitle = f"{'Mean over examples' if example is None else f'Example {example}'}, {zero}"
+    rows = f"Mean over {len(u)} examples" if len(u) > 1 else "One example"
+    subtitle = f"{rows if example is None else f'Example {example}'}, {zero}"
     subtitle += ", summed over each option's tokens." if contributions.option_ids.ndim > 2 else "."
     frame = pd.DataFrame(component_columns(contributions.components))
     labels = frame["component"].tolist()
