@@ -5,6 +5,7 @@ from . import zoo as zoo
 from .attribution.compare import compare as compare
 from .attribution.comparison import Comparison as Comparison
 from .attribution.comparison import TextComparison as TextComparison
+from .attribution.continuation import Continuation as Continuation
 from .attribution.contribution_results import Contributions as Contributions
 from .attribution.contributions import contributions as contributions
 from .attribution.contributions import logit_difference as logit_difference

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from ..model.prompts import Prompts, encode, to_python, with_mask
 from ..model.transformer_lens import is_cache
 from .blocks import are_partial
 from .contexts import BatchContributions
+from .continuation import Continuation, continuation_passes
 from .contribution_results import Contributions
 from .logit_difference import LogitDifference
 from .passes import ContributionBuffer, ContributionPasses, RemoteReadOut
@@ -43,6 +44,10 @@ def contributions(
     cache: Any = None,
     tokens: Any = None,
     attention_mask: Any = None,
+    generate: int = 0,
+    continuation: Any = None,
+    temperature: float = 0.0,
+    seed: int = 0,
 ) -> Contributions:
     """Compute the direct logit contributions of a model's components to answer options (Eq. 2-3).
 
@@ -89,6 +94,12 @@ def contributions(
             those of the slice.
         attention_mask: `[row, token]`, 1 for real token ids of `prompts` or `tokens`, 0 for padding; with None, pad
             tokens at the ends of rows are padding.
+        generate, continuation: Instead of options: the number of tokens that the model writes after each prompt (fewer
+            where it ends the text), or what follows: a text or token ids, a list of these for several prompts. The
+            result is a `Continuation`, with an example per token: the token and its strongest rival, all read in one
+            pass over the finished text.
+        temperature, seed: 0 writes the likeliest token each time; otherwise tokens are drawn from the softmax of the
+            logits divided by it, reproducibly by the seed.
 
     In the source, the product is `Directions.of_block`, its rows are `blocks.Rows`, and each family whose stream passes
     more than additions is an entry of `model.streams`.
@@ -112,6 +123,9 @@ def contributions(
     >>> sums = c.log_likelihood_parts.sum(1) + c.normalizer
     >>> c.log_likelihood.shape, bool(abs(sums - c.log_likelihood).max() < 1e-6)
     ((1, 2), True)
+    >>> c = ld.contributions(tiny, [[1, 2, 3]], generate=4)
+    >>> len(c.written), bool((c.model_logits[:, 0] >= c.model_logits[:, 1]).all())
+    (4, True)
     """
     if is_cache(model):
         if cache is not None or prompts is not None:
@@ -123,6 +137,17 @@ def contributions(
     top = None if top is None else whole_number("top", top, 1)
     if top is not None and components is not None:
         raise InputError("top and components cannot be combined: both say which rows to keep.")
+    keep = _parse_components(components, model.architecture.components(unit))
+    if generate or continuation is not None:
+        taken = {"options": options, "contrast": contrast, "directions": directions, "cache": cache, "tokens": tokens}
+        if clash := [name for name, x in taken.items() if x is not None]:
+            raise InputError(f"{clash[0]} and a continuation each say what is read: give one of them.")
+        if not (isinstance(position, str) and position == "last"):
+            raise InputError("a continuation is read at every token of it: leave position= out.")
+        chosen = (generate, continuation, temperature, seed)
+        along, about = continuation_passes(model, prompts, attention_mask, *chosen, unit, batch_tokens)
+        done = collect(along, keep if top is None else _largest(top, along.batches()))
+        return Continuation(**{field.name: getattr(done, field.name) for field in fields(done)}, **about)
     if cache is not None:
         if prompts is not None:
             raise InputError("give either prompts or a cache with its tokens, not both.")
@@ -138,7 +163,6 @@ def contributions(
         raise InputError("tokens belong to a cache: give prompts alone, or cache= with tokens=.")
     how = {"contrast": contrast, "directions": directions, "attention_mask": attention_mask}
     question = read_question(model, prompts, options, position, **how)
-    keep = _parse_components(components, model.architecture.components(unit))
     if model.engine is not None and (cache is not None or directions is not None):
         raise InputError(f"{model.name} runs elsewhere, where only options are read: give no cache or directions.")
     cached = None

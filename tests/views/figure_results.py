@@ -64,6 +64,7 @@ MAKERS = {
     "Decomposition": lambda: ld.decompose(heads(), LABELS),
     "Contributions": lambda: ld.contributions(llama(), PROMPTS, OPTIONS),
     "Contributions of heads": heads,
+    "Continuation": lambda: ld.contributions(llama(), PROMPTS[:2], generate=5),
     "LogitDifference": lambda: ld.logit_difference(llama(), PROMPTS, [7] * 8, [8] * 8, unit="head"),
     "Comparison": lambda: ld.compare(llama(), llama(seed=1), PROMPTS, OPTIONS, labels=LABELS),
     "TextComparison": lambda: ld.compare(llama(), llama(seed=1), TEXTS),

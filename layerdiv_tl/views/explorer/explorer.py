@@ -9,8 +9,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..._checks import file_path, flag
 from ..._files import write_text
+from ...attribution.continuation import Continuation
 from ...errors import InputError
 from ...model.load import Model, as_model
 from ...model.options import single_tokens
@@ -39,7 +42,8 @@ def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> 
 
     Args:
         model: A `Model`, or any input of `load_model`.
-        text: A text, a list of token ids, or up to four of either, to compare; each of at most 512 tokens.
+        text: A text, a list of token ids, or up to four of either, to compare; each of at most 512 tokens. Or the
+            `Continuation` of up to four prompts.
         target: A token (its text or id), or a pair (A, B), e.g. `(" Mary", " John")`. The views show contributions to
             A, or to A − B and each of both, at every token, and compare the last prediction with A as the next token.
             The right token and the model's five likeliest tokens are always available.
@@ -56,11 +60,14 @@ def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> 
     >>> e.selection.layer, round(float(e.texts[0].heads.loss[3]), 3) > 0
     (1, True)
     """
-    model = as_model(model)
+    model, written = as_model(model), dict[tuple[int, ...], int]()
+    if isinstance(text, Continuation):
+        written = dict(zip(text.continued, np.bincount(text.prompt_number).tolist(), strict=True))
+        text = [list(ids) for ids in text.continued]
     texts = encode(model, text).each()
     if len(texts) > MOST_TEXTS:
         raise InputError(f"{len(texts)} texts are too many to compare: give at most {MOST_TEXTS}.")
-    return Explorer(model, [measure_text(model, each, target, generate) for each in texts])
+    return Explorer(model, [measure_text(model, each, target, generate, written.get(each[0], 0)) for each in texts])
 
 
 class Explorer:

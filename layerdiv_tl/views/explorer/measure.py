@@ -19,8 +19,9 @@ from ...depth.logit_lens import lens_answers
 from ...errors import InputError
 from ...model.attention import AttentionPatterns, attention_patterns
 from ...model.batches import inference_mode_for, pad
-from ...model.capture import Activations, answers
+from ...model.capture import Activations
 from ...model.forward_pass import run
+from ...model.generation import generate_tokens
 from ...model.load import Model
 from ...model.options import single_tokens
 from ...model.prompts import encode, to_python
@@ -110,6 +111,7 @@ def measure_text(
     text_or_ids: Any,
     target: Any = None,
     generate: int = 0,
+    written: int = 0,
     on_step: Callable[[str], None] = lambda step: None,
 ) -> TextNumbers:
     """Measure one text; `on_step` is called with the name of each of STEPS before it begins.
@@ -118,6 +120,7 @@ def measure_text(
         target: A token (its text or id), or two: A and B. Contributions to them are measured at every position; the
             last prediction is compared with A as the next token.
         generate: Number of tokens that the model first generates greedily; fewer if it ends the text.
+        written: Number of tokens at the end of the text that were generated before.
 
     Raises InputError for a text that an explorer cannot show, and for a target that is not one token.
     """
@@ -138,7 +141,7 @@ def measure_text(
         raise InputError(f"target holds {len(wanted)} tokens: give one, or two whose difference is to be explained.")
     targets = tuple(int(i) for i in single_tokens(model, wanted, rows, not generate, "target")[0][0]) if wanted else ()
     on_step("components")
-    ids = [*given, *_written(model, given, generate)]
+    ids = [*given, *generate_tokens(model, given, generate)]
     no_heads = no_attention = ""
     try:
         if not any(c.kind == "head" for c in model.components("head")):
@@ -189,7 +192,7 @@ def measure_text(
         attention=attention,
         no_heads=no_heads,
         no_attention=no_attention,
-        written=len(ids) - len(given),
+        written=written + len(ids) - len(given),
         activations=here[units[-1]],
     )
 
@@ -197,22 +200,6 @@ def measure_text(
 def _uncut(activations: Activations) -> Activations:
     """Return a pass whose sublayers are not split into heads."""
     return replace(activations, sublayer_outputs=tuple(replace(o, values=None) for o in activations.sublayer_outputs))
-
-
-def _written(model: Model, ids: Sequence[int], count: int) -> list[int]:
-    """Generate tokens greedily until the model ends the text."""
-    end = getattr(model.tokenizer, "eos_token_id", None)
-    written: list[int] = []
-    with inference_mode_for(model.architecture):
-        while len(written) < count:
-            tokens, mask = pad([[*ids, *written]])
-            device = model.architecture.device
-            _, logits = answers(model.architecture, tokens.to(device), mask.to(device), (mask.sum(1) - 1).to(device))
-            best = int(logits[0].argmax())
-            if best == end:
-                break
-            written.append(best)
-    return written
 
 
 def _first_positions(profile: SquaredProfile, count: int) -> SquaredProfile:

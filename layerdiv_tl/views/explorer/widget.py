@@ -119,7 +119,7 @@ class ExplorerWidget(anywidget.AnyWidget):
 
         try:
             on_step(STEPS[0])
-            self._explorer.add(measure_text(self._explorer.model, text, targets or None, generate, on_step))
+            self._explorer.add(measure_text(self._explorer.model, text, targets or None, generate, on_step=on_step))
             self.progress = _IDLE
         except _Superseded:
             pass

@@ -17,6 +17,7 @@ from ..html import quoted
 from .ensemble import half_of
 
 if TYPE_CHECKING:
+    from ...attribution.continuation import Continuation
     from ...attribution.contribution_results import Contributions
     from ...attribution.logit_difference import LogitDifference
     from ...attribution.profile_results import Profile
@@ -101,6 +102,32 @@ def _head_panels(
     return layout.finish(
         figure, title, f"{subtitle} Colors end at the 99th percentile.", x=x, y=axes.layer_axis(layers), plot=plot
     )
+
+
+def continuation_map(continuation: Continuation, prompt: int = 0, max_components: int = 40) -> go.Figure:
+    """Draw a map component × token: the contribution to each token of a continuation minus that to its strongest rival.
+
+    The components with the largest mean size are shown, in stream order. Raises InputError for a prompt that does not
+    exist.
+    """
+    whole_number("prompt", prompt, 0, len(continuation.continued) - 1)
+    own = np.flatnonzero(continuation.prompt_number == prompt)
+    values = (continuation.values[own, :, 0] - continuation.values[own, :, 1]).T
+    pairs = [tuple(map(quoted, continuation.options[i])) for i in own]
+    kept = np.sort(kit.top(np.abs(values).mean(1), max_components))[::-1]  # the last layer at the top
+    labels = [continuation.components[i].label for i in kept]
+    names = [f"{token} against {rival}" for token, rival in pairs]
+    texts = kit.hovers(labels, names, values[kept], "logits")
+    figure = go.Figure(kit.heat(values[kept], texts, "logits", signed=True))
+    margins = values.sum(0)
+    least = int(margins.argmin())
+    strongest = continuation.components[int(values[:, least].argmax())].label
+    title = f"Closest: {names[least]}, {margins[least]:+.2f} logits; most for it from {strongest}"
+    subtitle = "Contributions to each token minus those to its strongest rival. Colors end at the 99th percentile."
+    if len(kept) < len(values):
+        subtitle += f" The {len(kept)} largest of {len(values):,} components."
+    x, y = axes.token_axis([continuation.written[i] for i in own]), axes.named_rows(labels)
+    return layout.finish(figure, title, subtitle, x=x, y=y, plot=max(240, 13 * len(kept)), below=50)
 
 
 def difference_bars(difference: LogitDifference, max_components: int = 24) -> go.Figure:

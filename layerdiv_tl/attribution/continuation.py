@@ -1,0 +1,181 @@
+"""Contributions along a continuation: every token of an answer against its strongest rival, from one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Int
+
+from .._checks import listed, number, shown, whole_number
+from ..components import component_columns
+from ..errors import InputError
+from ..model.batches import inference_mode_for, pad, upcast
+from ..model.generation import generate_tokens
+from ..model.load import Model
+from ..model.options import read_options
+from ..model.prompts import Ids, Prompts, encode, token_texts, with_mask
+from ..results import Result
+from .contribution_results import Contributions
+from .passes import ContributionPasses
+from .question import LogitQuestion
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Continuation(Contributions):
+    """Contributions to every token of a continuation, and to its strongest rival: an example per token.
+
+    The two options of an example are the token and, at the same place, the likeliest other token. `log_likelihood[:,
+    0]` sums to log p of the whole continuation, in nats.
+
+    Attributes:
+        prompt_number: int `[example]`, the prompt that each token continues.
+        continued, text: For each prompt its token ids, continuation included, and the continuation as text.
+        sampling: How the tokens were chosen: `method` ("greedy", "sampled" or "given"), `temperature`, `seed`, `asked`.
+    """
+
+    prompt_number: Int[np.ndarray, " example"]
+    continued: tuple[tuple[int, ...], ...]
+    text: tuple[str, ...]
+    sampling: dict[str, Any]
+
+    figures: ClassVar = {"rivals": "attribution.continuation_map", "map": "attribution.contribution_map"}
+
+    def plot(self, kind: Literal["rivals", "map"] | None = None, **options: Any) -> go.Figure:
+        """Draw one `kind` of figure (by default the first); `options` go to its function in `views.figures`."""
+        return Result.plot(self, kind, **options)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The tokens of the continuations as text, one per example."""
+        return tuple(token for token, _ in self.options)
+
+    def frame(self) -> pd.DataFrame:
+        """One row per token and component.
+
+        `logit` and `rival_logit` are contributions in logits, `difference` the first minus the second;
+        `log_likelihood` is the component's part of log p of the token, in nats, which sum to it with the `normalizer`.
+        """
+        import pandas as pd
+
+        n, members, _ = self.values.shape
+        of = np.repeat(np.arange(n), members)
+        tokens, rivals = (np.array([pair[side] for pair in self.options], dtype=object) for side in (0, 1))
+        columns: dict[str, Any] = {"prompt": self.prompt_number[of], "position": self.positions[of] + 1}
+        columns |= {"token": tokens[of], "rival": rivals[of]}
+        columns |= component_columns(self.components, np.tile(np.arange(members), n))
+        logits = self.values.reshape(-1, 2)
+        columns |= {"logit": logits[:, 0], "rival_logit": logits[:, 1], "difference": logits[:, 0] - logits[:, 1]}
+        columns["log_likelihood"] = self.log_likelihood_parts[:, :, 0].reshape(-1)
+        frame = pd.DataFrame(columns)
+        frame.attrs["units"] = dict.fromkeys(("logit", "rival_logit", "difference"), "logits")
+        frame.attrs["units"]["log_likelihood"] = "nats"
+        frame.attrs |= {"identity_gap": self.identity_gap, "sampling": self.sampling}
+        return frame
+
+    def __repr__(self) -> str:
+        margin = self.model_logits[:, 0] - self.model_logits[:, 1]
+        least = int(margin.argmin())
+        assert self.log_likelihood is not None
+        token, rival = self.options[least]
+        about = f"{len(self.written)} tokens, {self.log_likelihood[:, 0].sum():.3g} nats"
+        closest = f"closest: {token!r} against {rival!r}, {margin[least]:+.3g} logits"
+        gap = f"identity gap {self.identity_gap:.1e}"
+        return f"Continuation({self.model}: {shown(self.text[0])}, {about}; {closest}; {gap})"
+
+
+class ContinuationPasses(ContributionPasses):
+    """`ContributionPasses` that read all tokens of a continuation in one pass over the finished text."""
+
+    def __init__(
+        self, model: Model, question: LogitQuestion, texts: Sequence[Ids], of: Sequence[int], *rest: Any
+    ) -> None:
+        super().__init__(model, question, *rest)
+        self.texts, self.of = texts, of
+
+    def cuts(self) -> list[list[int]]:
+        """The tokens of each text; where positions change with the length of a pass, as a prompt alone is read."""
+        switch = self.model.architecture.length_switch
+        passes: dict[tuple[int, int], list[int]] = {}
+        for example, row in enumerate(self.question.ids):
+            side = 0 if switch is None or len(row) <= switch else len(row)
+            passes.setdefault((self.of[example], side), []).append(example)
+        return list(passes.values())
+
+    def _rows(self, examples: Sequence[int]) -> Any:
+        at = torch.as_tensor(self.question.at[examples])
+        text = self.texts[self.of[examples[0]]][: int(at.max()) + 1]
+        return [text], torch.zeros(len(at), dtype=torch.long), at
+
+
+def continuation_passes(
+    model: Model,
+    prompts: Any,
+    attention_mask: Any,
+    generate: int,
+    continuation: Any,
+    temperature: float,
+    seed: int,
+    unit: Any,
+    batch_tokens: int,
+) -> tuple[ContinuationPasses, dict[str, Any]]:
+    """Read or write the continuations, and prepare the passes that read them; returns also the fields of the result."""
+    if model.engine is not None:
+        raise InputError(f"{model.name} runs elsewhere, where continuations are not read: load it here.")
+    if prompts is None:
+        raise InputError("there are no prompts: give at least one text or list of token ids.")
+    rows = encode(model, with_mask(prompts, attention_mask))
+    whole_number("generate", generate, 0)
+    sampling: dict[str, Any] = {"method": "given", "temperature": None, "seed": None, "asked": None}
+    if continuation is not None:
+        if generate:
+            raise InputError("continuation says what follows, and generate= lets the model write it: give one of them.")
+        each = [continuation] if len(rows) == 1 else listed("continuation", continuation, "a list with one per prompt")
+        if len(each) != len(rows):
+            raise InputError(f"continuation holds {len(each)} answers for {len(rows)} prompts: give one for each.")
+        ids, _ = read_options(model, [[one] for one in each], rows)
+        if ids.shape[2] > 1:
+            raise InputError("a continuation is one text or list of token ids, not a set of alternatives.")
+        answers = [[int(i) for i in row[0, 0] if i >= 0] for row in ids]
+    else:
+        temperature = number("temperature", temperature, least=0)
+        method = "sampled" if temperature else "greedy"
+        sampling = {"method": method, "temperature": temperature, "seed": whole_number("seed", seed, 0)}
+        sampling["asked"] = generate
+        generator = torch.Generator().manual_seed(seed)
+        answers = [generate_tokens(model, row, generate, temperature, generator) for row in rows]
+    if empty := [n for n, answer in enumerate(answers) if not answer]:
+        raise InputError(f"the model ends the text right after prompt {empty[0]}: give a continuation= of it.")
+    texts = [(*row, *answer) for row, answer in zip(rows, answers, strict=True)]
+    longest = max(map(len, texts)) - 1
+    if model.context is not None and longest > model.context:
+        raise InputError(f"prompt and continuation make {longest} tokens, but {model.name} reads {model.context}.")
+    starts = [len(row) for row in rows]
+    ends = [range(start, len(text)) for start, text in zip(starts, texts, strict=True)]
+    of = [n for n, own in enumerate(ends) for _ in own]
+    pairs = np.concatenate([_with_rivals(model, text, own) for text, own in zip(texts, ends, strict=True)])
+    names = np.array(token_texts(model, pairs.ravel()), dtype=object).reshape(pairs.shape)
+    prefixes = Prompts(texts[n][:end] for n, own in enumerate(ends) for end in own)
+    at = np.array([len(row) - 1 for row in prefixes])
+    question = LogitQuestion(prefixes, at, pairs[:, :, None, None], tuple(map(tuple, names.tolist())))
+    fields = {"prompt_number": np.array(of), "continued": tuple(texts), "sampling": sampling}
+    decode = model.tokenizer.decode if model.tokenizer else lambda ids: " ".join(token_texts(model, ids))
+    fields["text"] = tuple(decode(answer) for answer in answers)
+    return ContinuationPasses(model, question, texts, of, unit, batch_tokens), fields
+
+
+def _with_rivals(model: Model, text: Ids, ends: range) -> Int[np.ndarray, "token 2"]:
+    """The tokens at some places of a text, each with the likeliest other token there."""
+    with inference_mode_for(model.architecture):
+        logits = upcast(model.architecture.logits(*pad([text[:-1]]))[0, ends.start - 1 :])
+    own = torch.tensor(text[ends.start :], device=logits.device)
+    best = logits.topk(2).indices
+    rivals = torch.where(best[:, 0] == own, best[:, 1], best[:, 0])
+    return torch.stack([own, rivals], 1).cpu().numpy()
