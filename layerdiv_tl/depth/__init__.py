@@ -1,6 +1,6 @@
 """Does a model use its depth? Interventions on its layers, one analysis per file.
 
-    ld.depth.residual_norms(model, texts)        norms and cosines of layers' outputs relative to the stream
+    ld.depth.residual_norms(model, texts)        norms and cosines of layers' outputs relative to the stream; jumps
     ld.depth.skip(model, texts)                  effects of skipping a layer on later layers and predictions
     ld.depth.logit_lens(model, texts)            KL of every junction's prediction from the final one
     ld.depth.erase(model, texts)                 effects of erasing a token's stream at each layer
