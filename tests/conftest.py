@@ -15,6 +15,7 @@ SKIPS = (
     "TransformerLens 4 has no HookedTransformer",
     "TransformerLens cannot fold",
     "lm-eval is not installed",
+    "tuned-lens is not installed",
     "there is a GPU",
     "signals of POSIX",
 )

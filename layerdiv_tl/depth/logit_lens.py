@@ -25,12 +25,15 @@ from ..model.stream_path import stream_after, to_final_stream
 from .engine import divergence, layer_count, log_softmax
 from .inputs import check_choices, read_texts
 from .tokens import TokenResult, measure_tokens, summarize, sums_per_text
+from .translators import Translators, read_translators
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 NormAt = Literal["frozen", "recomputed"]
 Junctions = Literal["sublayer", "layer"]
+# Lists the junctions of a pass with their streams.
+Read = Callable[[Architecture, Activations], Iterable[tuple[Component, Float[Tensor, "token d"]]]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,6 +45,7 @@ class LogitLens(TokenResult):
         kl: `[token, junction]`: KL(junction ‖ final) in nats.
         topk_overlap: `[token, junction]`: the share of its k likeliest tokens that are among the final prediction's.
         text: `[token]`, index of the text that a token is from.
+        lens: "logit lens", or the name of the lens whose translators were applied first.
     """
 
     components: tuple[Component, ...]
@@ -51,13 +55,14 @@ class LogitLens(TokenResult):
     k: int
     norm: str
     model: str
+    lens: str = "logit lens"
 
     def __repr__(self) -> str:
         kl, overlap = self.kl.mean(0), self.topk_overlap.mean(0)
         half = int(np.argmax(overlap >= 0.5))
         settled = f"half of the final {self.k} likeliest tokens are there after {self.components[half].label}"
         first = f"KL to the final prediction {kl[0]:.3g} nats after {self.components[0].label}"
-        return f"LogitLens({self.model}: {len(kl)} junctions at {len(self.kl)} tokens; {first}; {settled})"
+        return f"LogitLens({self.model}, {self.lens}: {len(kl)} junctions at {len(self.kl)} tokens; {first}; {settled})"
 
     figures: ClassVar = {"bars": "depth.lens_bars"}
 
@@ -84,6 +89,7 @@ def logit_lens(
     texts: Any,
     norm: NormAt = "recomputed",
     *,
+    lens: Any = None,
     junctions: Junctions = "sublayer",
     k: int = 5,
     batch_tokens: int | None = None,
@@ -98,6 +104,10 @@ def logit_lens(
         norm: The statistic that the final norm divides by: the junction's own ("recomputed", as published), or the
             final stream's ("frozen", at which contributions add up). Where a loop passes the final norm in every round,
             "recomputed" is the prediction of a model that leaves the loop there.
+        lens: A translator for each layer, applied before the final norm, with norm="recomputed"; junctions are then
+            layers' ends, those that it has one for, and the final stream: the folder of a tuned lens (config.json and
+            params.pt, Belrose et al., arXiv 2303.08112), TransformerLens' `JacobianLens` or its .pt file, or a function
+            `(stream [token, d], layers done) → [token, d]`, None for no translator. Training one is left to these.
         junctions: "sublayer": after every attention and MLP; or "layer": after whole layers, as published, at half the
             cost.
         k: Number of likeliest tokens that are compared.
@@ -119,7 +129,15 @@ def logit_lens(
             "would answer there has no meaning: use norm='frozen', the sum of what was written until then."
         )
     k = whole_number("k", k, 1, architecture.outputs)
-    read = layer_ends if junctions == "layer" else _junctions
+    read: Read = layer_ends if junctions == "layer" else _junctions
+    name = "logit lens"
+    if lens is not None:
+        if norm == "frozen" or any(repeat is not None for _, repeat in model.sublayer_order):
+            raise InputError(
+                "a lens translates the ends of layers that run once, at their own norm: norm='recomputed'."
+            )
+        translators = read_translators(lens, layer_count(model), architecture.norm.gain.numel())
+        name, read, junctions = translators.name, _translated(translators), "layer"
 
     def measure(activations: Activations, tell: Callable[[float], Any]) -> tuple[tuple[Component, ...], np.ndarray]:
         activations = to_final_stream(activations) if norm == "frozen" else activations
@@ -128,7 +146,7 @@ def logit_lens(
 
     ids, count = read_texts(model, texts), len(model.sublayer_order) if junctions == "sublayer" else layer_count(model)
     components, (kl, overlap), text = measure_tokens(model, ids, batch_tokens, measure, count + 1)
-    return LogitLens(components, kl, overlap, text, k, norm, model.name)
+    return LogitLens(components, kl, overlap, text, k, norm, model.name, name)
 
 
 def lens_answers(
@@ -188,10 +206,23 @@ def _junctions(
         yield Component("stream_bias"), activations.final
 
 
+def _translated(translators: Translators) -> Read:
+    """Read the ends of layers through a lens; the final stream needs no translator."""
+
+    def read(architecture: Architecture, activations: Activations) -> Iterator[tuple[Component, Tensor]]:
+        *ends, last = layer_ends(architecture, activations)
+        for done, (component, stream) in enumerate(ends):
+            if (translated := translators(stream, done)) is not None:
+                yield component, translated
+        yield last
+
+    return read
+
+
 def _compare(
     architecture: Architecture,
     activations: Activations,
-    read: Callable[[Architecture, Activations], Iterable[tuple[Component, Tensor]]],
+    read: Read,
     norm: NormAt,
     k: int,
     junctions: int,

@@ -1,0 +1,142 @@
+"""Lenses with translators: the numbers of the libraries that made them, and of plain formulas."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import layerdiv_tl as ld
+from tests.conftest import llama
+from tests.oracles.families import FAMILIES
+
+IDS = [5, 1, 4, 1, 5, 9, 2]
+
+
+def saved_tuned_lens(folder, layers, width, bias=True, seed=0):
+    """A tuned lens of random translators, in the library's files."""
+    torch.manual_seed(seed)
+    state = {f"{i}.weight": torch.randn(width, width) / width for i in range(layers)}
+    if bias:
+        state |= {f"{i}.bias": torch.randn(width) / 10 for i in range(layers)}
+    folder.mkdir(exist_ok=True)
+    torch.save(state, folder / "params.pt")
+    config = {"base_model_name_or_path": "x", "d_model": width, "num_hidden_layers": layers, "bias": bias}
+    (folder / "config.json").write_text(json.dumps(config | {"lens_type": "linear_tuned_lens"}))
+    return state
+
+
+def divergences(model, logits_of_layers):
+    """KL(lens ‖ final) and overlap of the five likeliest tokens, `[token, layer]`."""
+    with torch.no_grad():
+        final = model(torch.tensor([IDS]), use_cache=False).logits[0].double().log_softmax(-1)
+    kl, overlap = [], []
+    for logits in logits_of_layers:
+        own = logits.double().log_softmax(-1)
+        kl.append((own.exp() * (own - final)).sum(-1))
+        pairs = zip(own.topk(5).indices.tolist(), final.topk(5).indices.tolist(), strict=True)
+        overlap.append(torch.tensor([len({*a} & {*b}) / 5 for a, b in pairs]))
+    return torch.stack(kl, 1).numpy(), torch.stack(overlap, 1).numpy()
+
+
+def streams(model):
+    """The streams before the first layer and after each but the last, by plain hooks."""
+    blocks = model.model.layers if hasattr(model, "model") else model.transformer.h
+    seen = []
+    hooks = [block.register_forward_pre_hook(lambda m, args: seen.append(args[0][0])) for block in blocks]
+    with torch.no_grad():
+        model(torch.tensor([IDS]), use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+def unembed(model, stream):
+    norm = model.model.norm if hasattr(model, "model") else model.transformer.ln_f
+    with torch.no_grad():
+        return model.lm_head(norm(stream))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_tuned_lens_is_its_formula(name, bias, tmp_path):
+    """x + W x + b for each stream before the final one, then the model's own norm and unembedding."""
+    model = FAMILIES[name]()
+    found = streams(model)
+    state = saved_tuned_lens(tmp_path / "lens", len(found), found[0].shape[1], bias)
+    moved = [x + x @ state[f"{i}.weight"].T + state.get(f"{i}.bias", torch.zeros(1)) for i, x in enumerate(found)]
+    kl, overlap = divergences(model, [unembed(model, x) for x in moved])
+    lens = ld.depth.logit_lens(model, [IDS], lens=tmp_path / "lens")
+    assert lens.lens == "tuned lens lens"
+    np.testing.assert_allclose(lens.kl[:, :-1], kl, atol=1e-5)
+    np.testing.assert_allclose(lens.topk_overlap[:, :-1], overlap, atol=1e-9)
+    np.testing.assert_allclose(lens.kl[:, -1], 0, atol=1e-9)
+    plain = ld.depth.logit_lens(model, [IDS], junctions="layer")
+    assert lens.components == plain.components
+    assert np.abs(lens.kl - plain.kl).max() > 1e-3
+
+
+def test_a_tuned_lens_is_what_the_tuned_lens_library_reads(tmp_path, monkeypatch):
+    import transformer_lens
+
+    # The library's last release names a class that TransformerLens 4 no longer has, and needs none of it.
+    monkeypatch.setitem(vars(transformer_lens), "HookedTransformer", type("HookedTransformer", (), {}))
+    tuned = pytest.importorskip("tuned_lens", reason="tuned-lens is not installed")
+    model = FAMILIES["gpt2"]()
+    found = streams(model)
+    saved_tuned_lens(tmp_path, len(found), found[0].shape[1])
+    library = tuned.TunedLens.from_model_and_pretrained(model, str(tmp_path), map_location="cpu")
+    with torch.no_grad():
+        kl, _ = divergences(model, [library(x, i) for i, x in enumerate(found)])
+    np.testing.assert_allclose(ld.depth.logit_lens(model, [IDS], lens=tmp_path).kl[:, :-1], kl, atol=1e-5)
+
+
+def test_a_jacobian_lens_is_what_transformer_lens_reads(tmp_path):
+    """Its matrices act on the outputs of blocks; a layer without one is left out."""
+    lenses = pytest.importorskip("transformer_lens.tools.analysis.jacobian_lens", reason="TransformerLens 3.9 has none")
+    model = ld.load_model(llama(num_hidden_layers=4))
+    width = model.architecture.norm.gain.numel()
+    torch.manual_seed(0)
+    matrices = {layer: torch.eye(width) + torch.randn(width, width) / width for layer in (0, 2)}
+    lens = lenses.JacobianLens(matrices, n_prompts=1, d_model=width)
+    read = lens.readout(model.bridge, torch.tensor([IDS]), return_full_logits=True)
+    kl, overlap = divergences(model.hf_model, [read.lens_logits[layer] for layer in (0, 2)])
+    lens.save(str(tmp_path / "lens.pt"), dtype=torch.float32)
+    for given in (lens, tmp_path / "lens.pt"):
+        found = ld.depth.logit_lens(model, [IDS], lens=given)
+        assert [c.label for c in found.components] == ["L0.mlp", "L2.mlp", "L3.mlp"]
+        np.testing.assert_allclose(found.kl[:, :2], kl, atol=1e-4)
+        np.testing.assert_allclose(found.topk_overlap[:, :2], overlap, atol=1e-9)
+
+
+def test_a_function_translates_and_the_identity_is_the_logit_lens():
+    plain = ld.depth.logit_lens(llama(), [IDS], junctions="layer")
+    same = ld.depth.logit_lens(llama(), [IDS], lens=lambda stream, done: stream)
+    np.testing.assert_array_equal(same.kl, plain.kl)
+    later = ld.depth.logit_lens(llama(), [IDS], lens=lambda stream, done: stream if done > 1 else None)
+    np.testing.assert_array_equal(later.kl, plain.kl[:, 2:])
+
+
+@pytest.mark.parametrize(
+    ("lens", "about"),
+    [
+        ("no/such/folder", "config.json"),
+        (3, "function"),
+        (lambda stream, done: stream[:, :3], "shape"),
+        (lambda stream, done: stream * np.inf, "finite"),
+    ],
+)
+def test_what_is_no_lens_is_said(lens, about):
+    with pytest.raises(ld.InputError, match=about):
+        ld.depth.logit_lens(llama(), [IDS], lens=lens)
+
+
+def test_a_lens_of_another_model_and_damaged_files_are_refused(tmp_path):
+    saved_tuned_lens(tmp_path / "other", 5, 32)
+    with pytest.raises(ld.InputError, match="5 layers"):
+        ld.depth.logit_lens(llama(), [IDS], lens=tmp_path / "other")
+    (tmp_path / "other" / "params.pt").write_bytes(b"not a checkpoint")
+    with pytest.raises(ld.InputError, match="cannot be read|can be read"):
+        ld.depth.logit_lens(llama(), [IDS], lens=tmp_path / "other")
+    with pytest.raises(ld.InputError, match="recomputed"):
+        ld.depth.logit_lens(llama(), [IDS], "frozen", lens=lambda stream, done: stream)
