@@ -87,6 +87,11 @@ def test_every_room_has_a_level():
     assert {_room(module) for module in MODULES} <= set(LEVEL)
 
 
+def test_a_file_is_read_in_one_sitting():
+    """One idea a file: none of the package has more than 400 lines."""
+    assert not [path.name for path in MODULES.values() if len(path.read_text(encoding="utf-8").splitlines()) > 400]
+
+
 @pytest.mark.full
 def test_no_circles():
     """No module imports, at any depth, one that imports it: not for its types either."""

@@ -108,7 +108,7 @@ class Cut(CustomUnit):
 
         def read(seen: Callable[[HookPoint], Tensor], write: Tensor) -> Values:
             given = None if point is None else seen(point)
-            vectors, shape = self.split(whole, given, write), (len(write), len(names), write.shape[1])
+            vectors, shape = self.split(whole, given, write.clone()), (len(write), len(names), write.shape[1])
             if not isinstance(vectors, Tensor) or tuple(vectors.shape) != shape or not vectors.is_floating_point():
                 got: Any = tuple(vectors.shape) if isinstance(vectors, Tensor) else type(vectors).__name__
                 raise InputError(f"{what} must split {whole} into a tensor of the shape {shape}, not {got}.")
@@ -121,6 +121,8 @@ class Cut(CustomUnit):
 
 def unit_of(unit: Any) -> UnitLike:
     """Check a unit. Raises InputError for anything but a unit's name or a `Cut`."""
+    if isinstance(unit, type) and issubclass(unit, CustomUnit):
+        raise InputError(f"unit={unit.__name__} is a class: give an instance, {unit.__name__}().")
     if not isinstance(unit, CustomUnit) and not (isinstance(unit, str) and unit in get_args(Unit)):
         names = ", ".join(map(repr, get_args(Unit)))
         raise InputError(f"unit={shown(unit)} is unknown: use {names}, ld.groups(...), ld.dictionary(...) or a ld.Cut.")

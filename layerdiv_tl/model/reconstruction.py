@@ -18,8 +18,8 @@ from .norm import AffineStep
 from .stream_path import trace
 
 UNNAMED = (
-    "something that is not a component (a hook, a wrapped module, a recurrent or linear-attention sublayer) writes to "
-    "its residual stream"
+    "something that is not a component (a hook, a wrapped module, a recurrent or linear-attention sublayer, or a block "
+    "that scales or mixes its stream, which an entry of model.streams.FAMILIES describes) writes to its residual stream"
 )
 # Relative to max Σ|u_i|. Measured: 1e-7 to 1e-6 for float32 models, up to 2e-2 for half precision.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-2, torch.bfloat16: 5e-2}

@@ -8,9 +8,11 @@ writes, X ← r ⊙ X + g ⊙ write, give its model type and describe a block:
             yield fixed(r)
             yield sublayer.scaled(g)
 
-    FAMILIES = {"mine": Family(_mine), ...}
+    from layerdiv_tl.model.streams import FAMILIES, Family, fixed
+    FAMILIES["mine"] = Family(_mine)
 
-Nothing else in the package depends on a family; `FAMILIES["mine"] = ...` in your own script works, too. Each family is
+Nothing else in the package depends on a family; this works in your own script, too. "mine" is the `model_type` of your
+configuration class: one that keeps "llama" would change every Llama. Each family is
 verified, because every pass checks that the writes sum to the stream.
 """
 
@@ -25,6 +27,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ..errors import InputError
 from .architecture import WHY_WHOLE, HookPoint, StreamItem, StreamOp, Sublayer, SublayerKind
 from .norm import AffineStep, Dense, Norm, gain
 from .structure import Structure
@@ -378,4 +381,12 @@ def family_of(model: Any) -> Family | None:
     """The family of a model's stream; None for a stream with additions only."""
     config = model.config.get_text_config()
     found = FAMILIES.get(config.model_type)
-    return found if found is None or isinstance(found, Family) else found(config)
+    if found is None or isinstance(found, Family):
+        return found
+    try:
+        made = found(config)
+    except TypeError as error:
+        raise InputError(
+            f"FAMILIES[{config.model_type!r}] must be a Family, not {found!r}: Family({error})."
+        ) from error
+    return made

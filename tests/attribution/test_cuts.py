@@ -10,6 +10,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import layerdiv_tl as ld
+from tests.conftest import llama
 from tests.oracles.families import family
 
 PROMPTS, OPTIONS = [[1, 2, 3, 4], [5, 6]], [7, 9, 11]
@@ -336,3 +337,22 @@ def test_a_split_of_another_shape_is_refused(tiny, split):
 
     with pytest.raises(ld.InputError, match="half"):
         ld.contributions(tiny, PROMPTS, OPTIONS, Bad())
+
+
+def test_a_cut_is_given_as_an_instance_and_may_write_into_its_argument():
+    """The class itself is refused by name; a split that changes `write` in place changes a copy."""
+
+    class Halved(ld.Cut):
+        name = "halved"
+
+        def parts(self, sublayer):
+            return ["half"] if sublayer.kind == "mlp" else None
+
+        def split(self, sublayer, inputs, write):
+            return write.mul_(0.5)[:, None]
+
+    with pytest.raises(ld.InputError, match=r"Halved\(\)"):
+        ld.contributions(llama(), [[1, 2, 3]], [7, 9], unit=Halved)
+    c = ld.contributions(llama(), [[1, 2, 3]], [7, 9], unit=Halved())
+    np.testing.assert_allclose(c["L0.mlp:half"], c["L0.mlp.error"], atol=1e-5)
+    assert c.identity_gap < 1e-6

@@ -259,3 +259,12 @@ def test_the_device_of_number_0_is_a_device(stories_folder):
     """0 is the first GPU, not nothing: where there is none it is refused."""
     with pytest.raises(ld.InputError, match="device"):
         ld.load_model(stories_folder, device=0)
+
+
+def test_a_family_that_is_none_is_said(monkeypatch):
+    """A generator in place of a `Family`, as a newcomer writes."""
+    from layerdiv_tl.model.streams import FAMILIES
+
+    monkeypatch.setitem(FAMILIES, "llama", lambda parts, number, block, sublayers: iter(()))
+    with pytest.raises(ld.InputError, match="must be a Family"):
+        ld.load_model(llama())

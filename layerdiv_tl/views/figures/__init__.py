@@ -1,8 +1,9 @@
 """Figures of every result, by kind. Figures draw numbers; they compute none.
 
-To add one, write its function in the file of its subject and name it in `figures` of the result class, which `plot`
-reads: `figures = {"dots": "ensemble.diversity_dots"}`. Its options are checked against the function's annotations.
-`views.kit` has bars, marks, lines and heat maps of a frame. Nothing here imports torch at run time.
+To add one, write its function in the file of its subject and name it in the result class twice: in `figures`, which
+`plot` reads (`"shares": "ensemble.module_shares"`), and in the `Literal` of its `plot`, which editors read. Its options
+are checked against the function's annotations. `views.kit` has bars, marks, lines and heat maps of a frame. Nothing
+here imports torch at run time.
 """
 
 from __future__ import annotations
