@@ -23,8 +23,11 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def write_gguf(path: Path, seed: int = 0, half: bool = False) -> torch.nn.Module:
-    """A tiny Llama as a GGUF file, after llama.cpp's names and its order of the rotated dimensions."""
+def write_gguf(path: Path, seed: int = 0, half: bool = False, blocks: str = "") -> torch.nn.Module:
+    """A tiny Llama as a GGUF file, after llama.cpp's names and its order of the rotated dimensions.
+
+    `blocks` names a quantization (Q8_0, Q4_0), of every matrix whose rows are whole blocks of 32 numbers.
+    """
     import gguf
 
     model = llama(seed, vocab_size=32, num_key_value_heads=4)
@@ -61,6 +64,10 @@ def write_gguf(path: Path, seed: int = 0, half: bool = False) -> torch.nn.Module
             to = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}[name.split(".")[-2]]
             to += ".weight"
         array = value.numpy()
+        if blocks and array.ndim == 2 and array.shape[1] % 32 == 0:
+            kind = gguf.GGMLQuantizationType[blocks]
+            writer.add_tensor(to, gguf.quants.quantize(array, kind), raw_dtype=kind)
+            continue
         writer.add_tensor(to, array.astype(np.float16) if half and array.ndim == 2 else array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -217,3 +224,20 @@ def test_what_was_left_is_removed_by_age_alone(cache):
 
     converted.convert_once("any", write)
     assert folders(cache) == sorted(["any", new.name, busy.name])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("blocks", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
+def test_a_quantized_file_is_decomposed_as_the_numbers_that_it_holds(tmp_path, cache, blocks, unit):
+    """Exact at every unit, with the logits of Transformers' own dequantized model, which are not the original's."""
+    from transformers import AutoModelForCausalLM
+
+    original = write_gguf(tmp_path / "small.gguf", blocks=blocks)
+    c = ld.contributions(ld.load_model(tmp_path / "small.gguf"), PROMPTS, OPTIONS, unit=unit)
+    assert c.identity_gap <= 1e-6
+    direct = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="small.gguf", dtype=torch.float32).eval()
+    with torch.no_grad():
+        plain, unquantized = (m(torch.tensor(PROMPTS[:1])).logits[0, -1, OPTIONS] for m in (direct, original))
+    np.testing.assert_allclose(c.model_logits[0], plain.numpy(), atol=1e-5)
+    assert np.abs(c.model_logits[0] - unquantized.numpy()).max() > 1e-4

@@ -33,10 +33,17 @@ def plain(model):
     return model
 
 
+BITS = {
+    8: quantization.Int8WeightOnlyConfig,
+    4: lambda: quantization.IntxWeightOnlyConfig(weight_dtype=torch.int4),  # Int4WeightOnlyConfig needs CUDA's kernels
+}
+
+
 @pytest.mark.full
-def test_weights_in_eight_bits_are_exact_at_every_unit():
+@pytest.mark.parametrize("bits", BITS)
+def test_weights_in_few_bits_are_exact_at_every_unit(bits):
     """The numbers are those of the model with dequantized weights; the whole vocabulary is read the same way."""
-    model = quantized(FAMILIES["llama_biased"](), quantization.Int8WeightOnlyConfig())
+    model = quantized(FAMILIES["llama_biased"](), BITS[bits]())
     assert "torchao" in type(model.lm_head.weight).__module__
     for unit in ("sublayer", "head", "neuron"):
         one, two = (ld.contributions(m, PROMPTS, OPTIONS, unit=unit) for m in (model, plain(model)))
