@@ -17,6 +17,7 @@ SKIPS = (
     "lm-eval is not installed",
     "tuned-lens is not installed",
     "there is a GPU",
+    "there is no GPU",
     "signals of POSIX",
 )
 TEXTS = [
