@@ -16,6 +16,8 @@ from .attribution.profile import CorpusProfile as CorpusProfile
 from .attribution.profile import corpus_profile as corpus_profile
 from .attribution.profile import profile as profile
 from .attribution.profile_results import Profile as Profile
+from .attribution.redundancy import Redundancy as Redundancy
+from .attribution.redundancy import redundancy as redundancy
 from .attribution.source_tokens import SourceTokens as SourceTokens
 from .attribution.source_tokens import source_tokens as source_tokens
 from .components import Component as Component

@@ -27,6 +27,7 @@ def public_cases(folder: Path) -> list[Case]:
     prompts, options, labels = list(task.prompts), list(task.options), task.labels
     c = ld.contributions(model, prompts, options)
     heads = ld.contributions(model, prompts, options, "head")
+    few = heads.select(layer=[2, 3])
     squared = ld.decompose(c, labels)
     text = prompts[0]
     profile = ld.profile(model, text)
@@ -63,6 +64,7 @@ def public_cases(folder: Path) -> list[Case]:
         case(
             "information", ld.information, ensemble=c, labels=labels, estimator="vote", n_permutations=5, n_resamples=5
         ),
+        case("redundancy", ld.redundancy, ensemble=few, labels=labels, model=model, n_folds=2),
         case("profile", ld.profile, model=model, text_or_ids=text),
         case("profile[cross_entropy]", ld.profile, model=model, text_or_ids=text, loss="cross_entropy"),
         case("corpus_profile", ld.corpus_profile, model=model, texts=prompts[:2]),
@@ -125,6 +127,7 @@ def public_cases(folder: Path) -> list[Case]:
         "LogFit": fitted,
         "TradeOff": tradeoff_signs(grown),
         "Reweighting": weighted,
+        "Redundancy": ld.redundancy(few, n_folds=2),
         "Information": information,
         "Bounds": information.bounds(),
         "GainCurve": curve,

@@ -63,6 +63,7 @@ def information():
 MAKERS = {
     "Decomposition": lambda: ld.decompose(heads(), LABELS),
     "Contributions": lambda: ld.contributions(llama(), PROMPTS, OPTIONS),
+    "Redundancy": lambda: ld.redundancy(heads(), LABELS, n_folds=4),
     "Contributions of heads": heads,
     "Continuation": lambda: ld.contributions(llama(), PROMPTS[:2], generate=5),
     "LogitDifference": lambda: ld.logit_difference(llama(), PROMPTS, [7] * 8, [8] * 8, unit="head"),

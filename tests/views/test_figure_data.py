@@ -720,3 +720,17 @@ def test_titles_state_numbers_of_the_part_that_is_shown():
         assert f"Loss {own.loss:.3g} = bias {own.bias:.3g}" in said(bars, part)
     assert said(depth) == said(depth, "centered")
     assert f"{modules.max():.0%} of the centered diversity" in said(d.plot(kind="modules"))
+
+
+def test_redundancy_is_drawn_as_in_its_frame():
+    """R² against the cosine of the nearest component, and R² along depth beside that of permuted rows."""
+    result = made("Redundancy")
+    frame = result.frame().query("r2 == r2").set_index("component")
+    marks = places(result.plot().data)
+    assert set(marks) == set(frame.index)
+    for label, row in frame.iterrows():
+        assert marks[label] == pytest.approx((row.cosine, max(row.r2, -0.5)))
+    figure = result.plot("components")
+    for number, column in enumerate(["r2", "r2_permuted"]):
+        heights = {label: y for label, (_, y) in places(on(figure, number)).items()}
+        assert heights == pytest.approx(frame[column].to_dict())

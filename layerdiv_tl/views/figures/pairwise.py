@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -11,8 +11,11 @@ import plotly.graph_objects as go
 
 from ...components import component_columns
 from ...ensemble.decomposition import Decomposition, Part
-from .. import kit, layout, style
+from .. import axes, kit, layout, style
 from .ensemble import column_of
+
+if TYPE_CHECKING:
+    from ...attribution.redundancy import Redundancy
 
 By = Literal["cosine", "distance", "disagreement"]
 _TITLES = {
@@ -97,3 +100,50 @@ def _tree(linkage: np.ndarray) -> tuple[str, float]:
         for xs, ys in zip(tree["icoord"], tree["dcoord"], strict=True)
     ]
     return " ".join(f"M{link}" for link in links), float(np.max(tree["dcoord"])) or 1.0
+
+
+def redundancy_scatter(redundancy: Redundancy) -> go.Figure:
+    """Draw how well the others predict every component, held-out R², against its cosine with the nearest one.
+
+    Marks are the larger, the more a component varies over rows. High on the left: predicted by several others together,
+    and similar to none. Low on the right: of one direction with another, but varying on its own. Dots below −0.5 are
+    drawn there.
+    """
+    frame = _predicted(redundancy)
+    size = 5 + 17 * np.sqrt(frame["spread"].to_numpy() / frame["spread"].max())
+    x, y = frame["cosine"].to_numpy(), np.maximum(frame["r2"].to_numpy(), _LOWEST)
+    names = ["r2", "r2_permuted", "cosine", "spread", *["affinity"] * (redundancy.affinity is not None)]
+    texts = kit.hover(frame, names, "nearest: " + frame["nearest"])
+    ends = axes.linear_axis([*x, 1.0]), axes.linear_axis([*y, 0.0, 1.0])
+    labels = kit.extreme_names(frame["component"], x, y, ends, [frame["spread"].to_numpy()], most=10)
+    figure = go.Figure([*kit.by_module(frame, x, y, texts, marker={"size": size, "opacity": 0.75}), labels])
+    figure.add_hline(y=0, line=kit.DOTTED)
+    x_axis, y_axis = ends[0] | {"title_text": "cosine with the nearest component"}, ends[1] | {"title_text": _R2}
+    return layout.finish(figure, *_told(redundancy, frame), x=x_axis, y=y_axis, plot=440, hovermode="closest")
+
+
+def redundancy_by_depth(redundancy: Redundancy) -> go.Figure:
+    """Draw held-out R² of every component along depth, and below it R² with the others' rows permuted."""
+    frame = _predicted(redundancy)
+    columns = {"r2": _R2, "r2_permuted": f"rows permuted {frame.attrs['permuted']}"}
+    return kit.component_bars(frame, columns, *_told(redundancy, frame))
+
+
+_R2, _LOWEST = "held-out R² of the prediction from all others", -0.5
+
+
+def _predicted(redundancy: Redundancy) -> pd.DataFrame:
+    """Return the rows of the components that vary over rows."""
+    frame = redundancy.frame()
+    kept = frame[frame["r2"].notna()].reset_index(drop=True)
+    kept.attrs = frame.attrs
+    return kept
+
+
+def _told(redundancy: Redundancy, frame: pd.DataFrame) -> tuple[str, str]:
+    """Return a figure's title and subtitle."""
+    most = kit.most(frame, "spread")
+    title = f"The others predict {most['r2']:.0%} of the variance of {most['component']}, which varies most"
+    how = f"permuted {frame.attrs['permuted']}, {most['r2_permuted']:.0%}"
+    about = f"{redundancy.model}: {len(redundancy.error)} rows; ridge on held-out rows. With the others' rows {how}."
+    return title, about
