@@ -175,7 +175,7 @@ class StreamWalk:
                 beside.append(Write.whole(adapter, output.adapter))
             if output.cut is not None and output.cut.error:
                 *names, error = names
-            blocks = _cut(output, names)
+            blocks = cut_output(output, names)
             if output.cut is not None and output.cut.error and blocks:
                 whole, vector = vector.double(), _total(blocks)
                 beside.insert(0, Write.whole(error, whole - vector))
@@ -230,7 +230,7 @@ def _grouped(writes: Sequence[Write], unit: Groups) -> list[Write]:
     ]
 
 
-def _cut(output: SublayerOutput, names: Sequence[Component]) -> tuple[Block, ...]:
+def cut_output(output: SublayerOutput, names: Sequence[Component]) -> tuple[Block, ...]:
     """Cut an output into blocks, the bias last; empty for an output that stays whole."""
     if output.vectors is not None:
         return (Block(names, output.vectors.vectors, index=output.vectors.index),)

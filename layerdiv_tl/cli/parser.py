@@ -11,7 +11,10 @@ from .. import __version__
 from . import commands, docs
 
 UNITS = ("sublayer", "head", "neuron", "expert")
-SCORES = ("loss", "accuracy", "diversity", "diversity_centered", "net", "relevancy", "relative_norm", "block_influence")
+SCORES = (
+    *("contribution", "loss", "accuracy", "diversity", "diversity_centered", "net", "relevancy", "relative_norm"),
+    "block_influence",
+)
 ONE_MODEL = "a Hugging Face id, a folder, a .gguf file, or 'default'"
 
 
@@ -122,7 +125,7 @@ def _depth(command: Command) -> None:
     )
     command.add(
         "--part",
-        choices=("layer", "sublayer", "attn", "mlp"),
+        choices=("layer", "sublayer", "attn", "mlp", "head"),
         default="layer",
         help="what the plan drops (default: %(default)s)",
     )

@@ -24,7 +24,8 @@ from .erasure import Erasure, erase
 from .integrated_gradients import IntegratedGradients, integrated_gradients
 from .layer_maps import LayerMaps, map_layers
 from .logit_lens import LogitLens, logit_lens
-from .pruning import DropPlan, drop_plan
+from .pruning import drop_plan
+from .pruning_results import DropPlan
 from .residual_norms import ChangePoint, ResidualNorms, residual_norms
 from .skipping import Skip, skip
 

@@ -100,7 +100,7 @@ class Ablations:
         if ablated:
             goes = torch.ones(value.shape[-1], dtype=torch.bool, device=value.device)
             if place == "heads":
-                goes = goes.logical_not().view(self._head_count(clean.layers[block][0]), -1)
+                goes = goes.logical_not().view(clean.head_count(block), -1)
                 goes[list(ablated)] = True
                 goes = goes.flatten()
             left = torch.zeros_like(value)
@@ -112,11 +112,6 @@ class Ablations:
             held = torch.where(where[..., None] & goes, left, value)
         self.seen[key] = upcast(held[read.to(held.device)]).to(clean.ids.device)
         return held if ablated else None
-
-    def _head_count(self, layer: int | None) -> int:
-        maps = [s.output_map for s in self.model.architecture.sublayers if s.kind == "attn" and s.layer == layer]
-        assert maps[0] is not None
-        return maps[0].count
 
     def _filling(self, batch: list[int]) -> Callable[[Place], Float[Tensor, "row token _"]] | None:
         """Return the values that ablated places of some rows take; None means zero."""

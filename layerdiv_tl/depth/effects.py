@@ -27,7 +27,7 @@ from ..model.prompts import encode, with_mask
 from .ablations import Ablation, Ablations, EffectUnit, Positions
 from .effect_results import SCENARIOS, Effects
 from .engine import Rows, log_softmax, read_logits, run_patches
-from .inputs import resolved, unwrap_texts
+from .inputs import known_components, resolved, unwrap_texts
 
 # Changes of every component under every ablation are kept for every row up to this many numbers (400 MB).
 MOST_CHANGES = 50_000_000
@@ -100,8 +100,12 @@ def effects(
         why = "the mean over one row is that row" if ablation == "mean" else "there is no other row to take values from"
         raise InputError(f"ablation={ablation!r} needs at least two rows: {why}; give more, or ablation='zero'.")
     known = [c for c in model.components(unit) if c.kind in ("attn", "mlp", "head")]
-    alone = tuple(_known("components", components, known, not groups)) if components is not None else tuple(known)
-    together = {name: tuple(_known(f"group {shown(name)}", some, known)) for name, some in _groups(groups).items()}
+    alone = (
+        tuple(known_components("components", components, known, not groups)) if components is not None else tuple(known)
+    )
+    together = {
+        name: tuple(known_components(f"group {shown(name)}", some, known)) for name, some in _groups(groups).items()
+    }
     if taken := sorted(together.keys() & {c.label for c in model.components(unit)}):
         raise InputError(f"groups holds one called {taken[0]}, which is a component: give the group another name.")
 
@@ -317,21 +321,3 @@ def _groups(groups: Any) -> dict[str, Any]:
     if len(named) < len(several):
         raise InputError("groups holds the same group twice: give each once.")
     return named
-
-
-def _known(name: str, given: Any, known: Sequence[Component], least: bool = True) -> list[Component]:
-    """Look up components by label.
-
-    Raises InputError for a component named twice, for one that cannot be ablated, and for none unless `least` is False.
-    """
-    if not least and isinstance(given, Sequence) and not len(given):
-        return []
-    labels = labels_of(name, given)
-    if len(set(labels)) < len(labels):
-        twice = next(label for label in labels if labels.count(label) > 1)
-        raise InputError(f"{name} names {twice} twice: each can be ablated once.")
-    by_label = {c.label: c for c in known}
-    if unknown := [label for label in labels if label not in by_label]:
-        some = f"{known[0].label} to {known[-1].label}" if known else "nothing"
-        raise InputError(f"{name} asks for {unknown[0]}, which cannot be ablated here: at this unit there is {some}.")
-    return [by_label[label] for label in labels]

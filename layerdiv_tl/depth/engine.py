@@ -11,7 +11,7 @@ whole tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar, get_args
@@ -25,9 +25,10 @@ from .._progress import Advance, progress
 from ..components import Component
 from ..ensemble.hits import hits
 from ..errors import InputError
-from ..model.batches import batches, inference_mode_for
+from ..model.batches import batches, inference_mode_for, pad
+from ..model.forward_pass import run
 from ..model.load import Model
-from ..model.patched_forward import Edit, Instead, PatchedForward, See
+from ..model.patched_forward import Edit, HeadsTo, Instead, PatchedForward, See
 from ..model.prompts import Ids
 from .inputs import Part
 
@@ -245,11 +246,47 @@ def layer_components(forward: PatchedForward) -> tuple[Component, ...]:
     return tuple(forward.component("layer", block) for block in range(len(forward.layers)))
 
 
-def ablation(forward: PatchedForward, members: Collection[Component]) -> Instead:
-    """Zero-ablate some sublayers or layers."""
+# The mean values of all heads of an attention, by its layer and repeat.
+HeadMeans = Mapping[tuple[int | None, int | None], Float[Tensor, "head width"]]
+
+
+def ablation(forward: PatchedForward, members: Collection[Component], means: HeadMeans | None = None) -> Instead:
+    """Zero-ablate some sublayers or layers, and replace the values of heads by their means (None: by 0)."""
     blocks, kinds = range(len(forward.layers)), get_args(Part)
     chosen = [(kind, block) for block in blocks for kind in kinds if forward.component(kind, block) in members]
-    return {key: patch for kind, block in chosen for key, patch in forward.zero_ablate(kind, block).items()}
+    heads: dict[tuple[int | None, int | None], list[int]] = {}
+    for c in members:
+        if c.kind == "head" and c.index is not None:
+            heads.setdefault((c.layer, c.repeat), []).append(c.index)
+    replaced: dict[tuple[int, str], Any] = {
+        (block, "heads"): HeadsTo(
+            heads[place], torch.zeros(forward.head_count(block), 1) if means is None else means[place]
+        )
+        for block, place in enumerate(forward.layers)
+        if place in heads
+    }
+    return replaced | {key: patch for kind, block in chosen for key, patch in forward.zero_ablate(kind, block).items()}
+
+
+def head_means(model: Model, rows: Rows, batch_tokens: int | None) -> HeadMeans:
+    """Average every head's values, before its output projection, over the positions where rows are read."""
+    sums: dict[tuple[int | None, int | None], Tensor] = {}
+
+    def add(batch: list[int], advance: Advance) -> None:
+        some = rows.take(batch)
+        done = run(
+            model.architecture, *pad(some.ids), "head", torch.as_tensor(some.position), torch.as_tensor(some.row)
+        )
+        for output, repeat in zip(done.sublayer_outputs, done.repeats, strict=True):
+            if output.sublayer.kind == "attn" and output.values is not None and output.cut is not None:
+                assert output.cut.output_map is not None
+                total = output.values.double().sum(0).unflatten(0, (output.cut.output_map.count, -1))
+                place = output.sublayer.layer, repeat
+                sums[place] = sums[place] + total if place in sums else total
+        advance(len(batch))
+
+    map_batches(model, rows.ids, batch_tokens, add)
+    return {place: total / len(rows.row) for place, total in sums.items()}
 
 
 def mean_streams(

@@ -7,6 +7,7 @@ from numbers import Integral
 from typing import Any, Literal, get_args
 
 from .._checks import MOST_ITEMS, choice, listed, shown, whole_number
+from ..components import Component, labels_of
 from ..errors import InputError
 from ..model.load import Model
 from ..model.options import continuations, is_task
@@ -102,3 +103,21 @@ def read_layers(layers: Any, count: int, name: str = "layers") -> list[int]:
     if not wanted:
         raise InputError(f"{name} is empty: give at least one layer, or None for all.")
     return list(dict.fromkeys(whole_number(name, layer, 0, count - 1) for layer in wanted))
+
+
+def known_components(name: str, given: Any, known: Sequence[Component], least: bool = True) -> list[Component]:
+    """Look up components by label.
+
+    Raises InputError for a component named twice, for one that cannot be ablated, and for none unless `least` is False.
+    """
+    if not least and isinstance(given, Sequence) and not len(given):
+        return []
+    labels = labels_of(name, given)
+    if len(set(labels)) < len(labels):
+        twice = next(label for label in labels if labels.count(label) > 1)
+        raise InputError(f"{name} names {twice} twice: each can be ablated once.")
+    by_label = {c.label: c for c in known}
+    if unknown := [label for label in labels if label not in by_label]:
+        some = f"{known[0].label} to {known[-1].label}" if known else "nothing"
+        raise InputError(f"{name} asks for {unknown[0]}, which cannot be ablated here: at this unit there is {some}.")
+    return [by_label[label] for label in labels]

@@ -13,7 +13,7 @@ from .._progress import counted
 from ..attribution.contributions import contributions
 from ..attribution.profile import profile
 from ..attribution.profile_results import SquaredProfile
-from ..components import Component
+from ..components import Component, Unit
 from ..ensemble.decompose import decompose
 from ..ensemble.information.estimator import single_threaded_blas
 from ..ensemble.information.sample import prepare
@@ -24,14 +24,15 @@ from ..model.load import Model
 from ..model.options import is_task, single_tokens
 from ..model.patched_forward import PatchedForward
 from ..model.prompts import Ids
-from .engine import Patch, Rows, ablation, log_softmax, loss_and_hits, read_logits, run_patches
+from .engine import HeadMeans, Patch, Rows, ablation, log_softmax, loss_and_hits, read_logits, run_patches
 from .inputs import Part, read_texts, resolved
-from .residual_norms import residual_norms
+from .residual_norms import measure_norms
 
 Direct = Literal["diversity", "diversity_centered", "net", "relevancy", "relative_norm", "block_influence"]
 Effect = Literal["loss", "accuracy"]
-AblatedPart = Literal["sublayer", "layer", "attn", "mlp"]
+AblatedPart = Literal["sublayer", "layer", "attn", "mlp", "head"]
 UNITS: Mapping[str, str] = {
+    "contribution": "logits",
     "diversity": "share of the whole",
     "diversity_centered": "share of the whole",
     "net": "nats",
@@ -75,9 +76,14 @@ def read_rows(model: Model, given: Any) -> tuple[Rows, str]:
 def ablatable_components(model: Model, ids: Ids, part: AblatedPart) -> tuple[Component, ...]:
     """List the components of a part that add to the stream, in stream order. Raises InputError where there are none."""
     choice("part", part, get_args(AblatedPart))
-    kinds: Sequence[Part] = ("attn", "mlp") if part == "sublayer" else (part,)
     with inference_mode_for(model.architecture):
         forward = PatchedForward(model, [ids])
+    if part == "head":
+        heads = tuple(c for c in model.components("head") if c.kind == "head")
+        if not heads:
+            raise InputError(f"{model.name} has no attention whose heads write to the stream.")
+        return heads
+    kinds: Sequence[Part] = ("attn", "mlp") if part == "sublayer" else (part,)
     blocks = range(len(forward.layers))
     ablatable = [(kind, block) for block in blocks for kind in kinds if forward.zero_ablate(kind, block)]
     if not ablatable:
@@ -91,23 +97,24 @@ def score_ablations(
     ablations: Sequence[Collection[Component]],
     batch_tokens: int | None = None,
     already_removed: Collection[Component] = (),
+    means: HeadMeans | None = None,
 ) -> tuple[Float[np.ndarray, "row ablation"], Float[np.ndarray, "row ablation"]]:
     """Compute cross-entropy in nats and correct predictions under ablations, summed over each row's predictions.
 
-    The first ablation ablates nothing; all of them also ablate `already_removed`.
+    The first ablation ablates nothing; all of them also ablate `already_removed`. Heads are replaced by their `means`,
+    or by zero.
     """
 
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Patch]]:
-        removed, streams = ablation(clean, already_removed), list(clean.streams)
+        removed, streams = ablation(clean, already_removed, means), list(clean.streams)
         if removed:  # every pass resumes from the streams without it
             start = min(block for block, _ in removed)
             streams[-1] = clean.resume(
                 start, streams[start], removed, see=lambda block, before, _: streams.__setitem__(block, before)
             )
         for number, members in enumerate([(), *ablations]):
-            patch = ablation(clean, members)
-            start = min((block for block, _ in patch), default=len(clean.layers))
-            yield number, Patch(start, streams[start], {**removed, **patch})
+            start = min((block for block, _ in ablation(clean, members)), default=len(clean.layers))
+            yield number, Patch(start, streams[start], ablation(clean, {*already_removed, *members}, means))
 
     _, tables = run_patches(model, rows, patches, read_logits(rows, loss_and_hits), 1 + len(ablations), batch_tokens)
     loss, correct = (rows.reduce(np.add, table) for table in tables)
@@ -135,7 +142,7 @@ def direct_measures(
         else:
             measures = _of_task(model, rows, components, "relevancy" in wanted, batch_tokens)
     if {"relative_norm", "block_influence"} & set(wanted):
-        norms = residual_norms(model, [list(ids) for ids in rows.ids], batch_tokens=batch_tokens)
+        norms = measure_norms(model, rows.ids, batch_tokens, _unit(components))
         columns = [norms.components.index(component) for component in components]
         counts = np.bincount(norms.text).astype(float)
         for name, values in (("relative_norm", norms.relative_norm), ("block_influence", norms.block_influence)):
@@ -146,13 +153,21 @@ def direct_measures(
 
 
 def score_components(
-    model: Model, rows: Rows, components: tuple[Component, ...], score: str, batch_tokens: int | None
+    model: Model,
+    rows: Rows,
+    components: tuple[Component, ...],
+    score: str,
+    batch_tokens: int | None,
+    means: HeadMeans | None = None,
 ) -> Float[np.ndarray, " component"]:
     """Score how much each component is needed, by one quantity. Raises InputError for one that these rows lack."""
     if score not in UNITS:
         raise InputError(f"score={score!r:.40} is unknown: use {one_of(UNITS)}, or give {{label: number}}.")
+    if score == "contribution":
+        return np.abs(_mean_contributions(model, rows, components, batch_tokens))
     if score in get_args(Effect):
-        measures = ablation_effects(rows, *score_ablations(model, rows, [[c] for c in components], batch_tokens))
+        alone = score_ablations(model, rows, [[c] for c in components], batch_tokens, means=means)
+        measures = ablation_effects(rows, *alone)
     else:
         measures = direct_measures(model, rows, components, (score,), batch_tokens)
     if score not in measures:
@@ -161,12 +176,39 @@ def score_components(
     return (-1 if score in LOWER_IS_BETTER else 1) * sums.sum(0) / counts.sum()
 
 
+def _mean_contributions(
+    model: Model, rows: Rows, components: Sequence[Component], batch_tokens: int | None
+) -> Float[np.ndarray, " component"]:
+    """Average each component's contribution to the answer: the right option's logit minus the mean of the others.
+
+    In texts, to the next token's logit minus the mean over the vocabulary.
+    """
+    unit = _unit(components)
+    if rows.options is not None:
+        c = contributions(
+            model, [list(ids) for ids in rows.ids], rows.options.tolist(), unit, batch_tokens=batch_tokens
+        )
+        right = np.take_along_axis(c.values, rows.targets[:, None, None], 2)[..., 0]
+        mean = (right - (c.values.sum(2) - right) / (c.values.shape[2] - 1)).mean(0)
+        return np.asarray(mean @ _membership(c.components, components))
+    total: Any = 0.0
+    for ids in counted(rows.ids, model.name, len(rows.ids), "text"):
+        p = profile(model, [list(ids)], unit, batch_tokens=batch_tokens)
+        total = total + p.centered_targets[:-1].astype(np.float64).sum(0) @ _membership(p.components, components)
+    return np.asarray(total / len(rows.row))
+
+
+def _unit(components: Sequence[Component]) -> Unit:
+    return "head" if components[0].kind == "head" else "sublayer"
+
+
 def _of_task(
     model: Model, rows: Rows, components: Sequence[Component], relevancy: bool, batch_tokens: int | None
 ) -> dict[str, Sums]:
     assert rows.options is not None
     labels = rows.targets
-    c = contributions(model, [list(ids) for ids in rows.ids], rows.options.tolist(), batch_tokens=batch_tokens)
+    ids, unit = [list(ids) for ids in rows.ids], _unit(components)
+    c = contributions(model, ids, rows.options.tolist(), unit, batch_tokens=batch_tokens)
     members, ones = _membership(c.components, components), np.ones(len(rows))
     squared = decompose(c, labels)
     raw, centered = squared.diversities, squared.centered.diversities
@@ -192,7 +234,8 @@ def _of_texts(model: Model, rows: Rows, components: Sequence[Component], batch_t
     sums, counts = np.zeros((3, len(rows), len(components))), np.zeros((3, len(rows)))
     for row, ids in enumerate(counted(rows.ids, model.name, len(rows.ids), "text")):
         # With its own prediction as target, products with it are the expectations that the net needs.
-        p = profile(model, [list(ids)], target=_predictions_at(model, ids), batch_tokens=batch_tokens)
+        target = _predictions_at(model, ids)
+        p = profile(model, [list(ids)], _unit(components), target=target, batch_tokens=batch_tokens)
         assert isinstance(p, SquaredProfile)
         assert p.centered is not None
         assert p.agreements is not None

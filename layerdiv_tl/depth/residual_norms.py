@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -12,12 +13,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..components import Component
+from ..attribution.blocks import cut_output
+from ..components import Component, Unit
 from ..ensemble.intervals import interval
 from ..errors import InputError
 from ..model.architecture import Architecture
 from ..model.capture import Activations
-from ..model.load import as_model
+from ..model.load import Model, as_model
+from ..model.prompts import Ids
 from ..model.stream_path import stream_after
 from ..results import Result
 from .inputs import Part, check_choices, read_texts
@@ -191,15 +194,21 @@ def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -
     ((5, 6), ['L0.attn', 'L0.mlp', 'L0.layer'])
     """
     model = as_model(model)
-    ids = read_texts(model, texts)
+    return measure_norms(model, read_texts(model, texts), batch_tokens)
+
+
+def measure_norms(model: Model, ids: Sequence[Ids], batch_tokens: int | None, unit: Unit = "sublayer") -> ResidualNorms:
+    """Measure `residual_norms` of token ids; at unit "head" also those of every head's output."""
     found = measure_tokens(
-        model, ids, batch_tokens, lambda activations, tell: _measure(model.architecture, activations)
+        model, ids, batch_tokens, lambda activations, tell: _measure(model.architecture, activations, unit), unit=unit
     )
     components, (relative, cosine, norm), text = found
     return ResidualNorms(components, relative, cosine, norm, text, model.name)
 
 
-def _measure(architecture: Architecture, activations: Activations) -> tuple[tuple[Component, ...], np.ndarray]:
+def _measure(
+    architecture: Architecture, activations: Activations, unit: Unit
+) -> tuple[tuple[Component, ...], np.ndarray]:
     """Return components, and `[quantity, token, component]` of one pass."""
     if any(step.mix is not None for step in activations.path):
         raise InputError("this model has several residual streams, so what it writes has no size relative to one.")
@@ -216,7 +225,12 @@ def _measure(architecture: Architecture, activations: Activations) -> tuple[tupl
             entering = stream if entering is None else entering
             done += 1
             components.append(Component(sublayer_output.sublayer.kind, layer, repeat=repeat))
-            columns.append(_relative_to(entering if architecture.parallel else stream, sublayer_output.output))
+            before = entering if architecture.parallel else stream
+            columns.append(_relative_to(before, sublayer_output.output))
+            for block in cut_output(sublayer_output, sublayer_output.sublayer.components(unit, repeat)):
+                components += block.components
+                of_rows = (block.vectors([row])[:, 0].to(stream) for row in range(len(block.components)))
+                columns += [_relative_to(before, vector) for vector in of_rows]
             stream, layer_output = stream + sublayer_output.output, layer_output + sublayer_output.output
         assert entering is not None
         components.append(Component("layer", layer, repeat=repeat))

@@ -11,7 +11,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from .._progress import Advance
-from ..components import Component, component_columns
+from ..components import Component, Unit, component_columns
 from ..ensemble.intervals import LEAST, Estimate, estimate, estimates_frame, interval_note
 from ..model.batches import pad
 from ..model.capture import Activations
@@ -60,6 +60,7 @@ def measure_tokens(
     batch_tokens: int | None,
     measure: Callable[[Activations, Callable[[float], Any]], tuple[tuple[Component, ...], np.ndarray]],
     count: int = 1,
+    unit: Unit = "sublayer",
 ) -> tuple[tuple[Component, ...], Float[np.ndarray, "quantity token component"], Int[np.ndarray, " token"]]:
     """Return (components, their measure at every token of every text, text of each token), in the order of the texts.
 
@@ -75,7 +76,7 @@ def measure_tokens(
             before, done = done, int(share * count * len(rows))
             advance(done - before)
 
-        found = measure(run(model.architecture, *pad([ids[row] for row in rows])), tell)
+        found = measure(run(model.architecture, *pad([ids[row] for row in rows]), unit), tell)
         tell(1.0)
         return *found, np.repeat(rows, [len(ids[row]) for row in rows])
 

@@ -44,6 +44,23 @@ class ZeroAt:
         return output.masked_fill(self.where.to(output.device)[..., None], 0.0)
 
 
+@dataclass(frozen=True)
+class HeadsTo:
+    """Replaces the values of some heads, before their output projection, by fixed ones at every token.
+
+    `values` holds those of all heads of the attention.
+    """
+
+    heads: Sequence[int]
+    values: Float[Tensor, "head width"]
+
+    def __call__(self, given: Float[Tensor, "row token value"]) -> Tensor:
+        """Return the values of all heads, those of the replaced ones changed."""
+        heads = given.unflatten(-1, (len(self.values), -1)).clone()
+        heads[:, :, list(self.heads)] = self.values[list(self.heads)].to(heads)
+        return heads.flatten(-2)
+
+
 # Replacements of sublayers' outputs, by block and kind: a function of the output, in the stream's shape; None is 0. A
 # function that returns None changes nothing. An attention has two more places: "heads", the input of its output
 # projection `[row, token, head·width]`, and "post", the input of the norm after that.
@@ -94,6 +111,13 @@ class PatchedForward:
         """Zero-ablate a block's sublayer, or all of them (`kind="layer"`), at all tokens or at some."""
         kinds = self._kinds[self.layers[block][0]]
         return {(block, k): None if where is None else ZeroAt(where) for k in kinds if kind in (k, "layer")}
+
+    def head_count(self, block: int) -> int:
+        """The number of heads of a block's attention."""
+        layer = self.layers[block][0]
+        maps = [s.output_map for s in self.architecture.sublayers if s.kind == "attn" and s.layer == layer]
+        assert maps[0] is not None
+        return maps[0].count
 
     def sublayer_output(self, kind: str, block: int) -> Float[Tensor, "row token d"]:
         """Compute a sublayer's addition to the stream by running its block once more."""

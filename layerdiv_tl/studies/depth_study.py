@@ -18,7 +18,7 @@ from ..depth.depth_score import DepthScore
 from ..depth.effect_results import Effects
 from ..depth.layer_maps import LayerMaps
 from ..depth.logit_lens import LogitLens
-from ..depth.pruning import DropPlan
+from ..depth.pruning_results import DropPlan
 from ..depth.residual_norms import ResidualNorms
 from ..depth.skipping import Skip
 from ..errors import InputError

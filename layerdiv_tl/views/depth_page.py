@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..depth.agreement import Agreement
-from ..depth.pruning import DropPlan
+from ..depth.pruning_results import DropPlan
 from ..ensemble.intervals import LEAST
 from ..errors import InputError
 from ..studies.depth_study import DepthStudy

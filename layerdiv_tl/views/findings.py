@@ -14,7 +14,7 @@ from ..depth.agreement import Agreement
 from ..depth.depth_score import DepthScore
 from ..depth.effect_results import Effects
 from ..depth.layer_maps import LayerMaps
-from ..depth.pruning import INFLUENCE, OWN, RANDOM, DropPlan
+from ..depth.pruning_results import INFLUENCE, OWN, RANDOM, DropPlan
 from ..depth.residual_norms import ResidualNorms
 from ..errors import InputError
 from ..replication.layer_sharing import DEPTH, PARAMETERS

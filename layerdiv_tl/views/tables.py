@@ -14,7 +14,7 @@ from ..attribution.comparison import Comparison, TextComparison
 from ..components import Unit
 from ..depth.agreement import Agreement
 from ..depth.effect_results import Effects
-from ..depth.pruning import DropPlan
+from ..depth.pruning_results import DropPlan
 from ..ensemble import intervals
 from ..errors import InputError
 from ..studies.depth_study import DepthStudy

@@ -213,9 +213,9 @@ def test_the_scores_of_a_plan_are_those_that_there_are():
     from typing import get_args
 
     from layerdiv_tl.cli.parser import SCORES
-    from layerdiv_tl.depth.quantities import Direct, Effect
+    from layerdiv_tl.depth.quantities import UNITS, Direct, Effect
 
-    assert set(SCORES) == {*get_args(Direct), *get_args(Effect)}
+    assert set(SCORES) == set(UNITS) == {*get_args(Direct), *get_args(Effect), "contribution"}
 
 
 @pytest.mark.full

@@ -14,11 +14,12 @@ from .. import axes, kit, layout, style
 
 if TYPE_CHECKING:
     from ...depth.agreement import Agreement
-    from ...depth.pruning import DropPlan
+    from ...depth.pruning_results import DropPlan
 
 # `depth.quantities.Effect`, without the torch that its module imports: options are checked against it.
 Effect = Literal["loss", "accuracy"]
 _NAMES = {
+    "contribution": "|mean contribution|",
     "diversity": "diversity, raw",
     "diversity_centered": "diversity, centered",
     "net": "net",
@@ -28,7 +29,9 @@ _NAMES = {
     "loss": "ablation loss",
     "accuracy": "accuracy lost",
 }
-_DROPPED = {"layer": "layer", "attn": "attention sublayer", "mlp": "MLP", "sublayer": "sublayer"}
+_DROPPED = {"layer": "layer", "attn": "attention sublayer", "mlp": "MLP", "sublayer": "sublayer", "head": "head"}
+# Above this many, the order of dropping is in the hover alone.
+_NUMBERED = 30
 
 
 def agreement_scatter(
@@ -149,7 +152,7 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
     A greedy plan is shown with the plan by single ablations. Bands are 95 % intervals over rows; rings are random plans
     of as many components, bars their mean; the whole model is dotted. A button hides the random plans.
     """
-    from ...depth.pruning import RANDOM
+    from ...depth.pruning_results import RANDOM
 
     frame, budget, figure = plan.frame(), len(plan.dropped), go.Figure()
     unit = {"loss": "nats per answer", "accuracy": "of answers right"}[quantity]
@@ -178,7 +181,8 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
     end = frame.loc[(frame["plan"] == "plan") & (frame["dropped"] == budget), quantity].iloc[0]
     title = f"{plan.model} without {budget} of {len(plan.candidates)} {part}s: {quantity} {whole:.3g} → {end:.3g}"
     subtitle = (
-        f"Lowest {_score(plan)} first{', one after another' * bool(plan.alone_dropped)}. {chosen} on {rows['scored']} "
+        f"Lowest {_score(plan)} first{', one after another' * bool(plan.alone_dropped)}"
+        f"{', replaced by their means' * (plan.ablation == 'mean')}. {chosen} on {rows['scored']} "
         f"rows of {rows['where']}, measured on {rows['measured']} others; nothing is retrained. "
         f"{compared(plan, quantity)} {kit.intervals(frame, 'Bands')} Dotted: the whole model."
     )
@@ -196,8 +200,9 @@ def score_bars(plan: DropPlan) -> go.Figure:
     from ...depth.quantities import LOWER_IS_BETTER
 
     frame, rows, part = plan.scores(), plan.provenance["rows"], _DROPPED[plan.part]
-    numbers = np.array([str(number) if number else "" for number in frame["drop_order"]], dtype=object)
-    told = kit.hover(frame, ["score"], [f"dropped, number {number}" if number else "stays" for number in numbers])
+    orders, shown = frame["drop_order"], len(plan.dropped) <= _NUMBERED
+    numbers = np.array([str(number) if number and shown else "" for number in orders], dtype=object)
+    told = kit.hover(frame, ["score"], [f"dropped, number {number}" if number else "stays" for number in orders])
     look: dict[str, Any] = {"text": numbers, "textposition": "outside", "textangle": 0, "cliponaxis": False}
     traces = kit.bars(frame, "score", told, marker={"opacity": np.where(frame["drop"], 1.0, 0.4)}, **look)
     source = "Scores were given." if plan.score == "given" else f"Scores from {rows['scored']} rows of {rows['where']}."
@@ -206,7 +211,7 @@ def score_bars(plan: DropPlan) -> go.Figure:
         goes = f"{len(plan.dropped)} of {len(frame)} are dropped in turn, each the lowest once those before it are gone"
     title = f"By {_score(plan)}, {plan.model} needs {kit.most(frame, 'score', -1)['component']} least of its {part}s"
     y = "−" * (plan.score in LOWER_IS_BETTER) + _score(plan) + f", {frame.attrs['units']['score']}".removesuffix(", ")
-    x, subtitle = axes.component_axis(frame, kit.STREAM), f"{source} {goes}, numbered from the first to go."
+    x, subtitle = axes.component_axis(frame, kit.STREAM), f"{source} {goes}{', numbered from the first to go' * shown}."
     return layout.finish(go.Figure(traces), title, subtitle, x=x, y=y, barmode="overlay")
 
 
@@ -216,7 +221,7 @@ def _score(plan: DropPlan) -> str:
 
 def compared(plan: DropPlan, quantity: str) -> str:
     """Compare the plan, in a sentence, with others of the same size on the same rows."""
-    from ...depth.pruning import ALONE, INFLUENCE, RANDOM
+    from ...depth.pruning_results import ALONE, INFLUENCE, RANDOM
 
     frame = plan.compare()
     others = {INFLUENCE: "block influence's", ALONE: "that of each measured alone", RANDOM: "the random plans' mean"}

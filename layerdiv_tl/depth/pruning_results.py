@@ -1,0 +1,247 @@
+"""`DropPlan`: components to drop, and the loss and accuracy without them."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from .._checks import file_path, whole_number
+from .._files import write_text
+from ..components import Component, component_columns
+from ..ensemble.intervals import Estimate, Kind, estimate, estimates_frame, interval
+from ..errors import InputError
+from ..model.load import Model, as_model
+from ..results import Result
+from .quantities import UNITS
+from .smaller_model import free_folder, load_again, smaller_model, write_model
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+# The plans of a frame: the chosen one, by block influence, by the same score of each component alone, random.
+OWN, INFLUENCE, ALONE, RANDOM = "plan", "block_influence", "alone", "random"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DropPlan(Result):
+    """Components to drop, in order, by a score on some rows; and loss and accuracy without them on others.
+
+    candidates, values: Components that could be dropped, in stream order, and their scores; ties are dropped in this
+        order. In a greedy plan a dropped component's score is measured with all dropped before it removed, and a kept
+        one's with all but the last dropped removed.
+        dropped, influence_dropped: Components in order of dropping: by the score, and by block influence.
+        alone_dropped: For a greedy plan, what the same score of every component alone would drop; otherwise empty.
+        random_dropped: The components that each random plan drops.
+        sizes: The numbers of dropped components at which plans are measured, up to the budget.
+        loss, correct: `[row, plan]`: sums over the measured rows' predictions, of the unpruned model, then without the
+            first components of `dropped`, as many as each of `sizes` says, then of `influence_dropped` and of
+            `alone_dropped`, then of the random plans, which all drop the full budget.
+        count: `[row]`: number of predictions in each row.
+        score, provenance: The score asked for ("given" for one's own scores); the model, and the rows: their source,
+            SHA-256 of their ids, options and labels, and how many scored and measured.
+        ablation: "zero", or "mean" for heads that are replaced by their mean values.
+        means: For "mean": the values of each of `dropped`, before the output projection, that stay in its place.
+
+    Nothing is retrained: training after pruning recovers some of the loss, and may then favor another plan.
+    """
+
+    candidates: tuple[Component, ...]
+    values: Float[np.ndarray, " candidate"]
+    dropped: tuple[Component, ...]
+    influence_dropped: tuple[Component, ...]
+    random_dropped: tuple[tuple[Component, ...], ...]
+    loss: Float[np.ndarray, "row plan"]
+    correct: Float[np.ndarray, "row plan"]
+    count: Float[np.ndarray, " row"]
+    score: str
+    part: str
+    model: str
+    provenance: dict[str, Any]
+    sizes: tuple[int, ...]
+    ablation: Literal["zero", "mean"]
+    alone_dropped: tuple[Component, ...] = ()
+    means: tuple[np.ndarray, ...] = ()
+
+    def __repr__(self) -> str:
+        budget, total = len(self.dropped), self.count.sum()
+        (loss, after), (hits, left) = ((x.sum(0)[[0, len(self.sizes)]] / total) for x in (self.loss, self.correct))
+        gone = ", ".join(c.label for c in self.dropped[:6]) + ", …" * (budget > 6)
+        cost = f"loss {loss:.3g} → {after:.3g} nats, accuracy {hits:.0%} → {left:.0%}"
+        return f"DropPlan({self.model}: {gone}, {budget} of {len(self.candidates)} by {self.score}; {cost})"
+
+    figures: ClassVar = {"curve": "pruning.drop_curve", "components": "pruning.score_bars"}
+
+    def plot(self, kind: Literal["curve", "components"] | None = None, **options: Any) -> go.Figure:
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        return super().plot(kind=kind, **options)
+
+    def frame(self) -> pd.DataFrame:
+        """One row per plan and number of components dropped (`sizes`).
+
+        `loss` is in nats per prediction and `accuracy` a share of predictions, with 95 % intervals over rows;
+        `loss_growth` and `accuracy_lost` compare with the unpruned model on the same rows. For `random` plans the
+        interval is the middle 95 % of the plans' means.
+        """
+        budget = len(self.dropped)
+        plans = [("none", 0, [0])]
+        places = list(enumerate(self.sizes, start=1))
+        plans += [(plan, size, [start + k]) for plan, start in self._starts.items() for k, size in places]
+        plans += [(RANDOM, budget, self._random_columns)] if self.random_dropped else []
+        sums = {"loss": self.loss, "accuracy": self.correct}
+        sums |= {"loss_growth": self.loss - self.loss[:, :1], "accuracy_lost": self.correct[:, :1] - self.correct}
+        records = []
+        for plan, dropped, columns in plans:
+            record: dict[str, Any] = {"plan": plan, "dropped": dropped}
+            for name, values in sums.items():
+                means = values[:, columns].sum(0) / self.count.sum()
+                if plan == RANDOM:
+                    record[name] = Estimate(means.mean(), *interval(means), len(self.count))
+                else:
+                    record[name] = self._estimate(name, values[:, columns[0]])
+                if plan == "none" and name == "accuracy_lost":  # compared with itself: zero on any rows
+                    record[name] = Estimate(0.0, 0.0, 0.0, len(self.count))
+            records.append(record)
+        units = {"loss": "nats", "loss_growth": "nats", "accuracy": "share", "accuracy_lost": "share"}
+        return estimates_frame(records, units)
+
+    def compare(self) -> pd.DataFrame:
+        """Compare this plan with others that drop as much, one row per other plan.
+
+        `loss` and `accuracy`: this plan's minus the other's, on the same rows, with 95 % intervals over rows. Random
+        plans enter by their mean; `win_rate` is the share of them with a higher loss.
+        """
+        full, total_loss = len(self.sizes), self.loss.sum(0)
+        others = {plan: [start + full] for plan, start in self._starts.items() if plan != OWN}
+        others |= {RANDOM: self._random_columns} if self.random_dropped else {}
+        records = []
+        for other, columns in others.items():
+            record: dict[str, Any] = {"other": other, "dropped": len(self.dropped)}
+            for name, kind, values in (("loss", "loss", self.loss), ("accuracy", "accuracy_lost", self.correct)):
+                difference = values[:, full] - values[:, columns].mean(1)
+                record[name] = self._estimate(kind, difference)
+            record["win_rate"] = float((total_loss[columns] > total_loss[full]).mean())
+            records.append(record)
+        units = {"loss": "nats", "accuracy": "share", "win_rate": "share of plans"}
+        return estimates_frame(records, units)
+
+    @property
+    def ordered(self) -> dict[str, tuple[Component, ...]]:
+        """Map each plan except the random ones to its components in order of dropping."""
+        alone = {ALONE: self.alone_dropped} if self.alone_dropped else {}
+        return {OWN: self.dropped, INFLUENCE: self.influence_dropped} | alone
+
+    @property
+    def _starts(self) -> dict[str, int]:
+        """The column before each of these plans."""
+        return {plan: number * len(self.sizes) for number, plan in enumerate(self.ordered)}
+
+    @property
+    def _random_columns(self) -> list[int]:
+        return list(range(len(self.ordered) * len(self.sizes) + 1, self.loss.shape[1]))
+
+    def _estimate(self, name: str, sums: Float[np.ndarray, " row"]) -> Estimate:
+        """A share of predictions, a difference of shares, or a mean, over rows."""
+        if name == "accuracy" and (self.count == 1).all():
+            return estimate(sums, "share")
+        kinds: dict[str, Kind] = {"accuracy": "share", "accuracy_lost": "difference"}
+        return estimate(sums, kinds.get(name, "mean"), counts=self.count)
+
+    def random_plans(self) -> pd.DataFrame:
+        """One row per random plan: dropped components, `loss` in nats per prediction, `accuracy` as a share of them."""
+        names = [", ".join(c.label for c in dropped) for dropped in self.random_dropped]
+        loss, accuracy = (x[:, self._random_columns].sum(0) / self.count.sum() for x in (self.loss, self.correct))
+        columns = {"number": np.arange(1, len(names) + 1), "components": names, "loss": loss, "accuracy": accuracy}
+        return estimates_frame(columns, {"loss": "nats", "accuracy": "share"})
+
+    def scores(self) -> pd.DataFrame:
+        """One row per candidate: score, order in the plan (from 1; 0 stays), and the provenance of the numbers."""
+        order = {c: number for number, c in enumerate(self.dropped, start=1)}
+        columns: dict[str, Any] = component_columns(self.candidates)
+        columns |= {"score": self.values, "scored_by": self.score}
+        columns["drop_order"] = [order.get(c, 0) for c in self.candidates]
+        columns["drop"] = [c in order for c in self.candidates]
+        columns["model"] = self.model
+        columns |= {name: str(self.provenance.get(name) or "") for name in ("source", "revision", "weights", "dtype")}
+        columns |= {f"rows_{name}": value for name, value in self.provenance["rows"].items()}
+        return estimates_frame(columns, {"score": UNITS.get(self.score, "")})
+
+    def llm_drop(self) -> dict[str, list[int]]:
+        """Return `drop_attn_list` and `drop_mlp_list` of an LLM-Drop config (He et al. 2024), in order of dropping.
+
+        Raises InputError for heads, and for a model that repeats a layer: a layer's number does not identify a repeat,
+        nor, after a repeated layer, a block of the model.
+        """
+        if self.part == "head":
+            raise InputError("LLM-Drop's lists name layers and sublayers, and this plan drops heads: write .csv.")
+        if any(c.repeat is not None for c in self.candidates):
+            raise InputError(f"{self.model} repeats a layer, and a list of layers cannot name a repeat: write .csv.")
+        return {
+            f"drop_{kind}_list": [c.layer for c in self.dropped if c.kind in (kind, "layer") and c.layer is not None]
+            for kind in ("attn", "mlp")
+        }
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the plan for other tools, with its provenance: `.json` as `llm_drop`, `.csv` as `scores`.
+
+        Raises InputError for another suffix, and where the file cannot be written.
+        """
+        file = file_path("path", path)
+        if file.suffix == ".json":
+            rows = self.frame().set_index(["plan", "dropped"])[["loss", "accuracy"]].to_dict("index")
+            about: dict[str, Any] = {"model": self.provenance, "score": self.score, "part": self.part}
+            about["greedy"] = bool(self.alone_dropped)
+            about |= {"before": rows["none", 0], "after": rows[OWN, len(self.dropped)]}
+            text = json.dumps(self.llm_drop() | {"layerdiv_tl": about}, indent=1, default=float) + "\n"
+        elif file.suffix == ".csv":
+            text = self.scores().to_csv(index=False)
+        else:
+            raise InputError(f"{str(path)!r} ends in neither .json (LLM-Drop's lists) nor .csv.")
+        try:
+            return write_text(file, text)
+        except OSError as error:
+            raise InputError(f"{str(path)!r} cannot be written ({error.strerror}): give a file of yours.") from error
+
+    def apply(self, model: Any, n: int | None = None) -> Model:
+        """Return a copy of the model without the first `n` components of the plan (None: all).
+
+        Dropped layers are removed. Dropped heads and sublayers stay, with weights of their outputs that are zero; a
+        head's mean is added to the bias of its output projection (`ablation="mean"`). The given model stays as it was.
+        The copy is checked on a few tokens: its logits are those of the ablated pass.
+
+        Raises InputError for another model than the plan's (by its fingerprint), and, with the reason, for one that
+        cannot be changed so: with hooks, adapters, quantized weights or repeated layers, on several devices, or where
+        layers compute by their number.
+
+        >>> import layerdiv_tl as ld
+        >>> plan = ld.depth.drop_plan("zoo/d4", ld.task("synthetic/k_hop", limit=16), 1, "contribution", random=1)
+        >>> smaller = plan.apply("zoo/d4")
+        >>> smaller.hf_model.config.num_hidden_layers
+        3
+        """
+        count = len(self.dropped) if n is None else whole_number("n", n, 1, len(self.dropped))
+        return smaller_model(as_model(model), self.provenance["weights"], self.dropped[:count], self.means[:count])
+
+    def save_model(self, folder: str | os.PathLike[str], model: Any = None, n: int | None = None) -> Path:
+        """Write the model without the first `n` components (None: all) as a Hugging Face checkpoint.
+
+        `AutoModelForCausalLM.from_pretrained(folder)` loads it without code of this package: config, safetensors and
+        tokenizer. Means of heads need biases, which the checkpoint's config switches on where its class has them. What
+        was written is loaded again and compared, before it takes its place.
+
+        Args:
+            folder: A new or empty folder.
+            model: The plan's model; None loads it again from where it came from.
+
+        Raises InputError as `apply`; for a folder that is not empty, a model that was given in memory and is not given
+        again, and one whose checkpoint would not be the same model: no bias for means (use `ablation="zero"`), or
+        layers whose kinds its config sets by a rule.
+        """
+        path = free_folder("folder", folder)
+        return write_model(self.apply(load_again(self.provenance) if model is None else model, n), path)

@@ -1,0 +1,253 @@
+"""Make a model without some layers, sublayers or heads, and write it as a Hugging Face checkpoint."""
+
+from __future__ import annotations
+
+import copy as copying
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .._checks import file_path, shown
+from .._files import written_folder
+from ..components import Component
+from ..errors import InputError
+from ..model.architecture import Sublayer
+from ..model.batches import inference_mode_for, pad
+from ..model.converted import REQUIREMENT
+from ..model.fingerprint import fingerprint, identify
+from ..model.load import Loadable, Model, load_model
+from ..model.patched_forward import PatchedForward
+from ..model.pretrained import without_progress_bars
+from ..model.reconstruction import answer_gap, tolerance
+from ..model.transformer_lens import is_transformer_lens
+from ..model.weights import is_adapted, is_conv1d, is_quantized
+from .engine import ablation
+
+# Settings that give an attention's projections biases, and attributes for a layer's own number.
+_BIASES = ("attention_bias", "attention_out_bias", "use_bias", "enable_bias", "bias")
+_OWN_NUMBER = re.compile("layer_(idx|id|index|number)")
+# The longest text on which a smaller model is compared, and the agreement of logits that is asked for.
+_PROBE = 512
+_SAME = 1e-4
+
+
+def smaller_model(model: Model, weights: str, dropped: Sequence[Component], means: Sequence[np.ndarray]) -> Model:
+    """Copy a model of a fingerprint without some components; see `DropPlan.apply`."""
+    root = _plain(model, weights, dropped)
+    paths = {module: path for path, module in root.named_modules()}
+    blocks = list(dict.fromkeys(point.module for point in model.architecture.blocks))
+    gone = {c.layer for c in dropped if c.kind == "layer"}
+    # Removed layers need no memory in the copy.
+    twin = copying.deepcopy(root, {id(blocks[layer]): nn.Identity() for layer in gone if layer is not None})
+    if gone:
+        _remove_layers(twin, [paths[block] for block in blocks], {layer for layer in gone if layer is not None})
+    offsets: dict[str, Tensor] = {}  # what stays of heads, by their output projection
+    with torch.no_grad():
+        for number, c in enumerate(dropped):
+            if c.kind == "layer":
+                continue
+            kind = "attn" if c.kind == "head" else c.kind
+            (sublayer,) = (s for s in model.architecture.sublayers if (s.kind, s.layer) == (kind, c.layer))
+            if c.kind != "head":
+                _silence(sublayer, twin, paths)
+                continue
+            path, rows = _head_rows(sublayer, twin, paths)
+            own = rows[c.index].double()
+            if means:
+                offset = torch.as_tensor(means[number]).to(own) @ own
+                offsets[path] = offsets.get(path, torch.zeros_like(offset)) + offset
+            rows[c.index] = 0
+    if offsets:
+        _add_biases(twin, offsets)
+    labels = [c.label for c in dropped]
+    smaller = load_model(Loadable(twin, model.tokenizer))
+    what = labels[0] if len(labels) == 1 else f"{len(labels)} {dropped[0].kind}s"
+    about = {"of": weights, "dropped": labels, "ablation": "mean" if means else "zero"}
+    smaller = replace(smaller, name=f"{model.name} without {what}", provenance=smaller.provenance | {"plan": about})
+    _check_logits(model, smaller, dropped, means)
+    return smaller
+
+
+def write_model(model: Model, folder: Path) -> Path:
+    """Write a smaller model as a checkpoint, load it again, and compare; see `DropPlan.save_model`."""
+    root = model.hf_model
+    with torch.device("meta"):
+        known = {name for name, _ in type(root)(root.config).named_parameters()}
+    extra = [name for name, _ in root.named_parameters() if name not in known]
+    if any(name.endswith(".bias") for name in extra):
+        raise InputError(
+            f"{type(root).__name__} has no bias that could hold the means of heads (its {extra[0]} would not be "
+            "loaded): make the plan with ablation='zero', or use what apply(model) returns in memory."
+        )
+    try:
+        with written_folder(folder) as partial:
+            with without_progress_bars():
+                root.save_pretrained(partial)
+            if model.tokenizer is not None:
+                model.tokenizer.save_pretrained(partial)
+            reason = ""
+            try:
+                again = load_model(partial, device=str(model.architecture.device))
+                same = fingerprint(again) == fingerprint(model)
+            except InputError as error:
+                same, reason = False, f" ({error})"
+            if not same:
+                raise InputError(
+                    f"a checkpoint of {model.name} would load as another model, because its config gives layers their "
+                    f"kinds by a rule{reason}: use what apply(model) returns in memory, or drop heads or sublayers."
+                )
+    except OSError as error:
+        raise InputError(f"{str(folder)!r} cannot be written ({error}): give a new folder of yours.") from error
+    return folder
+
+
+def free_folder(name: str, value: Any) -> Path:
+    """Check a folder to write to. Raises InputError for one that holds something."""
+    path = file_path(name, value)
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise InputError(
+            f"{name}={shown(str(path))} is there and not empty: give a new folder, as nothing is overwritten."
+        )
+    return path
+
+
+def load_again(provenance: dict[str, Any]) -> Model:
+    """Load a plan's model from where it came from. Raises InputError where that is not known."""
+    source = provenance["source"]
+    if source == "in memory":
+        raise InputError("the plan's model was given in memory, so it cannot be loaded again: give it as model=.")
+    return load_model(None if source.startswith(REQUIREMENT) else source, dtype=provenance["dtype"])
+
+
+def _plain(model: Model, weights: str, dropped: Sequence[Component]) -> Any:
+    """Return the Hugging Face module of a model that can be copied and changed. Raises InputError for any other."""
+    fault = ""
+    if model.engine is not None or is_transformer_lens(model.architecture.root):
+        fault = "it is no Hugging Face model in this process: make the plan of that model itself"
+    elif any(c.repeat is not None for c in dropped):
+        fault = "it repeats a layer, whose weights all its repeats share"
+    elif any(map(is_adapted, model.hf_model.modules())):
+        fault = "it has adapters: merge them first (merge_and_unload), and make the plan of the result"
+    elif _is_quantized(model.hf_model):
+        fault = "its weights are quantized: make the plan of the model in full precision"
+    elif len({p.device for p in model.hf_model.parameters()}) > 1 or next(model.hf_model.parameters()).is_meta:
+        fault = "its layers lie on several devices or are offloaded: load it on one device"
+    if fault:
+        raise InputError(f"{model.name} cannot be made smaller: {fault}.")
+    if identify(model).weights != weights:
+        raise InputError(
+            f"{model.name} is not the plan's model: its weights or its config differ (by their fingerprint)."
+        )
+    return model.hf_model
+
+
+def _is_quantized(root: Any) -> bool:
+    held = [*root.parameters(), *root.buffers()]
+    packed = any(type(module).__module__.startswith("torch.ao.") for module in root.modules())
+    declared = getattr(root, "hf_quantizer", None) is not None or hasattr(root.config, "quantization_config")
+    return packed or declared or any(is_quantized(x) or x.is_quantized or hasattr(x, "quant_state") for x in held)
+
+
+def _remove_layers(twin: Any, paths: Sequence[str], gone: set[int]) -> None:
+    """Keep the other layers of a model: in its list, in its config, and in what layers know of their own number."""
+    where = paths[0].rpartition(".")[0]
+    listed, count = twin.get_submodule(where), len(paths)
+    if not isinstance(listed, nn.ModuleList) or [f"{where}.{i}" for i in range(len(listed))] != list(paths):
+        raise InputError(f"{type(twin).__name__} does not hold its layers in one list, so none can be removed.")
+    kept = [layer for layer in range(count) if layer not in gone]
+    parent, _, name = where.rpartition(".")
+    setattr(twin.get_submodule(parent), name, nn.ModuleList(listed[layer] for layer in kept))
+    for new, old in enumerate(kept):
+        for module in listed[old].modules():
+            own = [n for n, value in vars(module).items() if _OWN_NUMBER.fullmatch(n) and value == old]
+            for name in own:
+                setattr(module, name, new)
+    config = twin.config
+    for name, value in list(vars(config).items()):
+        if isinstance(value, list | tuple) and len(value) == count and not name.endswith(("token_id", "token_ids")):
+            left = type(value)(value[layer] for layer in kept)
+            setattr(config, name, left)
+            for module in twin.modules():  # GPT-Neo's attentions hold the list, too
+                if vars(module).get(name) == value:
+                    setattr(module, name, left)
+    if hasattr(config, "attention_types"):  # GPT-Neo's, from which its list of layers is made
+        config.attention_types = [[list(config.attention_layers), 1]]
+    config.num_hidden_layers = len(kept)
+
+
+def _silence(sublayer: Sublayer, twin: Any, paths: dict[nn.Module, str]) -> None:
+    """Set to zero what a sublayer writes: its output projection or all its weights, and the bias of a norm behind."""
+    end = sublayer.hook_point.module
+    module = end if sublayer.inputs is None else sublayer.inputs.module
+    module = module if sublayer.output_map is None else sublayer.output_map.hook_point.module
+    held = list(twin.get_submodule(paths[module]).parameters())
+    bias = getattr(twin.get_submodule(paths[end]), "bias", None)
+    for x in [*held, *([bias] if isinstance(bias, Tensor) else [])]:
+        x.zero_()
+
+
+def _head_rows(sublayer: Sublayer, twin: Any, paths: dict[nn.Module, str]) -> tuple[str, Tensor]:
+    """Return the path of an attention's output projection in the copy, and its weight `[head, width, d]`, a view."""
+    output_map = sublayer.output_map
+    assert output_map is not None
+    path = paths[output_map.hook_point.module]
+    projection = twin.get_submodule(path)
+    weight = projection.weight if is_conv1d(projection) else projection.weight.T
+    if tuple(weight.shape) != tuple(output_map.projection()[0].shape):
+        raise InputError(f"{sublayer} has no output projection of its own whose rows could be set to zero.")
+    return path, weight.unflatten(0, (output_map.count, -1))
+
+
+def _add_biases(twin: Any, offsets: dict[str, Tensor]) -> None:
+    """Add to the biases of output projections; where there are none, switch on those of the config's attentions."""
+    missing = {f"{path}.bias" for path in offsets if twin.get_submodule(path).bias is None}
+    for setting in _BIASES if missing else ():
+        if getattr(twin.config, setting, None) is not False:
+            continue
+        wider = copying.deepcopy(twin.config)
+        setattr(wider, setting, True)
+        with torch.device("meta"):
+            shapes = {name: x.shape for name, x in type(twin)(wider).named_parameters()}
+        new = shapes.keys() - {name for name, _ in twin.named_parameters()}
+        if missing <= new and all(name.endswith(".bias") for name in new):
+            missing = set(new)
+            setattr(twin.config, setting, True)
+            break
+    for path in (name.removesuffix(".bias") for name in missing):
+        module = twin.get_submodule(path)
+        module.bias = nn.Parameter(torch.zeros(len(module.weight)).to(module.weight))
+    for path, offset in offsets.items():
+        bias = twin.get_submodule(path).bias
+        bias.data.copy_(bias.double() + offset)
+
+
+def _check_logits(model: Model, smaller: Model, dropped: Sequence[Component], means: Sequence[np.ndarray]) -> None:
+    """Raise InputError unless the smaller model's logits are those of the model with the components ablated."""
+    architecture = model.architecture
+    length = 24 if architecture.window is None else min(architecture.window + 8, _PROBE)
+    length = min(length, architecture.context or length)
+    ids = [int(i) for i in np.random.default_rng(0).integers(architecture.vocabulary, size=length)]
+    places: dict[Any, Tensor] = {}
+    with inference_mode_for(architecture):
+        clean = PatchedForward(model, [ids])
+        block_of: dict[Any, int] = {place: block for block, place in enumerate(clean.layers)}
+        for c, mean in zip(dropped if means else (), means, strict=True):
+            table = torch.zeros(clean.head_count(block_of[c.layer, c.repeat]), len(mean), dtype=torch.float64)
+            places.setdefault((c.layer, c.repeat), table)[c.index] = torch.as_tensor(mean)
+        patch = ablation(clean, dropped, places or None)
+        start = min(block for block, _ in patch)
+        wanted = clean.logits(clean.resume(start, clean.streams[start], patch)[0])
+    with inference_mode_for(smaller.architecture):
+        logits = smaller.architecture.logits(*pad([ids]))[0]
+    off = answer_gap(logits.to(wanted), wanted)
+    if not off <= tolerance(architecture.dtype, _SAME):
+        raise InputError(
+            f"{model.name} cannot be made smaller: without {dropped[0].label} its logits are off by {off:.1e} from "
+            "those of the ablated pass, because its layers compute by their number or share weights."
+        )
