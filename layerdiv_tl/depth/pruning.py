@@ -120,7 +120,9 @@ def drop_plan(
     randoms = [[candidates[i] for i in some] for some in drawn]
     sizes = np.unique(np.linspace(0, budget, min(budget, MOST_SIZES) + 1).round().astype(int))[1:].tolist()
     steps, plans = len(candidates) - np.arange(budget), (3 if greedy else 2) * len(sizes) + random
-    total = len(choosing) * int((1 + steps).sum()) + len(measured) * (1 + plans) if greedy else None
+    total = (
+        len(choosing) * int((1 + steps).sum() + (ablation == "mean")) + len(measured) * (1 + plans) if greedy else None
+    )
     with progress(model.name, total, "pass") if greedy else nullcontext():
         means = head_means(model, choosing, batch_tokens) if ablation == "mean" else None
         influence = score_components(model, choosing, candidates, "block_influence", batch_tokens)

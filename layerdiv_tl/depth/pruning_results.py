@@ -217,7 +217,7 @@ class DropPlan(Result):
 
         Raises InputError for another model than the plan's (by its fingerprint), and, with the reason, for one that
         cannot be changed so: with hooks, adapters, quantized weights or repeated layers, on several devices, or where
-        layers compute by their number.
+        layers share weights or compute by their number.
 
         >>> import layerdiv_tl as ld
         >>> plan = ld.depth.drop_plan("zoo/d4", ld.task("synthetic/k_hop", limit=16), 1, "contribution", random=1)
@@ -241,7 +241,7 @@ class DropPlan(Result):
 
         Raises InputError as `apply`; for a folder that is not empty, a model that was given in memory and is not given
         again, and one whose checkpoint would not be the same model: no bias for means (use `ablation="zero"`), or
-        layers whose kinds its config sets by a rule.
+        layers that its class builds by a rule.
         """
         path = free_folder("folder", folder)
         return write_model(self.apply(load_again(self.provenance) if model is None else model, n), path)

@@ -91,20 +91,27 @@ def write_model(model: Model, folder: Path) -> Path:
                 root.save_pretrained(partial)
             if model.tokenizer is not None:
                 model.tokenizer.save_pretrained(partial)
-            reason = ""
-            try:
-                again = load_model(partial, device=str(model.architecture.device))
-                same = fingerprint(again) == fingerprint(model)
-            except InputError as error:
-                same, reason = False, f" ({error})"
-            if not same:
+            if reason := _difference(model, partial):
                 raise InputError(
-                    f"a checkpoint of {model.name} would load as another model, because its config gives layers their "
-                    f"kinds by a rule{reason}: use what apply(model) returns in memory, or drop heads or sublayers."
+                    f"a checkpoint of {model.name} would load as another model{reason}: use what apply(model) returns "
+                    "in memory, or drop heads or sublayers."
                 )
     except OSError as error:
         raise InputError(f"{str(folder)!r} cannot be written ({error}): give a new folder of yours.") from error
     return folder
+
+
+def _difference(model: Model, folder: Path) -> str:
+    """Explain why a checkpoint does not load as this model; empty if it does."""
+    try:
+        again = load_model(folder, device=str(model.architecture.device))
+    except InputError as error:
+        return f" ({error})"
+    if fingerprint(again) != (mine := fingerprint(model)):
+        again.hf_model.to(model.architecture.dtype)  # casts rotary frequencies, too, as `to` may have cast the model's
+    if fingerprint(again) != mine:
+        return ", because its class builds layers by a rule that its config cannot change"
+    return ""
 
 
 def free_folder(name: str, value: Any) -> Path:
@@ -249,5 +256,5 @@ def _check_logits(model: Model, smaller: Model, dropped: Sequence[Component], me
     if not off <= tolerance(architecture.dtype, _SAME):
         raise InputError(
             f"{model.name} cannot be made smaller: without {dropped[0].label} its logits are off by {off:.1e} from "
-            "those of the ablated pass, because its layers compute by their number or share weights."
+            "those of the ablated pass, because its layers share weights or compute by their number."
         )

@@ -788,7 +788,7 @@ FULL = {"L0.layer": 0.3, "L1.layer": 0.1, "L2.layer": 0.2}
         lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL, greedy=True),
         lambda m: ld.depth.drop_plan(m, LENGTHS, 1, greedy="yes"),
         lambda m: ld.depth.drop_plan(m, LENGTHS, 1, 3),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, part="head"),
+        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, part="neuron"),
         lambda m: ld.depth.drop_plan(m, LENGTHS, 1, part=["layer"]),
         *[lambda m, r=r: ld.depth.drop_plan(m, LENGTHS, 1, random=r) for r in (-1, 1.5, "x", True, None)],
         *[
