@@ -187,7 +187,9 @@ def depth_cases(folder: Path) -> list[Case]:
         result = call(**arguments)
         if name == "questions":
             continue
-        more = {"export": {"path": folder / "plan.json"}} if name == "drop_plan" else {}
+        written = {"save_model": {"folder": folder / "smaller", "model": model}}
+        more = {"export": {"path": folder / "plan.json"}, "apply": {"model": model}, **written}
+        more = more if name == "drop_plan" else {}
         path = {"save": {"path": saved}, "load": {"path": result.save(folder / name)}}
         cases += methods(f"depth.{name}", result, **path, **more)
     return cases

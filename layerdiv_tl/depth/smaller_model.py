@@ -65,9 +65,9 @@ def smaller_model(model: Model, weights: str, dropped: Sequence[Component], mean
             rows[c.index] = 0
     if offsets:
         _add_biases(twin, offsets)
-    labels = [c.label for c in dropped]
+    labels, kinds = [c.label for c in dropped], {c.kind for c in dropped}
     smaller = load_model(Loadable(twin, model.tokenizer))
-    what = labels[0] if len(labels) == 1 else f"{len(labels)} {dropped[0].kind}s"
+    what = labels[0] if len(labels) == 1 else f"{len(labels)} {min(kinds) if len(kinds) == 1 else 'sublayer'}s"
     about = {"of": weights, "dropped": labels, "ablation": "mean" if means else "zero"}
     smaller = replace(smaller, name=f"{model.name} without {what}", provenance=smaller.provenance | {"plan": about})
     _check_logits(model, smaller, dropped, means)
