@@ -80,7 +80,7 @@ def write_model(model: Model, folder: Path) -> Path:
     with torch.device("meta"):
         known = {name for name, _ in type(root)(root.config).named_parameters()}
     extra = [name for name, _ in root.named_parameters() if name not in known]
-    if any(name.endswith(".bias") for name in extra):
+    if extra and all(name.endswith(".bias") for name in extra):
         raise InputError(
             f"{type(root).__name__} has no bias that could hold the means of heads (its {extra[0]} would not be "
             "loaded): make the plan with ablation='zero', or use what apply(model) returns in memory."
@@ -106,7 +106,7 @@ def _difference(model: Model, folder: Path) -> str:
     try:
         again = load_model(folder, device=str(model.architecture.device))
     except InputError as error:
-        return f" ({error})"
+        return f" ({str(error).replace(str(folder), 'written')})"
     if fingerprint(again) != (mine := fingerprint(model)):
         again.hf_model.to(model.architecture.dtype)  # casts rotary frequencies, too, as `to` may have cast the model's
     if fingerprint(again) != mine:

@@ -342,7 +342,7 @@ class PatchedForward:
         with ExitStack() as stack:
             for sublayer in self.architecture.sublayers:
                 places: dict[str, HookPoint | None] = {sublayer.kind: sublayer.hook_point}
-                if sublayer.kind in ("attn", "mixer") and sublayer.output_map is not None:
+                if sublayer.kind == "attn" and sublayer.output_map is not None:
                     places |= {"heads": sublayer.output_map.hook_point, "post": sublayer.output_map.post_hook_point}
                 for place, point in places.items():
                     if point is not None and (sublayer.layer, place) in wanted:

@@ -14,7 +14,7 @@ import layerdiv_tl as ld
 from layerdiv_tl.model.fingerprint import fingerprint
 from tests.conftest import llama
 from tests.depth.test_pruning import LENGTHS, asked, close, halves
-from tests.oracles.families import FAMILIES
+from tests.oracles.families import BY_STRUCTURE, FAMILIES
 from tests.oracles.tokenizers import word_tokenizer
 
 # The output projection of each attention; every family here has four heads.
@@ -42,6 +42,7 @@ WRITTEN = (
     "neox_parallel",
     "qwen3_moe",
     "gpt_oss",
+    "falcon_h1",
 )
 
 
@@ -167,7 +168,7 @@ def test_block_influence_of_a_head_is_one_minus_the_cosine_of_the_stream_with_it
 def test_what_is_written_loads_alone_with_the_plans_loss(family, way, tmp_path):
     """Transformers' own model has the loss of the plan to 1e-5, and generates with its cache what it would without."""
     part, ablation = WAYS[way]
-    root = FAMILIES[family]()
+    root = (FAMILIES | BY_STRUCTURE)[family]()
     model, before = ld.load_model(root, tokenizer=word_tokenizer()), fingerprint(ld.load_model(root))
     budget = 1 if part == "layer" else 2
     plan = ld.depth.drop_plan(model, LENGTHS, budget, "block_influence", part, ablation=ablation, random=1)
