@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-FORMAT = "layerdiv_tl.result/5"
+FORMAT = "layerdiv_tl.result/6"
 # The limit on the text in a file's header: labels, options, prompts.
 MOST_HEADER = 2**25
 # Array annotations of dataclasses, e.g. Float[np.ndarray, "example component"], and the dtypes they allow.

@@ -23,7 +23,8 @@ from ..model.capture import Activations
 from ..model.forward_pass import run
 from ..model.interventions import hooked_places
 from ..model.load import Model
-from ..model.options import NONE, Ids, OptionIds
+from ..model.options import NONE, OptionIds
+from ..model.prompts import Ids
 
 # The fields that have a row for every component.
 TABLES = ("values", "expectations", "vocabulary_means")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from .._checks import listed, number, shown, whole_number
+from .._checks import listed, shown
 from ..components import component_columns
 from ..errors import InputError
 from ..model.batches import inference_mode_for, pad, upcast
@@ -132,7 +132,6 @@ def continuation_passes(
     if prompts is None:
         raise InputError("there are no prompts: give at least one text or list of token ids.")
     rows = encode(model, with_mask(prompts, attention_mask))
-    whole_number("generate", generate, 0)
     sampling: dict[str, Any] = {"method": "given", "temperature": None, "seed": None, "asked": None}
     if continuation is not None:
         if generate:
@@ -145,9 +144,8 @@ def continuation_passes(
             raise InputError("a continuation is one text or list of token ids, not a set of alternatives.")
         answers = [[int(i) for i in row[0, 0] if i >= 0] for row in ids]
     else:
-        temperature = number("temperature", temperature, least=0)
         method = "sampled" if temperature else "greedy"
-        sampling = {"method": method, "temperature": temperature, "seed": whole_number("seed", seed, 0)}
+        sampling = {"method": method, "temperature": temperature, "seed": seed}
         sampling["asked"] = generate
         generator = torch.Generator().manual_seed(seed)
         answers = [generate_tokens(model, row, generate, temperature, generator) for row in rows]

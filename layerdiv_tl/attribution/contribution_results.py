@@ -77,7 +77,7 @@ class Contributions(Result):
     normalizer: Float[np.ndarray, "example option"] | None
     expectations: Float[np.ndarray, "example component #option"] | None
     option_ids: Int[np.ndarray, "example option *place"]
-    options: tuple
+    options: tuple[Any, ...]
     token_ids: Int[np.ndarray, " token"]
     lengths: Int[np.ndarray, " example"]
     positions: Int[np.ndarray, " example"]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from .._checks import whole_number
+from .._checks import number, whole_number
 from ..components import Component, Unit, labels_of
 from ..errors import InputError
 from ..model.architecture import UnitLike
@@ -138,6 +138,8 @@ def contributions(
     if top is not None and components is not None:
         raise InputError("top and components cannot be combined: both say which rows to keep.")
     keep = _parse_components(components, model.architecture.components(unit))
+    generate, seed = whole_number("generate", generate, 0), whole_number("seed", seed, 0)
+    temperature = number("temperature", temperature, least=0)
     if generate or continuation is not None:
         taken = {"options": options, "contrast": contrast, "directions": directions, "cache": cache, "tokens": tokens}
         if clash := [name for name, x in taken.items() if x is not None]:

@@ -40,7 +40,7 @@ class LogitDifference(Result):
     sides: Float[np.ndarray, "example component 2"] | None
     components: tuple[Component, ...]
     model_difference: Float[np.ndarray, " example"]
-    pairs: tuple
+    pairs: tuple[Any, ...]
     identity_gap: float
     absolute_gap: float
     complete: bool

@@ -38,7 +38,7 @@ class LogitQuestion:
     ids: Prompts
     at: Int[np.ndarray, " example"]
     option_ids: OptionIds
-    options: tuple
+    options: tuple[Any, ...]
     directions: Float[torch.Tensor, "option d"] | None = None
 
     @property

@@ -69,7 +69,7 @@ class SourceTokens(Result):
     heads: tuple[Component, ...]
     biases: tuple[Component, ...]
     option_ids: Int[np.ndarray, "example option"]
-    options: tuple
+    options: tuple[Any, ...]
     tokens: tuple[tuple[str, ...], ...]
     token_ids: Int[np.ndarray, " token"]
     lengths: Int[np.ndarray, " example"]

@@ -58,7 +58,7 @@ class Effects(Result):
     without: Float[np.ndarray, "scenario row ablation option"]
     changes: Float[np.ndarray, "row ablation member"] | None
     labels: Int[np.ndarray, " row"]
-    options: tuple
+    options: tuple[Any, ...]
     gap: float
     model: str
     unit: str

@@ -275,7 +275,7 @@ def _partners(contexts: Contexts, owner: Int[np.ndarray, " row"], seed: int) -> 
 
 def _question(
     model: Model, prompts: Any, options: Any, labels: Any, contrast: Any
-) -> tuple[Contexts, tuple, Int[np.ndarray, " row"], str]:
+) -> tuple[Contexts, tuple[Any, ...], Int[np.ndarray, " row"], str]:
     """Return the contexts of options' tokens, the options, the right ones, and a name for the rows."""
     source = "prompts"
     if is_task(prompts):
@@ -283,7 +283,7 @@ def _question(
             raise InputError("a task brings its own options and labels: leave options, labels and contrast out.")
         task = resolved(model, prompts)
         prompts, options, labels, source = task.prompts, task.option_ids or task.options, task.labels, task.name
-        texts: tuple | None = tuple(task.options)
+        texts: tuple[Any, ...] | None = tuple(task.options)
     else:
         texts = None
     ids = encode(model, unwrap_texts(prompts))

@@ -65,7 +65,7 @@ class RouterStatistics(Result):
     token_ids: Int[np.ndarray, "expert rank"]
     token_routed: Int[np.ndarray, "expert rank"]
     token_counts: Int[np.ndarray, "expert rank"]
-    tokens: tuple
+    tokens: tuple[Any, ...]
     compared: int
     model: str
 

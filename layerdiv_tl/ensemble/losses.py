@@ -338,7 +338,7 @@ def mean_of(values: Float[np.ndarray, "example *rest"]) -> np.ndarray:
     return ratio(np.where(known, values, 0.0).sum(0), known.sum(0))
 
 
-def group_numbers(names: Sequence[object]) -> tuple[list, Group]:
+def group_numbers(names: Sequence[object]) -> tuple[list[Any], Group]:
     """Return (distinct names in order, the number of each member's)."""
     number: dict[object, int] = {}
     group = [number.setdefault(name, len(number)) for name in names]

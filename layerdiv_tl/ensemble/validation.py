@@ -33,7 +33,7 @@ class Ensemble(Protocol):
     @property
     def components(self) -> tuple[Component, ...]: ...
     @property
-    def options(self) -> tuple: ...
+    def options(self) -> tuple[Any, ...]: ...
     @property
     def identity_gap(self) -> float | None: ...
     @property
@@ -52,7 +52,7 @@ class ArrayEnsemble:
 
     values: Float[np.ndarray, "example member option"]
     components: tuple[Component, ...]
-    options: tuple = ()
+    options: tuple[Any, ...] = ()
     identity_gap: float | None = None
     junctions: tuple[Component, ...] | None = None
     junction_scale: Float[np.ndarray, "example junction"] | None = None
@@ -100,7 +100,7 @@ def as_ensemble(ensemble: EnsembleLike, components: Sequence[str | Component] | 
 
 
 def gold_options(
-    labels: Labels, shape: tuple[int, ...], options: tuple, name: str = "labels"
+    labels: Labels, shape: tuple[int, ...], options: tuple[Any, ...], name: str = "labels"
 ) -> Int[np.ndarray, " example"]:
     """Turn labels, indices of options or their texts, into indices; spaces around a text only break ties.
 

@@ -22,7 +22,7 @@ def is_local_only(name: str, revision: str | None = None) -> bool:
     """True if this id must come from the local cache because the hub does not answer or is switched off."""
     from huggingface_hub import constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils._validators import validate_repo_id
 
     try:
         validate_repo_id(name)
@@ -54,8 +54,7 @@ def is_local_only(name: str, revision: str | None = None) -> bool:
 
 def unreachable() -> str | None:
     """The reason why the hub does not answer within PATIENCE; None if it gives any answer."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
+    from huggingface_hub import constants, get_session
 
     limit = PATIENCE
     with contextlib.suppress(KeyError, ValueError):

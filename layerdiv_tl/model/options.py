@@ -27,7 +27,7 @@ Alternatives = tuple[Ids, ...]
 OptionIds = Int[np.ndarray, "example option alternative token"]
 
 
-def read_options(model: Model, given: Any, prompts: Prompts, at_end: bool = True) -> tuple[OptionIds, tuple]:
+def read_options(model: Model, given: Any, prompts: Prompts, at_end: bool = True) -> tuple[OptionIds, tuple[Any, ...]]:
     """Parse options as ids `[example, option, alternative, token]`, padded by NONE, and texts (K, or K per example).
 
     A text's tokens are those that continue its prompt's text; after ids, or where a prompt is not read `at_end`, its
@@ -73,7 +73,7 @@ def read_options(model: Model, given: Any, prompts: Prompts, at_end: bool = True
 
 def single_tokens(
     model: Model, given: Any, prompts: Prompts, at_end: bool = True, name: str = "option"
-) -> tuple[Int[np.ndarray, "example option"], tuple]:
+) -> tuple[Int[np.ndarray, "example option"], tuple[Any, ...]]:
     """Parse single-token options as ids `[example, option]`. Raises InputError for others, with their pieces."""
     ids, texts = read_options(model, given, prompts, at_end)
     if ids.shape[2:] == (1, 1):

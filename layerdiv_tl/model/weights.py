@@ -83,7 +83,7 @@ def linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
     return weight if is_conv1d(module) else weight.T, bias
 
 
-def in_memory(module: nn.Module, device: torch.device | None = None) -> AbstractContextManager:
+def in_memory(module: nn.Module, device: torch.device | None = None) -> AbstractContextManager[Any]:
     """A context in which the weights that Accelerate offloads from a module are in memory."""
     if not hasattr(module, "_hf_hook"):
         return nullcontext()

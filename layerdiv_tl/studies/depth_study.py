@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 FOLDER = "depth"
 # Format version of analyses and their defaults. 5: results of format 4; 4: results name their analysis.
-FORMAT = "layerdiv_tl.depth/6"
+FORMAT = "layerdiv_tl.depth/7"
 Kind = TypeVar("Kind", bound=Result)
 # Analyses in order, with their classes: a result can be loaded once its class is imported.
 ANALYSES: Mapping[str, type[Result]] = {

@@ -20,7 +20,8 @@ import pandas as pd
 from jaxtyping import Int
 
 from .._files import parse_json, read_bytes, write_text
-from ..attribution.contributions import Contributions, contributions
+from ..attribution.contribution_results import Contributions
+from ..attribution.contributions import contributions
 from ..components import COLUMNS, Unit
 from ..ensemble.decompose import decompose
 from ..ensemble.decomposition import Decomposition, Table
@@ -38,7 +39,7 @@ ROWS = 128
 # Files of a finished cell next to its shards: its description and its metrics.
 META, METRICS = "meta.json", "metrics.parquet"
 # Format version of cells. 9: component rows have their module; 8: results of format 4; 7: shards name their cell.
-FORMAT = "layerdiv_tl.study/9"
+FORMAT = "layerdiv_tl.study/10"
 # Maximal count of numbers decomposed at a time, which bounds the memory for thousands of neurons.
 MAX_NUMBERS = 4_000_000
 # Above this many members, and for neurons, prefix ensembles at every junction cost more than the passes.

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from statistics import NormalDist
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -111,7 +111,7 @@ def normal_quantile(confidence_level: float) -> float:
     return NormalDist().inv_cdf(0.5 + confidence_level / 2)
 
 
-def single_threaded_blas() -> AbstractContextManager:
+def single_threaded_blas() -> AbstractContextManager[Any]:
     """Use one BLAS thread: for many small matrices several threads cost more than they save."""
     from threadpoolctl import threadpool_limits  # scikit-learn requires it
 

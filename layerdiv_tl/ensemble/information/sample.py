@@ -252,7 +252,9 @@ def prepare(
     return sample
 
 
-def _classes(labels: Any, u: np.ndarray, options: tuple) -> tuple[np.ndarray, tuple[str, ...], np.ndarray | None]:
+def _classes(
+    labels: Any, u: np.ndarray, options: tuple[Any, ...]
+) -> tuple[np.ndarray, tuple[str, ...], np.ndarray | None]:
     """Return (classes from 0, their names, labels that can be compared with options or votes)."""
     if labels is None:
         raise InputError("information is about a label: give one for each example.")

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import anywidget
 import traitlets
 
+from ...attribution.source_tokens import TextSources
 from ...errors import InputError
 from ...model.load import Model
 from .. import style
@@ -16,7 +17,7 @@ from .data import CSS, SCRIPT, pack_attention, pack_promotions, pack_text
 from .effects import pack_effects
 from .measure import STEPS, TextNumbers, measure_text
 from .selection import Selection
-from .sources import TextSources, pack_sources, text_sources
+from .sources import pack_sources, text_sources
 
 _IDLE: dict[str, Any] = {"done": 0, "of": 0, "message": ""}
 
