@@ -119,7 +119,7 @@ def continuation_map(continuation: Continuation, prompt: int = 0, max_components
     names = [f"{token} against {rival}" for token, rival in pairs]
     texts = kit.hovers(labels, names, values[kept], "logits")
     figure = go.Figure(kit.heat(values[kept], texts, "logits", signed=True))
-    margins = values.sum(0)
+    margins = continuation.model_logits[own, 0] - continuation.model_logits[own, 1]
     least = int(margins.argmin())
     strongest = continuation.components[int(values[:, least].argmax())].label
     title = f"Closest: {names[least]}, {margins[least]:+.2f} logits; most for it from {strongest}"
