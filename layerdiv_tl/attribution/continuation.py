@@ -75,7 +75,8 @@ class Continuation(Contributions):
         columns |= {"logit": logits[:, 0], "rival_logit": logits[:, 1], "difference": logits[:, 0] - logits[:, 1]}
         columns["log_likelihood"] = self.log_likelihood_parts[:, :, 0].reshape(-1)
         frame = pd.DataFrame(columns)
-        frame.attrs["units"] = dict.fromkeys(("logit", "rival_logit", "difference"), "logits")
+        unit = "logits" if self.score == "logits" else "nats"  # of `scores()`
+        frame.attrs["units"] = dict.fromkeys(("logit", "rival_logit", "difference"), unit)
         frame.attrs["units"]["log_likelihood"] = "nats"
         frame.attrs |= {"identity_gap": self.identity_gap, "sampling": self.sampling}
         return frame
