@@ -45,7 +45,8 @@ CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 IMAGE = re.compile(r"!\[([^\]]*)\]\((images/[\w.-]+)\)")  # a diagram: what it shows, in words, and its file
 CSS = """
 .cell table { margin: .6rem 0 1rem } .cell th, .cell td { text-align: left; white-space: normal; vertical-align: top }
-main { max-width: 60rem } .cell { margin: 1rem 0 } .out { margin: .4rem 0 .4rem .2rem; overflow-x: auto }
+main { max-width: 60rem } .cell { margin: 1rem 0; overflow-x: auto }
+.out { margin: .4rem 0 .4rem .2rem; overflow-x: auto }
 .cell pre, .out pre { white-space: pre-wrap; overflow-wrap: anywhere }
 .cell img, .out img { max-width: 100%; height: auto }
 .out table { border: 0; border-collapse: collapse; font-variant-numeric: tabular-nums }

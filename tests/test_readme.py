@@ -31,7 +31,7 @@ def test_the_example_with_transformer_lens_says_what_its_comment_says(smol, caps
     names = {}
     exec(compile(block, "README.md", "exec"), names)
     assert "6.120 =" in capsys.readouterr().out
-    head, size = re.search(r"# head (\S+) raises Mary over John by ([\d.]+) logits of 6.12", block).groups()
+    head, size = re.search(r"head (\S+) raises Mary over John by ([\d.]+) logits of 6.12", block).groups()
     frame = names["c"].difference().frame().set_index("component")["difference"]
     assert (frame.idxmax(), f"{frame.max():.2f}") == (head, size)
 

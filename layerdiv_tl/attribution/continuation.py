@@ -60,7 +60,8 @@ class Continuation(Contributions):
     def frame(self) -> pd.DataFrame:
         """One row per token and component.
 
-        `logit` and `rival_logit` are contributions in logits, `difference` the first minus the second;
+        `position` is the token's own in the whole text, from 0. `logit` and `rival_logit` are contributions in logits,
+        and `difference` is the first minus the second;
         `log_likelihood` is the component's part of log p of the token, in nats, which sum to it with the `normalizer`.
         """
         import pandas as pd

@@ -124,7 +124,7 @@ def redundancy(
     are held out in turn; the penalty is chosen inside the training rows, by leaving out each in turn. R² is 1 −
     error / variation about the mean of the training rows: 0 is as good as that mean, and below 0 is worse than it.
 
-    Rows that nearly repeat others, such as prompts of one template, are predicted from their copies: R² is then too high.
+    Rows that nearly repeat others, such as prompts of one template, are predicted from their copies: R² is too high.
     A large R² does not say that the others take over when the component is ablated: see `ld.effects(...).backups()`.
 
     Args:

@@ -28,7 +28,13 @@ class Translators:
 
     def __call__(self, stream: Float[Tensor, "token d"], done: int) -> Float[Tensor, "token d"] | None:
         """Translate streams after `done` layers. Raises InputError for a result of another shape, or not finite."""
-        found = self.translate(stream, done)
+        try:
+            found = self.translate(stream, done)
+        except Exception as error:  # of a user's function or a library's module
+            raise InputError(
+                f"{self.name} cannot translate a stream {tuple(stream.shape)} after {done} layers: "
+                f"{type(error).__name__}, {error}."
+            ) from error
         if found is None:
             return None
         if not isinstance(found, Tensor) or found.shape != stream.shape or not bool(found.isfinite().all()):

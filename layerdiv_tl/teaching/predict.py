@@ -41,7 +41,7 @@ class Prediction:
         """
         target = plain(measured)
         shown = _shown(target, digits) + (f" {unit}" if unit else "")
-        if self.unwritten:
+        if self.unwritten or self.value is None:
             return Shown(f"you wrote nothing; measured {shown}")
         try:
             mine = plain(self.value)

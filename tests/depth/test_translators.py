@@ -124,6 +124,8 @@ def test_a_function_translates_and_the_identity_is_the_logit_lens():
         (3, "function"),
         (lambda stream, done: stream[:, :3], "shape"),
         (lambda stream, done: stream * np.inf, "finite"),
+        (lambda stream: stream, "after 0 layers"),
+        (torch.nn.ModuleList([torch.nn.Linear(2, 2)]), "ModuleList"),
     ],
 )
 def test_what_is_no_lens_is_said(lens, about):

@@ -25,10 +25,10 @@ VIEWS.effects = {
     others.push(["final norm", found.norm]);
     const lines = [["direct effect", found.direct], ...others, ["total effect", found.total]];
     const most = Math.max(...lines.map(([, value]) => Math.abs(value)), 1e-9);
-    const between = found.total - found.direct;
+    const later = found.total - found.direct - found.norm;
     // In logits: one prediction has no interval that could make a share of it.
-    const compensated = between * found.direct < 0 ? `: later components compensate for ${number(Math.abs(between))}` : ": later components depend on it";
-    const repaired = Math.abs(between) < 0.02 * most ? "" : compensated;
+    const compensated = later * found.direct < 0 ? `: later components compensate for ${number(Math.abs(later))}` : ": later components depend on it";
+    const repaired = Math.abs(later) < 0.02 * most ? "" : compensated;
     host.replaceChildren(
       put(
         "p",

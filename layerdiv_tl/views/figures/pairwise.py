@@ -105,7 +105,7 @@ def _tree(linkage: np.ndarray) -> tuple[str, float]:
 def redundancy_scatter(redundancy: Redundancy) -> go.Figure:
     """Draw how well the others predict every component, held-out R², against its cosine with the nearest one.
 
-    Marks are the larger, the more a component varies over rows. High on the left: predicted by several others together,
+    Larger marks vary more over rows. High on the left: predicted by several others together,
     and similar to none. Low on the right: of one direction with another, but varying on its own. Dots below −0.5 are
     drawn there.
     """
@@ -119,7 +119,11 @@ def redundancy_scatter(redundancy: Redundancy) -> go.Figure:
     figure = go.Figure([*kit.by_module(frame, x, y, texts, marker={"size": size, "opacity": 0.75}), labels])
     figure.add_hline(y=0, line=kit.DOTTED)
     x_axis, y_axis = ends[0] | {"title_text": "cosine with the nearest component"}, ends[1] | {"title_text": _R2}
-    return layout.finish(figure, *_told(redundancy, frame), x=x_axis, y=y_axis, plot=440, hovermode="closest")
+    title, about = _told(redundancy, frame)
+    about += " Larger marks vary more over rows."
+    if below := int((frame["r2"] < _LOWEST).sum()):
+        about += f" {below} below {_LOWEST} are drawn there.".replace("-", "−")
+    return layout.finish(figure, title, about, x=x_axis, y=y_axis, plot=440, hovermode="closest")
 
 
 def redundancy_by_depth(redundancy: Redundancy) -> go.Figure:
