@@ -149,14 +149,13 @@ def continuation_passes(
         method = "sampled" if temperature else "greedy"
         sampling = {"method": method, "temperature": temperature, "seed": seed}
         sampling["asked"] = generate
+        _check_length(model, [len(row) + generate for row in rows])
         generator = torch.Generator().manual_seed(seed)
         answers = [generate_tokens(model, row, generate, temperature, generator) for row in rows]
     if empty := [n for n, answer in enumerate(answers) if not answer]:
         raise InputError(f"the model ends the text right after prompt {empty[0]}: give a continuation= of it.")
     texts = [(*row, *answer) for row, answer in zip(rows, answers, strict=True)]
-    longest = max(map(len, texts)) - 1
-    if model.context is not None and longest > model.context:
-        raise InputError(f"prompt and continuation make {longest} tokens, but {model.name} reads {model.context}.")
+    _check_length(model, list(map(len, texts)))
     starts = [len(row) for row in rows]
     ends = [range(start, len(text)) for start, text in zip(starts, texts, strict=True)]
     of = [n for n, own in enumerate(ends) for _ in own]
@@ -169,6 +168,13 @@ def continuation_passes(
     decode = model.tokenizer.decode if model.tokenizer else lambda ids: " ".join(token_texts(model, ids))
     fields["text"] = tuple(decode(answer) for answer in answers)
     return ContinuationPasses(model, question, texts, of, unit, batch_tokens), fields
+
+
+def _check_length(model: Model, lengths: list[int]) -> None:
+    """Raise InputError for texts that are longer than the model's context; their last token is not read."""
+    longest = max(lengths) - 1
+    if model.context is not None and longest > model.context:
+        raise InputError(f"prompt and continuation make {longest} tokens, but {model.name} reads {model.context}.")
 
 
 def _with_rivals(model: Model, text: Ids, ends: range) -> Int[np.ndarray, "token 2"]:
