@@ -85,6 +85,8 @@ def results(folder: Path) -> Iterator[tuple[str, Result]]:
         for loss in ("squared", "cross_entropy", "paper") if unit == "sublayer" else ("squared",):
             yield f"Decomposition, {unit}, {loss}", ld.decompose(c, task.labels, loss=loss)
     yield "LogitDifference", c.difference(0, 1)
+    yield "Continuation", ld.contributions(model, TEXT[:28], generate=12, unit="head")
+    yield "Redundancy", ld.redundancy(ld.contributions(model, task.prompts, task.option_ids), task.labels, model=model)
     yield "Comparison", ld.compare("zoo/d4", "zoo/d4-seed1", ld.task(CHAIN, limit=32), unit="head")
     yield "TextComparison", ld.compare(model, ld.load_model(dtype="bfloat16"), TEXT)
     yield "Profile", ld.profile(model, TEXT)
@@ -133,6 +135,7 @@ def _depth() -> Iterator[tuple[str, Result]]:
     yield "DepthScore", ld.depth.depth_score(model, ld.depth.questions(CHAIN, limit=12))
     yield "Agreement", ld.depth.agreement(model, task)
     yield "DropPlan", ld.depth.drop_plan(model, task, budget=3)
+    yield "DropPlan of heads", ld.depth.drop_plan(model, task, 4, "contribution", "head", random=4)
     yield "Effects", ld.effects(model, task, unit="head", groups={"heads of layer 5": ["L5.H0", "L5.H1"]})
 
 

@@ -115,7 +115,8 @@ def redundancy_scatter(redundancy: Redundancy) -> go.Figure:
     names = ["r2", "r2_permuted", "cosine", "spread", *["affinity"] * (redundancy.affinity is not None)]
     texts = kit.hover(frame, names, "nearest: " + frame["nearest"])
     ends = axes.linear_axis([*x, 1.0]), axes.linear_axis([*y, 0.0, 1.0])
-    labels = kit.extreme_names(frame["component"], x, y, ends, [frame["spread"].to_numpy()], most=10)
+    far = [frame["spread"].to_numpy()]
+    labels = kit.extreme_names(frame["component"], x, y, ends, far, most=6, apart=(0.45, 0.08))
     figure = go.Figure([*kit.by_module(frame, x, y, texts, marker={"size": size, "opacity": 0.75}), labels])
     figure.add_hline(y=0, line=kit.DOTTED)
     x_axis, y_axis = ends[0] | {"title_text": "cosine with the nearest component"}, ends[1] | {"title_text": _R2}
