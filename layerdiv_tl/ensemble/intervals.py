@@ -75,7 +75,7 @@ def estimate(
     kind: Kind = "mean",
     *,
     counts: np.ndarray | None = None,
-    clusters: Shaped[np.ndarray, " example"] | None = None,
+    clusters: np.ndarray | None = None,
     over: str = "rows",
     confidence_level: float = LEVEL,
 ) -> Estimate:
@@ -117,7 +117,7 @@ def estimate(
 
 def estimate_function(
     function: Callable[..., Any],
-    *values: Values,
+    *values: Float[np.ndarray, "example ..."],
     counts: np.ndarray | None = None,
     within: tuple[float, float] = (-np.inf, np.inf),
     over: str = "rows",
@@ -179,7 +179,7 @@ def estimates_frame(
     return frame
 
 
-def _sum_by_cluster(values: Values, clusters: Shaped[np.ndarray, " example"]) -> tuple[Values, Values]:
+def _sum_by_cluster(values: Values, clusters: Shaped[np.ndarray, " example"]) -> tuple[np.ndarray, np.ndarray]:
     """Return (sums over each cluster's examples that have a value, the number of such examples)."""
     names, number = np.unique(clusters, return_inverse=True)
     sums, counts = np.zeros((2, len(names), *values.shape[1:]))

@@ -226,9 +226,9 @@ def test_a_function_of_means_has_the_jackknifes_interval():
     """As leaving rows out by hand; of the mean itself it is the mean's interval."""
     x, y = skewed(2, 20, 3)
     left_out = np.stack([np.delete(y, i, 0).mean(0) / np.delete(x, i, 0).mean(0) for i in range(20)])
-    found = estimate_function(np.divide, y, x, within=(0, 1e9))
+    found = estimate_function(np.divide, y, x, within=(0.0, 1e9))
     np.testing.assert_allclose(found.value, y.mean(0) / x.mean(0), rtol=1e-12)
-    np.testing.assert_allclose(found[1:3], jackknife(found.value, left_out, within=(0, 1e9)), rtol=1e-9)
+    np.testing.assert_allclose(found[1:3], jackknife(found.value, left_out, within=(0.0, 1e9)), rtol=1e-9)
     np.testing.assert_allclose(estimate_function(lambda mean: mean, x)[:3], estimate(x)[:3], rtol=1e-9)
 
 
