@@ -218,7 +218,7 @@ def test_the_scores_of_a_plan_are_those_that_there_are():
     assert set(SCORES) == set(UNITS) == {*get_args(Direct), *get_args(Effect), "contribution"}
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_reference_is_offline_and_has_every_public_name(tmp_path, capsys):
     """Every public name, the equations and the architectures on pages that load nothing from elsewhere."""
     assert main(["docs", "--no-outputs", "--out", str(tmp_path)]) == 0

@@ -226,7 +226,7 @@ def test_what_was_left_is_removed_by_age_alone(cache):
     assert folders(cache) == sorted(["any", new.name, busy.name])
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize("blocks", ["Q8_0", "Q4_0"])
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
 def test_a_quantized_file_is_decomposed_as_the_numbers_that_it_holds(tmp_path, cache, blocks, unit):
