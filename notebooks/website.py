@@ -111,7 +111,7 @@ def with_navigation(path: Path, up: str) -> None:
     path.write_text(source.replace("<main>", f"<main><p class=small>{row}</p>", 1), encoding="utf-8")
 
 
-def text_page(path: Path, out: Path, extra: str = "") -> None:
+def write_page(path: Path, out: Path, extra: str = "") -> None:
     """Write a Markdown file of the repository as a page, its links leading to pages."""
     page = build.text_page(path.stem, path.parent)
     if extra:
@@ -137,14 +137,14 @@ def main() -> None:
     for name in set(re.findall(r"assets/([\w-]+\.png)", (ROOT / "README.md").read_text(encoding="utf-8"))):
         shutil.copyfile(ROOT / "assets" / name, out / "assets" / name)
     for name in TEXTS:
-        text_page(ROOT / f"{name}.md", out / f"{name}.html")
+        write_page(ROOT / f"{name}.md", out / f"{name}.html")
     for name in build.TEXTS:
         build.text_page(name).write(course / f"{name}.html")
     with ProcessPoolExecutor(options.jobs) as pool:
         for said in pool.map(partial(build.build, out=course, run=not options.no_outputs), build.NAMES):
             print(said, flush=True)
     script = f"<script>addEventListener('DOMContentLoaded', () => {{ const SECTIONS = {script_json(sections(out))};"
-    text_page(ROOT / "README.md", out / "index.html", f"{SEARCH}{script}{SCRIPT}}});</script>")
+    write_page(ROOT / "README.md", out / "index.html", f"{SEARCH}{script}{SCRIPT}}});</script>")
     for path in (*out.glob("*.html"), *course.glob("*.html")):
         if "-explorer-" not in path.name:
             with_navigation(path, "" if path.parent == out else "../")

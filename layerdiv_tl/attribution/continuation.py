@@ -61,8 +61,8 @@ class Continuation(Contributions):
         """One row per token and component.
 
         `position` is the token's own in the whole text, from 0. `logit` and `rival_logit` are contributions in logits,
-        and `difference` is the first minus the second;
-        `log_likelihood` is the component's part of log p of the token, in nats, which sum to it with the `normalizer`.
+        and `difference` is the first minus the second. `log_likelihood` is the component's part of log p of the token,
+        in nats: these parts and the `normalizer` sum to log p.
         """
         import pandas as pd
 
@@ -147,8 +147,7 @@ def continuation_passes(
         answers = [[int(i) for i in row[0, 0] if i >= 0] for row in ids]
     else:
         method = "sampled" if temperature else "greedy"
-        sampling = {"method": method, "temperature": temperature, "seed": seed}
-        sampling["asked"] = generate
+        sampling = {"method": method, "temperature": temperature, "seed": seed, "asked": generate}
         _check_length(model, [len(row) + generate for row in rows])
         generator = torch.Generator().manual_seed(seed)
         answers = [generate_tokens(model, row, generate, temperature, generator) for row in rows]

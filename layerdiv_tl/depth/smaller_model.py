@@ -149,7 +149,8 @@ def _plain(model: Model, weights: str, dropped: Sequence[Component]) -> Any:
         raise InputError(f"{model.name} cannot be made smaller: {fault}.")
     if identify(model).weights != weights:
         raise InputError(
-            f"{model.name} is not the plan's model: its weights or its config differ (by their fingerprint)."
+            f"{model.name} is not the plan's model (by the fingerprint of weights and config): give the one that "
+            "it was made for."
         )
     return model.hf_model
 

@@ -179,7 +179,8 @@ def numbers(x: Any, name: str, shape: str = "[example, member, option]") -> np.n
     if np.iscomplexobj(array):
         raise InputError(f"{name} holds complex numbers: logits are real.")
     if array.dtype.kind not in "iuf":
-        raise InputError(f"{name} is not an array of numbers (it holds {array.dtype}): give {shape}.")
+        what = f"is a {type(x).__name__}" if array.ndim == 0 else f"holds {array.dtype}"
+        raise InputError(f"{name} is not an array of numbers (it {what}): give {shape}.")
     return array.astype(np.float64)
 
 

@@ -77,7 +77,7 @@ _ESTIMATORS = {
 _READING = {
     "raw": "as in the paper; on real models mostly a shift common to all options",
     "centered": "the rest without that shift, which alone affects softmax: compare this",
-    "net = bias − diversity": "a component's additive part of the squared loss: below the zero baseline it lowers it",
+    "net = bias − diversity": "a component's part of the squared loss; one below the zero baseline lowers that loss",
     "size-fair": "|L|² × diversity: compare this between models with different numbers of components",
     "within noise": "the interval contains the null: more models, tasks or rows may decide",
 }

@@ -105,11 +105,10 @@ def _tree(linkage: np.ndarray) -> tuple[str, float]:
 def redundancy_scatter(redundancy: Redundancy) -> go.Figure:
     """Draw how well the others predict every component, held-out R², against its cosine with the nearest one.
 
-    Larger marks vary more over rows. High on the left: predicted by several others together,
-    and similar to none. Low on the right: of one direction with another, but varying on its own. Dots below −0.5 are
-    drawn there.
+    Larger marks vary more over rows. A component high on the left is predicted by several others together and similar
+    to none; one low on the right has the direction of another, but varies on its own. Marks below −0.5 are drawn there.
     """
-    frame = _predicted(redundancy)
+    frame = _varying(redundancy)
     size = 5 + 17 * np.sqrt(frame["spread"].to_numpy() / frame["spread"].max())
     x, y = frame["cosine"].to_numpy(), np.maximum(frame["r2"].to_numpy(), _LOWEST)
     names = ["r2", "r2_permuted", "cosine", "spread", *["affinity"] * (redundancy.affinity is not None)]
@@ -120,7 +119,7 @@ def redundancy_scatter(redundancy: Redundancy) -> go.Figure:
     figure = go.Figure([*kit.by_module(frame, x, y, texts, marker={"size": size, "opacity": 0.75}), labels])
     figure.add_hline(y=0, line=kit.DOTTED)
     x_axis, y_axis = ends[0] | {"title_text": "cosine with the nearest component"}, ends[1] | {"title_text": _R2}
-    title, about = _told(redundancy, frame)
+    title, about = _headings(redundancy, frame)
     about += " Larger marks vary more over rows."
     if below := int((frame["r2"] < _LOWEST).sum()):
         about += f" {below} below {_LOWEST} are drawn there.".replace("-", "−")
@@ -129,15 +128,15 @@ def redundancy_scatter(redundancy: Redundancy) -> go.Figure:
 
 def redundancy_by_depth(redundancy: Redundancy) -> go.Figure:
     """Draw held-out R² of every component along depth, and below it R² with the others' rows permuted."""
-    frame = _predicted(redundancy)
+    frame = _varying(redundancy)
     columns = {"r2": _R2, "r2_permuted": f"rows permuted {frame.attrs['permuted']}"}
-    return kit.component_bars(frame, columns, *_told(redundancy, frame))
+    return kit.component_bars(frame, columns, *_headings(redundancy, frame))
 
 
 _R2, _LOWEST = "held-out R² of the prediction from all others", -0.5
 
 
-def _predicted(redundancy: Redundancy) -> pd.DataFrame:
+def _varying(redundancy: Redundancy) -> pd.DataFrame:
     """Return the rows of the components that vary over rows."""
     frame = redundancy.frame()
     kept = frame[frame["r2"].notna()].reset_index(drop=True)
@@ -145,7 +144,7 @@ def _predicted(redundancy: Redundancy) -> pd.DataFrame:
     return kept
 
 
-def _told(redundancy: Redundancy, frame: pd.DataFrame) -> tuple[str, str]:
+def _headings(redundancy: Redundancy, frame: pd.DataFrame) -> tuple[str, str]:
     """Return a figure's title and subtitle."""
     most = kit.most(frame, "spread")
     title = f"The others predict {most['r2']:.0%} of the variance of {most['component']}, which varies most"
