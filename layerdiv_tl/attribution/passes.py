@@ -73,7 +73,7 @@ class OptionReader:
         activations: Activations,
         examples: Int[np.ndarray, " row"],
         expected: NextTokenDistribution | None = None,
-        uniform: Directions | None = None,
+        uniform: Float[Tensor, " d+1"] | None = None,
     ) -> BatchContributions:
         """Compute the contributions of some rows of a pass, on the CPU.
 
@@ -92,9 +92,13 @@ class OptionReader:
             # Divided after the product, so that equal outputs of two models cancel to the last bit.
             readings.append(along.at(own).inner(rows).div_(sigma[:, None, None]))
         u = readings[0] if len(readings) == 1 else torch.cat(readings, 2)
-        means = {} if expected is None else {"expectations": expected.directions}
-        means |= {} if uniform is None else {"vocabulary_means": uniform}
-        likelihood = {name: along.inner(rows)[:, :, 0] / rows.sigma[:, None] for name, along in means.items()}
+        likelihood: dict[str, Tensor] = {}
+        if expected is not None:
+            means = {"expectations": expected.directions.vectors}
+            means |= {} if uniform is None else {"vocabulary_means": uniform.expand_as(means["expectations"])}
+            # One product for both: it reads all weights.
+            both = Directions(torch.cat([*means.values()], 1)).inner(rows).div_(rows.sigma[:, None, None])
+            likelihood = dict(zip(means, both.unbind(2), strict=True))
 
         self.error.dtypes = (activations.dtype, activations.answer_dtype)
         if self.probes is None:
@@ -243,7 +247,7 @@ class ContributionPasses:
         if self.reader.probes is None:
             vocabulary = vocabulary_of(self.model)
             expected = NextTokenDistribution(vocabulary, activations.logits, activations.unembedded)
-            uniform = Directions(vocabulary.mean[None].cpu()) if self.contexts is None else None
+            uniform = vocabulary.mean.cpu() if self.contexts is None else None
         for start in range(0, len(numbers), step):
             some = slice(start, start + step)
             own = None if expected is None else expected.at(some)

@@ -26,6 +26,7 @@ from ..model.batches import inference_mode_for, upcast
 from ..model.capture import Activations
 from ..model.cuts import unit_of
 from ..model.load import Model
+from ..model.weights import parameters_of
 from .blocks import Rows, StreamWalk
 from .directions import Directions, fold, pull_back, token_directions
 
@@ -216,7 +217,7 @@ class VocabularyReadout:
 
 def vocabulary_of(model: Model) -> Vocabulary:
     """Get a model's vocabulary, which is cached for as long as its weights are the same."""
-    parameters = [parameter for root in model.architecture.roots for parameter in root.parameters()]
+    parameters = parameters_of(*model.architecture.roots)
     weights = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
     if model.cache.get("weights", weights) != weights:
         model.cache.clear()
@@ -254,7 +255,10 @@ class NextTokenDistribution:
         for own, before in zip(logits.split(STEP), unembedded.split(STEP), strict=True):
             log_partition = log_sum_exp(own)
             p = (own.double() - log_partition[:, None]).exp_()
-            mean_logit = (p * before).sum(1) * vocabulary.architecture.logit_multiplier
+            mean_logit = (
+                torch.cat([*map(_dot, p.split(16), before.split(16))]) * vocabulary.architecture.logit_multiplier
+            )
+            mean_logit = mean_logit * vocabulary.architecture.logit_multiplier
             steps.append((log_partition, mean_logit, vocabulary.average(p)[:, None]))
         self.log_partition, self.mean_logit, vectors = (torch.cat(x).cpu() for x in zip(*steps, strict=True))
         self.directions = Directions(vectors)
@@ -309,6 +313,11 @@ def squared_norms(root: Float[Tensor, "d d"], z: Float[Tensor, "n d"]) -> Float[
 def _by_rows(logits: Tensor, of_rows: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Tensor]:
     """Compute numbers of every row in float64, a few rows at a time, which stay in the processor's cache."""
     return [torch.cat(parts) for parts in zip(*(of_rows(rows.double()) for rows in logits.split(16)), strict=True)]
+
+
+def _dot(a: Float[Tensor, "n v"], b: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+    """The inner products of some rows, in the precision of a."""
+    return torch.bmm(a[:, None], b.to(a)[:, :, None])[:, 0, 0]
 
 
 def log_sum_exp(logits: Float[Tensor, "position v"]) -> Float[Tensor, " position"]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from .architecture import Architecture
+from .weights import modules_of
 
 # Modes and hooks are set on the user's own modules, where two threads at once would interfere.
 _ONE_AT_A_TIME = threading.RLock()
@@ -34,7 +35,7 @@ def inference_mode_for(architecture: Architecture) -> Iterator[None]:
     """
     require_local(architecture)
     with _ONE_AT_A_TIME:
-        training = {module for root in architecture.roots for module in root.modules() if module.training}
+        training = [module for module in modules_of(*architecture.roots) if module.training]
         try:
             if training:  # a bridge's `eval` walks thousands of modules
                 architecture.root.eval()

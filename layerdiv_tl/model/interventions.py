@@ -26,6 +26,7 @@ from ..errors import InputError
 from .architecture import Architecture, HookPoint, Sublayer
 from .capture import Positions, RawCapture, SublayerOutput, first_values
 from .reconstruction import stream_gaps
+from .weights import modules_of
 
 # Libraries whose hooks and functions belong to loading, quantizing or distributing a model.
 LIBRARIES = frozenset(
@@ -38,7 +39,7 @@ OWN = frozenset({*LIBRARIES, __name__.split(".")[0]})
 def hooked_places(architecture: Architecture) -> list[HookPoint]:
     """List the inputs and outputs of modules on which the user has hooks."""
     found: list[HookPoint] = []
-    for module in dict.fromkeys(module for root in architecture.roots for module in root.modules()):
+    for module in modules_of(*architecture.roots):
         if module._forward_pre_hooks and users_hooks(module, "in"):
             found.append(HookPoint(module, "in"))
         if module._forward_hooks and users_hooks(module, "out"):
@@ -112,7 +113,7 @@ def _targets(architecture: Architecture, hooked: Sequence[HookPoint]) -> dict[Ho
     blocks = {block.module for block in architecture.blocks}
     outputs = {sublayer.hook_point.module: sublayer for sublayer in architecture.sublayers}
     # A bridge's blocks are recognized by the hook points at their inputs.
-    modules = [module for root in architecture.roots for module in root.modules()]
+    modules = modules_of(*architecture.roots)
     whole = blocks | {m for m in modules if any(child in blocks and _is_idle(child) for child in m.children())}
     on_stream = whole | {child for block in whole for child in block.children() if _is_idle(child)} - set(outputs)
     targets: dict[HookPoint, Sublayer | None] = {}

@@ -26,7 +26,7 @@ from .pretrained import from_source, read_tokenizer, text_side
 from .reconstruction import SAME_ANSWERS, answer_gap, tolerance
 from .remote import NNsightEngine, is_remote
 from .transformer_lens import is_cache, is_transformer_lens, of_transformer_lens
-from .weights import Adapters, adapter_names, split_adapters, without_peft
+from .weights import Adapters, adapter_names, parameters_of, split_adapters, without_peft
 
 ZOO = "zoo/"
 # The execution order of sublayers, by their modules, as a bridge is adapted anew for every call.
@@ -274,7 +274,7 @@ def _provenance(
         "through": through,
         "revision": revision,
         "architecture": type(module).__name__,
-        "parameters": sum(p.numel() for p in module.parameters()),
+        "parameters": sum(p.numel() for p in parameters_of(module)),
         "dtype": str(architecture.dtype).removeprefix("torch."),
         "device": str(architecture.device),
         **{package: _version(package) for package in ("torch", "transformers", "transformer_lens")},
@@ -331,7 +331,7 @@ def _check_model(model: Any) -> None:
             f"{shown(model)} is not a model that can be decomposed: give a Hugging Face id, a local folder, "
             "a .gguf file, a Hugging Face causal LM, a TransformerBridge or a HookedTransformer."
         )
-    if not any(parameter.is_meta for parameter in model.parameters()):
+    if not any(parameter.is_meta for parameter in parameters_of(model)):
         return
     # Weights offloaded by accelerate are on the meta device, too, but its hooks load them when used.
     offloaded = [name for name, module in model.named_modules() if _offloads(getattr(module, "_hf_hook", None))]

@@ -34,8 +34,8 @@ _NO_EXPERTS = (
 
 def is_transformer_lens(x: Any) -> bool:
     """True for a TransformerBridge or a HookedTransformer (which version 4 no longer has)."""
-    names = {cls.__name__ for cls in type(x).__mro__}
-    return bool(names & {"TransformerBridge", "HookedTransformer"}) and hasattr(x, "hook_dict")
+    kinds = {cls.__name__ for cls in type(x).__mro__ if cls.__module__.startswith("transformer_lens.")}
+    return bool(kinds & {"TransformerBridge", "HookedTransformer"})
 
 
 def is_cache(x: Any) -> bool:
@@ -54,7 +54,7 @@ def of_transformer_lens(model: Any) -> Architecture:
     sublayers = [parts.sublayer(kind, layer) for layer in range(cfg.n_layers) for kind in KINDS]
     # A HookedTransformer has the module and the hook even where its positions are rotary or ALiBi.
     standard = adapter is not None or cfg.positional_embedding_type == "standard"
-    has_positions = standard and "hook_pos_embed" in model.hook_dict and getattr(model, "pos_embed", None) is not None
+    has_positions = standard and "hook_pos_embed" in parts.hooks and getattr(model, "pos_embed", None) is not None
     norm, cap = parts.norm(ln_final), getattr(cfg, "output_logits_soft_cap", -1.0)
     options = {} if adapter is None else {"use_cache": False}
     length_switch, dynamic = rope_lengths(getattr(original, "config", None))

