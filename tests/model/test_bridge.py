@@ -1,5 +1,6 @@
 """A TransformerBridge, through TransformerLens' hook names, gives what the Hugging Face modules give."""
 
+import copy
 from importlib.metadata import version
 
 import numpy as np
@@ -320,6 +321,15 @@ def test_labels_and_values_as_logit_attrs_has_them():
     whole, labels = ld.contributions(cache, options=[7, 30]).to_transformer_lens()
     assert labels == names
     np.testing.assert_allclose(whole[:, :, 0], cache.logit_attrs(parts, tokens=7, pos_slice=-1), atol=1e-5)
+
+
+def test_an_attribute_of_transformer_lens_is_found_on_the_bridge():
+    """Whoever asks a model for TransformerLens' methods is told where they are; the model can still be copied."""
+    model = ld.load_model(llama())
+    with pytest.raises(AttributeError, match=r"to_tokens.*model\.bridge"):
+        model.to_tokens("a text")
+    assert not hasattr(model, "cfg")
+    assert copy.copy(model).name == model.name
 
 
 def test_nothing_is_remembered_of_other_weights():
