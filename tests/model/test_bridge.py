@@ -323,6 +323,25 @@ def test_labels_and_values_as_logit_attrs_has_them():
     np.testing.assert_allclose(whole[:, :, 0], cache.logit_attrs(parts, tokens=7, pos_slice=-1), atol=1e-5)
 
 
+@pytest.mark.parametrize("unit", ["component", "head"])
+def test_direct_logit_attribution_of_transformer_lens_is_the_same(unit):
+    """After compatibility mode its tool gives these numbers; beside heads it has one remainder, all other rows."""
+    analysis = pytest.importorskip("transformer_lens.tools.analysis", reason="TransformerLens 3.9 has none")
+    bridge, ids = boot(llama()), torch.tensor([[5, 1, 4, 1]])
+    bridge.enable_compatibility_mode()
+    theirs = analysis.direct_logit_attribution(bridge, ids, torch.tensor([7]), torch.tensor([30]), unit=unit)
+    _, cache = bridge.run_with_cache(ids)
+    c = ld.contributions(cache, options=[7, 30], unit="head" if unit == "head" else "sublayer")
+    values, labels = c.to_transformer_lens()
+    own = dict(zip(labels, (values[:, 0, 0] - values[:, 0, 1]).tolist(), strict=True))
+    wanted = dict(zip(theirs.labels, theirs.attribution.flatten().tolist(), strict=True))
+    if unit == "head":
+        own = {label: own[label] for label in wanted if label in own} | {
+            "remainder": sum(value for label, value in own.items() if label not in wanted)
+        }
+    assert own == pytest.approx(wanted, abs=1e-5)
+
+
 def test_an_attribute_of_transformer_lens_is_found_on_the_bridge():
     """Whoever asks a model for TransformerLens' methods is told where they are; the model can still be copied."""
     model = ld.load_model(llama())
