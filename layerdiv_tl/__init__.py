@@ -1,6 +1,20 @@
 """Decompose a language model's logits along its residual stream; measure the bias and diversity of the components.
 
-The public names are loaded when they are first used, so that importing this package is instant.
+    model = ld.load_model()                                a name, a folder, a model in memory, a TransformerBridge
+    c = ld.contributions(model, prompts, options, unit)    what each component writes to the options' logits; also
+                                                           ld.contributions(cache, options=…) of TransformerLens
+    ld.logit_difference(model, prompts, right, wrong)      … to the difference of two answers
+    ld.contributions(model, prompt, generate=20)           … to every token of an answer
+    ld.profile(model, text)                                … to the whole vocabulary, at every token of a text
+    d = ld.decompose(c, labels)                            bias, diversity, and how often each is right alone
+    ld.effects(model, prompts, contrast=…)                 what is lost without a component; compensation, backups
+    ld.source_tokens, ld.promoted_tokens, ld.attention_patterns, ld.redundancy, ld.information, ld.compare
+    ld.depth.logit_lens, skip, residual_norms, drop_plan   does the model use its depth, and what could go?
+    ld.explore(model, text)                                all of it in linked views
+    ld.task, ld.run_study, ld.run_depth, ld.zoo            many rows, many models; small models to try things on
+
+`help(ld.contributions)` and the others have shapes, units and examples; `layerdiv docs` makes a site of them. Public
+names are loaded when they are first used, so that importing this package is instant.
 
 .. include:: reference.md
 """
