@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ..components import Component, component_columns
 from .html import quoted
 
 # Maximal number of token ticks, and of characters in the name of a row and of a column.
@@ -17,11 +18,12 @@ _TOKENS, _ROW, _COLUMN = 20, 22, 18
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def component_axis(frame: pd.DataFrame, title: str | None = None) -> dict[str, Any]:
-    """Make an axis of a frame's components in their order, with a tick at the start of each layer."""
+def component_axis(rows: pd.DataFrame | Sequence[Component], title: str | None = None) -> dict[str, Any]:
+    """Make an axis of components, or of a frame's, in their order, with a tick at the start of each layer."""
+    frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(component_columns(rows))
     starts: dict[str, int] = {}
-    rows = zip(*(frame[name] for name in ("component", "kind", "layer", "repeat")), strict=True)
-    for position, (label, kind, layer, repeat) in enumerate(rows):
+    columns = zip(*(frame[name] for name in ("component", "kind", "layer", "repeat")), strict=True)
+    for position, (label, kind, layer, repeat) in enumerate(columns):
         alone = "groups" if kind == "group" else label
         name = alone if pd.isna(layer) else f"L{layer}" + ("" if pd.isna(repeat) or not repeat else f"@{repeat}")
         starts.setdefault(name, position)
@@ -56,6 +58,12 @@ def token_axis(tokens: Sequence[str], title: str = "token") -> dict[str, Any]:
     return ticks(written, [quoted(tokens[i], 12) for i in written]) | {"tickangle": -90, "title_text": title}
 
 
+def count_axis(title: str, count: int) -> dict[str, Any]:
+    """Make an axis of heads or experts at 0, 1, 2, …, labeling at most twelve."""
+    axis = {"title_text": title, "tickformat": "d", "dtick": max(1, -(-count // 12)), "tick0": 0}
+    return axis | {"showgrid": False, "zeroline": False}
+
+
 def log_axis(values: Any, room: float = 0.06) -> dict[str, Any]:
     """Make a logarithmic axis for the positive `values`, with ticks at 1, 10, 100, or at 1, 2 and 5 times these.
 
@@ -84,10 +92,10 @@ def linear_axis(values: Any, room: float = 0.06) -> dict[str, Any]:
     return {"type": "linear", "range": [low - room, high + room], "tickmode": "auto"}
 
 
-def named_rows(names: Sequence[str]) -> dict[str, Any]:
+def named_rows(names: Iterable[str]) -> dict[str, Any]:
     """Make an axis with names at 0, 1, 2, … from the top, on at most two lines each."""
     lines = [textwrap.wrap(name, _ROW, max_lines=2, placeholder="…", break_on_hyphens=False) for name in names]
-    return ticks(range(len(names)), ["\n".join(line) for line in lines]) | {"range": [len(names) - 0.5, -0.5]}
+    return ticks(range(len(lines)), ["\n".join(line) for line in lines]) | {"range": [len(lines) - 0.5, -0.5]}
 
 
 def named_columns(names: Sequence[str], positions: Iterable[float]) -> dict[str, Any]:
@@ -98,7 +106,7 @@ def named_columns(names: Sequence[str], positions: Iterable[float]) -> dict[str,
     return ticks(positions, short) | {"tickangle": 0 if level else -90}
 
 
-def ticks(positions: Iterable[float], texts: Sequence[str]) -> dict[str, Any]:
+def ticks(positions: Iterable[float], texts: Iterable[str]) -> dict[str, Any]:
     """Make an axis with texts at some positions and no grid."""
     axis = {"tickmode": "array", "tickvals": list(positions), "ticktext": list(texts), "tickangle": 0}
     return axis | {"showgrid": False, "zeroline": False}

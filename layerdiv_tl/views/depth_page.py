@@ -1,6 +1,11 @@
-"""The depth analyses of some models as one offline page: findings, figures, claims, provenance."""
+"""The depth analyses of some models as one offline page, and what it shares with the page of a study."""
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+
+import pandas as pd
 
 from ..depth.agreement import Agreement
 from ..depth.pruning_results import DropPlan
@@ -8,27 +13,12 @@ from ..ensemble.intervals import LEAST
 from ..errors import InputError
 from ..studies.depth_study import DepthStudy
 from . import tables
-from .findings import depth_findings
+from .findings import Finding, depth_findings
 from .html import Block, Page, chart, frame_table, switch
-from .report import add_claims, begin_page, methods_section
 
-_DEPTH_METHODS = (
-    "Residual norms, skips, the logit lens and the depth score follow the code released with Do Language Models Use "
-    "Their Depth Efficiently? (arXiv 2505.13898), except that cuts are at quarters of a text and that means stand next "
-    "to the maxima, which are all that it draws. A skipped layer or sublayer adds nothing to the stream, and "
-    "everything after it is computed again. The first token of a text is never skipped: it is the attention sink. "
-    "Agreement and plans are about removal at every token. Nothing is retrained: a pruned model recovers with "
-    "training, and may then rank its layers differently.",
-    "Means are over tokens, intervals over texts, rows or questions, because tokens of one text are not independent; "
-    f"fewer than {LEAST} of these have no interval. The depth score of a group is Σ l·e_l / Σ e_l: e_l is the mean "
-    "over its questions of the largest change of the probabilities from the answer's first token on when layer l is "
-    "skipped at the tokens before it.",
-    "Direct measures and effects are compared by Spearman's rank correlation over components; its interval is over "
-    "rows, and next to it one over components, which is wider. Half of the rows choose a plan, the other half measures "
-    "it.",
-)
+MOST_FINDINGS = 5  # on the first screen
 # Depth analyses: their headings and the captions of their figures; further kinds of these.
-_DEPTH_CAPTIONS = {
+_CAPTIONS = {
     "residual_norms": ("Norm that each attention, MLP and layer adds, relative to the stream it is added to", ""),
     "skip": ("Change of the answer when one layer adds nothing at any token but the first", ""),
     "skip_future": (
@@ -49,38 +39,77 @@ _DEPTH_CAPTIONS = {
         "effect is that of its own output.",
     ),
 }
-_DEPTH_KINDS = {
-    **{"skip": ("bars",), "skip_future": ("bars",), "agreement": ("ranks", "correlations")},
-    **{"drop_plan": ("components",)},
+_KINDS = {
+    "skip": ["bars"],
+    "skip_future": ["bars"],
+    "agreement": ["ranks", "correlations"],
+    "drop_plan": ["components"],
 }
+_RHO = "Spearman's ρ with the ablation loss, and its 95 % interval over resampled components."
 
 
 def depth_page(depth: DepthStudy, title: str | None = None) -> Page:
     """Make an offline page of some models' depth analyses: findings, figures, claims, provenance."""
     several = len(depth.models) > 1
-    page = begin_page(
-        title or f"How {f'{len(depth.models)} models use' if several else f'{depth.models[0]} uses'} depth",
-        f"{'Models' if several else 'A model'} without one layer at a time: how much each layer adds to the stream, "
-        "how later layers and the answer change without it, and which layers could go.",
-        depth.failures,
-        list(depth_findings(depth)),
-        (curves_by_layer(depth), ""),
-        analysis_names(depth),
+    page = Page(
+        title or f"How {f'{len(depth.models)} models use' if several else f'{depth.models[0]} uses'} depth", True
     )
+    page.add("about_depth", several)
+    first_screen(page, depth.failures, depth_findings(depth), (curves_by_layer(depth), ""), analysis_names(depth))
     depth_sections(page, depth, overview=False)
     page.heading("What the papers claim")
     add_claims(page, depth.claims())
-    with methods_section(page, _DEPTH_METHODS):
+    page.heading("Methods and sources")
+    page.add("depth_methods", LEAST)
+    with page.folded("Where the numbers come from"):
         page.table(tables.analysis_table(depth), "Analyses; weights by SHA-256, shortened.")
     return page
 
 
+def first_screen(
+    page: Page,
+    failures: Iterable[str],
+    findings: Iterable[Finding],
+    main: tuple[Block | None, str],
+    names: Mapping[str, str],
+) -> None:
+    """Add failures, the main figure with its name, and a few findings, which link to figures by `names`; other findings
+    are folded away.
+    """
+    for failure in failures:
+        page.text(failure, "note")
+    page.heading("What came out")
+    items = [(f.text, *((f.figure, names[f.figure]) if f.figure in names else ("", ""))) for f in findings]
+    with page.within("opening"):
+        if main[0] is not None:
+            page.block(main[0], name=main[1])
+        with page.within("findings"):
+            page.add("list", items[:MOST_FINDINGS])
+            if more := items[MOST_FINDINGS:]:
+                with page.folded(f"{len(more)} more"):
+                    page.add("list", more)
+
+
+def add_claims(page: Page, claims: pd.DataFrame) -> None:
+    """Add the verdicts; claims that this study cannot test are listed in one folded line."""
+    untested = claims["verdict"] == "not tested"
+    if not untested.all():
+        page.table(tables.claims_table(claims[~untested]), "Estimates with 95 % intervals below.", marked="verdict")
+    if untested.any():
+        with page.folded(f"{count(int(untested.sum()), 'claim')} cannot be tested here"):
+            page.table(tables.claims_table(claims[untested])[["claim"]], "Each with what it would need.")
+
+
+def count(n: int, noun: str) -> str:
+    """Format a number with its noun: "1 model", "2 models"."""
+    return f"{n} {noun}{'s' * (n != 1)}"
+
+
 def curves_by_layer(depth: DepthStudy) -> Block | None:
     """Plot the curves over layers; None if no analysis has any."""
-    try:
+    with contextlib.suppress(InputError):
         return chart(depth.plot(), "Each point is a layer.")
-    except InputError:
-        return None
+    return None
 
 
 def analysis_names(depth: DepthStudy) -> dict[str, str]:
@@ -93,22 +122,19 @@ def depth_sections(page: Page, depth: DepthStudy, overview: bool) -> None:
     page.heading("Depth, model by model")
     if overview and (curves := curves_by_layer(depth)) is not None:
         page.block(curves)
-    for name in dict.fromkeys(a.name for a in depth.analyses):
-        heading, caption = _DEPTH_CAPTIONS.get(name, (name.replace("_", " "), ""))
-        page.subheading(heading)
+    for name, shown_name in analysis_names(depth).items():
+        heading, caption = _CAPTIONS.get(name, (shown_name, ""))
+        page.add("subheading", heading)
         shown: dict[str, Block] = {}
         for a in (a for a in depth.analyses if a.name == name):
-            title = f"{a.model}: {name.replace('_', ' ')}, {a.dataset}"
-            for kind in (None, *_DEPTH_KINDS.get(name, ())):
+            title = f"{a.model}: {shown_name}, {a.dataset}"
+            for kind in (None, *_KINDS.get(name, ())):
                 try:
                     shown[f"{title}: {kind}" if kind else title] = chart(a.result.plot(kind=kind), caption)
                 except InputError as error:
                     page.text(f"{title}: left out, because {error}", "small")
             if isinstance(a.result, Agreement):
-                table = tables.agreement_table(a.result)
-                shown[f"{title}: table"] = frame_table(
-                    table, "Spearman's ρ with the ablation loss, and its 95 % interval over resampled components."
-                )
+                shown[f"{title}: table"] = frame_table(tables.agreement_table(a.result), _RHO)
             if isinstance(a.result, DropPlan):
                 shown[f"{title}: table"] = frame_table(tables.plan_table(a.result), "On rows that did not choose.")
         if shown:

@@ -50,11 +50,11 @@ class Block:
 
     def _repr_html_(self) -> str:
         """Return the HTML with its styles and scripts for a notebook: 1.3 MB with circuitsvis, else a few kB."""
-        name = f"layerdiv-{uuid.uuid4().hex}"
         # A function scope, because a notebook's outputs share one page.
         bundle = (
             f"window.CircuitsVis ??= (() => {{ {circuitsvis()}; return CircuitsVis; }})();" if self.circuits else ""
         )
+        name = f"layerdiv-{uuid.uuid4().hex}"
         script = f'{bundle}\n(() => {{ {read("blocks.js")}\nready(document.getElementById("{name}")); }})();'
         return str(templates().in_notebook(name, self.html, read("blocks.css"), script))
 
@@ -66,8 +66,7 @@ def switch(blocks: Mapping[str, Block], label: str = "") -> Block:
     """
     if len(blocks) == 1:
         return next(iter(blocks.values()))
-    shown = templates().switch(blocks, label)
-    return Block(shown, any(block.circuits for block in blocks.values()))
+    return Block(templates().switch(blocks, label), any(block.circuits for block in blocks.values()))
 
 
 def circuits(element: str, props: Mapping[str, Any]) -> Block:
@@ -93,21 +92,13 @@ def marks(pairs: Sequence[tuple[str, float]]) -> Block:
 def inert(token: str) -> str:
     """Neutralize markup in a token for circuitsvis, which renders it as HTML in one place and as text in another.
 
-    An invisible word joiner after `<` and `&` prevents tags and entities.
+    Line breaks and the empty token become visible. An invisible word joiner after `<` and `&` prevents tags and
+    entities.
 
-    >>> inert("<b>&lt;").replace("\\u2060", "|")
-    '<|b>&|lt;'
+    >>> inert("<b>&lt;\\n").replace("\\u2060", "|"), inert("")
+    ('<|b>&|lt;⏎\\n', '∅')
     """
-    return visible(token).replace("<", "<\u2060").replace("&", "&\u2060")
-
-
-def visible(token: str) -> str:
-    """Make line breaks and the empty token visible.
-
-    >>> visible(" a\\n"), visible("")
-    (' a⏎\\n', '∅')
-    """
-    return token.replace("\n", "⏎\n") or "∅"
+    return (token.replace("\n", "⏎\n") or "∅").replace("<", "<\u2060").replace("&", "&\u2060")
 
 
 def quoted(token: str, most: int = 24) -> str:
@@ -157,9 +148,9 @@ def read(name: str) -> str:
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
-def captioned(block: Block, caption: str, kind: str = "") -> Block:
+def captioned(block: Block, caption: str) -> Block:
     """Make a figure of a page: a block with a caption below it."""
-    return Block(templates().captioned(block.html, caption, kind), block.circuits)
+    return Block(templates().captioned(block.html, caption), block.circuits)
 
 
 def chart(figure: go.Figure, caption: str) -> Block:
@@ -177,7 +168,7 @@ def frame_table(frame: pd.DataFrame, caption: str, marked: str | None = None) ->
 
     In the column `marked`, the first line (e.g. a verdict) is a mark, colored by page.css.
     """
-    texts = {str(column): [str(cell) for cell in frame[column]] for column in frame}
+    texts = {str(column): frame[column].map(str).tolist() for column in frame}
     prose = {column: max(map(len, cells), default=0) > _SENTENCE for column, cells in texts.items()}
     rows = [{column: cells[i].partition("\n")[::2] for column, cells in texts.items()} for i in range(len(frame))]
     return captioned(Block(templates().frame_table(prose, rows, marked)), caption)
@@ -203,28 +194,15 @@ class Page:
     def heading(self, text: str) -> None:
         """Begin a section."""
         self.sections.append(text)
-        self.blocks.append(_fill('</section><section id="section-{}"><h2>{}</h2>', len(self.sections), text))
-
-    def subheading(self, text: str) -> None:
-        """Begin a subsection."""
-        self.blocks.append(_fill("<h3>{}</h3>", text))
+        self.add("heading", len(self.sections), text)
 
     def text(self, text: str, kind: Literal["plain", "small", "note"] = "plain") -> None:
         """Add a paragraph, optionally in small print or as a prominent note."""
-        self.blocks.append(_fill('<p class="{}">{}</p>', kind, text))
+        self.add("text", text, kind)
 
-    def code(self, text: str) -> None:
-        """Add a command or a script verbatim."""
-        self.blocks.append(_fill("<pre tabindex=0>{}</pre>", text))
-
-    def list(self, items: Sequence[str], links: Sequence[tuple[str, str]] = ()) -> None:
-        """Add a list of sentences; `links` are the name and title of the block that shows each, or empty."""
-        ends = links or [("", "")] * len(items)
-        self.blocks.append(templates().list([(item, *end) for item, end in zip(items, ends, strict=True)]))
-
-    def terms(self, terms: Mapping[str, str]) -> None:
-        """Add terms with their definitions."""
-        self.blocks.append(templates().terms(terms))
+    def add(self, macro: str, *content: Any) -> None:
+        """Add what a macro of page.jinja makes of some content: "subheading", "list", "terms", "code", …"""
+        self.blocks.append(getattr(templates(), macro)(*content))
 
     def table(self, frame: pd.DataFrame, caption: str, marked: str | None = None) -> None:
         """Add a `frame_table`."""
@@ -238,19 +216,19 @@ class Page:
         """Add any other block, e.g. colored tokens; circuitsvis is included once. Links refer to its `name`."""
         self.circuits |= block.circuits
         shown = captioned(block, caption).html if caption else block.html
-        self.blocks.append(_fill('<div id="{}">{}</div>', name, Markup(shown)) if name else shown)
+        self.blocks.append(Markup('<div id="{}">{}</div>').format(name, Markup(shown)) if name else shown)
 
     @contextlib.contextmanager
     def within(self, kind: str) -> Iterator[None]:
         """Put everything added inside into one box; page.css defines the `kind`s."""
-        self.blocks.append(_fill('<div class="{}">', kind))
+        self.blocks.append(f'<div class="{kind}">')
         yield
         self.blocks.append("</div>")
 
     @contextlib.contextmanager
     def folded(self, line: str) -> Iterator[None]:
         """Fold everything added inside below a line that the reader can open."""
-        self.blocks.append(_fill("<details><summary>{}</summary>", line))
+        self.blocks.append(Markup("<details><summary>{}</summary>").format(line))
         yield
         self.blocks.append("</details>")
 
@@ -259,12 +237,12 @@ class Page:
         from plotly.offline import get_plotlyjs
 
         css = style.css_variables(scales=True) + read("page.css") + read("blocks.css")
-        themes = {"light": style.template(style.LIGHT), "dark": style.template(style.DARK)}
-        settings = {name: theme.to_plotly_json() for name, theme in themes.items()} | {"config": CONFIG}
+        settings = {"light": style.template(style.LIGHT).to_plotly_json(), "config": CONFIG}
+        settings["dark"] = style.template(style.DARK).to_plotly_json()
         script = f"const SETTINGS = {json.dumps(settings)};\n{read('page.js')}\n{read('blocks.js')}\nready(document);"
         has_charts = any("class=chart" in block for block in self.blocks)
         scripts = [get_plotlyjs()] * has_charts + [circuitsvis()] * self.circuits
-        body = templates().main(self.title, self.contents and self.sections, self.blocks, script)
+        body = templates().main(self.title, self.contents and self.sections, "\n".join(self.blocks), script)
         return page_html(self.title, css, scripts, body)
 
     def write(self, path: str | os.PathLike[str]) -> Path:
@@ -275,8 +253,3 @@ class Page:
 def page_html(title: str, css: str, scripts: Sequence[str], body: str, kind: str = "") -> str:
     """Return a whole page from its finished body."""
     return str(templates().page(title, css, scripts, body, kind)).lstrip()
-
-
-def _fill(html: str, *texts: Any) -> str:
-    """Put escaped texts into HTML."""
-    return Markup(html).format(*texts)

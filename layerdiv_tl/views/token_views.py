@@ -30,6 +30,7 @@ Metric = Literal["loss", "bias", "diversity", "net", "target_logit"]
 # Ends of the maps' color scales, for circuitsvis, which puts white between them.
 _LOW, _HIGH = style.LIGHT.diverging[0][1], style.LIGHT.diverging[-1][1]
 _ALONE = style.LIGHT.sequential[-1][1]
+_COLORS: dict[str, Any] = {"minValue": -1, "maxValue": 1, "negativeColor": _LOW, "positiveColor": _ALONE}
 # Maximal numbers of heads and tokens of attention patterns: circuitsvis draws a square for every pair.
 MOST_HEADS = 12
 MOST_TOKENS = 64
@@ -74,16 +75,13 @@ def colored_tokens(
     gauge = f"{shown.part} " if isinstance(shown, SquaredProfile) else ""
     strips: dict[str, Block] = {}
     for metric in wanted:
-        unit = {"loss": "nats", "target_logit": "logits"}.get(metric, profile.measured_in)
-        has_gauge = metric in ("bias", "diversity", "net")
-        name = f"{gauge if has_gauge else ''}{metric.replace('_', ' ')} ({unit})"
         values = np.asarray(getattr(shown, metric), dtype=np.float64)
-        if metric == "loss":
-            strips[name] = _strip(profile, values)
-        elif components is None:
-            strips[name] = _strip(profile, values.mean(0) if has_gauge else values.sum(0))
-        else:
+        unit = {"loss": "nats", "target_logit": "logits"}.get(metric, profile.measured_in)
+        name = f"{gauge * (metric in ('bias', 'diversity', 'net'))}{metric.replace('_', ' ')} ({unit})"
+        if metric != "loss" and components is not None:
             strips |= {f"{profile.components[row]} {name}": _strip(profile, values[row]) for row in rows}
+            continue
+        strips[name] = _strip(profile, {"loss": values, "target_logit": values.sum(0)}.get(metric, values.mean(0)))
     return switch(strips)
 
 
@@ -91,21 +89,18 @@ def _strip(profile: Profile, values: Float[np.ndarray, " position"]) -> Block:
     """Color a text by one number per position; the prediction at its end belongs to no token."""
     begins = np.append(True, profile.documents[1:] != profile.documents[:-1])
     own = np.where(begins, np.nan, np.roll(values, 1))
-    finite = np.abs(own[np.isfinite(own)])
-    most = float(np.quantile(finite, 0.98)) if finite.size else 0.0
-    signed = bool((own[np.isfinite(own)] < 0).any())
-    return circuits(
-        "ColoredTokens",
-        {
-            "tokens": [inert(token) for token in profile.tokens],
-            "values": [float(f"{value:.4g}") if np.isfinite(value) else None for value in own],
-            "minValue": -(most or 1.0),
-            "maxValue": most or 1.0,
-            "negativeColor": _LOW,
-            "positiveColor": _HIGH if signed else _ALONE,
-            "paddingBottom": 0,
-        },
-    )
+    finite = own[np.isfinite(own)]
+    most = (float(np.quantile(np.abs(finite), 0.98)) if finite.size else 0.0) or 1.0
+    props = {
+        "tokens": [inert(token) for token in profile.tokens],
+        "values": [float(f"{value:.4g}") if np.isfinite(value) else None for value in own],
+        **_COLORS,
+        "minValue": -most,
+        "maxValue": most,
+        "positiveColor": _HIGH if (finite < 0).any() else _ALONE,
+        "paddingBottom": 0,
+    }
+    return circuits("ColoredTokens", props)
 
 
 def attention_heads(patterns: AttentionPatterns) -> Block:
@@ -120,20 +115,14 @@ def attention_heads(patterns: AttentionPatterns) -> Block:
             f"{heads} heads over {tokens} tokens are too much to look at: choose at most {MOST_HEADS} heads, and a "
             f"text of at most {MOST_TOKENS} tokens."
         )
-    block = circuits(
-        "AttentionHeads",
-        {
-            "attention": np.round(patterns.patterns, 3).tolist(),
-            "attentionHeadNames": [component.label for component in patterns.components],
-            "tokens": [inert(token if len(token) <= 16 else f"{token[:15]}…") for token in patterns.tokens],
-            "minValue": -1,
-            "maxValue": 1,
-            "negativeColor": _LOW,
-            "positiveColor": _ALONE,
-            "maskUpperTri": True,
-        },
-    )
-    return Block(templates().narrow(block.html), circuits=True)
+    props = {
+        "attention": np.round(patterns.patterns, 3).tolist(),
+        "attentionHeadNames": [component.label for component in patterns.components],
+        "tokens": [inert(token if len(token) <= 16 else f"{token[:15]}…") for token in patterns.tokens],
+        **_COLORS,
+        "maskUpperTri": True,
+    }
+    return Block(templates().narrow(circuits("AttentionHeads", props).html), circuits=True)
 
 
 def promoted_tokens(
@@ -200,22 +189,13 @@ def hardest_tokens(profile: SquaredProfile, count: int = 6, k: int = 4) -> list[
     `next_token` is predicted. `raised` and `lowered` list (component, logits minus its mean over the vocabulary) of
     that sign, largest first.
     """
-    known = np.flatnonzero(np.isfinite(profile.losses))
-    rows = []
+    known, rows = np.flatnonzero(np.isfinite(profile.losses)), []
     for position in known[np.argsort(-profile.losses[known], kind="stable")[:count]]:
         logits = profile.centered_targets[position]
-        order = np.argsort(-logits, kind="stable")
-        pairs = [(profile.components[i].label, float(logits[i])) for i in order]
-        rows.append(
-            {
-                "position": int(position),
-                "token": profile.tokens[position],
-                "next_token": profile.tokens[position + 1],
-                "loss": float(profile.losses[position]),
-                "raised": [pair for pair in pairs[:k] if pair[1] > 0],
-                "lowered": [pair for pair in pairs[: -k - 1 : -1] if pair[1] < 0],
-            }
-        )
+        pairs = [(profile.components[i].label, float(logits[i])) for i in np.argsort(-logits, kind="stable")]
+        row = {"position": int(position), "token": profile.tokens[position], "next_token": profile.tokens[position + 1]}
+        row |= {"loss": float(profile.losses[position]), "raised": [pair for pair in pairs[:k] if pair[1] > 0]}
+        rows.append(row | {"lowered": [pair for pair in pairs[: -k - 1 : -1] if pair[1] < 0]})
     return rows
 
 

@@ -16,8 +16,16 @@ from transformers import PreTrainedTokenizerFast
 
 import layerdiv_tl as ld
 from layerdiv_tl.model.attention import attention_patterns
-from layerdiv_tl.views.explorer.data import CSS, SCRIPT, pack_attention, pack_promotions, pack_text
-from layerdiv_tl.views.explorer.effects import answers_at, pack_effects, strongest
+from layerdiv_tl.views.explorer.data import (
+    CSS,
+    SCRIPT,
+    answers_at,
+    pack_attention,
+    pack_effects,
+    pack_promotions,
+    pack_text,
+    strongest,
+)
 from layerdiv_tl.views.explorer.selection import first_selection
 from layerdiv_tl.views.explorer.tokens import drawn, drawn_tokens
 from tests.conftest import llama
@@ -553,7 +561,7 @@ def test_the_keyboard_reaches_everything(opened, truth):
     assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
     for wanted, says in (
         ("l2.h3", "selected: L2.H3"),
-        ("token 9", "position 5: after token␣9"),
+        ("token 9", "position 5: after “token␣9”"),
         ("h0", "selected: L0.H0"),
     ):
         search.fill(wanted)
@@ -696,7 +704,7 @@ def test_the_first_screen_says_who_wrote_the_answer(smol, browser, tmp_path):
         label = opened.page.locator(".now b").last.inner_text()
         side = dict(zip([x.label for x in heads.components], heads.difference().sides[0], strict=True))[label]
         said = opened.page.locator(".now").inner_text().replace("−", "-")
-        assert all(f"{x:+.3g} to ␣{word}" in said for x, word in zip(side, ("Mary", "the"), strict=True))
+        assert all(f"{x:+.3g} to “␣{word}”" in said for x, word in zip(side, ("Mary", "the"), strict=True))
         assert (opened.complaints, opened.requests) == ([], [])
 
 

@@ -5,8 +5,8 @@ import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl.attribution import source_tokens as attribution
-from layerdiv_tl.views.explorer import sources as room
-from layerdiv_tl.views.explorer.sources import HEADS, pack_sources, page_pairs, text_sources
+from layerdiv_tl.views.explorer import data as room
+from layerdiv_tl.views.explorer.data import HEADS, pack_sources, page_pairs, text_sources
 from tests.conftest import llama
 from tests.oracles.families import BY_STRUCTURE, FAMILIES
 from tests.views.test_explorer import asks, unpacked

@@ -159,14 +159,80 @@ def test_a_difference_is_drawn_with_its_two_sides(unit):
     assert len(directions.plot().data) == 1
 
 
-def test_maps_of_contributions_are_their_values():
-    c = made("Contributions")
-    raw = c.plot(example=1, centered=False).data[0]
-    np.testing.assert_array_equal(np.array(raw.z), c.values[1].T)
-    mean = c.values.mean(0)
-    np.testing.assert_allclose(np.array(c.plot().data[0].z), (mean - mean.mean(1, keepdims=True)).T)
+def centered(values):
+    return values - values.mean(-1, keepdims=True)
+
+
+def of_text(column):
+    """Values `[component, token]` of the third text, of `by_token`."""
+
+    def table(result):
+        frame = result.by_token()
+        frame = frame[frame["text"] == 2].pivot(index="component", columns="position", values=column)
+        return frame.loc[[c.label for c in result.components]]
+
+    return table
+
+
+def pairs(frame, row, column, values, labels):
+    return frame.pivot(index=row, columns=column, values=values).reindex(columns=labels)
+
+
+def score_of_option(sources):
+    """Parts `[head, source]` of the last option minus the mean of the others, of the second example."""
+    values = sources.values[1, :, : sources.positions[1] + 1]
+    return values[:, :, 2] - values[:, :, :2].mean(2)
+
+
+MAPS = [
+    ("Contributions", {"example": 1, "centered": False}, lambda c: c.values[1].T),
+    ("Contributions", {}, lambda c: centered(c.values.mean(0)).T),
+    *(
+        ("Profile", {"term": term, "part": part}, lambda p, t=term, part=part: getattr(half(p, part), t))
+        for term in ("bias", "diversity", "net")
+        for part in PARTS
+    ),
+    ("Profile", {"term": "target_logit"}, lambda p: p.target_logit),
+    ("Skip", {}, lambda s: pairs(s.by_pair(), "component", "downstream_layer", "effect", [c.label for c in s.layers])),
+    ("LayerMaps", {}, lambda m: pairs(m.frame(), "component", "target", "error", [c.label for c in m.targets])),
+    ("Erasure", {"text": 2}, of_text("effect")),
+    ("IntegratedGradients", {"text": 2}, of_text("attribution")),
+    ("SourceTokens", {"example": 1, "option": 2, "max_heads": 99}, score_of_option),
+    ("TextComparison", {"kind": "map"}, lambda x: x.loss_change),
+    ("TextComparison", {"kind": "map", "changed": "logit"}, lambda x: x.centered_change),
+    ("TextComparison", {"kind": "map", "changed": "own"}, lambda x: x.own_change),
+]
+
+
+def half(result, part):
+    return result if part == "raw" else getattr(result, part)
+
+
+@pytest.mark.parametrize(("name", "options", "expected"), MAPS, ids=[f"{name}-{options}" for name, options, _ in MAPS])
+def test_maps_are_the_numbers_of_their_result(name, options, expected):
+    """Every cell, in stream order; cells without a number are empty."""
+    drawn = np.array(made(name).plot(**options).data[0].z, dtype=float)
+    wanted = np.asarray(expected(made(name)), dtype=float)
+    drawn = drawn[:, : wanted.shape[1]]  # the last column of source tokens is the value bias
+    np.testing.assert_allclose(drawn[: len(wanted)], wanted, atol=1e-12)
+    assert np.isnan(drawn[len(wanted) :]).all()
+
+
+def test_maps_are_colored_by_their_sign_in_their_unit():
+    for term in ("bias", "net", "target_logit"):
+        assert (made("Profile").plot(term=term).data[0].zmin < 0) == (term != "bias")
+        nats = ld.profile(llama(), [[1, 2, 3, 4]], loss="cross_entropy").plot(term=term).data[0]
+        assert nats.colorbar.title.text == ("logits" if term == "target_logit" else "nats")
+    assert len(ld.profile(llama(intermediate_size=200), [[1, 2, 3]], "neuron").plot().data[0].z) == 400
     shard = made("Study").contributions("5 layers", "second")
     np.testing.assert_array_equal(np.array(shard.plot(example=3, centered=False).data[0].z), shard.values[3].T)
+    routing = made("RouterStatistics")
+    frame, shares, drawn = routing.frame(), routing.by_layer(), np.array(routing.plot().data[0].z, dtype=float)
+    np.testing.assert_allclose(drawn[np.isfinite(drawn)], frame["load"] / frame["even_load"])
+    np.testing.assert_allclose(routing.plot("entropy").data[0].y, shares["load_entropy"] / shares["highest_entropy"])
+    total = next(t for t in made("SourceTokens").plot("tokens", example=1, option=2).data if t.name == "sum")
+    parts = score_of_option(made("SourceTokens")).sum(0)
+    np.testing.assert_allclose(total.y[: len(parts)], parts)
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -325,20 +391,6 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
         d.plot("roles", effects=[d])
 
 
-@pytest.mark.parametrize("term", ["bias", "diversity", "net", "target_logit"])
-def test_a_profile_is_a_map_of_its_numbers(term):
-    p, drawn = made("Profile"), {}
-    for part in PARTS:
-        half = p if part == "raw" or term == "target_logit" else getattr(p, part)
-        drawn = p.plot(term=term, part=part).data[0]
-        np.testing.assert_array_equal(np.array(drawn.z, dtype=float), getattr(half, term))
-    assert (drawn.zmin < 0) == (term in ("net", "target_logit"))
-    nats = ld.profile(llama(), [[1, 2, 3, 4]], loss="cross_entropy").plot(term=term)
-    assert nats.data[0].colorbar.title.text == ("logits" if term == "target_logit" else "nats")
-    many = ld.profile(llama(intermediate_size=200), [[1, 2, 3]], "neuron").plot(term=term)
-    assert len(many.data[0].z) == 400
-
-
 def test_losses_and_attention_are_drawn_token_by_token():
     p = ld.profile(llama(), [5, 1, 4, 1, 5, 9, 2, 6])
     figure = p.plot("loss")
@@ -356,28 +408,6 @@ def test_losses_and_attention_are_drawn_token_by_token():
     assert few == {patterns.components[i].label for i in np.argsort(entropy)[:2]}
     sunk = dataclasses.replace(patterns, patterns=0.7 * patterns.patterns).plot()
     assert "at most 1" in sunk.layout.title.subtitle.text
-
-
-def test_maps_of_layers_and_tokens_are_the_frames():
-    """Cells are the means of pairs of layers, and the values of the text that was asked for; others are empty."""
-    skip, maps = made("Skip"), made("LayerMaps")
-    z, pairs = np.array(skip.plot().data[0].z, dtype=float), skip.by_pair()
-    for row in pairs.itertuples():
-        assert z[row.layer, int(row.downstream_layer[1:].split(".")[0])] == row.effect
-    assert np.isfinite(z).sum() == len(pairs) == 6
-    table = maps.frame().pivot(index="layer", columns="target", values="error")
-    np.testing.assert_array_equal(np.array(maps.plot().data[0].z, dtype=float), table.to_numpy())
-    for name, column in (("Erasure", "effect"), ("IntegratedGradients", "attribution")):
-        frame, heat = made(name).by_token(), made(name).plot(text=2).data[0]
-        table = frame[frame["text"] == 2].pivot(index="component", columns="position", values=column)
-        table = table.loc[[c.label for c in made(name).components]]
-        np.testing.assert_array_equal(np.array(heat.z, dtype=float), table.to_numpy())
-    routing = made("RouterStatistics")
-    frame = routing.frame()
-    drawn = np.array(routing.plot().data[0].z, dtype=float)
-    np.testing.assert_allclose(drawn[np.isfinite(drawn)], frame["load"] / frame["even_load"])
-    shares = routing.by_layer()
-    np.testing.assert_allclose(routing.plot("entropy").data[0].y, shares["load_entropy"] / shares["highest_entropy"])
 
 
 def test_the_change_point_is_where_the_line_stands(monkeypatch):
@@ -675,51 +705,12 @@ def test_one_model_on_one_task_has_figures():
             alone.plot(kind).to_json()
 
 
-def test_sources_are_the_parts_of_the_score():
-    """Cells are each head's part of the option minus the mean of the others, tokens the sums over heads."""
-    sources = made("SourceTokens")
-    values = sources.values[1, :, : sources.positions[1] + 1]
-    parts = values[:, :, 2] - values[:, :, :2].mean(2)
-    drawn = np.array(sources.plot(example=1, option=2, max_heads=99).data[0].z, dtype=float)
-    np.testing.assert_allclose(drawn[:, : parts.shape[1]], parts)
-    total = next(t for t in sources.plot("tokens", example=1, option=2).data if t.name == "sum")
-    np.testing.assert_allclose(total.y[: parts.shape[1]], parts.sum(0))
-
-
 @pytest.mark.parametrize("name", ["Comparison", "TextComparison"])
 def test_two_models_are_compared_by_module_and_depth(name):
     x, figure = made(name), made(name).plot("depth")
     for number, table in enumerate((x.by_module(), x.by_depth(4))):
         for trace, side in zip(on(figure, number), "ab", strict=True):
             np.testing.assert_allclose(trace.y, table[side])
-    if name == "TextComparison":
-        for changed, array in (("loss", "loss_change"), ("logit", "centered_change"), ("own", "own_change")):
-            drawn = np.array(x.plot(changed=changed).data[0].z, dtype=float)
-            np.testing.assert_allclose(drawn, getattr(x, array))
-
-
-def test_titles_state_numbers_of_the_part_that_is_shown():
-    """Whatever button is pressed: the loss along depth, the loss of bars, and the share of a module."""
-    rng = np.random.default_rng(0)
-    model = ld.load_model("zoo/d2")
-    c = ld.contributions(model, rng.integers(1, 90, (12, 6)).tolist(), [5, 7, 9])
-    d = ld.decompose(c, rng.integers(0, 3, 12))
-    frame, modules = d.by_depth(), d.by_module().set_index("module")["diversity_share_centered"]
-
-    def said(figure: go.Figure, button: str = "") -> str:
-        shown = figure.layout.title.text
-        for choice in figure.layout.updatemenus[0].buttons if button else ():
-            shown = choice.args[1].get("title.text", shown) if choice.label == button else shown
-        return shown.replace("<br>", " ")
-
-    depth, bars = d.plot(kind="depth"), d.plot(part="centered")
-    for part, suffix in (("raw", ""), ("centered", "_centered"), ("shift", "_shift")):
-        first, last = (f"{x:.3g}" for x in frame[f"loss{suffix}"].iloc[[0, -1]])
-        assert f"{first} to {last}" in said(depth, part)
-        own = d if part == "raw" else getattr(d, part)
-        assert f"Loss {own.loss:.3g} = bias {own.bias:.3g}" in said(bars, part)
-    assert said(depth) == said(depth, "centered")
-    assert f"{modules.max():.0%} of the centered diversity" in said(d.plot(kind="modules"))
 
 
 def test_redundancy_is_drawn_as_in_its_frame():

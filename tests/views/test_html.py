@@ -42,14 +42,22 @@ def test_hostile_text_stays_text(contributions, decomposition):
     page.heading(HOSTILE)
     page.text(HOSTILE)
     page.text(HOSTILE, "small")
-    page.terms({HOSTILE: HOSTILE})
-    page.list([HOSTILE])
-    page.code(HOSTILE)
+    page.add("terms", {HOSTILE: HOSTILE})
+    page.add("list", [(HOSTILE, HOSTILE, HOSTILE)])
+    page.add("code", HOSTILE)
     frame = decomposition.by_module()[["module"]].assign(module=HOSTILE)
     page.table(frame.rename(columns={"module": HOSTILE}), HOSTILE)
     page.figure(evil.plot(), HOSTILE)
     assert "<img" not in page.html()
     assert page.html().count("</script>") == page.html().count("<script")
+
+
+def test_boxes_of_a_page_end_where_they_should():
+    """What is folded or boxed ends with an element, not with the text of one."""
+    page = Page("a page")
+    with page.within("findings"), page.folded("more"):
+        page.text("1 < 2")
+    assert '<details><summary>more</summary>\n<p class="plain">1 &lt; 2</p>\n</details>\n</div>' in page.html()
 
 
 def test_pages_ask_the_network_for_nothing(contributions, tmp_path):

@@ -2,9 +2,8 @@
 
 function attentionMissing(host, x) {
   const { text } = x;
-  if (text.no_attention) nothing(host, text.no_attention);
-  else if (!text.attention) nothing(host, "Reading the attention …");
-  else return false;
+  if (text.attention && !text.no_attention) return false;
+  nothing(host, text.no_attention || "Reading the attention …");
   return true;
 }
 
@@ -22,11 +21,10 @@ VIEWS.attention = {
     const weights = Array.from({ length: position + 1 }, (_, key) => text.weight(head, position, key));
     const most = Math.max(...weights, 1e-9);
     if (host.shown !== text || !host.strip?.isConnected) {
-      host.shown = text;
-      host.spans = text.tokens.map((token) => put("span", { className: "token" }, token));
-      const lines = host.spans.flatMap((s) => (s.textContent.includes("⏎") ? [s, put("br")] : [s]));
-      [host.chips, host.strip] = [put("p", { className: "chips" }), put("div", { className: "strip" }, ...lines)];
-      host.replaceChildren(host.chips, host.strip);
+      const { spans, lines } = tokenSpans(text);
+      const [chips, strip] = [put("p", { className: "chips" }), put("div", { className: "strip" }, ...lines)];
+      Object.assign(host, { shown: text, spans, chips, strip });
+      host.replaceChildren(chips, strip);
     }
     host.spans.forEach((span, key) => {
       const weight = weights[key]; // none after the position
@@ -41,16 +39,14 @@ VIEWS.attention = {
       }
       Object.assign(span.dataset, { key, value: weight });
       span.style.background = weight ? shade("seq", UNDER * (weight / most)) : "";
-      span.title = `${quoted(text.tokens[key])} at ${key}: ${percent(weight)}`;
+      span.title = `${said(text.tokens[key])} at ${key}: ${percent(weight)}`;
     });
     [host.drawn, host.most] = [weights, most];
     host.querySelector(".stands")?.classList.remove("stands");
     host.spans[position].classList.add("stands");
     const order = weights.map((w, k) => [w, k]).sort((a, b) => b[0] - a[0]);
-    const chips = order
-      .slice(0, 5)
-      .filter(([w]) => w > 0)
-      .map(([w, k]) => put("span", { className: "chip" }, put("b", {}, quoted(text.tokens[k])), ` ${percent(w)}`));
+    const first = order.slice(0, 5).filter(([w]) => w > 0);
+    const chips = first.map(([w, k]) => chip(put("b", {}, quoted(text.tokens[k])), ` ${percent(w)}`));
     host.chips.replaceChildren("attends most to ", ...chips);
   },
 };
@@ -72,7 +68,7 @@ function ramp(host, scale) {
 
 VIEWS.glance = {
   heads: true,
-  title: (x) => `Attention of all heads, from and to ${quoted(x.text.tokens[x.position])}`,
+  title: (x) => `Attention of all heads, from and to ${said(x.text.tokens[x.position])}`,
   caption:
     "A row for every head, the first layer at the bottom, a column for every token. Up to the framed column: weights " +
     "from the selected token on earlier ones; right of it: weights from later tokens on it. Click a row to select its head.",
@@ -84,46 +80,34 @@ VIEWS.glance = {
     const tall = Math.max(count, Math.min(430, count * 14));
     const { svg, width } = drawing(host, tall + names + 20, "attention of all heads");
     const [left, top] = [38, 16];
-    const wide = (width - left - 4) / text.length;
-    const image = new ImageData(text.length, count);
-    const colors = x.ramp;
-    const pixels = new Uint32Array(image.data.buffer);
-    const weights = (text.length * (text.length + 1)) / 2;
-    for (let head = 0; head < count; head++) {
-      const row = (count - 1 - head) * text.length;
-      for (let t = 0; t < text.length; t++) {
-        const [query, key] = t <= position ? [position, t] : [t, position];
-        pixels[row + t] = colors[text.attention[head * weights + (query * (query + 1)) / 2 + key]];
-      }
-    }
-    const canvas = document.createElement("canvas");
-    [canvas.width, canvas.height] = [text.length, count];
-    canvas.getContext("2d").putImageData(image, 0, 0);
-    canvas.style = `position: absolute; left: ${left}px; top: ${top}px; width: ${wide * text.length}px; height: ${tall}px`;
-    const high = tall / count;
+    const [wide, high] = [(width - left - 4) / text.length, tall / count];
+    const end = left + wide * text.length;
+    const canvas = this.image(x);
+    canvas.style = `position: absolute; left: ${left}px; top: ${top}px; width: ${end - left}px; height: ${tall}px`;
     const y = (head) => top + (count - 1 - head) * high;
-    const box = (x0, y0, w, h, kind) => mark("rect", { x: x0, y: y0, width: w, height: h, class: kind });
-    svg.append(box(left + position * wide - 1, top - 1, wide + 2, tall + 2, "frame"));
+    svg.append(rect(left + position * wide - 1, top - 1, wide + 2, tall + 2, "frame"));
     const own = text.heads.indexOf(x.component);
     // Marks at both ends: a frame would hide its neighbors.
-    for (const end of own >= 0 ? [left - 7, left + wide * text.length + 1] : [])
-      svg.append(box(end, y(own) - Math.max(0, 3 - high) / 2, 6, Math.max(high, 3), "own"));
+    for (const at of own >= 0 ? [left - 7, end + 1] : [])
+      svg.append(rect(at, y(own) - Math.max(0, 3 - high) / 2, 6, Math.max(high, 3), "own"));
     const every = Math.ceil(text.rows.length / (tall / 14));
     let head = 0;
     text.inRow.forEach((heads, r) => {
-      const middle = y(head + heads.length / 2 - 1);
+      if (r % every === 0) svg.append(label(text.rows[r], left - 8, y(head + heads.length / 2 - 1) + 4, "end"));
       head += heads.length;
-      if (r % every === 0) svg.append(label(text.rows[r], left - 8, middle + 4, { class: "tick", "text-anchor": "end" }));
     });
-    svg.append(label("from the selected token", left, 10, { class: "tick" }));
-    if (position + 1 < text.length)
-      svg.append(label("from later tokens", left + wide * text.length, 10, { class: "tick", "text-anchor": "end" }));
-    if (names > 4)
+    svg.append(label("from the selected token", left, 10));
+    if (position + 1 < text.length && width > 300) svg.append(label("from later tokens", end, 10, "end"));
+    if (names > 4) {
+      const apart = Math.ceil(12 / wide);
       text.tokens.forEach((token, t) => {
+        if (t % apart && t !== position) return;
         const [cx, cy] = [left + (t + 0.5) * wide + 4, top + tall + 6];
-        const turned = { class: t === position ? "tick on" : "tick", "text-anchor": "end", transform: `rotate(-60 ${cx} ${cy})` };
-        svg.append(label([...quoted(token)].slice(0, 10).join(""), cx, cy + 4, turned));
+        const name = label([...quoted(token)].slice(0, 10).join(""), cx, cy + 4, "end", t === position ? "tick on" : "tick");
+        name.setAttribute("transform", `rotate(-60 ${cx} ${cy})`);
+        svg.append(name);
       });
+    }
     host.replaceChildren(put("div", { className: "canvas" }, canvas, svg));
     host.at = (event) => {
       const frame = canvas.getBoundingClientRect();
@@ -137,8 +121,25 @@ VIEWS.glance = {
       const [query, key] = at.t <= position ? [position, at.t] : [at.t, position];
       const name = text.labels[text.heads[at.head]];
       svg.setAttribute("aria-description", name);
-      host.title = `${name} at ${quoted(text.tokens[query])} attends to ${quoted(text.tokens[key])}: ${percent(text.weight(at.head, query, key))}`;
+      host.title = `${name} at ${said(text.tokens[query])} attends to ${said(text.tokens[key])}: ${percent(text.weight(at.head, query, key))}`;
     };
+  },
+  // A pixel for each head and token.
+  image({ text, position, ramp }) {
+    const count = text.heads.length;
+    const image = new ImageData(text.length, count);
+    const pixels = new Uint32Array(image.data.buffer);
+    const weights = (text.length * (text.length + 1)) / 2;
+    for (let head = 0; head < count; head++) {
+      const row = (count - 1 - head) * text.length;
+      for (let t = 0; t < text.length; t++) {
+        const [query, key] = t <= position ? [position, t] : [t, position];
+        pixels[row + t] = ramp[text.attention[head * weights + (query * (query + 1)) / 2 + key]];
+      }
+    }
+    const canvas = put("canvas", { width: text.length, height: count });
+    canvas.getContext("2d").putImageData(image, 0, 0);
+    return canvas;
   },
   keys: (key, x) => x.moveHead(key),
   pick(target, x, event) {

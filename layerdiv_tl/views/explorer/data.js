@@ -5,10 +5,7 @@ const KINDS = { float32: Float32Array, int32: Int32Array, uint8: Uint8Array };
 // Bytes as a notebook sends them, or those of an element of the page, which are decoded when they are wanted.
 function bytesOf(blob) {
   if (typeof blob !== "string") return blob;
-  const text = atob(document.getElementById(blob).textContent);
-  const bytes = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-  return bytes;
+  return Uint8Array.from(atob(document.getElementById(blob).textContent), (letter) => letter.charCodeAt(0));
 }
 
 // -> {header, arrays}: a JSON header and typed arrays out of deflated bytes.
@@ -18,10 +15,8 @@ async function unpack(blob) {
   const length = new DataView(buffer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   const arrays = {};
-  for (const { name, type, shape, start } of header.arrays) {
-    const size = shape.reduce((a, b) => a * b, 1);
-    arrays[name] = new KINDS[type](buffer, 4 + length + start, size);
-  }
+  for (const { name, type, shape, start } of header.arrays)
+    arrays[name] = new KINDS[type](buffer, 4 + length + start, shape.reduce((a, b) => a * b, 1));
   return { header, arrays };
 }
 
@@ -35,8 +30,9 @@ class TextNumbers {
     this.length = this.tokens.length;
     this.labels = this.components.map((c) => c.label);
     this.index = new Map(this.labels.map((label, i) => [label, i]));
-    this.sublayers = this.components.flatMap((c, i) => (c.head ? [] : [i]));
-    this.heads = this.components.flatMap((c, i) => (c.head ? [i] : []));
+    const which = (head) => this.components.flatMap((c, i) => (c.head === head ? [i] : []));
+    this.sublayers = which(false);
+    this.heads = which(true);
     // Layers that have heads, in stream order (a reused layer once for every use), and the heads of each.
     this.rows = [...new Set(this.heads.map((i) => this.components[i].row))];
     this.inRow = this.rows.map((row) => this.heads.filter((i) => this.components[i].row === row));
@@ -65,11 +61,10 @@ class TextNumbers {
     return word >= 0 && this.values.candidate.includes(word);
   }
 
-  // One of these: of an id; or for null, and where the id was not measured here, the right or likeliest one.
+  // The answer with an id; for null, or an id that was not measured here, the right or likeliest one.
   answer(id, position) {
     const answers = this.answers(position);
-    const found = answers.find((answer) => answer.id === id);
-    return found ?? answers[0];
+    return answers.find((answer) => answer.id === id) ?? answers[0];
   }
 
   // What follows a token, as far as it is known.
@@ -84,32 +79,23 @@ class TextNumbers {
     return this.attention[head * rows + (query * (query + 1)) / 2 + key] / 255;
   }
 
-  // Take in what components promote at some positions.
-  look({ header, arrays }) {
-    header.positions.forEach((position, row) => this.looked.set(position, { row, header, arrays }));
+  // Take in what was looked up: what components promote, what ablating them does, or heads' source tokens.
+  take(kind, { header, arrays }) {
+    if (kind === "promoted") header.positions.forEach((position, row) => this.looked.set(position, { row, header, arrays }));
+    if (kind === "effects") {
+      const { position, answers, rows, why } = header;
+      for (const name of why ? header.asked : []) this.effects.set(`${[position, ...answers, name]}`, { why });
+      for (const row of rows) this.effects.set(`${[position, ...answers, row.label]}`, row);
+      if (!this.effectsAt && rows.length) this.effectsAt = header;
+    }
+    if (kind === "sources") {
+      this.untraced = header.why; // one reason for all heads
+      arrays.gap?.forEach((_, row) => this.traced.set(`${arrays.place.subarray(2 * row, 2 * row + 2)}`, { row, arrays }));
+    }
   }
 
-  // Take in what ablating some components does at a position.
-  learn({ header }) {
-    const { position, answers, rows, why } = header;
-    for (const name of why ? header.asked : []) this.effects.set(`${[position, ...answers, name]}`, { why });
-    for (const row of rows) this.effects.set(`${[position, ...answers, row.label]}`, row);
-    if (!this.effectsAt && rows.length) this.effectsAt = header;
-  }
-
-  // What ablating a component does to the difference of two tokens' logits; undefined where nobody tried.
-  effect(position, a, b, name) {
-    return this.effects.get(`${[position, a, b, name]}`);
-  }
-
-  // Take in the source tokens of some heads; a reason, where they cannot be told, is one for all heads.
-  trace({ header, arrays }) {
-    if (header.why) this.untraced = header.why;
-    else for (let row = 0; row < arrays.gap.length; row++) this.traced.set(`${arrays.place.subarray(2 * row, 2 * row + 2)}`, { row, arrays });
-  }
-
-  // What a head wrote to a candidate, or to it less another, by source token, in the order of size: {sources: [position,
-  // logits], rest, bias, gap}; {why} where it cannot be told, undefined where nobody looked.
+  // What a head contributes to a candidate, or to it minus another, by source token, in the order of size: {sources:
+  // [position, logits], rest, bias, gap}; {why} where it cannot be told, undefined where nobody looked.
   sourcesOf(component, position, slot, minus) {
     if (this.untraced) return { why: this.untraced };
     const entry = this.traced.get(`${[position, component]}`);
@@ -121,8 +107,8 @@ class TextNumbers {
       const at = (row * (listed + 2) + part) * wide;
       return arrays.logit[at + slot] - (minus === undefined ? 0 : arrays.logit[at + minus]);
     };
-    const tokens = arrays.source.subarray(row * listed, (row + 1) * listed);
-    const sources = [...tokens].map((key, part) => [key, value(part)]).filter(([key]) => key >= 0);
+    const tokens = [...arrays.source.subarray(row * listed, (row + 1) * listed)];
+    const sources = tokens.map((key, part) => [key, value(part)]).filter(([key]) => key >= 0);
     sources.sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
     return { sources, rest: value(listed), bias: value(listed + 1), gap: arrays.gap[row] };
   }
@@ -137,8 +123,7 @@ class TextNumbers {
     if (own < 0) return false;
     const wide = arrays.word.length / arrays.component.length;
     const start = (row * count + own) * wide;
-    const pairs = [];
-    for (let i = start; i < start + wide; i++) pairs.push([header.words[arrays.word[i]], arrays.logit[i]]);
+    const pairs = Array.from({ length: wide }, (_, i) => [header.words[arrays.word[start + i]], arrays.logit[start + i]]);
     return { promotes: pairs.slice(0, wide / 2), suppresses: pairs.slice(wide / 2) };
   }
 }

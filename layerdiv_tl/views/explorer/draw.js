@@ -17,7 +17,8 @@ function mark(tag, attributes = {}, ...children) {
   return made;
 }
 
-const label = (text, x, y, attributes = {}) => mark("text", { x, y, ...attributes }, text);
+const label = (text, x, y, anchor = "start", kind = "tick") => mark("text", { x, y, class: kind, "text-anchor": anchor }, text);
+const rect = (x, y, width, height, kind, more = {}) => mark("rect", { x, y, width, height, class: kind, ...more });
 const hover = (text) => mark("title", {}, text);
 
 // Three significant digits.
@@ -32,11 +33,12 @@ const raised = (power) => [...power].map((d) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[d]
 const signed = (x) => (x > 0 ? "+" : "") + number(x);
 const percent = (x) => (Number.isFinite(x) ? `${number(100 * x)} %` : "–");
 
-// A token within a line: its spaces to be seen, cut to a length.
+// A token by itself, its spaces to be seen, cut to a length; and the same within a sentence.
 function quoted(token) {
   const shown = (token ?? "?").replace(/ /g, "␣");
   return shown.length > 24 ? `${[...shown].slice(0, 23).join("")}…` : shown;
 }
+const said = (token) => `“${quoted(token)}”`;
 
 // The color at t of a scale of five stops that the style sheet holds, so that it follows light and dark.
 function shade(scale, t) {
@@ -53,14 +55,6 @@ function quantile(values, q) {
   return sorted.length ? sorted[Math.round(q * (sorted.length - 1))] : NaN;
 }
 
-// value -> color, 0 at the zero baseline; ends at the 98th percentile of size.
-function signedColors(values) {
-  const high = quantile(values.map(Math.abs), 0.98) || 1;
-  const color = (x) =>
-    Number.isFinite(x) ? shade("div", 0.5 + Math.max(-1, Math.min(1, x / high)) / 2) : "transparent";
-  return { color, high };
-}
-
 // A scale from values to pixels, with round ticks.
 function axis(low, high, from, to, log = false) {
   if (log) {
@@ -71,22 +65,19 @@ function axis(low, high, from, to, log = false) {
   const ticks = [];
   if (log) {
     const step = Math.ceil((high - low) / 5);
-    const name = (p) => (p === 0 ? "1" : p === 1 ? "10" : `10${raised(String(p))}`);
+    const name = (p) => (p === 0 || p === 1 ? String(10 ** p) : `10${raised(String(p))}`);
     for (let p = Math.ceil(low); p <= high; p += step) ticks.push([10 ** p, name(p)]);
     if (ticks.length < 2) {
       ticks.length = 0;
-      for (let p = Math.floor(low); p <= high; p++) {
-        for (const m of [1, 2, 5])
-          if (Math.log10(m * 10 ** p) >= low && Math.log10(m * 10 ** p) <= high)
-            ticks.push([m * 10 ** p, number(m * 10 ** p)]);
-      }
+      for (let p = Math.floor(low); p <= high; p++)
+        for (const value of [1, 2, 5].map((m) => m * 10 ** p))
+          if (Math.log10(value) >= low && Math.log10(value) <= high) ticks.push([value, number(value)]);
     }
   } else {
     const rough = (high - low) / 5.5; // two ticks at least
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = power * [1, 2, 5, 10].find((m) => m * power >= rough);
-    for (let k = Math.ceil(low / step); k * step <= high; k++)
-      ticks.push([k * step, number(+(k * step).toPrecision(6))]);
+    for (let k = Math.ceil(low / step); k * step <= high; k++) ticks.push([k * step, number(+(k * step).toPrecision(6))]);
   }
   return { place, ticks };
 }
@@ -111,67 +102,37 @@ function drawing(host, height, name) {
 function gridlines(svg, { place, ticks }, left, right) {
   for (const [value, text] of ticks) {
     const y = place(value);
-    svg.append(
-      mark("line", { x1: left, x2: right, y1: y, y2: y, class: value === 0 ? "zero" : "rule" }),
-      label(text, left - 6, y + 4, { class: "tick", "text-anchor": "end" }),
-    );
+    svg.append(mark("line", { x1: left, x2: right, y1: y, y2: y, class: value === 0 ? "zero" : "rule" }), label(text, left - 6, y + 4, "end"));
   }
-}
-
-// A stem with a dot for every component, from the zero baseline.
-function stems(svg, x, components, measure, scale, left, step, bottom) {
-  const { text, component, measured } = x;
-  components.forEach((i, k) => {
-    const value = measured.value(measure, i);
-    const at = left + (k + 0.5) * step;
-    const base = scale.place(measured.zero(measure, text.components[i].head ? 1 : 0));
-    const y = Number.isFinite(value) ? scale.place(value) : base;
-    const chosen = i === component;
-    const group = mark(
-      "g",
-      {
-        class: chosen ? "stem chosen" : "stem",
-        style: `--own: var(--${text.components[i].module})`,
-        "data-component": text.labels[i],
-        "data-value": value,
-      },
-      hover(`${text.labels[i]}\n${MEASURES[measure].says(x)} ${number(value)} ${MEASURES[measure].unit}${sides(x, i)}`),
-      mark("rect", { x: at - step / 2, y: 0, width: step, height: bottom + 4, class: "hit" }),
-      mark("line", { x1: at, x2: at, y1: base, y2: y, "stroke-width": Math.max(1, Math.min(9, step - 2)) }),
-    );
-    if (chosen) group.append(mark("circle", { cx: at, cy: y, r: Math.min(6, step / 2 + 2.5) }));
-    svg.append(group);
-  });
 }
 
 function nothing(host, sentence) {
   host.replaceChildren(put("p", { className: "none" }, sentence));
 }
 
-// The color scale below a grid: below, at and above the zero baseline.
-function legend(svg, high, zero, left, y, wide) {
-  const steps = 24;
-  for (let k = 0; k < steps; k++) {
-    const fill = `fill: ${shade("div", k / (steps - 1))}`;
-    svg.append(mark("rect", { x: left + (k * wide) / steps, y, width: wide / steps + 0.5, height: 8, style: fill }));
-  }
-  const ends = [number(zero - high), number(zero), number(zero + high)];
-  ["start", "middle", "end"].forEach((anchor, n) =>
-    svg.append(label(ends[n], left + (n * wide) / 2, y + 22, { class: "tick", "text-anchor": anchor })),
+// A line of a list: a word, a bar from the middle whose length is a share, and a number. With `chosen` it is a button.
+function entry(word, value, share, attributes = {}, ...more) {
+  const { chosen, strong, ...known } = attributes;
+  const bar = { style: `--wide: ${100 * Math.min(1, Math.abs(share))}%`, className: share < 0 ? "less" : "more" };
+  const button = chosen === undefined ? {} : { type: "button", "aria-pressed": chosen };
+  return put(
+    chosen === undefined ? "div" : "button",
+    { ...button, className: more.length ? "entry of-token" : "entry", "data-value": value, ...known },
+    put("span", { className: strong ? "word right" : "word" }, ...[word].flat()),
+    put("span", { className: "bar" }, put("i", bar)),
+    put("span", { className: "number" }, signed(value)),
+    ...more,
   );
 }
 
-// A button of a list with a bar from the middle.
-function entry(x, i, value, share) {
-  const { text } = x;
-  const wide = `${100 * Math.min(1, Math.abs(share))}%`;
-  const inner = { style: `--wide: ${wide}; background: var(--div-${share < 0 ? 1 : 3})`, className: share < 0 ? "less" : "more" };
-  const known = { "data-component": text.labels[i], "data-value": value, "aria-pressed": i === x.component };
-  return put(
-    "button",
-    { type: "button", className: "entry", ...known },
-    put("span", { className: "word plain" }, text.labels[i]),
-    put("span", { className: "bar both" }, put("i", inner)),
-    put("span", { className: "number" }, signed(value)),
-  );
+// The entry of a component, which a click selects.
+const componentEntry = (x, i, value, share) =>
+  entry(x.text.labels[i], value, share, { chosen: i === x.component, "data-component": x.text.labels[i] });
+
+// Lines in two columns, the first half on the left.
+function halves(lines) {
+  const half = Math.ceil(lines.length / 2);
+  return put("div", { className: "columns" }, put("div", {}, ...lines.slice(0, half)), put("div", {}, ...lines.slice(half)));
 }
+
+const chip = (...said) => put("span", { className: "chip" }, ...said);

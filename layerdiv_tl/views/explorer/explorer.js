@@ -31,18 +31,15 @@ async function render({ model, el }) {
 
   // Read what lies packed on the page and is wanted only now: promoted tokens, effects, source tokens.
   async function lookUp({ text, position }) {
-    for (const [kind, take] of [["effects", "learn"], ["sources", "trace"]]) {
-      const blob = text.blobs[kind];
-      if (!blob) continue;
-      text.blobs = { ...text.blobs, [kind]: null };
-      text[take](await unpack(blob));
+    const { blobs } = text;
+    const promoted = blobs.promoted[Math.floor(position / (blobs.together ?? 1))];
+    const wanted = { effects: blobs.effects, sources: blobs.sources, promoted: text.looked.has(position) ? null : promoted };
+    for (const [kind, blob] of Object.entries(wanted)) {
+      if (!blob || text.reading.has(blob)) continue;
+      text.reading.add(blob);
+      text.take(kind, await unpack(blob));
       draw();
     }
-    const blob = text.blobs.promoted[Math.floor(position / (text.blobs.together ?? 1))];
-    if (!blob || text.looked.has(position) || text.reading === blob) return;
-    text.reading = blob;
-    text.look(await unpack(blob));
-    draw();
   }
 
   async function read() {
@@ -50,7 +47,7 @@ async function render({ model, el }) {
     const opened = async (blobs, n) => {
       if (blobs === kept[n]?.blobs) return kept[n];
       for (const key of state.asked) if (key.startsWith(`${n}:`)) state.asked.delete(key);
-      return Object.assign(new TextNumbers(await unpack(blobs.core)), { blobs });
+      return Object.assign(new TextNumbers(await unpack(blobs.core)), { blobs, reading: new Set() });
     };
     state.texts = await Promise.all(model.get("texts").map(opened));
     if (!live) state.chosen = readAddress(state.chosen, state.texts);
@@ -75,9 +72,8 @@ async function render({ model, el }) {
       put("a", { href: url, download: "explorer.html" }).click();
       setTimeout(() => URL.revokeObjectURL(url), 60_000);
     }
-    const take = { promoted: "look", effects: "learn", sources: "trace" }[message.kind];
-    if (!take || !state.texts[message.text]) return;
-    state.texts[message.text][take](await unpack(buffers[0]));
+    if (!state.texts[message.text]) return;
+    state.texts[message.text].take(message.kind, await unpack(buffers[0]));
     draw();
   };
   let width = 0;

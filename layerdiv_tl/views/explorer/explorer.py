@@ -20,11 +20,9 @@ from ...model.options import single_tokens
 from ...model.prompts import Prompts, encode
 from .. import style
 from ..html import page_html, script_json, templates
-from .data import CSS, SCRIPT, pack_attention, pack_promotions, pack_text
-from .effects import answers_at, pack_effects, strongest
+from . import data
 from .measure import TextNumbers, measure_text
 from .selection import Selection, first_selection, targets_of
-from .sources import pack_sources, page_pairs, text_sources
 
 if TYPE_CHECKING:
     from .widget import ExplorerWidget
@@ -136,24 +134,24 @@ class Explorer:
 
         def packed(text: TextNumbers, is_chosen: bool) -> dict[str, Any]:
             at = list(range(text.length)) if promoted else []
-            looked_up = [put(blob) for blob in pack_promotions(model, text, at, TOGETHER)]
-            blobs = {"core": put(pack_text(model, text)), "attention": put(pack_attention(text))}
+            looked_up = [put(blob) for blob in data.pack_promotions(model, text, at, TOGETHER)]
+            blobs = {"core": put(data.pack_text(model, text)), "attention": put(data.pack_attention(text))}
             if sources and text.heads is not None:
-                pairs = page_pairs(text, chosen.position if is_chosen else None, len(self.texts))
-                blobs["sources"] = put(pack_sources(text_sources(model, text), text, pairs, exact=False))
-            ablated = put(self._effects(text)) if effects and is_chosen else None
-            return {**blobs, "promoted": looked_up, "together": TOGETHER, "effects": ablated}
+                pairs = data.page_pairs(text, chosen.position if is_chosen else None, len(self.texts))
+                blobs["sources"] = put(data.pack_sources(data.text_sources(model, text), text, pairs, exact=False))
+            blobs["effects"] = put(self._effects(text)) if effects and is_chosen else None
+            return {**blobs, "promoted": looked_up, "together": TOGETHER}
 
         texts = [packed(text, n == chosen.text) for n, text in enumerate(self.texts)]
-        data = {"model": model.name, "chosen": chosen.record(), "texts": texts}
-        body = templates().explorer(script_json(data), stored, f"{SCRIPT}\nopenPage();")
-        return page_html(f"Explorer: {model.name}", style.css_variables(scales=True) + CSS, (), body, "ld-page")
+        record = {"model": model.name, "chosen": chosen.record(), "texts": texts}
+        body = templates().explorer(script_json(record), stored, f"{data.SCRIPT}\nopenPage();")
+        return page_html(f"Explorer: {model.name}", style.css_variables(scales=True) + data.CSS, (), body, "ld-page")
 
     def _effects(self, text: TextNumbers) -> bytes | None:
         now = self.selection
-        answers = answers_at(text, now.position, now.target, now.minus)
-        labels = None if answers is None else strongest(text, now.position, answers, now.component)
-        return pack_effects(self.model, text, now.position, answers, labels) if answers and labels else None
+        answers = data.answers_at(text, now.position, now.target, now.minus)
+        labels = answers and data.strongest(text, now.position, answers, now.component)
+        return data.pack_effects(self.model, text, now.position, answers, labels) if answers and labels else None
 
     def save(
         self, path: str | os.PathLike[str], promoted: bool = True, effects: bool = True, sources: bool = True

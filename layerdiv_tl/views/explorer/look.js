@@ -7,7 +7,6 @@ function look(state, model, choose) {
   const component = text.index.get(chosen.component) ?? 0;
   const row = text.components[component].row;
   const rowNumber = Math.max(0, text.rows.indexOf(row));
-  const attention = text.sublayers.find((i) => text.components[i].row === row && text.components[i].module === "attention");
   // The target at a position, and the token that it is contrasted with there.
   const answersAt = (p) => {
     const answer = text.answer(chosen.target, p);
@@ -20,9 +19,10 @@ function look(state, model, choose) {
   const minus = contrasted ? contrast : null;
   const clamp = (value, count) => Math.min(Math.max(value, 0), count - 1);
   return {
-    ...{ text, chosen, position, component, row, rowNumber, attention, answer, minus, contrast, choose },
+    ...{ text, chosen, position, component, row, rowNumber, answer, minus, contrast, choose, clamp },
+    attention: text.sublayers.find((i) => text.components[i].row === row && text.components[i].module === "attention"),
     measured: measuredAt(position),
-    towards: minus ? `${quoted(answer.word)} − ${quoted(minus.word)}` : quoted(answer.word),
+    towards: minus ? `${said(answer.word)} − ${said(minus.word)}` : said(answer.word),
     name: text.labels[component],
     layers: new Set(text.components.map((c) => c.row)).size, // with "", where the embedding stands
     live: model.get("live"),

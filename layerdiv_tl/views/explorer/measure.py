@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from ..._checks import whole_number
 from ...attribution.profile import profile_of_pass
-from ...attribution.profile_results import SquaredProfile
+from ...attribution.profile_results import Profile, SquaredProfile
 from ...attribution.promoted_tokens import next_tokens, token_logits
 from ...attribution.vocabulary import vocabulary_readout
 from ...components import Component, Unit
@@ -87,13 +87,9 @@ class TextNumbers:
         return (*self.sublayers.components, *heads)
 
     def of_shown(self, tables: Sequence[np.ndarray]) -> np.ndarray:
-        """Join tables `[…, position, component]` of the units to one of the shown components, `[…, component,
-        position]`.
-        """
-        kept = [tables[0]]
-        if self.heads is not None:
-            kept.append(tables[1][..., [c.kind == "head" for c in self.heads.components]])
-        return np.concatenate(kept, -1).swapaxes(-1, -2)
+        """Join the units' tables `[…, position, component]` to one of all shown, `[…, component, position]`."""
+        heads = [] if self.heads is None else [tables[1][..., [c.kind == "head" for c in self.heads.components]]]
+        return np.concatenate([tables[0], *heads], -1).swapaxes(-1, -2)
 
     def pass_at(self, unit: Unit) -> Activations:
         """Return the pass with or without heads."""
@@ -124,65 +120,36 @@ def measure_text(
 
     Raises InputError for a text that an explorer cannot show, and for a target that is not one token.
     """
-    rows = encode(model, text_or_ids)
-    if len(rows) != 1:
-        raise InputError("texts are explored one by one: give a list of texts to explore, each a str or a list of ids.")
-    given = list(rows[0])
-    limit = min(LONGEST, model.context or LONGEST)
-    if len(given) + whole_number("generate", generate, 0, LONGEST) > limit:
-        more = f" and {generate} to be written" if generate else ""
-        raise InputError(
-            f"the text has {len(given)} tokens{more}, but an explorer shows at most {limit} of this model: give a "
-            "shorter one, or take layerdiv_tl.profile and its figures."
-        )
-    several = isinstance(target := to_python(target), list | tuple)
-    wanted = list(target) if several else [] if target is None else [target]
-    if len(wanted) > 2:
-        raise InputError(f"target holds {len(wanted)} tokens: give one, or two whose difference is to be explained.")
-    targets = tuple(int(i) for i in single_tokens(model, wanted, rows, not generate, "target")[0][0]) if wanted else ()
+    given, targets = _checked(model, text_or_ids, target, generate)
     on_step("components")
-    ids = [*given, *generate_tokens(model, given, generate)]
-    no_heads = no_attention = ""
-    try:
-        if not any(c.kind == "head" for c in model.components("head")):
-            raise InputError(f"{model.name} has no attention heads.")
-    except InputError as error:
-        no_heads = no_attention = str(error)
+    ids, architecture = [*given, *generate_tokens(model, given, generate)], model.architecture
+    no_heads = _why_no_heads(model)
     units: tuple[Unit, ...] = ("sublayer",) if no_heads else ("sublayer", "head")
-    attention = None
-    with inference_mode_for(model.architecture):
+    with inference_mode_for(architecture):
         # The target is appended, which changes nothing before it.
-        passed = run(model.architecture, *pad([[*ids, *targets[:1]]]), units[-1])
+        passed = run(architecture, *pad([[*ids, *targets[:1]]]), units[-1])
         of_unit = dict(zip(units, (_uncut(passed), passed), strict=False))
-        profiles = []
-        for unit in units:
-            measured = profile_of_pass(model, [*ids, *targets[:1]], unit, of_unit[unit])
-            assert isinstance(measured, SquaredProfile)
-            profiles.append(_first_positions(measured, len(ids)))
+        profiles = [
+            _first_positions(profile_of_pass(model, [*ids, *targets[:1]], unit, of_unit[unit]), len(ids))
+            for unit in units
+        ]
         on_step("answers")
         here = {unit: activations.at_positions(slice(0, len(ids))) for unit, activations in of_unit.items()}
         readouts = {unit: vocabulary_readout(model, unit, "float32") for unit in units}
         known = np.array([[*ids[1:], *targets[:1], -1][: len(ids)], *([i] * len(ids) for i in targets)])
-        top = min(LIKELIEST, model.architecture.outputs)
+        top = min(LIKELIEST, architecture.outputs)
         best, p_best, p_known, entropies = next_tokens(readouts["sublayer"], here["sublayer"], top, known)
         candidates = np.concatenate([known[:1], best, known[1:]])
         # If the next token is unknown, its row holds contributions to the likeliest token.
         asked = np.where(candidates < 0, candidates[1], candidates)
+        work = len(ids) * (len(architecture.blocks) + 1) * architecture.outputs * passed.final.shape[1]
+        lens = lens_answers(architecture, here["sublayer"], max(1, round(work / _LENS_WORK + 0.49)))
         logits = tuple(token_logits(readouts[unit], here[unit], asked) for unit in units)
-        work = len(ids) * (len(model.architecture.blocks) + 1) * model.architecture.outputs * passed.final.shape[1]
-        lens = lens_answers(model.architecture, here["sublayer"], max(1, round(work / _LENS_WORK + 0.49)))
         on_step("attention")
-        if not no_attention:
-            count = sum(c.kind == "head" for c in profiles[1].components)
-            try:
-                if count * len(ids) * (len(ids) + 1) / 2 > _WEIGHTS:
-                    raise InputError(f"{count} heads over {len(ids)} tokens have more weights than a page holds.")
-                attention = attention_patterns(model, ids)
-            except InputError as error:
-                no_attention = str(error)
+        attention, no_attention = (None, no_heads) if no_heads else _attention(model, ids, profiles[1])
     return TextNumbers(
         sublayers=profiles[0],
-        heads=profiles[1] if len(profiles) > 1 else None,
+        heads=None if no_heads else profiles[1],
         targets=targets,
         candidates=candidates,
         probabilities=np.concatenate([p_known[:1], p_best, p_known[1:]]),
@@ -197,17 +164,58 @@ def measure_text(
     )
 
 
+def _checked(model: Model, text_or_ids: Any, target: Any, generate: int) -> tuple[list[int], tuple[int, ...]]:
+    """Return the ids of a text and of its targets, after checking that an explorer can show them."""
+    rows = encode(model, text_or_ids)
+    if len(rows) != 1:
+        raise InputError("texts are explored one by one: give a list of texts to explore, each a str or a list of ids.")
+    given, limit = list(rows[0]), min(LONGEST, model.context or LONGEST)
+    if len(given) + whole_number("generate", generate, 0, LONGEST) > limit:
+        more = f" and {generate} to be written" if generate else ""
+        raise InputError(
+            f"the text has {len(given)} tokens{more}, but an explorer shows at most {limit} of this model: give a "
+            "shorter one, or take layerdiv_tl.profile and its figures."
+        )
+    several = isinstance(target := to_python(target), list | tuple)
+    wanted = list(target) if several else [] if target is None else [target]
+    if len(wanted) > 2:
+        raise InputError(f"target holds {len(wanted)} tokens: give one, or two whose difference is to be explained.")
+    ids = single_tokens(model, wanted, rows, not generate, "target")[0][0] if wanted else ()
+    return given, tuple(int(i) for i in ids)
+
+
+def _why_no_heads(model: Model) -> str:
+    """Return why a model has no heads to show, or nothing."""
+    try:
+        has_heads = any(c.kind == "head" for c in model.components("head"))
+        return "" if has_heads else f"{model.name} has no attention heads."
+    except InputError as error:
+        return str(error)
+
+
+def _attention(model: Model, ids: list[int], heads: SquaredProfile) -> tuple[AttentionPatterns | None, str]:
+    """Return the attention patterns of every head, or why there are none."""
+    count = sum(c.kind == "head" for c in heads.components)
+    if count * len(ids) * (len(ids) + 1) / 2 > _WEIGHTS:
+        return None, f"{count} heads over {len(ids)} tokens have more weights than a page holds."
+    try:
+        return attention_patterns(model, ids), ""
+    except InputError as error:
+        return None, str(error)
+
+
 def _uncut(activations: Activations) -> Activations:
     """Return a pass whose sublayers are not split into heads."""
     return replace(activations, sublayer_outputs=tuple(replace(o, values=None) for o in activations.sublayer_outputs))
 
 
-def _first_positions(profile: SquaredProfile, count: int) -> SquaredProfile:
+def _first_positions(profile: Profile, count: int) -> SquaredProfile:
     """Truncate a profile to its first positions."""
-    rows: dict[str, Any] = {f.name: getattr(profile, f.name) for f in fields(profile)}
-    per_position = [
-        name
+    assert isinstance(profile, SquaredProfile)
+    rows: dict[str, Any] = {f.name: getattr(profile, f.name) for f in fields(profile) if f.name != "components"}
+    per_position: dict[str, Any] = {
+        name: x[:count]
         for name, x in rows.items()
-        if name != "components" and isinstance(x, np.ndarray | tuple) and len(x) == len(profile.token_ids)
-    ]
-    return replace(profile, **{name: rows[name][:count] for name in per_position})
+        if isinstance(x, np.ndarray | tuple) and len(x) == len(profile.token_ids)
+    }
+    return replace(profile, **per_position)

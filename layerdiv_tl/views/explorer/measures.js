@@ -3,7 +3,7 @@
 
 const MEASURES = {
   logit: { name: "logit", unit: "logits", says: (x) => `logit of ${x.towards}` },
-  cross_entropy: { name: "cross-entropy", unit: "nats", says: (x) => `cross-entropy of ${quoted(x.answer.word)}` },
+  cross_entropy: { name: "cross-entropy", unit: "nats", says: (x) => `cross-entropy of ${said(x.answer.word)}` },
   bias: { name: "bias", unit: "logits²", squared: true, says: (x) => `${x.chosen.part} bias` },
   diversity: { name: "diversity", unit: "logits²", squared: true, says: (x) => `${x.chosen.part} diversity` },
   net: { name: "net", unit: "logits²", squared: true, says: (x) => `${x.chosen.part} net` },
@@ -11,33 +11,30 @@ const MEASURES = {
 
 // The meaning of a component's number, for captions.
 function meaning(x) {
-  const token = quoted(x.answer.word);
+  const token = said(x.answer.word);
+  const over = `over ${x.text.vocabulary} tokens`;
+  const grows = "It grows with the size of the contribution; the dashed line is the zero baseline.";
   return {
     logit: x.minus
-      ? `Contribution of each component to the logit of ${token} minus that of ${quoted(x.minus.word)}. Hovers have the ` +
+      ? `Contribution of each component to the logit of ${token} minus that of ${said(x.minus.word)}. Hovers have the ` +
         "contribution to each of the two, relative to the component's mean over the vocabulary."
       : `Contribution of each component to the logit of ${token}, relative to its mean over the vocabulary. They sum ` +
         "to the model's own, relative to its mean.",
     cross_entropy:
       `Contribution of each component to the cross-entropy of ${token}, in nats: below the line it lowers the loss. ` +
       "Components and the entropy of the prediction sum to the loss.",
-    bias:
-      `Mean squared distance of a component's logits from the target (1 for ${token}, 0 for the other tokens of ` +
-      `${x.text.vocabulary}). It grows with the size of the contribution; the dashed line is the zero baseline.`,
-    diversity:
-      "Mean squared distance of a component's logits from the mean of all components, over " +
-      `${x.text.vocabulary} tokens. It grows with the size of the contribution; the dashed line is the zero baseline.`,
+    bias: `Mean squared distance of a component's logits from the target (1 for ${token}, else 0), ${over}. ${grows}`,
+    diversity: `Mean squared distance of a component's logits from the mean of all components, ${over}. ${grows}`,
     net:
-      "Net = bias − diversity, a component's part in the squared error. Over " +
-      `${x.text.vocabulary} tokens it measures agreement with the model's own logits, not with ${token}; for that, look ` +
-      "at the logit. The dashed line is the zero baseline.",
+      `Net = bias − diversity, a component's part in the squared error. As a mean ${over} it measures agreement with the ` +
+      `model's own logits, not with ${token}; for that, look at the logit. The dashed line is the zero baseline.`,
   }[x.chosen.measure];
 }
 
 // The two sides of a logit difference: what a component adds to either token, relative to its mean over the vocabulary.
 function sides(x, i, minus = x.minus) {
   if (!minus) return "";
-  const side = (answer) => `${signed(x.measured.logit(i, answer.slot))} to ${quoted(answer.word)}`;
+  const side = (answer) => `${signed(x.measured.logit(i, answer.slot))} to ${said(answer.word)}`;
   return `: ${side(x.answer)}, ${side(minus)}`;
 }
 
@@ -49,10 +46,9 @@ class Measured {
     this.raw = Number(part === "raw");
     this.slot = answer.slot;
     this.minus = minus ? minus.slot : -1;
-    const { power, ensemble_mean: mean } = text.values;
     // Of sublayers and of heads, which are ensembles of different sizes.
-    this.powers = [0, 1].map((cut) => power[cut * text.length + position]);
-    this.means = [0, 1].map((cut) => mean[cut * text.length + position]);
+    this.powers = [0, 1].map((cut) => text.values.power[cut * text.length + position]);
+    this.means = [0, 1].map((cut) => text.values.ensemble_mean[cut * text.length + position]);
     this.one = 1 / text.vocabulary;
     this.target = (1 - this.one) * this.one;
   }
@@ -62,17 +58,16 @@ class Measured {
   }
 
   logit(i, slot = this.slot) {
-    return this.text.values.logit[(slot * this.text.components.length + i) * this.text.length + this.position];
+    return this.at("logit", slot * this.text.components.length + i);
   }
 
   // A measure of component number i.
   value(measure, i) {
     if (measure === "logit") return this.logit(i) - (this.minus < 0 ? 0 : this.logit(i, this.minus));
     if (measure === "cross_entropy") return this.at("expectation", i) - this.logit(i);
-    const cut = this.text.components[i].head ? 1 : 0;
+    const cut = Number(this.text.components[i].head);
     const [size, cross, mean, own] = [this.at("size", i), this.at("cross", i), this.at("mean", i), this.logit(i) * this.one];
-    const { one, target } = this;
-    const [power, all] = [this.powers[cut], this.means[cut]];
+    const [{ one, target }, power, all] = [this, this.powers[cut], this.means[cut]];
     if (measure === "bias") return Math.max(target - 2 * own + size, 0) + this.raw * (mean - one) ** 2;
     if (measure === "diversity") return Math.max(size - 2 * cross + power, 0) + this.raw * (mean - all) ** 2;
     return target - power + 2 * (cross - own) + this.raw * (one ** 2 - all ** 2 + 2 * mean * (all - one));
@@ -81,14 +76,13 @@ class Measured {
   // The zero baseline among sublayers (0) or heads (1).
   zero(measure, cut) {
     if (!MEASURES[measure].squared) return 0;
-    const [power, all] = [this.powers[cut], this.means[cut]];
     const bias = this.target + this.raw * this.one ** 2;
-    const diversity = power + this.raw * all ** 2;
+    const diversity = this.powers[cut] + this.raw * this.means[cut] ** 2;
     return { bias, diversity, net: bias - diversity }[measure];
   }
 
   // Difference from the zero baseline, by which components are colored and ranked.
   beyond(measure, i) {
-    return this.value(measure, i) - this.zero(measure, this.text.components[i].head ? 1 : 0);
+    return this.value(measure, i) - this.zero(measure, Number(this.text.components[i].head));
   }
 }

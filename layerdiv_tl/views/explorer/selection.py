@@ -68,8 +68,8 @@ class Selection:
 
     def check(self, texts: Sequence[TextNumbers]) -> Selection:
         """Return the selection if it exists in these texts; otherwise raise InputError."""
-        length = texts[whole_number("text", self.text, 0, len(texts) - 1)].length
-        whole_number("position", self.position, 0, length - 1)
+        text = whole_number("text", self.text, 0, len(texts) - 1)
+        position = whole_number("position", self.position, 0, texts[text].length - 1)
         labels = [c.label for c in texts[0].shown]
         if not isinstance(self.component, str) or self.component not in labels:
             raise InputError(
@@ -78,17 +78,16 @@ class Selection:
             )
         for name, kind in (("part", Half), ("measure", Measure), ("color", Color)):
             choice(name, getattr(self, name), get_args(kind))
-        for name in ("target", "minus"):
-            token = getattr(self, name)
-            if token is not None and not (texts[self.text].candidates == whole_number(name, token, 0)).any():
+        tokens = {name: getattr(self, name) for name in ("target", "minus")}
+        for name, token in tokens.items():
+            if token is not None and not (texts[text].candidates == whole_number(name, token, 0)).any():
                 raise InputError(
                     f"{name}={token} was not measured: it is no next token of this text and never among the likeliest; "
                     "give it to explore, as in target=' Paris' or target=[' Paris', ' Rome']."
                 )
         # The browser reads JSON, which takes only Python's own numbers.
-        whole: dict[str, Any] = {name: int(getattr(self, name)) for name in ("text", "position")}
-        whole |= {n: None if (t := getattr(self, n)) is None else int(t) for n in ("target", "minus")}
-        return replace(self, **whole)
+        whole: dict[str, Any] = {name: None if token is None else int(token) for name, token in tokens.items()}
+        return replace(self, text=int(text), position=int(position), **whole)
 
     def record(self) -> dict[str, Any]:
         """Return the fields as JSON types."""
@@ -105,15 +104,14 @@ def first_selection(text: TextNumbers) -> Selection:
 
     A head that mostly attends to the first token (an attention sink) has an uninformative pattern, and comes last.
     """
-    position, targets = text.length - 1, targets_of(text)
+    position = text.length - 1
     rows = [int(np.flatnonzero(text.candidates[1:, position] == i)[0]) + 1 for i in text.targets] or [1]
     table = text.target_logits[:, :, position]
     logits = table[rows[0]] - (table[rows[1]] if len(rows) > 1 else 0)
     wanted = heads = np.array([c.kind == "head" for c in text.shown])
     if text.attention is not None and position:
-        looks = np.zeros(len(heads), dtype=bool)
-        looks[heads] = text.attention.patterns[:, position, 0] < 0.5
-        wanted = heads & looks & (logits > 0)
+        wanted = heads & (logits > 0)
+        wanted[heads] &= text.attention.patterns[:, position, 0] < 0.5
     wanted = wanted if wanted.any() else heads if heads.any() else ~heads
     best = int(np.where(wanted, logits, -np.inf).argmax())
-    return Selection(position=position, component=text.shown[best].label, **targets)
+    return Selection(position=position, component=text.shown[best].label, **targets_of(text))

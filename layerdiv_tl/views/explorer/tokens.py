@@ -10,6 +10,8 @@ from ...model.load import Model
 from ...model.prompts import token_texts
 
 _SHOWN = {"\n": "⏎", "\r": "␍", "\t": "⇥", " ": " "}
+# Invisible characters, and those that change the position of others.
+_UNSEEN = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs")
 
 
 def drawn_tokens(model: Model, ids: Iterable[int]) -> list[str]:
@@ -18,8 +20,7 @@ def drawn_tokens(model: Model, ids: Iterable[int]) -> list[str]:
     texts = token_texts(model, ids)
     if model.tokenizer is None:
         return list(texts)
-    pieces = model.tokenizer.convert_ids_to_tokens(ids)
-    return [drawn(text, piece) for text, piece in zip(texts, pieces, strict=True)]
+    return [drawn(*pair) for pair in zip(texts, model.tokenizer.convert_ids_to_tokens(ids), strict=True)]
 
 
 def drawn(text: str, piece: str | None = None) -> str:
@@ -33,13 +34,8 @@ def drawn(text: str, piece: str | None = None) -> str:
         text = _pieces_of_characters(piece) or text
     elif piece.startswith("▁") and not text.startswith(" "):  # SentencePiece drops the blank of a single token
         text = " " * (len(piece) - len(piece.lstrip("▁"))) + text.lstrip(" ")
-    shown = "".join(_SHOWN.get(c) or (f"⟨U+{ord(c):04X}⟩" if _unseen(c) else c) for c in text)
-    return shown or "∅"
-
-
-def _unseen(character: str) -> bool:
-    """Return whether a character is invisible, or changes the position of others."""
-    return unicodedata.category(character) in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs")
+    unseen = {c for c in text if unicodedata.category(c) in _UNSEEN}
+    return "".join(_SHOWN.get(c) or (f"⟨U+{ord(c):04X}⟩" if c in unseen else c) for c in text) or "∅"
 
 
 def _pieces_of_characters(piece: str) -> str:

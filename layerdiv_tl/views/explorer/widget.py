@@ -4,42 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import anywidget
 import traitlets
 
 from ...attribution.source_tokens import TextSources
 from ...errors import InputError
-from ...model.load import Model
 from .. import style
-from .data import CSS, SCRIPT, pack_attention, pack_promotions, pack_text
-from .effects import pack_effects
+from .data import CSS, SCRIPT, pack_attention, pack_effects, pack_promotions, pack_sources, pack_text, text_sources
 from .measure import STEPS, TextNumbers, measure_text
-from .selection import Selection
-from .sources import pack_sources, text_sources
 
 _IDLE: dict[str, Any] = {"done": 0, "of": 0, "message": ""}
-
-
-class Explored(Protocol):
-    """The interface that a widget needs of an `Explorer`."""
-
-    model: Model
-    texts: tuple[TextNumbers, ...]
-
-    @property
-    def selection(self) -> Selection:
-        """The current selection."""
-
-    @selection.setter
-    def selection(self, change: Any) -> None: ...
-
-    def add(self, text: TextNumbers) -> None:
-        """Add a text, or replace one that is not shown, and select its end."""
-
-    def html(self) -> str:
-        """The page."""
 
 
 class _Superseded(Exception):
@@ -61,16 +37,14 @@ class ExplorerWidget(anywidget.AnyWidget):
     chosen = traitlets.Dict().tag(sync=True)
     progress = traitlets.Dict(_IDLE).tag(sync=True)
     live = traitlets.Bool(True).tag(sync=True)
-    _traced: list[tuple[TextNumbers, TextSources]]
+    _traced: tuple[TextNumbers, TextSources] | None
 
     @classmethod
-    def of(cls, explorer: Explored) -> ExplorerWidget:
-        """Make a widget of an explorer."""
+    def of(cls, explorer: Any) -> ExplorerWidget:
+        """Make a widget of an `Explorer`."""
         texts = [_packed(explorer, text) for text in explorer.texts]
         widget = cls(model=explorer.model.name, texts=texts, chosen=explorer.selection.record())
-        widget._explorer = explorer
-        widget._requests = 0
-        widget._traced = []
+        widget._explorer, widget._requests, widget._traced = explorer, 0, None
         widget._worker = ThreadPoolExecutor(1, thread_name_prefix="layerdiv-explorer")
         widget.observe(widget._select, "chosen")
         widget.on_msg(widget._receive)
@@ -97,55 +71,48 @@ class ExplorerWidget(anywidget.AnyWidget):
             self.chosen = self._explorer.selection.record()
 
     def _receive(self, _: Any, content: Any, buffers: Any) -> None:
-        if content.get("ask") == "text":
+        kind = content.get("ask")
+        if kind == "text":
             self._requests += 1
-            # Empty fields mean no target.
-            targets = [str(t) for n in ("target", "minus") if (t := content.get(n))]
-            generate = content.get("generate") or 0
-            self._worker.submit(self._add_text, self._requests, str(content.get("text", "")), targets, generate)
-        elif content.get("ask") == "promoted":
-            self._worker.submit(self._send_found, "promoted", content, self._promoted)
-        elif content.get("ask") == "effects":
-            self._worker.submit(self._send_found, "effects", content, self._effects)
-        elif content.get("ask") == "sources":
-            self._worker.submit(self._send_found, "sources", content, self._sources)
-        elif content.get("ask") == "page":
-            self._worker.submit(self._send_page)
+            self._worker.submit(self._answer, self._add_text, self._requests, content)
+        elif kind == "page":
+            self._worker.submit(self._answer, self._send_page)
+        elif kind in ("promoted", "effects", "sources"):
+            self._worker.submit(self._answer, self._send_found, kind, content, getattr(self, f"_{kind}"))
 
-    def _add_text(self, request: int, text: str, targets: list[str], generate: Any) -> None:
-        def on_step(step: str) -> None:
-            if request != self._requests:
-                raise _Superseded
-            self.progress = {"done": STEPS.index(step), "of": len(STEPS), "message": f"measuring {step} …"}
-
+    def _answer(self, answer: Callable[..., None], *request: Any) -> None:
+        """Answer a request in the background thread; an error becomes a message."""
         try:
-            on_step(STEPS[0])
-            self._explorer.add(measure_text(self._explorer.model, text, targets or None, generate, on_step=on_step))
+            answer(*request)
             self.progress = _IDLE
         except _Superseded:
             pass
         except Exception as error:
             self.progress = _IDLE | {"message": str(error)}
 
+    def _add_text(self, request: int, content: Any) -> None:
+        def on_step(step: str) -> None:
+            if request != self._requests:
+                raise _Superseded
+            self.progress = {"done": STEPS.index(step), "of": len(STEPS), "message": f"measuring {step} …"}
+
+        on_step(STEPS[0])
+        # Empty fields mean no target.
+        targets = [str(t) for n in ("target", "minus") if (t := content.get(n))] or None
+        text, generate = str(content.get("text", "")), content.get("generate") or 0
+        self._explorer.add(measure_text(self._explorer.model, text, targets, generate, on_step=on_step))
+
     def _send_page(self) -> None:
-        try:
-            self.progress = {"done": 0, "of": 1, "message": "looking up what components promote …"}
-            page = self._explorer.html().encode()
-            self.progress = _IDLE
-            self.send({"kind": "page"}, [page])
-        except Exception as error:
-            self.progress = _IDLE | {"message": str(error)}
+        self.progress = {"done": 0, "of": 1, "message": "looking up what components promote …"}
+        self.send({"kind": "page"}, [self._explorer.html().encode()])
 
     def _send_found(self, kind: str, content: Any, look_up: Callable[[TextNumbers, Any], bytes]) -> None:
         """Send the requested numbers of a text, if it still exists."""
-        try:
-            number, explorer = content.get("text"), self._explorer
-            text = explorer.texts[number]
-            blob = look_up(text, content)
-            if explorer.texts[number] is text:
-                self.send({"kind": kind, "text": number}, [blob])
-        except Exception as error:
-            self.progress = _IDLE | {"message": str(error)}
+        number, explorer = content.get("text"), self._explorer
+        text = explorer.texts[number]
+        blob = look_up(text, content)
+        if explorer.texts[number] is text:
+            self.send({"kind": kind, "text": number}, [blob])
 
     def _promoted(self, text: TextNumbers, content: Any) -> bytes:
         (blob,) = pack_promotions(self._explorer.model, text, [content.get("position")])
@@ -156,11 +123,11 @@ class ExplorerWidget(anywidget.AnyWidget):
         return pack_effects(self._explorer.model, text, content.get("position"), (a, b), [content.get("component")])
 
     def _sources(self, text: TextNumbers, content: Any) -> bytes:
-        if not any(known is text for known, _ in self._traced):
-            self._traced = [(text, text_sources(self._explorer.model, text))]  # one text only: attention is large
+        if self._traced is None or self._traced[0] is not text:  # one text only: attention is large
+            self._traced = (text, text_sources(self._explorer.model, text))
         (component,) = (i for i, c in enumerate(text.shown) if c.label == content.get("component"))
-        return pack_sources(self._traced[0][1], text, [(content.get("position"), component)])
+        return pack_sources(self._traced[1], text, [(content.get("position"), component)])
 
 
-def _packed(explorer: Explored, text: TextNumbers) -> dict[str, Any]:
+def _packed(explorer: Any, text: TextNumbers) -> dict[str, Any]:
     return {"core": pack_text(explorer.model, text), "attention": pack_attention(text), "promoted": []}

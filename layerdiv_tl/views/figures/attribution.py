@@ -27,25 +27,23 @@ if TYPE_CHECKING:
 Term = Literal["bias", "diversity", "net", "target_logit"]
 # More rows than this are thinner than a pixel; fewer neurons or latents are shown, because each needs its name.
 MOST_ROWS, _MOST_NEURONS = 400, 40
-_MANY = ("neuron", "mlp_latent", "attn_latent", "mixer_latent")
 _BIAS = "value bias"
 
 
 def contribution_map(contributions: Contributions, example: int | None = None, centered: bool = True) -> go.Figure:
-    """Draw a map option × component of direct contributions, those of several tokens summed over their positions.
+    """Draw a map option × component of direct contributions, summed over the tokens of an option.
 
-    `example` None takes the mean over examples. `centered` subtracts each component's mean over the options, which
-    softmax cannot see; for two options it shows their difference and, if known, its two `sides`. The 40 largest neurons
-    are shown; heads are a map layer × head for each option. Raises InputError for an example that does not exist.
+    `example` None takes the mean. `centered` subtracts the mean over the options; for two options it shows their
+    difference and, if known, its two `sides`. Heads are a map layer × head per option. Raises InputError for an unknown
+    example.
     """
     u, n = contributions.values, contributions.values.shape[2]
     if example is not None:
         whole_number("example", example, -len(u), len(u) - 1)
     texts = contributions.shared_options
-    if texts is None:
-        only = 0 if len(u) == 1 else example
-        texts = contributions.options[only] if only is not None else tuple(f"option {k}" for k in range(n))
-    values, names, zero = u, [repr(text) for text in texts], "raw"
+    if texts is None and (example is not None or len(u) == 1):
+        texts = contributions.options[example or 0]
+    names, zero, values = [f"option {k}" for k in range(n)] if texts is None else [*map(repr, texts)], "raw", u
     if centered and n == 2:
         values, zero = u[:, :, :1] - u[:, :, 1:], "the difference of the options"
         if contributions.sides is not None:
@@ -57,9 +55,9 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
         values, zero = u - u.mean(2, keepdims=True), "centered over the options"
     shown = values.mean(0) if example is None else values[example]
     unit, of = ("nats", "log-likelihoods") if contributions.score == "log_likelihood" else ("logits", "logits")
-    rows = f"Mean over {len(u)} examples" if len(u) > 1 else "One example"
-    subtitle = f"{rows if example is None else f'Example {example}'}, {zero}"
-    subtitle += ", summed over each option's tokens." if contributions.option_ids.ndim > 2 else "."
+    rows = f"Example {example}" if example is not None else f"Mean over {len(u)} examples"
+    summed = ", summed over each option's tokens" * (contributions.option_ids.ndim > 2)
+    subtitle = f"{'One example' if len(u) == 1 and example is None else rows}, {zero}{summed}."
     frame = pd.DataFrame(component_columns(contributions.components))
     labels = frame["component"].tolist()
     largest = np.unravel_index(np.abs(shown).argmax(), shown.shape)
@@ -68,73 +66,65 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     if (frame["kind"] == "head").any():
         return _head_panels(frame, shown, names, unit, title, subtitle)
     x = axes.component_axis(frame, kit.STREAM)
-    if frame["kind"].isin(_MANY).any() and len(frame) > _MOST_NEURONS:  # with gaps between them, each needs its name
+    if frame["kind"].str.match("neuron|.*_latent").any() and len(frame) > _MOST_NEURONS:  # each needs its name
         kept = kit.top(np.abs(shown).max(1), _MOST_NEURONS)
         subtitle += f" The {_MOST_NEURONS} largest of {len(labels):,} components."
         labels, shown = [labels[i] for i in kept], shown[kept]
         x = axes.named_columns(labels, range(len(labels)))
-    cells = kit.hovers(names, labels, shown.T, unit)
-    figure = go.Figure(kit.heat(shown.T, cells, unit, kit.robust_limit(shown, 1.0), signed=True, ygap=1))
-    return layout.finish(figure, title, subtitle, x=x, y=axes.named_rows(names), plot=20 + 44 * len(names))
+    look: dict[str, Any] = {"x": x, "y": axes.named_rows(names), "plot": 20 + 44 * len(names), "signed": True}
+    limit = kit.robust_limit(shown, 1.0)
+    return kit.heat_figure(shown.T, (names, labels), unit, title, subtitle, limit=limit, ygap=1, **look)
 
 
 def _head_panels(
     frame: pd.DataFrame, values: np.ndarray, names: list[str], unit: str, title: str, subtitle: str
 ) -> go.Figure:
-    """A map layer × head for every option, its MLPs in a column of their own; `values` `[component, option]`."""
-    limit, labels, contents = kit.robust_limit(values), frame["component"].tolist(), list[list[go.Heatmap]]()
+    """Draw a map layer × head for every option, with a column of MLPs; `values` `[component, option]`."""
+    limit, contents, columns = kit.robust_limit(values), list[list[go.Heatmap]](), min(2, len(names))
     for name, row in zip(names, values.T, strict=True):
-        texts = kit.hovers([name], labels, row[None], unit)[0]
+        texts = kit.hovers([name], frame["component"], row[None], unit)[0]
         layers, z, text, of_layer = kit.head_table(frame, row, texts)
-        mlps = np.flatnonzero((frame["kind"] == "mlp") & (of_layer >= 0))
+        heads, mlps = z.shape[1], np.flatnonzero((frame["kind"] == "mlp") & (of_layer >= 0))
         if len(mlps):  # an empty column stands between
-            z, text = (
-                np.pad(z, ((0, 0), (0, 2)), constant_values=np.nan),
-                np.pad(text, ((0, 0), (0, 2)), constant_values=""),
-            )
+            wide = ((0, 0), (0, 2))
+            z, text = np.pad(z, wide, constant_values=np.nan), np.pad(text, wide, constant_values="")
             z[of_layer[mlps], -1], text[of_layer[mlps], -1] = row[mlps], texts[mlps]
         contents.append([kit.heat(z, text, unit, limit, signed=True, showscale=not contents, xgap=1, ygap=1)])
-    columns, heads = min(2, len(names)), z.shape[1] - 2 * bool(len(mlps))
-    ticks = list(range(0, heads, max(1, -(-heads * columns // 16))))
-    x = axes.ticks([*ticks, *[heads + 1] * bool(len(mlps))], [*map(str, ticks), *["MLP"] * bool(len(mlps))])
-    figure = layout.panels(contents, [layout.clipped(name) for name in names], columns, x_title="head")
+    ticks = {number: str(number) for number in range(0, heads, max(1, -(-heads * columns // 16)))}
+    ticks |= {heads + 1: "MLP"} if len(mlps) else {}
+    figure = layout.panels(contents, map(layout.clipped, names), columns, x_title="head")
+    look: dict[str, Any] = {"x": axes.ticks(ticks, ticks.values()), "y": axes.layer_axis(layers)}
     plot = max(180, 11 * len(layers)) * -(-len(names) // columns)
-    return layout.finish(
-        figure, title, f"{subtitle} Colors end at the 99th percentile.", x=x, y=axes.layer_axis(layers), plot=plot
-    )
+    return layout.finish(figure, title, f"{subtitle} Colors end at the 99th percentile.", plot=plot, **look)
 
 
 def continuation_map(continuation: Continuation, prompt: int = 0, max_components: int = 40) -> go.Figure:
     """Draw a map component × token: the contribution to each token of a continuation minus that to its strongest rival.
 
-    The components with the largest mean size are shown, in stream order. Raises InputError for a prompt that does not
-    exist.
+    Raises InputError for a prompt that does not exist.
     """
     whole_number("prompt", prompt, 0, len(continuation.continued) - 1)
     own = np.flatnonzero(continuation.prompt_number == prompt)
     values = (continuation.values[own, :, 0] - continuation.values[own, :, 1]).T
-    pairs = [tuple(map(quoted, continuation.options[i])) for i in own]
-    kept = np.sort(kit.top(np.abs(values).mean(1), max_components))[::-1]  # the last layer at the top
+    kept, remark = kit.strongest(values, max_components)
+    kept = kept[::-1]  # the last layer at the top
     labels = [continuation.components[i].label for i in kept]
-    names = [f"{token} against {rival}" for token, rival in pairs]
-    texts = kit.hovers(labels, names, values[kept], "logits")
-    figure = go.Figure(kit.heat(values[kept], texts, "logits", signed=True))
+    names = [" against ".join(map(quoted, continuation.options[i])) for i in own]
     margins = continuation.model_logits[own, 0] - continuation.model_logits[own, 1]
     least = int(margins.argmin())
-    strongest = continuation.components[int(values[:, least].argmax())].label
-    title = f"Closest: {names[least]}, {margins[least]:+.2f} logits; most for it from {strongest}"
-    subtitle = "Contributions to each token minus those to its strongest rival. Colors end at the 99th percentile."
-    if len(kept) < len(values):
-        subtitle += f" The {len(kept)} largest of {len(values):,} components."
-    x, y = axes.token_axis([continuation.written[i] for i in own]), axes.named_rows(labels)
-    return layout.finish(figure, title, subtitle, x=x, y=y, plot=max(240, 13 * len(kept)), below=50)
+    best = continuation.components[int(values[:, least].argmax())].label
+    title = f"Closest: {names[least]}, {margins[least]:+.2f} logits; most for it from {best}"
+    subtitle = f"Contributions to each token minus those to its strongest rival.{remark}"
+    look: dict[str, Any] = {"x": axes.token_axis([continuation.written[i] for i in own]), "y": axes.named_rows(labels)}
+    plot = max(240, 13 * len(kept))
+    texts = (labels, names)
+    return kit.heat_figure(values[kept], texts, "logits", title, subtitle, signed=True, plot=plot, below=50, **look)
 
 
 def difference_bars(difference: LogitDifference, max_components: int = 24) -> go.Figure:
     """Draw the sums of positive and of negative contributions, and the components with the largest difference.
 
-    Bars are means over examples, whiskers their 95 % intervals. Marks are the difference's two sides
-    (`LogitDifference.sides`): a component may raise the difference because it lowers the second answer.
+    Bars are means over examples with 95 % intervals; marks are the difference's two sides (`LogitDifference.sides`).
     """
     frame = difference.frame()
     unit, columns = frame.attrs["units"]["difference"], ["difference", "difference_low", "difference_high"]
@@ -143,11 +133,10 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
     sums = {"sum of positive": difference.positive, "sum of negative": difference.negative, "total": difference.total}
     whole = pd.DataFrame([estimate(x)[:3] for x in sums.values()], columns=columns)
     shown = pd.concat([whole.assign(component=list(sums), module="constant"), kept], ignore_index=True)
-    shown.attrs, first = frame.attrs, len(sums)
+    shown.attrs, first, logits = frame.attrs, len(sums), difference.score == "logits"
     traces: list[Any] = kit.bars(shown, "difference", shape="across")
     traces[0].update(name="sums", legendgroup="sums")
     pair = difference.pairs if isinstance(difference.pairs[0], str) else None
-    what = "Logit difference" if difference.score == "logits" else "Log-likelihood difference"
     of = f"{pair[0]!r} − {pair[1]!r}" if pair else "two answers of each prompt"
     subtitle = f"{of}. The model prefers the first in {difference.accuracy:.0%} of {len(difference.values)} examples. "
     if difference.sides is not None:
@@ -155,157 +144,133 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
             name = f"to {quoted(pair[side])}" if pair else f"to the {('first', 'second')[side]}"
             values = [difference.sides[:, :, side].sum(1).mean(), *difference.sides[:, kept.index, side].mean(0)]
             texts, rows = [f"{x:+.3g} {unit} {name}" for x in values], [first - 1, *range(first, len(shown))]
-            color, marker = style.SERIES[1 - side], {"symbol": symbol}
-            traces.append(kit.trace(shown, values, rows, color, texts, name=name, marker=marker))
-        zero = "relative to the mean over the vocabulary" if difference.score == "logits" else "in its log-likelihood"
+            look: dict[str, Any] = {"name": name, "marker": {"symbol": symbol}}
+            traces.append(kit.trace(shown, values, rows, style.SERIES[1 - side], texts, **look))
+        zero = "relative to the mean over the vocabulary" if logits else "in its log-likelihood"
         subtitle += f"Marks: what is added to either answer, {zero}. "
-    title = f"{what} {style.number(whole['difference'][2])} {unit}; most of it from {kept['component'].iloc[0]}"
-    x, y = {"title_text": f"mean contribution, {unit}", "zeroline": True}, axes.named_rows(shown["component"].tolist())
-    subtitle += f"{remark} {kit.intervals(frame)}"
-    figure = layout.finish(go.Figure(traces), title, subtitle, x=x, y=y, plot=40 + 20 * len(shown), barmode="overlay")
-    return figure.add_hline(y=first - 0.5, line=kit.DOTTED)
+    what = f"{'Logit' if logits else 'Log-likelihood'} difference {style.number(whole['difference'][2])} {unit}"
+    x, y = {"title_text": f"mean contribution, {unit}", "zeroline": True}, axes.named_rows(shown["component"])
+    look = {"x": x, "y": y, "plot": 40 + 20 * len(shown), "barmode": "overlay"}
+    title, subtitle = (
+        f"{what}; most of it from {kept['component'].iloc[0]}",
+        f"{subtitle}{remark} {kit.intervals(frame)}",
+    )
+    return layout.finish(traces, title, subtitle, **look).add_hline(y=first - 0.5, line=kit.DOTTED)
 
 
 def profile_map(profile: Profile, term: Term = "net", part: Part = "centered") -> go.Figure:
-    """Draw a map component × token of one number of a profile, the embedding at the bottom.
+    """Draw a map component × token of one number of a profile; `part` is the half of a squared profile.
 
-    `part` is the half of a squared profile; a profile in nats has none. Colors end at the 99th percentile. Of more than
-    400 components those with the largest mean size are shown. Raises InputError for an unknown term or part.
+    Raises InputError for an unknown term or part.
     """
     halved = hasattr(profile, "centered") and term != "target_logit"
     values = np.asarray(getattr(half_of(profile, part) if halved else profile, term), dtype=np.float64)
     unit = "logits" if term == "target_logit" else profile.measured_in
-    name = "contribution to the next token's logit" if term == "target_logit" else term + f", {part}" * halved
-    title = f"{name[0].upper()}{name[1:]} of every component at every token"
+    name = "Contribution to the next token's logit" if term == "target_logit" else term.capitalize()
+    title = f"{name}{f', {part}' * halved} of every component at every token"
     return token_map(profile, values, title, "", unit, term in ("net", "target_logit"))
 
 
 def token_map(text: Any, values: np.ndarray, title: str, subtitle: str, unit: str, signed: bool) -> go.Figure:
     """Draw a map component × token of the values of a text, limited to components with the largest mean size."""
-    kept = kit.top(np.nan_to_num(np.abs(values)).mean(1), MOST_ROWS)
-    if len(kept) < len(values):
-        subtitle += f" The {len(kept)} largest of {len(values):,} components."
-    rows = pd.DataFrame(component_columns([text.components[i] for i in kept]))
-    tokens = [
-        f"at {quoted(token)}, next: {quoted(after) if after else '–'}"
-        for token, after in zip(text.tokens, text.next_tokens, strict=True)
-    ]
-    texts = kit.hovers(rows["component"].tolist(), tokens, values[kept], unit)
-    figure = go.Figure(kit.heat(values[kept], texts, unit, signed=signed))
-    x, y = axes.token_axis(text.tokens), axes.component_axis(rows)
-    return layout.finish(
-        figure, title, f"{subtitle} Colors end at the 99th percentile.".strip(), x=x, y=y, plot=500, below=50
-    )
+    kept, remark = kit.strongest(values, MOST_ROWS)
+    rows = [text.components[i] for i in kept]
+    pairs = zip(text.tokens, text.next_tokens, strict=True)
+    tokens = [f"at {quoted(token)}, next: {quoted(after) if after else '–'}" for token, after in pairs]
+    look: dict[str, Any] = {"x": axes.token_axis(text.tokens), "y": axes.component_axis(rows), "plot": 500, "below": 50}
+    texts = ([c.label for c in rows], tokens)
+    return kit.heat_figure(values[kept], texts, unit, title, subtitle + remark, signed=signed, **look)
 
 
 def loss_bars(profile: Profile) -> go.Figure:
-    """Draw the model's cross-entropy of every token, in nats, at the predicted token.
-
-    The dotted line is the loss of a uniform guess over the vocabulary. The first token of a text, which is not
-    predicted, has no bar.
-    """
+    """Draw the model's cross-entropy of every token, in nats, at the predicted token."""
     predicted = np.flatnonzero(np.isfinite(profile.losses))
     losses, uniform = profile.losses[predicted], float(np.log(profile.vocabulary))
-    hover = [
-        f"{quoted(profile.tokens[i + 1])} at {i + 1}\n{loss:.3g} nats\nprobability {np.exp(-loss):.3g}"
-        for i, loss in zip(predicted, losses, strict=True)
+    names = [quoted(profile.tokens[i + 1]) for i in predicted]
+    texts = [
+        f"{name} at {i + 1}\n{loss:.3g} nats\nprobability {np.exp(-loss):.3g}"
+        for name, i, loss in zip(names, predicted, losses, strict=True)
     ]
-    figure = go.Figure(go.Bar(x=predicted + 1, y=losses, hovertext=hover, hoverinfo="text"))
-    figure.add_hline(y=uniform, line=kit.DOTTED)
-    most = int(losses.argmax()) if len(losses) else 0
-    hardest = f": most at {quoted(profile.tokens[predicted[most] + 1])}" if len(losses) else ""
+    bars = go.Bar(x=predicted + 1, y=losses, hovertext=texts, hoverinfo="text")
+    hardest = f": most at {names[int(losses.argmax())]}" if len(losses) else ""
     title = f"Mean loss {style.number(losses.mean())} nats{hardest}"
+    subtitle = f"Dotted: a uniform guess over the vocabulary, {uniform:.1f} nats."
     x = axes.token_axis(profile.tokens) | {"range": [-0.6, len(profile.tokens) - 0.4]}
     y = {"title_text": "nats", "rangemode": "tozero"}
-    return layout.finish(
-        figure, title, f"Dotted: a uniform guess over the vocabulary, {uniform:.1f} nats.", x=x, y=y, below=50
-    )
+    return layout.finish(bars, title, subtitle, x=x, y=y, below=50).add_hline(y=uniform, line=kit.DOTTED)
 
 
 def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figure:
-    """Draw a map of every head: rows are the tokens that attend, columns those attended to, from 0 to 1.
-
-    At most `max_heads` heads are shown, those with the lowest mean entropy.
-    """
+    """Draw the attention of the `max_heads` heads with the lowest entropy: from rows to columns, from 0 to 1."""
     p = patterns.patterns
-    with np.errstate(divide="ignore", invalid="ignore"):
-        entropy = -np.where(p > 0, p * np.log(p), 0.0).sum(-1).mean(-1)
+    entropy = -(p * np.log(np.where(p > 0, p, 1.0))).sum(-1).mean(-1)
     heads = np.sort(np.argsort(entropy, kind="stable")[:max_heads])
     tokens, maps = [quoted(token, 12) for token in patterns.tokens], list[list[go.Heatmap]]()
     labels = [patterns.components[i].label for i in heads]
     for label, head in zip(labels, heads, strict=True):
         past = np.where(np.tri(len(tokens), dtype=bool), p[head], np.nan)
-        texts = kit.hovers(
-            [f"{label}\nfrom {token}" for token in tokens], [f"to {token}" for token in tokens], past, ""
-        )
+        texts = ([f"{label}\nfrom {token}" for token in tokens], [f"to {token}" for token in tokens])
         maps.append([kit.heat(past, texts, "attention", 1.0, showscale=not maps)])
     columns = min(2, len(heads))
     down = -(-len(heads) // columns)
     figure = layout.panels(maps, labels, columns, gap=min(0.3, 0.1 * down), across=0.05, shared_xaxes=True)
     some = f"The {len(heads)} of {len(p)} heads with the lowest entropy. " if len(heads) < len(p) else ""
     total = "1" if np.allclose(p.sum(2), 1, atol=1e-2) else "at most 1: a sink takes the rest"
-    ticks = axes.token_axis(patterns.tokens, "") | {"tickfont": {"size": 10}}
-    y = ticks | {"tickangle": 0, "autorange": "reversed"}
+    x = axes.token_axis(patterns.tokens, "") | {"tickfont": {"size": 10}}
+    y = x | {"tickangle": 0, "autorange": "reversed"}
     title = f"{labels[int(entropy[heads].argmin())]} attends most sharply: attention from row to column"
-    return layout.finish(figure, title, f"{some}Each row sums to {total}.", x=ticks, y=y, plot=down * 260, below=40)
+    return layout.finish(figure, title, f"{some}Each row sums to {total}.", x=x, y=y, plot=down * 260, below=40)
 
 
 def source_map(sources: SourceTokens, example: int = 0, option: int = 0, max_heads: int = 24) -> go.Figure:
     """Draw a map head × source token of each head's contribution to an option by source token (attention × value).
 
-    With several options, it is the contribution to this option minus the mean over the other options. The heads with
-    the largest Σ|parts| are shown in stream order. Raises InputError for an unknown example or option.
+    It is the contribution to this option minus the mean over the others; the `max_heads` heads with the largest
+    Σ|parts| are shown. Raises InputError for an unknown example or option.
     """
     parts, of, tokens = _score(sources, example, option)
-    kept = kit.top(np.abs(parts).sum(1), max_heads)
+    kept, remark = kit.strongest(parts, max_heads, "heads")
     shown, labels = parts[kept], [sources.heads[i].label for i in kept]
     texts = kit.hovers(labels, [f"from {quoted(token)}" for token in tokens], shown, "logits")
     weights = sources.weights[example][kept][:, : len(tokens)]
     texts[:, : weights.shape[1]] += np.array([[f"\nattention {w:.1%}" for w in row] for row in weights], dtype=object)
     head, token = np.unravel_index(np.abs(shown).argmax(), shown.shape)
-    place, some = sources.positions[example], f" The {len(kept)} largest of {len(sources.heads)} heads."
+    place = sources.positions[example]
     title = f"Contribution of each head by source token: most by {labels[head]} from {quoted(tokens[token])}"
-    subtitle = f"To {of} at {quoted(sources.tokens[example][place])} (token {place})."
-    subtitle += some * (len(kept) < len(sources.heads))
-    figure = go.Figure(kit.heat(shown, texts, "logits", signed=True, xgap=1, ygap=1))
-    y, plot = axes.ticks(range(len(kept)), labels), max(200, 16 * len(kept))
-    return layout.finish(figure, title, subtitle, x=_source_axis(tokens), y=y, plot=plot, below=60)
+    subtitle = f"To {of} at {quoted(sources.tokens[example][place])} (token {place}).{remark}"
+    look: dict[str, Any] = {"x": _source_axis(tokens), "y": axes.ticks(range(len(kept)), labels), "below": 60}
+    look |= {"signed": True, "xgap": 1, "ygap": 1, "plot": max(200, 16 * len(kept))}
+    return kit.heat_figure(shown, texts, "logits", title, subtitle, **look)
 
 
 def source_bars(sources: SourceTokens, example: int = 0, option: int = 0) -> go.Figure:
-    """Draw the contribution of each source token's values to an option of an example, summed over all heads.
+    """Draw the contribution of each source token's values to an option, summed over all heads; as `source_map`.
 
-    Bars are the sums of the positive and of the negative parts, marks their sum; options as in `source_map`. Raises
-    InputError for an example or an option that does not exist.
+    Bars are the sums of the positive and of the negative parts, marks their sum.
     """
     parts, of, tokens = _score(sources, example, option)
-    sides = {"positive parts": np.maximum(parts, 0.0).sum(0), "negative parts": np.minimum(parts, 0.0).sum(0)}
-    places, total = np.arange(len(tokens)), parts.sum(0)
-    texts = [
-        f"{quoted(token)}\n{style.number(a + b)} = {style.number(a)} − {style.number(-b)} logits"
-        for token, a, b in zip(tokens, *sides.values(), strict=True)
-    ]
-    frame, colors = pd.DataFrame(index=places), (style.SERIES[3], style.SERIES[0])
+    plus, minus, total = np.maximum(parts, 0.0).sum(0), np.minimum(parts, 0.0).sum(0), parts.sum(0)
+    rows = zip(tokens, plus, minus, strict=True)
+    texts = [f"{quoted(t)}\n{style.number(a + b)} = {style.number(a)} − {style.number(-b)} logits" for t, a, b in rows]
+    frame, sums = pd.DataFrame(index=range(len(tokens))), {"positive parts": (plus, 3), "negative parts": (minus, 0)}
     traces = [
-        kit.trace(frame, places, values, color, texts, shape="bars", name=name)
-        for (name, values), color in zip(sides.items(), colors, strict=True)
+        kit.trace(frame, frame.index, values, style.SERIES[color], texts, shape="bars", name=name)
+        for name, (values, color) in sums.items()
     ]
-    figure = go.Figure([*traces, kit.trace(frame, places, total, style.SERIES[1], texts, name="sum")])
+    traces.append(kit.trace(frame, frame.index, total, style.SERIES[1], texts, name="sum"))
     title = f"Head contributions by source token: most from {quoted(tokens[int(np.abs(total).argmax())])}"
-    about = f"To {of}, by {len(sources.heads)} head{'s' * (len(sources.heads) > 1)}."
-    y = {"title_text": "logits", "zeroline": True}
-    return layout.finish(figure, title, about, x=_source_axis(tokens), y=y, below=60, barmode="relative")
+    about, y = f"To {of}, by {len(sources.heads)} heads.", {"title_text": "logits", "zeroline": True}
+    return layout.finish(traces, title, about, x=_source_axis(tokens), y=y, below=60, barmode="relative")
 
 
 def _score(sources: SourceTokens, example: int, option: int) -> tuple[np.ndarray, str, list[str]]:
     """Parts `[head, source]` of an option's score, with the value bias last where there is one; their names."""
     n, _, _, k = sources.values.shape
     example, option = whole_number("example", example, 0, n - 1), whole_number("option", option, 0, k - 1)
-    end = sources.positions[example] + 1
-    values = np.concatenate([sources.values[example, :, :end], sources.value_bias[example, :, None]], 1)
-    tokens, texts = [*sources.tokens[example][:end], _BIAS], sources.option_texts(example)
-    if not sources.value_bias.any():
-        values, tokens = values[:, :-1], tokens[:-1]
+    end, texts = sources.positions[example] + 1, sources.option_texts(example)
+    values, tokens = sources.values[example, :, :end], list(sources.tokens[example][:end])
+    if sources.value_bias.any():
+        values, tokens = np.concatenate([values, sources.value_bias[example, :, None]], 1), [*tokens, _BIAS]
     others = [j for j in range(k) if j != option]
     score = values[:, :, option] - (values[:, :, others].mean(2) if others else 0.0)
     minus = f" − {texts[others[0]]!r}" if len(others) == 1 else f" − the mean of {len(others)} others"

@@ -9,7 +9,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ..._checks import whole_number
-from ...components import component_columns
 from .. import axes, kit, layout, style
 from ..html import quoted
 
@@ -37,16 +36,14 @@ _EFFECTS = {
     "skip_before": "one {part} at a time writes nothing before the token that predicts the answer",
     "erase": "the tokens before the one that predicts the answer become the mean token where they enter a layer",
 }
-_TOKENS = 5
+_TOKENS = 5  # listed in the hover of an expert
 
 
 def change_point_bars(change: ChangePoint) -> go.Figure:
     """Draw the medians of the layers before and after a change point; `ResidualNorms.plot()` shows the layers."""
-    figure = go.Figure(
-        go.Bar(x=[change.before, change.after], y=[0, 1], orientation="h", marker_color=style.MODULE["layer"])
-    )
+    bars = go.Bar(x=[change.before, change.after], y=[0, 1], orientation="h", marker_color=style.MODULE["layer"])
     x, y = {"title_text": f"{change.quantity}, median of the layers"}, axes.named_rows(["before", "after"])
-    return layout.finish(figure, _change(change, str(change.layer)), x=x, y=y, plot=110)
+    return layout.finish(bars, _change(change, str(change.layer)), x=x, y=y, plot=110)
 
 
 def _change(change: ChangePoint, layer: str) -> str:
@@ -57,29 +54,26 @@ def _change(change: ChangePoint, layer: str) -> str:
 
 
 def norm_bars(norms: ResidualNorms) -> go.Figure:
-    """Draw the relative norm and cosine of the output of every attention, MLP and layer, and where the norms fall.
+    """Draw the relative norm and cosine of the output of every attention, MLP and layer.
 
-    The line stands where the layers' relative norms fall to a lower level (`ResidualNorms.change_point`), with the
-    95 % interval of that position. Norms are on a logarithmic axis: the first layer's are ten times the others'.
+    The line is the change point of the layers' relative norms, with its 95 % interval, if it is significant.
     """
-    frame, layers = norms.frame(), [c for c in norms.components if c.kind == "layer"]
-    change = norms.change_point() if len(layers) >= 3 else None
-    title = f"Output norms of {norms.model}'s layers"
+    layers = [c for c in norms.components if c.kind == "layer"]
+    change, title = norms.change_point() if len(layers) >= 3 else None, f"Output norms of {norms.model}'s layers"
     if change is not None:
         layer = layers[change.layer]
         title = _change(change, f"{change.layer} in order of use ({layer})" if layer.repeat else str(change.layer))
     columns = {"relative_norm": "‖output‖ / ‖stream before it‖", "cosine": "Cosine of the output and that stream"}
     about = f"{norms.model}; means over tokens, dashes: medians."
-    figure = kit.component_bars(frame, columns, title, about, logarithmic=["relative_norm"])
+    figure = kit.component_bars(norms.frame(), columns, title, about, logarithmic=["relative_norm"])
     if change is not None and change.p < style.SIGNIFICANT:
         # A layer has several components; the line is before the first.
         ids = [(c.layer, c.repeat) for c in norms.components]
         starts = [i - 0.5 for i in range(len(ids)) if i == 0 or ids[i - 1] != ids[i]] + [len(ids) - 0.5]
         figure.add_vline(x=starts[change.layer], line={"dash": "dash", "width": 1.5}, row=1, col=1)
-        if change.low == change.low:
+        if np.isfinite(change.low):
             low, high = (starts[round(end)] for end in (change.low, change.high))
-            shade = {"fillcolor": style.faint(style.NEUTRAL), "line": {"width": 0}}
-            figure.add_vrect(x0=low, x1=high, row=1, col=1, **shade)
+            figure.add_vrect(low, high, row=1, col=1, fillcolor=style.faint(style.NEUTRAL), line={"width": 0})
     return figure
 
 
@@ -90,8 +84,8 @@ def skip_bars(skip: Skip) -> go.Figure:
         "loss": "Growth of the loss",
         "downstream_change": "Mean relative change of later layers' outputs",
     }
-    title, frame = f"Skipping {{}} changes the answer most, of {skip.model}'s {_PARTS[skip.part]}s", skip.frame()
-    return _bars(frame, columns, title, f"Each in turn {_mode(skip)}.")
+    title, about = f"Skipping {{}} changes the answer most, of {skip.model}'s {_PARTS[skip.part]}s", _mode(skip)
+    return kit.component_bars(skip.frame(), columns, title, f"Each in turn {about}. {_DASHES}")
 
 
 def lens_bars(lens: LogitLens) -> go.Figure:
@@ -99,84 +93,76 @@ def lens_bars(lens: LogitLens) -> go.Figure:
     columns = {"kl": "KL(junction ‖ last)", "topk_overlap": f"Overlap of the {lens.k} likeliest tokens"}
     norm = "each junction's own norm" if lens.norm == "recomputed" else "the last stream's norm"
     title = f"Logit lens: after {{}} the prediction of {lens.model} is farthest from its last"
-    return _bars(lens.frame(), columns, title, f"Read out with {norm}; means over texts of means over tokens.")
+    about = f"Read out with {norm}; means over texts of means over tokens. {_DASHES}"
+    return kit.component_bars(lens.frame(), columns, title, about)
 
 
 def erasure_bars(erasure: Erasure) -> go.Figure:
     """Draw the effect of erasing a token on the answer, by the layer before which it is erased."""
     where = "the answer, where it is predicted" if erasure.measured == "answer" else "predictions at later tokens"
     title = f"Erasing a token of {erasure.model} before {{}} changes predictions most"
-    return _bars(erasure.frame(), {"effect": f"Change of {where}"}, title, _erased(erasure))
+    columns = {"effect": f"Change of {where}"}
+    return kit.component_bars(erasure.frame(), columns, title, f"{_erased(erasure)} {_DASHES}")
 
 
 def gradient_bars(gradients: IntegratedGradients) -> go.Figure:
     """Draw the integrated gradients of every component, summed over the tokens of a text."""
     columns = {"attribution": "Attribution to the answer's probability", "size": "Sum of its absolute values"}
     title = f"Integrated gradients of {gradients.model} are largest at {{}}"
-    return _bars(gradients.frame(), columns, title, "Sums over a text's tokens, means over texts.")
+    about = f"Sums over a text's tokens, means over texts. {_DASHES}"
+    return kit.component_bars(gradients.frame(), columns, title, about)
 
 
-def _bars(frame: pd.DataFrame, columns: dict[str, str], title: str, subtitle: str) -> go.Figure:
-    """Bars of columns; the title names the component with the largest value of the first."""
-    most = kit.most(frame, next(iter(columns)))["component"]
-    return kit.component_bars(frame, columns, title.format(most), f"{subtitle} Dashes: medians over tokens.")
+_DASHES = "Dashes: medians over tokens."
 
 
 def _mode(skip: Skip) -> str:
     """Describe the skip mode, including whether the first token is exempt."""
-    return _MODES[skip.mode].format(first=" but a text's first" if skip.first_token == "kept" else "")
+    return _MODES[skip.mode].format(first=" but a text's first" * (skip.first_token == "kept"))
 
 
 def _erased(erasure: Erasure) -> str:
     """Describe what an erasure replaces, including whether the first token is exempt."""
-    kept = " but the first" if erasure.first_token == "kept" else ""
+    kept = " but the first" * (erasure.first_token == "kept")
     span = "One token" if erasure.span == "position" else f"A token and all before it{kept}"
     return f"{span} replaced by the mean stream where it enters the layer."
 
 
 def skip_map(skip: Skip) -> go.Figure:
-    """Draw a map skipped layer × later layer of the mean relative change of the later one's output.
-
-    Colors end at the 99th percentile; the hover has the value, its interval and the maximum.
-    """
+    """Draw a map skipped layer × later layer of the mean relative change of the later one's output."""
     part, pairs = _PARTS[skip.part], skip.by_pair()
     most = kit.most(pairs, "effect")
     title = f"Skipping {most['component']} changes {most['downstream_layer']} most"
     subtitle = f"Each {part} of {skip.model} in turn {_mode(skip)}. Color: mean relative change of the later output."
-    sides = {"component": f"skipped {part}", "downstream_layer": "later layer"}
-    return _pairs(pairs, "effect", sides, (skip.components, skip.layers), "‖Δ − Δ′‖ / ‖Δ‖", title, subtitle)
+    sides = {"component": (f"skipped {part}", skip.components), "downstream_layer": ("later layer", skip.layers)}
+    return _pairs(pairs, "effect", sides, "‖Δ − Δ′‖ / ‖Δ‖", title, subtitle)
 
 
 def layer_map(maps: LayerMaps) -> go.Figure:
-    """Draw a map source layer × target layer of the error of the linear map between them on held-out tokens.
-
-    Colors end at the 99th percentile; the hover has the value, its interval and the maximum.
-    """
+    """Draw a map source layer × target layer of the error of the linear map between them on held-out tokens."""
     best = maps.depth_alignment().iloc[0]
-    ends = style.interval(best.distance_low, best.distance_high, none="")
-    title = (
-        f"{maps.target} predicted from {maps.source}: the best layer is {style.number(best.distance)} of the depth away"
-    )
-    subtitle = f"‖y − ŷ‖ / ‖y‖ on held-out texts. 95 % {ends}; " if ends else "‖y − ŷ‖ / ‖y‖ on held-out texts; "
-    sides = {"component": f"layer of {maps.source}", "target": f"layer of {maps.target}"}
-    subtitle += f"by chance the best is {style.number(best.chance)} away."
-    return _pairs(maps.frame(), "error", sides, (maps.components, maps.targets), "error", title, subtitle)
+    ends = style.interval(best.distance_low, best.distance_high, none="without an interval")
+    distance, chance = style.number(best.distance), style.number(best.chance)
+    title = f"{maps.target} predicted from {maps.source}: the best layer is {distance} of the depth away"
+    subtitle = f"‖y − ŷ‖ / ‖y‖ on held-out texts. 95 % {ends}; by chance the best is {chance} away."
+    sides = {
+        "component": (f"layer of {maps.source}", maps.components),
+        "target": (f"layer of {maps.target}", maps.targets),
+    }
+    return _pairs(maps.frame(), "error", sides, "error", title, subtitle)
 
 
 def _pairs(
-    pairs: pd.DataFrame, column: str, sides: dict[str, str], components: Any, unit: str, title: str, subtitle: str
+    pairs: pd.DataFrame, column: str, sides: dict[str, tuple[str, Any]], unit: str, title: str, subtitle: str
 ) -> go.Figure:
-    """A map of pairs of layers, {column of the one: its axis, column of the other: its axis}."""
-    frames = [pd.DataFrame(component_columns(some)) for some in components]
-    at = tuple(pd.Index(frame["component"]).get_indexer(pairs[side]) for side, frame in zip(sides, frames, strict=True))
+    """Draw a map of pairs of layers; `sides` are {column of a side: (its axis, its layers)}."""
+    labels = [[c.label for c in components] for _, components in sides.values()]
+    at = tuple(pd.Index(names).get_indexer(pairs[side]) for side, names in zip(sides, labels, strict=True))
     other = list(sides)[1]
-    texts = kit.hover(
-        pairs, [column, f"{column}_max"], [f"{other.replace('_', ' ')} {label}" for label in pairs[other]]
-    )
-    z, texts = kit.grid([len(frame) for frame in frames], at, pairs[column], texts)
-    names = [layout.clipped(text, 36) for text in sides.values()]
-    y, x = (axes.component_axis(frame, name) for frame, name in zip(frames, names, strict=True))
-    return layout.finish(go.Figure(kit.heat(z, texts, unit)), title, subtitle, x=x, y=y, plot=400)
+    texts = kit.hover(pairs, [column, f"{column}_max"], f"{other.replace('_', ' ')} " + pairs[other])
+    z, texts = kit.grid([len(names) for names in labels], at, pairs[column], texts)
+    y, x = (axes.component_axis(components, layout.clipped(name, 36)) for name, components in sides.values())
+    return kit.heat_figure(z, texts, unit, title, subtitle, x=x, y=y, plot=400)
 
 
 def erasure_map(erasure: Erasure, text: int = 0) -> go.Figure:
@@ -197,23 +183,20 @@ def gradient_map(gradients: IntegratedGradients, text: int = 0) -> go.Figure:
 
 
 def _token_map(result: Any, values: np.ndarray, text: int, unit: str, title: str, subtitle: str) -> go.Figure:
-    """A map layer × token of the values of one text."""
+    """Draw a map layer × token of the values of one text."""
     columns = np.flatnonzero(result.text == whole_number("text", text, 0, int(result.text.max())))
     z, tokens = values[columns].T, [result.tokens[i] for i in columns]
-    frame = pd.DataFrame(component_columns(result.components))
+    labels, names = [c.label for c in result.components], [quoted(token) for token in tokens]
     layer, token = np.unravel_index(np.nan_to_num(np.abs(z)).argmax(), z.shape)
-    texts = kit.hovers(frame["component"].tolist(), [quoted(token) for token in tokens], z, unit)
-    figure = go.Figure(kit.heat(z, texts, unit, signed=bool((z < 0).any())))
-    named = title.format(token=quoted(tokens[token]), layer=frame["component"].iloc[layer])
-    y = axes.component_axis(frame, "layer")
-    return layout.finish(figure, named, subtitle, x=axes.token_axis(tokens), y=y, plot=400, below=50)
+    named = title.replace("{token}", names[token]).replace("{layer}", labels[layer])
+    x, y = axes.token_axis(tokens), axes.component_axis(result.components, "layer")
+    return kit.heat_figure(z, (labels, names), unit, named, subtitle, x=x, y=y, plot=400, below=50)
 
 
 def score_bars(score: DepthScore) -> go.Figure:
-    """Draw the score of every group with its interval, and beneath it each layer's share of the groups' effects.
+    """Draw the score of every group (the mean layer of its line), and each layer's share of the groups' effects.
 
-    A group's score is the mean layer of its line. Where there are more groups than colors, the lines are those of the
-    groups with the most questions.
+    Lines are those of the groups with the most questions, as many as there are colors.
     """
     frame, layers, part = score.frame(), score.by_layer(), _PARTS[score.part]
     colors = {group: style.SERIES[i % len(style.SERIES)] for i, group in enumerate(frame["group"])}
@@ -221,17 +204,16 @@ def score_bars(score: DepthScore) -> go.Figure:
     rows = zip(frame["n"], frame["length"], frame["accuracy"], strict=True)
     about = [f"{n} questions of {length:.3g} tokens\n{accuracy:.0%} answered rightly" for n, length, accuracy in rows]
     x, texts = np.arange(len(frame)), kit.hover(named, ["score", "relative"], about)
-    lines = []
+    contents = [[kit.trace(frame, x, "score", list(colors.values()), texts, shape="bars")], []]
     for group in frame.nlargest(len(style.SERIES), "n")["group"].sort_values():
         own, name = layers[layers["group"] == group], f"{score.by} {group:g}"
         told, place = kit.hover(own, ["share", "effect"]), np.arange(len(own))
-        lines.append(kit.trace(own, place, "share", colors[group], told, shape="line", name=name))
-    contents = [[kit.trace(frame, x, "score", list(colors.values()), texts, shape="bars")], lines]
+        contents[1].append(kit.trace(own, place, "share", colors[group], told, shape="line", name=name))
     headings = ["Depth score", "Each layer's share of the effects"]
     figure = layout.panels(contents, headings, units=["layers", "share"], gap=0.4, shared_xaxes=False)
     groups = axes.ticks(x, [f"{group:g}" for group in frame["group"]]) | {"title_text": score.by}
     figure.update_xaxes(groups, row=1, col=1)
-    figure.update_xaxes(axes.component_axis(pd.DataFrame(component_columns(score.components)), part), row=2, col=1)
+    figure.update_xaxes(axes.component_axis(score.components, part), row=2, col=1)
     first = {"kept": "left alone", "changed": "changed too"}[score.first_token]
     title = f"Depth score of {score.model}: {_slope(score.slope, score.by)}"
     subtitle = (
@@ -246,40 +228,31 @@ def _slope(slope: Slope, by: str) -> str:
     if slope.reason:
         return f"no slope ({slope.reason})"
     size = f"{slope.value:+.2g} layers {style.interval(slope.low, slope.high)} per {by.removesuffix('s')}"
-    mixed = f"; interval and p disagree: {slope.n} questions are too few to tell" if slope.is_mixed else ""
+    mixed = f"; interval and p disagree: {slope.n} questions are too few to tell" * slope.is_mixed
     return f"{size}, p = {style.number(slope.p)}{mixed}"
 
 
 def load_map(routing: RouterStatistics) -> go.Figure:
     """Draw a map layer × expert of the share of tokens routed to each expert, relative to an even load (1).
 
-    The hover has the load and the gate with their intervals, and the tokens that are routed to the expert more often
-    than by chance.
+    The hover has load and gate, and the tokens that are routed to the expert more often than by chance.
     """
     frame, tokens = routing.frame(), routing.by_token()
     tokens = tokens[tokens["lift_low"] > 1]
     words = (tokens["token"].map(quoted) + tokens["lift"].map(" ×{:.1f}".format)).groupby(tokens["component"])
-    most = {label: f"takes more of {', '.join(some.head(_TOKENS))}" for label, some in words}
+    more = {label: f"takes more of {', '.join(some.head(_TOKENS))}" for label, some in words}
     load = (frame["load"] / frame["even_load"]).to_numpy()
     even = [f"even load {style.number(share)}" for share in frame["even_load"]]
-    texts = kit.hover(frame, ["load", "gate"], even, [most.get(label, "") for label in frame["component"]])
+    texts = kit.hover(frame, ["load", "gate"], even, [more.get(label, "") for label in frame["component"]])
     columns = np.concatenate([np.arange(n) for n in np.bincount(routing.layer_of)])
     layers, experts = len(routing.layers), int(columns.max()) + 1
     z, texts = kit.grid((layers, experts), (routing.layer_of, columns), load, texts)
     largest = frame.iloc[int(load.argmax())]
     title = f"{largest['component']} takes {largest['load']:.0%} of {routing.model}'s tokens ({load.max():.1f} × even)"
     subtitle = f"{int(routing.lengths.sum()):,} tokens of {len(routing.lengths)} texts."
-    x = {
-        "title_text": "expert",
-        "tickformat": "d",
-        "dtick": max(1, experts // 12),
-        "showgrid": False,
-        "zeroline": False,
-    }
     y, plot = axes.layer_axis([layer.label for layer in routing.layers]), max(200, min(560, 26 * layers))
-    return layout.finish(
-        go.Figure(kit.heat(z, texts, "load / even load", xgap=1, ygap=1)), title, subtitle, x=x, y=y, plot=plot
-    )
+    look: dict[str, Any] = {"x": axes.count_axis("expert", experts), "y": y, "plot": plot, "xgap": 1, "ygap": 1}
+    return kit.heat_figure(z, texts, "load / even load", title, subtitle, **look)
 
 
 def entropy_lines(routing: RouterStatistics) -> go.Figure:
@@ -287,8 +260,9 @@ def entropy_lines(routing: RouterStatistics) -> go.Figure:
     frame, lines = routing.by_layer(), []
     columns = {"load_entropy": "entropy of the loads", "entropy": "entropy of a token's scores"}
     for color, (column, name) in zip(style.SERIES, columns.items(), strict=False):
-        ends = [column, f"{column}_low", f"{column}_high"]
-        shares = frame.assign(**{end: frame[end] / frame["highest_entropy"] for end in ends})
+        shares = frame.assign(
+            **{str(end): frame[end] / frame["highest_entropy"] for end in frame.filter(regex=f"^{column}")}
+        )
         if shares[column].notna().any():
             lines.append(kit.trace(shares, np.arange(len(frame)), column, color, shape="line", name=name))
     mean = (frame["load_entropy"] / frame["highest_entropy"]).mean()
@@ -296,4 +270,4 @@ def entropy_lines(routing: RouterStatistics) -> go.Figure:
     subtitle = "1: the loads are even, or a router's scores at a token are uniform."
     x = axes.ticks(range(len(frame)), [layer.label.rpartition(".")[0] for layer in routing.layers])
     y = {"title_text": "share of ln(experts)", "rangemode": "tozero"}
-    return layout.finish(go.Figure(lines), title, subtitle, x=x | {"title_text": "layer"}, y=y)
+    return layout.finish(lines, title, subtitle, x=x | {"title_text": "layer"}, y=y)

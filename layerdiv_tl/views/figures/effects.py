@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from ...components import component_columns
 from ...ensemble.decomposition import Decomposition
 from ...ensemble.intervals import LEAST
 from ...errors import InputError
@@ -25,106 +24,92 @@ _ENDS = {"logit difference": "", "loss": "_loss", "accuracy": "_accuracy"}
 def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     """Draw direct (x) against total effect (y) of every component and group, with 95 % intervals, or the range of rows.
 
-    On the dashed diagonal, later components neither compensate for the ablation nor amplify it. Options of several
-    tokens have only total effects, drawn as bars (`kind="totals"`).
+    Options of several tokens have only total effects, drawn as `total_bars`.
     """
     if "direct" not in effects.effects:
         return total_bars(effects, on)
     frame, end = _frame(effects), _ENDS[on]
-    direct, total = f"direct{end}", f"total{end}"
-    texts, said = kit.hover(frame, [direct, total, f"indirect{end}"]), kit.intervals(frame)
+    direct, total = names = (f"direct{end}", f"total{end}")
+    texts, said = kit.hover(frame, [*names, f"indirect{end}"]), kit.intervals(frame)
     if len(effects.labels) < LEAST:  # no intervals
-        for name in ("direct", "total"):
-            by_row = effects.effect(name, end)
-            frame[f"{name}{end}_low"], frame[f"{name}{end}_high"] = by_row.min(0), by_row.max(0)
+        for name in names:
+            by_row = effects.effect(name.split("_")[0], end)
+            frame[f"{name}_low"], frame[f"{name}_high"] = by_row.min(0), by_row.max(0)
         said += " Whiskers: from the lowest row to the highest."
+    sides = [axes.linear_axis([0, *np.ravel(frame[[name, f"{name}_low", f"{name}_high"]])]) for name in names]
+    for axis, name in zip(sides, names, strict=True):
+        axis |= {"title_text": f"{name.split('_')[0]} effect, {frame.attrs['units'][name]}", "zeroline": True}
     x, y = frame[direct].to_numpy(), frame[total].to_numpy()
-    sides = [
-        axes.linear_axis([0, *np.ravel(frame[[name, f"{name}_low", f"{name}_high"]])])
-        | {"title_text": f"{name.split('_')[0]} effect, {frame.attrs['units'][name]}", "zeroline": True}
-        for name in (direct, total)
-    ]
     ends = [min(axis["range"][0] for axis in sides), max(axis["range"][1] for axis in sides)]
-    names = kit.extreme_names(frame["component"], x, y, sides, [np.abs(v) for v in (y - x, y, x)])
     diagonal = kit.line(ends, ends, dash="dash", name="total = direct")
-    most = kit.most(frame, total)["component"]
-    title = f"{most} has the largest total effect on the {on} of {effects.model}"
+    labels = kit.extreme_names(frame["component"], x, y, sides, [np.abs(v) for v in (y - x, y, x)])
+    title = f"{kit.most(frame, total)['component']} has the largest total effect on the {on} of {effects.model}"
     subtitle = f"{_about(effects)} Off the diagonal, others compensate for the component or depend on it. {said}"
-    figure = go.Figure([*kit.by_module(frame, direct, total, texts), diagonal, names])
-    return layout.finish(figure, title, subtitle, x=sides[0], y=sides[1], plot=440, hovermode="closest")
+    traces = [*kit.by_module(frame, direct, total, texts), diagonal, labels]
+    return layout.finish(traces, title, subtitle, x=sides[0], y=sides[1], plot=440, hovermode="closest")
 
 
 def total_bars(effects: Effects, on: On = "logit difference") -> go.Figure:
     """Draw the total effect of every component along depth, with 95 % intervals, and of groups after them."""
-    frame, name = _frame(effects), f"total{_ENDS[on]}"
-    most = kit.most(frame, name)["component"]
-    title = f"{most} has the largest total effect on the {on} of {effects.model}"
-    return kit.component_bars(frame, {name: ""}, title, _about(effects), plot=320)
+    title = f"{{}} has the largest total effect on the {on} of {effects.model}"
+    return kit.component_bars(_frame(effects), {f"total{_ENDS[on]}": ""}, title, _about(effects), plot=320)
 
 
 def compensation_bars(effects: Effects, component: str | None = None, max_components: int = 16) -> go.Figure:
     """Draw the changes of later components that lead from an ablated component's direct effect to its total effect.
 
-    `component` None is the one with the largest indirect effect. The later components that change most are shown in
-    stream order, the others summed. Raises InputError for a component that was not ablated.
+    `component` None is the one with the largest indirect effect; the changes beyond `max_components` are summed. Raises
+    InputError for a component that was not ablated.
     """
-    name, unit = (
-        component or effects.names[int(np.abs(effects.effect("indirect").mean(0)).argmax())],
+    name = component or effects.names[int(np.abs(effects.effect("indirect").mean(0)).argmax())]
+    change, modules, unit = (
+        effects.compensation(name),
+        {c.label: c.module for c in effects.members},
         effects.measured_in,
     )
-    change, modules = effects.compensation(name), {c.label: c.module for c in effects.members}
     change["module"] = [modules.get(label, "constant") for label in change["component"]]
     later, whole = change.iloc[:-1], effects.frame().iloc[effects.names.index(name)]
+    ends = {
+        side: {f"compensation{end}": whole[side + end] for end in ("", "_low", "_high")}
+        | {"component": side, "module": "group"}
+        for side in ("direct", "total")
+    }
     kept = kit.top(later["compensation"], max_components)
     others = later.drop(index=later.index[kept])
     rest = {"component": f"{len(others)} others", "module": "constant", "compensation": others["compensation"].sum()}
-    direct, total = (
-        pd.DataFrame(
-            [
-                {f"compensation{end}": whole[side + end] for end in ("", "_low", "_high")}
-                | {"component": side, "module": "group"}
-            ]
-        )
-        for side in ("direct", "total")
-    )
-    rows = [direct, later.iloc[kept], *[pd.DataFrame([rest])] * (len(others) > 0), change.iloc[-1:], total]
-    frame = pd.concat(rows, ignore_index=True)
+    rows = [ends["direct"], *later.iloc[kept].to_dict("records"), *[rest] * (len(others) > 0)]
+    frame = pd.DataFrame([*rows, change.iloc[-1].to_dict(), ends["total"]])
     frame.attrs = {"units": {"compensation": unit}, "intervals": change.attrs.get("intervals", "")}
     title = f"From the direct effect of {name}, {whole['direct']:.3g}, to its total effect, {whole['total']:.3g} {unit}"
     subtitle = (
         f"{effects.model}: {_about(effects)} Between the two: by how much its presence changes each later component's "
         f"contribution to the logit difference. {kit.intervals(frame)}"
     )
-    figure = go.Figure(kit.bars(frame, "compensation", shape="across", showlegend=False))
-    x, y = {"title_text": unit, "zeroline": True}, axes.named_rows(frame["component"].tolist())
-    return layout.finish(figure, title, subtitle, x=x, y=y, plot=22 * len(frame) + 20, barmode="overlay")
+    look: dict[str, Any] = {"x": {"title_text": unit, "zeroline": True}, "y": axes.named_rows(frame["component"])}
+    bars = kit.bars(frame, "compensation", shape="across", showlegend=False)
+    return layout.finish(bars, title, subtitle, plot=22 * len(frame) + 20, barmode="overlay", **look)
 
 
 def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
-    """Draw a map ablated × later component of the change of the later one's contribution due to the other's presence.
-
-    The `max_components` of both with the largest changes are shown in stream order.
-    """
-    frame, count = effects.backups(), len(effects.members)
-    place = {c.label: number for number, c in enumerate(effects.members)}
+    """Draw a map ablated × later component of the change of the later one's contribution through the other."""
+    frame, members = effects.backups(), effects.members
+    place = {c.label: number for number, c in enumerate(members)}
     at = tuple(frame[name].map(place).to_numpy(int) for name in ("ablated", "component"))
     texts = kit.hover(frame, ["compensation"], "without " + frame["ablated"])
-    z, texts = kit.grid((count, count), at, frame["compensation"], texts)
+    z, texts = kit.grid((len(members),) * 2, at, frame["compensation"], texts)
     sizes = [np.nan_to_num(np.abs(z)).max(axis) for axis in (1, 0)]
-    kept = [
-        some[size[some] > 0]
-        for some, size in zip((kit.top(size, max_components) for size in sizes), sizes, strict=True)
-    ]
-    rows, columns = (pd.DataFrame(component_columns([effects.members[i] for i in some])) for some in kept)
+    kept = [np.intersect1d(kit.top(size, max_components), np.flatnonzero(size)) for size in sizes]
     most, cells = kit.most(frame, "compensation"), np.ix_(*kept)
     title = f"{most['component']} reacts most, to the ablation of {most['ablated']}"
     subtitle = (
         f"{effects.model}: {_about(effects)} By how much a component's presence changes each later one's contribution "
         "to the logit difference: with the sign of the direct effect the later one depends on it, else it compensates."
     )
-    figure = go.Figure(kit.heat(z[cells], texts[cells], effects.measured_in, signed=True))
+    rows, columns = ([members[i] for i in some] for some in kept)
     y = axes.component_axis(rows, "ablated component") | {"autorange": "reversed"}
-    return layout.finish(figure, title, subtitle, x=axes.component_axis(columns, "later component"), y=y, plot=460)
+    look: dict[str, Any] = {"x": axes.component_axis(columns, "later component"), "y": y}
+    unit = effects.measured_in
+    return kit.heat_figure(z[cells], texts[cells], unit, title, subtitle, signed=True, plot=460, **look)
 
 
 def _frame(effects: Effects) -> pd.DataFrame:
@@ -135,18 +120,19 @@ def _frame(effects: Effects) -> pd.DataFrame:
 
 
 def _about(effects: Effects) -> str:
-    rows = f"{len(effects.labels)} rows" + (f" of {effects.source}" if effects.source != "prompts" else "")
+    of = f" of {effects.source}" * (effects.source != "prompts")
     where = "all tokens" if effects.positions == "all" else "the last token"
-    return f"{rows}, {effects.ablation} ablation at {where}; with the component minus without it."
+    return (
+        f"{len(effects.labels)} rows{of}, {effects.ablation} ablation at {where}; with the component minus without it."
+    )
 
 
 def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure:
     """Draw every component's size, √(centered diversity), against its mean logit difference, colored by its accuracy.
 
-    A reader is to the right of 0 and often right alone. A counterweight is large but right alone only as often as
-    guessing: it raises the same option in every example, against components that raise another. `effects` are one or
-    several `Effects` of some components on other rows (e.g. mean and zero ablation), whose costs in nats of
-    cross-entropy are drawn below. Raises InputError for a decomposition without labels, or effects of another type.
+    A reader is to the right of 0 and often right alone; a counterweight is large but right alone only as often as
+    guessing. `effects` are one or several `Effects` of some components on other rows, whose costs in nats are drawn
+    below. Raises InputError for a decomposition without labels, or effects of another type.
     """
     half = decomposition.halves.get("centered", decomposition)
     if half.gold is None:
@@ -154,41 +140,46 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     several = () if effects is None else effects if isinstance(effects, list | tuple) else (effects,)
     if not all(type(e).__name__ == "Effects" for e in several):
         raise InputError("effects= of this figure must be results of ld.effects, one or a list of them.")
+    ablated = list(dict.fromkeys(name for e in several for name in e.names))
     frame, chance = half.by_component(full=True), 1 / half.values.shape[2]
     frame = frame[frame["diversity"] > 0].reset_index(drop=True).assign(size=lambda rows: np.sqrt(rows["diversity"]))
-    x, y = frame["logit_difference"].to_numpy(), frame["size"].to_numpy()
-    beyond = frame["accuracy"].to_numpy() - chance
+    x, y, beyond = (np.asarray(frame[name]) for name in ("logit_difference", "size", "accuracy"))
+    beyond, known = beyond - chance, frame["component"].isin(ablated).to_numpy()
     most = float(np.abs(beyond).max()) or chance
     bar = {"title": {"text": "right alone", "side": "right", "font": {"size": 12}}, "thickness": 12, "outlinewidth": 0}
-    bar |= {"tickvals": [-most, 0, most], "ticktext": [f"{chance + v:.0%}" for v in (-most, 0, most)]}
+    at = [-min(most, chance), 0, min(most, 1 - chance)]  # no share is below 0
+    bar |= {"tickvals": at, "ticktext": [f"{chance + v:.0%}" for v in at]}
     bar |= {"y": 1, "yanchor": "top", "len": 0.5} if several else {}
     marker = {"cmin": -most, "cmax": most, "autocolorscale": True, "colorbar": bar, "size": 10}
     marker |= {"line": {"width": 1, "color": style.NEUTRAL}}
-    whole = frame[["logit_difference", "logit_difference_low", "logit_difference_high"]]
-    ends = axes.linear_axis(whole, 0.03), axes.log_axis(y)
-    names = kit.extreme_names(frame["component"], x, y, ends, [x, y, np.abs(x)])
-    named, texts = frame[np.isin(x, names.x)], kit.hover(frame, ["logit_difference", "accuracy", "bias"])
+    ends = axes.linear_axis(frame.filter(regex="^logit_difference"), 0.03), axes.log_axis(y)
+    # The ablated components, then the farthest right and up, and the farthest from 0.
+    first = np.where(known, np.inf, 0)
+    labels = kit.extreme_names(frame["component"], x, y, ends, [x + first, y + first, np.abs(x) + first], most=10)
+    named, texts = frame[np.isin(x, labels.x)], kit.hover(frame, ["logit_difference", "accuracy", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
-    traces = [whiskers, kit.trace(frame, x, y, beyond, texts, marker=marker), names]
-    first = kit.most(frame, "logit_difference", 1)
-    title = f"{first['component']} is first by logit difference, and right alone in {first['accuracy']:.0%}"
-    about = f"{len(half.values)} rows, contributions centered over the options. Color: how often a component alone is "
-    about += f"right, pale where it is as often as guessing ({chance:.0%}). {kit.intervals(frame)}"
-    figure = layout.panels([traces, _costs(several)] if several else [traces], gap=0.5, shared_xaxes=False)
+    traces = [whiskers, kit.trace(frame, x, y, beyond, texts, marker=marker), labels]
+    reader = kit.most(frame, "logit_difference", 1)
+    title = f"{reader['component']} is first by logit difference, and right alone in {reader['accuracy']:.0%}"
+    about = (
+        f"{len(half.values)} rows, contributions centered over the options. Color: how often a component alone is "
+        f"right, pale where it is as often as guessing ({chance:.0%}). Names: the outermost of {len(frame)} marks"
+        f"{' and the ablated' * bool(several)}; the others' are in the hover. {kit.intervals(frame)}"
+    )
+    figure = layout.panels([traces, _costs(several, ablated)] if several else [traces], gap=0.5, shared_xaxes=False)
     figure.update_xaxes(ends[0] | {"title_text": "mean logit difference, logits", "zeroline": True}, row=1, col=1)
     figure.update_yaxes(ends[1] | {"title_text": "size: √ centered diversity, logits"}, row=1, col=1)
-    rows = list(dict.fromkeys(name for e in several for name in e.names))
     if several:
         title_text = f"increase of the loss without it, nats ({len(several[0].labels)} other rows)"
         figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
-        figure.update_yaxes(axes.named_rows(rows), row=2, col=1)
+        figure.update_yaxes(axes.named_rows(ablated), row=2, col=1)
         figure.update_layout(yaxis_domain=[0.45, 1], yaxis2_domain=[0, 0.28])
-    return layout.finish(figure, title, about, plot=400 + (260 + 16 * len(rows)) * bool(several))
+    return layout.finish(figure, title, about, plot=400 + (260 + 16 * len(ablated)) * bool(several))
 
 
-def _costs(effects: Any) -> list[go.Scatter]:
+def _costs(effects: Any, names: list[str]) -> list[go.Scatter]:
     """Draw the cost of ablation in nats, a trace per kind of ablation."""
-    names, traces = list(dict.fromkeys(name for e in effects for name in e.names)), []
+    traces = []
     for number, (e, color) in enumerate(zip(effects, style.SERIES, strict=False)):
         frame = e.frame()
         ends = {"_low": -frame["total_loss_high"], "_high": -frame["total_loss_low"]}

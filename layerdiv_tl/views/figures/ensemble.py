@@ -37,9 +37,11 @@ def _parts(frame: pd.DataFrame, part: Part, term: str = "bias") -> tuple[list[Pa
     return parts, part if part in parts else "raw"
 
 
-def _table(measured: Any) -> pd.DataFrame:
-    frame: pd.DataFrame = measured.by_component(full=True) if hasattr(measured, "halves") else measured.by_component()
-    return frame
+def _largest(measured: Any, part: Part, count: int) -> tuple[list[Part], Part, pd.DataFrame, str]:
+    """Return the parts of a result and the one to show, the rows with its largest diversity, and a remark."""
+    whole = measured.by_component(**({"full": True} if hasattr(measured, "halves") else {}))
+    parts, part = _parts(whole, part)
+    return parts, part, *kit.largest(whole, column_of(whole, "diversity", part), count)
 
 
 def _named(text: str, half: Any) -> str:
@@ -50,23 +52,23 @@ def _named(text: str, half: Any) -> str:
 
 def _zero(half: Any, part: Part) -> dict[str, float]:
     """Return the zero baseline of bias and net by column, if the result has it."""
-    suffix, levels = "" if part == "raw" else f"_{part}", {"bias": getattr(half, "zero_bias", None)}
+    levels = {"bias": getattr(half, "zero_bias", None)}
     if getattr(getattr(half, "loss_function", None), "is_exact", False):
         levels["net"] = half.zero_net
-    return {term + suffix: level for term, level in levels.items() if level is not None}
+    return {term + f"_{part}" * (part != "raw"): level for term, level in levels.items() if level is not None}
 
 
 def loss_bars(decomposition: Decomposition, part: Part = "raw", max_components: int = 1500) -> go.Figure:
-    """Draw bias, diversity and net of every component as bars; their means are the terms of the decomposition's loss.
+    """Draw bias, diversity and net of every component, whose means are the terms of the decomposition's loss.
 
-    `part` is shown first; for the squared error, buttons switch between raw, centered and shift. At most
-    `max_components` are shown, those with the largest diversity. Bars of bias and net begin at the zero baseline.
+    `part` is shown first, buttons show the others; bars of bias and net begin at the zero baseline. `max_components`
+    are those with the largest diversity.
     """
-    exact, units = decomposition.loss_function.is_exact, decomposition.frame().attrs["units"]
+    units = decomposition.frame().attrs["units"]
 
     def title(half: Decomposition) -> str:
         loss, bias, diversity = map(style.number, (half.loss, half.bias, half.diversity))
-        if exact:
+        if decomposition.loss_function.is_exact:
             return _named(f"Loss {loss} = bias {bias} − diversity {diversity} {units['bias']}", half)
         return f"Loss {loss}, bias {bias} {units['bias']}, diversity {diversity} {units['diversity']}"
 
@@ -81,9 +83,7 @@ def profile_bars(profile: Any, part: Part = "centered", max_components: int = 15
 
 
 def _part_bars(measured: Any, part: Part, count: int, title: Callable[[Any], str]) -> go.Figure:
-    whole = _table(measured)
-    parts, part = _parts(whole, part)
-    frame, remark = kit.largest(whole, column_of(whole, "diversity", part), count)
+    parts, part, frame, remark = _largest(measured, part, count)
     views: dict[str, go.Figure] = {}
     for name in parts:
         half = half_of(measured, name)
@@ -95,8 +95,7 @@ def _part_bars(measured: Any, part: Part, count: int, title: Callable[[Any], str
 def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500) -> go.Figure:
     """Draw each component's part of the cross-entropy of the labels, in nats (`net_linear`): below 0 it helps.
 
-    Heads are a map layer × head. At most `max_components` are shown, the largest. Raises InputError for a dense target
-    and for one part of a decomposition, which have no labels.
+    Heads are a map layer × head. Raises InputError for a dense target and for one part, which have no labels.
     """
     if decomposition.gold is None or decomposition.part != "raw":
         raise InputError("kind='cross_entropy' needs labels: decompose with labels=, and plot the whole, not a part.")
@@ -113,42 +112,33 @@ def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500)
 def bias_diversity_scatter(
     measured: Any, part: Part = "centered", log: bool | None = None, max_components: int = 5000
 ) -> go.Figure:
-    """Draw bias (x) against diversity (y), one mark per component, colored by module; `part` as in `loss_bars`.
+    """Draw bias (x) against diversity (y), a mark per component; `part` and `max_components` as in `loss_bars`.
 
-    `log` draws logarithmic axes; None does so if every number is positive. On the dashed diagonal net = bias −
-    diversity is 0; the dotted line is the zero baseline of bias. The most extreme marks are labeled.
+    `log` None draws logarithmic axes if every number is positive. On the dashed diagonal net = bias − diversity is 0.
     """
-    whole = _table(measured)
-    parts, part = _parts(whole, part)
-    frame, remark = kit.largest(whole, column_of(whole, "diversity", part), max_components)
+    parts, part, frame, remark = _largest(measured, part, max_components)
     pairs = {p: [column_of(frame, term, p) for term in ("bias", "diversity")] for p in parts}
     if log is None:
         log = bool((frame[[name for pair in pairs.values() for name in pair]].to_numpy() > 0).all())
-    views: dict[str, go.Figure] = {}
     scale, units = axes.log_axis if log else axes.linear_axis, frame.attrs["units"]
+    views: dict[str, go.Figure] = {}
     for p, (bias, diversity) in pairs.items():
+        half, x, y = half_of(measured, p), frame[bias].to_numpy(), frame[diversity].to_numpy()
+        zero = getattr(half, "zero_bias", np.nan)
+        sides = scale([*x, zero]), scale(y)
+        (left, right), (bottom, top) = (np.power(10.0, axis["range"]) if log else axis["range"] for axis in sides)
         texts = kit.hover(frame, [name for name in (bias, diversity, column_of(frame, "net", p)) if name in frame])
-        zero, x, y = (
-            getattr(half_of(measured, p), "zero_bias", None),
-            frame[bias].to_numpy(),
-            frame[diversity].to_numpy(),
-        )
-        x_axis, y_axis = scale(x if zero is None else np.append(x, zero)), scale(y)
-        ends = [np.power(10.0, axis["range"]) if log else axis["range"] for axis in (x_axis, y_axis)]
-        at = np.nan if zero is None else zero
-        names = kit.extreme_names(frame["component"], x, y, (x_axis, y_axis), guide=at)
+        names = kit.extreme_names(frame["component"], x, y, sides, guide=zero)
         traces = [*kit.by_module(frame, x, y, texts, opacity=0.75), names]
-        if zero is not None:
-            traces.append(kit.line([zero, zero], ends[1], dash="dot", name=kit.ZERO))
+        if np.isfinite(zero):
+            traces.append(kit.line([zero, zero], [bottom, top], dash="dot", name=kit.ZERO))
         if "net" in frame:
-            corners = [min(ends[0][0], ends[1][0]), max(ends[0][1], ends[1][1])]
+            corners = [min(left, bottom), max(right, top)]
             traces.append(kit.line(corners, corners, dash="dash", name="net = 0"))
-        x_axis, y_axis = (
-            x_axis | {"title_text": f"bias, {units[bias]}"},
-            y_axis | {"title_text": f"diversity, {units[diversity]}"},
-        )
-        title = _named(f"{frame['component'].iloc[int(np.argmax(y))]} has the largest diversity", half_of(measured, p))
-        views[p] = layout.finish(go.Figure(traces), title, remark, x=x_axis, y=y_axis, plot=460, hovermode="closest")
+        x_axis, y_axis = sides[0] | {"title_text": f"bias, {units[bias]}"}, sides[1]
+        y_axis |= {"title_text": f"diversity, {units[diversity]}"}
+        title = _named(f"{frame['component'].iloc[int(np.argmax(y))]} has the largest diversity", half)
+        views[p] = layout.finish(traces, title, remark, x=x_axis, y=y_axis, plot=460, hovermode="closest")
     return layout.choose(views, part)
 
 
@@ -157,22 +147,21 @@ def depth_curves(
 ) -> go.Figure:
     """Draw accuracy (with labels), loss, bias and diversity of the prefix ensemble at every junction (Fig. 5 and 7).
 
-    `part` and `size_fair` are shown first; buttons switch between the parts there are, and to |L|² × diversity, which
-    does not fall merely because later prefixes have more members. `norm` is "frozen" or "recomputed", as in `by_depth`.
-    Bands are 95 % intervals over examples; open marks are partial sums, which the stream never holds.
+    `part` and `size_fair` are shown first; buttons show the other parts, and |L|² × diversity, which does not fall
+    merely because later prefixes have more members. Bands are 95 % intervals over examples.
     """
     frame = decomposition.by_depth(norm)
     parts, part = _parts(frame, part, "diversity")
-    fair = ["", "|L|² × "] if "diversity_logit" in frame else [""]
     steps, partial, units = np.arange(len(frame)), frame["partial"].to_numpy(dtype=bool), frame.attrs["units"]
     notes = np.where(partial, "partial: the stream never holds this sum", "")
     marker = {"size": 7, "symbol": np.where(partial, "circle-open", "circle")}
     terms = [term for term in ("accuracy", "loss", "bias", "diversity") if term in frame]
+    x, x_title = axes.component_axis(frame) | {"showgrid": True}, "junction: the last component written"
     read = "the whole stream's norm" if norm == "frozen" else "each junction's own norm"
     subtitle = f"All components before a junction, read out with {read}."
     subtitle += " Open marks: partial sums, which the stream never holds." * bool(partial.any())
-    chance, views = 1 / decomposition.values.shape[2], {}
     exact = " = bias − diversity" * (decomposition.gap is not None)
+    fair, views = ["", "|L|² × "] if "diversity_logit" in frame else [""], {}
     for p, factor in [(p, factor) for factor in fair for p in parts if not (factor and p == "shift")]:
         contents = []
         for term in terms:
@@ -181,89 +170,70 @@ def depth_curves(
             marks = kit.by_module(frame, steps, frame[name].to_numpy(), kit.hover(frame, [name], notes), marker=marker)
             contents.append([band, kit.line(steps, frame[name]), *marks])
         if "accuracy" in terms:
-            contents[0].append(kit.line([-0.5, len(frame) - 0.5], [chance] * 2, dash="dot", name="guessing"))
+            chance = [1 / decomposition.values.shape[2]] * 2
+            contents[0].append(kit.line([-0.5, len(frame) - 0.5], chance, dash="dot", name="guessing"))
         headings = [*(term.capitalize() + exact * (term == "loss") for term in terms[:-1]), f"{factor}Diversity"]
-        x_title = "junction: the last component written"
         figure = layout.panels(contents, headings, units=[units[term] for term in terms], x_title=x_title)
-        look: dict[str, Any] = {"x": axes.component_axis(frame) | {"showgrid": True}, "plot": 170 * len(terms)}
         first, last = map(style.number, frame[column_of(frame, "loss", p)].iloc[[0, -1]])
         title = f"Loss of the prefix ensembles along depth: {first} to {last} {units['loss']} ({p})"
-        views[factor + p] = layout.finish(figure, title, subtitle, **look)
+        views[factor + p] = layout.finish(figure, title, subtitle, x=x, plot=170 * len(terms))
     return layout.choose(views, (fair[-1] if size_fair and part != "shift" else "") + part)
 
 
 def head_map(
     decomposition: Decomposition, term: str = "diversity", part: Part = "centered", within_layer: bool = False
 ) -> go.Figure:
-    """Draw a map layer × head of one column of `by_component`, the first layer at the bottom; MLPs as bars next to it.
+    """Draw a map layer × head of a numeric column of `by_component`, named by `term` and `part`, with MLPs as bars.
 
-    `term` and `part` name a numeric column ("net", "accuracy", "diversity_share", …). `within_layer` subtracts the mean
-    of the layer's heads; hovers have the value itself. Bias and net are relative to the zero baseline. Raises
-    InputError for a decomposition without heads, an unknown part, and a column that holds no numbers.
+    Bias and net are relative to the zero baseline; `within_layer` subtracts the mean of the layer's heads. Raises
+    InputError without heads, and for an unknown part or column.
     """
     frame = decomposition.by_component(full=True)
     if not (frame["kind"] == "head").any():
         raise InputError("there are no heads here: decompose contributions(model, …, unit='head').")
-    name = column_of(frame, term, part)
-    numeric = [str(column) for column in frame if column in frame.attrs["units"] and f"{column}_low" in frame]
+    name, units = column_of(frame, term, part), frame.attrs["units"]
+    numeric = [str(column) for column in frame if column in units and f"{column}_low" in frame]
     if name not in numeric:
         choice("term", term, numeric)
-    unit, zero = frame.attrs["units"][name], 0.0
-    if not within_layer:
-        zero = _zero(half_of(decomposition, part), part).get(name, 0.0)
-    texts = kit.hover(frame, [name])
-    layers, z, text, of_layer = kit.head_table(frame, frame[name] - zero, texts)
+    zero = 0.0 if within_layer else _zero(half_of(decomposition, part), part).get(name, 0.0)
+    texts, values = kit.hover(frame, [name]), (frame[name] - zero).to_numpy()
+    layers, z, text, of_layer = kit.head_table(frame, values, texts)
     z = z - np.nanmean(z, 1, keepdims=True) if within_layer else z
-    contents: list[list[Any]] = [[kit.heat(z, text, unit, signed=bool((z < 0).any()), xgap=1, ygap=1)]]
+    contents: list[list[Any]] = [[kit.heat(z, text, units[name], xgap=1, ygap=1)]]
     mlps = np.flatnonzero((frame["kind"] == "mlp") & (of_layer >= 0))
     if len(mlps):
-        shown, look = (frame[name] - zero).to_numpy()[mlps], {"shape": "across", "showlegend": False}
-        contents.append(kit.by_module(frame.iloc[mlps], shown, of_layer[mlps], texts[mlps], **look))
+        look = {"shape": "across", "showlegend": False}
+        contents.append(kit.by_module(frame.iloc[mlps], values[mlps], of_layer[mlps], texts[mlps], **look))
     widths = [0.75, 0.25][: len(contents)]
     figure = layout.panels(contents, columns=len(contents), shared_xaxes=False, column_widths=widths)
-    figure.update_xaxes(title_text=f"MLP, {unit}", nticks=3, col=2)
-    heads = {
-        "title_text": "head",
-        "dtick": max(1, -(-z.shape[1] // 12)),
-        "tick0": 0,
-        "showgrid": False,
-        "zeroline": False,
-    }
-    figure.update_xaxes(heads, col=1)
-    baseline = f"Relative to the zero baseline, {style.number(zero)}. " if zero else ""
-    subtitle = "Minus the mean of the layer's heads. " if within_layer else baseline
-    subtitle += "Bars: the layer's MLP. " * bool(len(mlps)) + "Colors end at the 99th percentile."
+    figure.update_xaxes(axes.count_axis("head", z.shape[1]), col=1)
+    figure.update_xaxes(title_text=f"MLP, {units[name]}", nticks=3, col=2)
+    subtitle = f"Relative to the zero baseline, {style.number(zero)}. " if zero else ""
+    subtitle += "Minus the mean of the layer's heads. " * within_layer + "Bars: the layer's MLP. " * bool(len(mlps))
     best = kit.most(frame[frame["kind"] == "head"], name)["component"]
-    title = f"{best} has the largest {name.replace('_', ' ')} of the attention heads"
+    title = _named(f"{best} has the largest {name.replace('_', ' ')} of the attention heads", decomposition)
     y, plot = axes.layer_axis(layers), max(200, min(640, 18 * len(layers)))
-    return layout.finish(figure, _named(title, decomposition), subtitle, y=y, plot=plot)
+    return layout.finish(figure, title, subtitle + "Colors end at the 99th percentile.", y=y, plot=plot)
 
 
 def module_shares(decomposition: Decomposition) -> go.Figure:
-    """Draw each module's share of bias and of diversity, raw and centered side by side (Fig. 4).
-
-    The line across a bar is the module's share of components, n_g/|L|: what it would hold if its members were like all
-    others. Whiskers are 95 % intervals over examples.
-    """
+    """Draw each module's share of bias and of diversity, raw and centered, with 95 % intervals (Fig. 4)."""
     frame = decomposition.by_module()
-    frame["component"] = [style.MODULE_NAME[module] for module in frame["module"]]
+    frame["component"] = frame["module"].map(style.MODULE_NAME)
     parts = [part for part in _PARTS[:2] if part == "raw" or f"bias_share_{part}" in frame]
-    width, contents = 0.8 / len(frame), list[list[Any]]()
+    width, told = 0.8 / len(frame), [f"share of components {share:.3g}" for share in frame["member_share"]]
     offsets = (np.arange(len(frame)) - (len(frame) - 1) / 2) * width
-    told = [f"share of components {share:.3g}" for share in frame["member_share"]]
-    for part in parts:
-        contents.append([])
-        for place, term in enumerate(("bias", "diversity")):
+    contents: list[list[Any]] = [[] for _ in parts]
+    for panel, part in zip(contents, parts, strict=True):
+        for places, term in zip((offsets, 1 + offsets), ("bias", "diversity"), strict=True):
             name = column_of(frame, f"{term}_share", part)
-            contents[-1] += kit.bars(
-                frame, name, kit.hover(frame, [name], told), places=place + offsets, width=0.92 * width
-            )
-            line = {"symbol": "line-ew-open", "size": 8, "line": {"width": 2.5}}
-            contents[-1].append(kit.trace(frame, place + offsets, "member_share", texts=told, marker=line))
-    figure = layout.panels(contents, parts if len(parts) > 1 else [], len(parts), across=0.06, shared_xaxes=False)
+            panel += kit.bars(frame, name, kit.hover(frame, [name], told), places=places, width=0.92 * width)
+            panel.append(kit.trace(frame, places, "member_share", texts=told, marker=kit.DASH))
+    several = len(parts) > 1
+    figure = layout.panels(contents, parts if several else [], len(parts), across=0.06, shared_xaxes=False)
     column = column_of(frame, "diversity_share", parts[-1])
     most = kit.most(frame, column)
-    whole = f"{parts[-1] if len(parts) > 1 else decomposition.part} diversity"
+    whole = f"{parts[-1] if several else decomposition.part} diversity"
     title = f"{most['component']}, {most['member_share']:.0%} of components, holds {most[column]:.0%} of the {whole}"
     subtitle = "The line across a bar is the module's share of components, n_g/|L|. " + kit.intervals(frame)
     x, y = axes.ticks([0, 1], ["bias", "diversity"]), {"tickformat": ".0%", "rangemode": "tozero"}
@@ -273,27 +243,26 @@ def module_shares(decomposition: Decomposition) -> go.Figure:
 def tradeoff_bars(decomposition: Decomposition, part: Part = "centered", paper: bool = False) -> go.Figure:
     """Draw the summands of bias and of diversity side by side, and their sums (Theorem 3, `tradeoff`).
 
-    Buttons switch between raw, centered and shift; `part` is shown first. `paper` uses the form printed in Eq. 11
-    instead of the exact one. The shaded rows are Ω, which is part of both sums: changing it changes neither loss nor
-    accuracy. Raises InputError for a loss other than the squared error.
+    `part` is shown first; `paper` uses the form printed in Eq. 11. The shaded rows, Ω, are part of both sums. Raises
+    InputError for a loss other than the squared error.
     """
     halves, views = {"raw": decomposition} | decomposition.halves, {}
     choice("part", part, _PARTS)
     for name, half in halves.items():
         frame = half.tradeoff(paper)
-        unit, sums = frame.attrs["units"]["bias"], {term: frame[term].sum() for term in ("bias", "diversity")}
-        whole = pd.concat([frame, pd.DataFrame([{"term": "sum"} | sums])], ignore_index=True)
-        whole, places, figure = whole.rename(columns={"term": "component"}), np.arange(len(whole)), go.Figure()
-        whole.attrs = frame.attrs
+        unit, sums, count = frame.attrs["units"]["bias"], frame[["bias", "diversity"]].sum(), len(frame)
+        whole = pd.concat([frame, pd.DataFrame([{"term": "sum", **sums}])], ignore_index=True)
+        whole = whole.rename(columns={"term": "component"})
+        whole.attrs, figure = frame.attrs, go.Figure()
         for term, side in (("bias", -0.19), ("diversity", 0.19)):
             look: dict[str, Any] = {"shape": "across", "width": 0.36, "name": term}
-            figure.add_trace(kit.trace(whole, term, places + side, style.TERM[term], **look))
+            figure.add_trace(kit.trace(whole, term, np.arange(count + 1) + side, style.TERM[term], **look))
         shared = np.flatnonzero(frame["term"].str.contains("Ω"))
         shade = {"fillcolor": style.faint(style.NEUTRAL), "line_width": 0, "layer": "below"}
         figure.add_hrect(y0=shared.min() - 0.5, y1=shared.max() + 0.5, **shade)
-        figure.add_hline(y=len(frame) - 0.5, line={"width": 1})
+        figure.add_hline(y=count - 0.5, line={"width": 1})
         names = [*(f"{row.term}\n{row.formula}" for row in frame.itertuples()), "sum"]
-        y = axes.ticks(places, names) | {"range": [len(whole) - 0.5, -0.5]}
+        y = axes.ticks(range(count + 1), names) | {"range": [count + 0.5, -0.5]}
         title = f"Bias {sums['bias']:.3g} and diversity {sums['diversity']:.3g} {unit} by Theorem 3"
         form = "As printed in Eq. 11" if paper else "Exact"
         subtitle = f"{form}. Shaded: Ω, which is in both. {kit.intervals(frame)}"

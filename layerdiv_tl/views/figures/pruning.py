@@ -18,17 +18,7 @@ if TYPE_CHECKING:
 
 # `depth.quantities.Effect`, without the torch that its module imports: options are checked against it.
 Effect = Literal["loss", "accuracy"]
-_NAMES = {
-    "contribution": "|mean contribution|",
-    "diversity": "diversity, raw",
-    "diversity_centered": "diversity, centered",
-    "net": "net",
-    "relevancy": "relevancy",
-    "relative_norm": "relative norm",
-    "block_influence": "block influence",
-    "loss": "ablation loss",
-    "accuracy": "accuracy lost",
-}
+_EFFECTS = {"loss": "ablation loss", "accuracy": "accuracy lost"}
 _DROPPED = {"layer": "layer", "attn": "attention sublayer", "mlp": "MLP", "sublayer": "sublayer", "head": "head"}
 # Above this many, the order of dropping is in the hover alone.
 _NUMBERED = 30
@@ -37,92 +27,86 @@ _NUMBERED = 30
 def agreement_scatter(
     agreement: Agreement, effect: Effect = "loss", scale: Literal["rank", "value"] = "rank"
 ) -> go.Figure:
-    """Draw every component's rank by each direct measure (x) against the effect of its removal (y), colored by module.
+    """Draw every component's rank by each direct measure (x) against the effect of its removal (y).
 
-    `scale` is the initial scale of y: the effect's rank, as in Spearman's ρ, or its value; buttons switch. An
-    increasing trend means agreement. The hover has values and ranks with 95 % intervals.
+    `scale` is the initial scale of y: the effect's rank, as in Spearman's ρ, or its value; buttons switch.
     """
-    frame, measures, rho = agreement.frame(), _measures(agreement), _pooled(agreement, effect)
-    headings = [f"{_NAMES[m]}: ρ = {rho[m]:.2f}" if m in rho else _NAMES[m] for m in measures]
-    step = next(s for s in (1, 5, 10, 20, 50, 100, 200, 500, len(frame)) if len(frame) / s <= 4)
-    at = sorted({1, *range(step, len(frame) + 1, step)})
-    ends = {"range": [1.06 * len(frame) + 0.5, 0.5 - 0.06 * len(frame)], "type": "linear"}
-    ranked = axes.ticks(at, list(map(str, at))) | ends
+    frame, measures, rho, part = agreement.frame(), _measures(agreement), _pooled(agreement, effect), _part(agreement)
+    headings, count = [f"{_name(m)}: ρ = {rho[m]:.2f}" if m in rho else _name(m) for m in measures], len(frame)
+    step = next(s for s in (1, 5, 10, 20, 50, 100, 200, 500, count) if count / s <= 4)
+    at = sorted({1, *range(step, count + 1, step)})
+    ranked = axes.ticks(at, map(str, at)) | {"range": [1.06 * count + 0.5, 0.5 - 0.06 * count], "type": "linear"}
     valued = axes.linear_axis(frame[[effect, f"{effect}_low", f"{effect}_high"]]) | {"tickvals": None, "ticktext": None}
-    unit = frame.attrs["units"][effect]
+    title = f"Do cheap measures predict the {_name(effect)} of {agreement.model}'s {part}s?"
+    subtitle = f"{agreement.rows}. A dot is a {part}; rank 1 is needed most. ρ is Spearman's over all."
+    sides = {
+        "rank": (f"{effect}_rank", f"rank by {_name(effect)}", ranked),
+        "value": (effect, f"{_name(effect)}, {frame.attrs['units'][effect]}", valued),
+    }
     views = {}
-    for name, column, axis in (("rank", f"{effect}_rank", ranked), ("value", effect, valued)):
-        contents = []
+    for name, (column, y_title, axis) in sides.items():
+        contents, y, far = [], frame[column].to_numpy(), [frame[effect].to_numpy()] if name == "value" else []
+        error = kit.whiskers(frame, column, visible=name == "value")
         for measure in measures:
-            x, y = frame[f"{measure}_rank"].to_numpy(), frame[column].to_numpy()
-            error = kit.whiskers(frame, column, visible=name == "value")
+            x = frame[f"{measure}_rank"].to_numpy()
             marks = kit.by_module(frame, x, y, _rank_texts(frame, effect, measure), error_y=error)
-            far = [frame[effect].to_numpy()] if name == "value" else []
-            contents.append(
-                [*marks, kit.extreme_names(frame["component"], x, y, (ranked, axis), far, most=4, apart=(0.5, 0.1))]
-            )
+            names = kit.extreme_names(frame["component"], x, y, (ranked, axis), far, most=4, apart=(0.5, 0.1))
+            contents.append([*marks, names])
         figure = layout.panels(contents, headings, 2, shared_xaxes=False, x_title="rank by the measure")
-        figure.update_yaxes(
-            title_text=f"rank by {_NAMES[effect]}" if name == "rank" else f"{_NAMES[effect]}, {unit}", col=1
-        )
-        title = f"Do cheap measures predict the {_NAMES[effect]} of {agreement.model}'s {_part(agreement)}s?"
-        subtitle = f"{agreement.rows}. A dot is a {_part(agreement)}; rank 1 is needed most. ρ is Spearman's over all."
+        figure.update_yaxes(title_text=y_title, col=1)
         views[name] = layout.finish(figure, title, subtitle, x=ranked, y=axis, plot=240 * -(-len(measures) // 2))
     return layout.choose(views, scale)
 
 
 def agreement_ranks(agreement: Agreement) -> go.Figure:
     """Draw a map quantity × component of ranks, effects first, then direct measures; strong colors rank highest."""
-    frame, quantities, part = agreement.frame(), ["loss", "accuracy", *_measures(agreement)], _part(agreement)
-    z = [frame[f"{quantity}_rank"] for quantity in quantities]
+    frame, quantities, part = agreement.frame(), [*_EFFECTS, *_measures(agreement)], _part(agreement)
+    z = np.array([frame[f"{quantity}_rank"] for quantity in quantities])
     texts = [_rank_texts(frame, quantity) for quantity in quantities]
-    figure = go.Figure(kit.heat(z, texts, "rank", len(frame), reversescale=True).update(zmin=1))
-    figure.add_hline(y=1.5, line={"width": 2})
     title = f"{agreement.model} needs {kit.most(frame, 'loss_rank', -1)['component']} most of its {part}s"
     subtitle = f"{agreement.rows}. Rank 1 is needed most. Above the line: by what removing the {part} does."
-    y = axes.named_rows([_NAMES[quantity] for quantity in quantities])
-    return layout.finish(
-        figure, title, subtitle, x=axes.component_axis(frame, kit.STREAM), y=y, plot=34 * len(quantities)
-    )
+    x, y = axes.component_axis(frame, kit.STREAM), axes.named_rows(_name(quantity) for quantity in quantities)
+    look: dict[str, Any] = {"x": x, "y": y, "plot": 34 * len(quantities), "reversescale": True, "limit": len(frame)}
+    figure = kit.heat_figure(z, np.array(texts), "rank", title, subtitle, **look).update_traces(zmin=1)
+    return figure.add_hline(y=1.5, line={"width": 2})
 
 
 def agreement_correlations(agreement: Agreement, effect: Effect = "loss") -> go.Figure:
     """Draw Spearman's ρ between every measure and an effect, over all components and over each kind.
 
-    The hover has the middle 95 % over resampled components. Raises InputError for fewer than three components.
+    Raises InputError for fewer than three components.
     """
     frame = agreement.correlations()
     if not len(frame):
         raise InputError("ranks of fewer than three components have no correlation worth a figure: plot kind='ranks'.")
-    measures, figure, pooled = _measures(agreement), go.Figure(), _pooled(agreement, effect)
-    frame = frame[frame["effect"] == effect].assign(component=frame["measure"].map(_NAMES))
+    measures, traces, pooled = _measures(agreement), [], _pooled(agreement, effect)
+    frame = frame[frame["effect"] == effect].assign(component=frame["measure"].map(style.term_name))
     for kind, rows in frame.groupby("kind", sort=False):
-        rows, module = (
-            rows.set_index("measure").loc[measures],
-            {"attn": "attention", "mlp": "mlp"}.get(str(kind), "layer"),
-        )
+        rows = rows.set_index("measure").loc[measures]
+        module = {"attn": "attention", "mlp": "mlp"}.get(str(kind), "layer")
         name = f"{'all together' if module == 'layer' else style.MODULE_NAME[module]} ({rows['components'].iloc[0]})"
-        over = [style.interval(*ends) for ends in rows[["low_components", "high_components"]].to_numpy()]
-        texts = kit.hover(
-            rows, {"ρ": "correlation"}, [f"middle 95 % over resampled components {ends}" for ends in over]
-        )
+        ends = zip(rows["low_components"], rows["high_components"], strict=True)
+        over = [f"middle 95 % over resampled components {style.interval(*two)}" for two in ends]
         look: dict[str, Any] = {"shape": "bars", "name": name, "width": None}
-        figure.add_trace(kit.trace(rows, np.arange(len(rows)), "correlation", style.MODULE[module], texts, **look))
-    best = max(pooled, key=lambda name: pooled[name]) if pooled else ""
-    title = f"No measure has a correlation with {agreement.model}'s {_NAMES[effect]}"
-    if best:
-        title = (
-            f"{_NAMES[best].capitalize()} predicts {agreement.model}'s {_NAMES[effect]} best: ρ = {pooled[best]:.2f}"
-        )
+        texts = kit.hover(rows, {"ρ": "correlation"}, over)
+        traces.append(kit.trace(rows, np.arange(len(rows)), "correlation", style.MODULE[module], texts, **look))
+    title = f"No measure has a correlation with {agreement.model}'s {_name(effect)}"
+    if pooled:
+        best, what = max(pooled, key=lambda name: pooled[name]), f"{agreement.model}'s {_name(effect)}"
+        title = f"{_name(best).capitalize()} predicts {what} best: ρ = {pooled[best]:.2f}"
     subtitle = f"{agreement.rows}. Spearman's ρ over components. Few rows blur ranks, and pull ρ towards 0."
-    x = axes.named_columns([_NAMES[measure] for measure in measures], range(len(measures)))
+    x = axes.named_columns([_name(measure) for measure in measures], range(len(measures)))
     y = {"title_text": "Spearman's ρ", "range": [-1.05, 1.05], "zeroline": True}
-    return layout.finish(figure, title, subtitle, x=x, y=y, below=70, barmode="group")
+    return layout.finish(traces, title, subtitle, x=x, y=y, below=70, barmode="group")
+
+
+def _name(quantity: str) -> str:
+    return _EFFECTS.get(quantity) or style.term_name(quantity)
 
 
 def _measures(agreement: Agreement) -> list[str]:
-    """The direct measures of an agreement, in their usual order."""
-    return [name for name in _NAMES if name in agreement.quantities and name not in ("loss", "accuracy")]
+    """The direct measures of an agreement."""
+    return [name for name in agreement.quantities if name not in _EFFECTS]
 
 
 def _part(agreement: Agreement) -> str:
@@ -134,7 +118,7 @@ def _pooled(agreement: Agreement, effect: Effect) -> dict[str, float]:
     frame = agreement.correlations()
     if not len(frame):
         return {}
-    rows = frame[(frame["kind"] == "all") & (frame["effect"] == effect) & frame["correlation"].notna()]
+    rows = frame[(frame["kind"] == "all") & (frame["effect"] == effect)].dropna(subset="correlation")
     return dict(zip(rows["measure"], rows["correlation"], strict=True))
 
 
@@ -142,43 +126,43 @@ def _rank_texts(frame: pd.DataFrame, *quantities: str) -> np.ndarray:
     """Component, then value and rank of each quantity with their intervals."""
     columns: dict[str, str] = {}
     for quantity in quantities:
-        columns |= {_NAMES[quantity]: quantity, f"rank by {_NAMES[quantity]}": f"{quantity}_rank"}
+        columns |= {_name(quantity): quantity, f"rank by {_name(quantity)}": f"{quantity}_rank"}
     return kit.hover(frame, columns)
 
 
 def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
     """Draw loss or accuracy against the number of components dropped, by the plan and by block influence.
 
-    A greedy plan is shown with the plan by single ablations. Bands are 95 % intervals over rows; rings are random plans
-    of as many components, bars their mean; the whole model is dotted. A button hides the random plans.
+    Bands are 95 % intervals over rows; rings are random plans of as many components, which a button hides.
     """
     from ...depth.pruning_results import RANDOM
 
-    frame, budget, figure = plan.frame(), len(plan.dropped), go.Figure()
+    frame, budget, traces = plan.frame(), len(plan.dropped), list[Any]()
     unit = {"loss": "nats per answer", "accuracy": "of answers right"}[quantity]
     frame.attrs["units"] = {quantity: unit}
     names = ("the plan", "by block influence", "each measured alone")
-    looks = zip(names, style.SERIES, ("solid", "dash", "dot"), strict=False)
-    for (key, dropped), (name, color, dash) in zip(plan.ordered.items(), looks, strict=False):
+    looks = zip(plan.ordered.items(), names, style.SERIES, ("solid", "dash", "dot"), strict=False)
+    for (key, dropped), name, color, dash in looks:
         rows = frame[frame["plan"].isin(["none", key])].assign(component=name)
         last = [f"{n} dropped, {dropped[n - 1]} last" if n else "the whole model" for n in rows["dropped"]]
-        figure.add_trace(kit.band(rows["dropped"], rows[f"{quantity}_low"], rows[f"{quantity}_high"], color))
         look: dict[str, Any] = {"shape": "line", "name": name, "dash": dash, "error_x": None, "error_y": None}
-        figure.add_trace(kit.trace(rows, "dropped", quantity, color, kit.hover(rows, [quantity], last), **look))
-    others, whole = plan.random_plans(), frame.loc[frame["plan"] == "none", quantity].iloc[0]
+        traces.append(kit.band(rows["dropped"], rows[f"{quantity}_low"], rows[f"{quantity}_high"], color))
+        traces.append(kit.trace(rows, "dropped", quantity, color, kit.hover(rows, [quantity], last), **look))
+    others, mean = plan.random_plans(), frame[frame["plan"] == RANDOM].assign(component="mean of random plans")
     if len(others):
-        others = others.assign(
-            component=[f"without {layout.clipped(str(names), 60)}" for names in others["components"]]
-        )
-        mean = frame[frame["plan"] == RANDOM].assign(component="mean of random plans")
-        ring, bar = {"symbol": "circle-open"}, {"symbol": "line-ew-open", "size": 22, "line": {"width": 3}}
-        for rows, marker, name in ((others, ring, f"{len(others)} random plans"), (mean, bar, "their mean")):
+        without = [f"without {layout.clipped(str(names), 60)}" for names in others["components"]]
+        others, bar = others.assign(component=without), {"size": 22, "line": {"width": 3}}
+        rings = [
+            (others, {"symbol": "circle-open"}, f"{len(others)} random plans"),
+            (mean, kit.DASH | bar, "their mean"),
+        ]
+        for rows, marker, name in rings:
             look = {"marker": marker, "name": name, "error_y": None}
-            figure.add_trace(kit.trace(rows, [budget] * len(rows), quantity, **look))
-    figure.add_hline(y=whole, line=kit.DOTTED)
+            traces.append(kit.trace(rows, [budget] * len(rows), quantity, **look))
+    whole = frame.loc[frame["plan"] == "none", quantity].iloc[0]
+    end = frame.loc[(frame["plan"] == "plan") & (frame["dropped"] == budget), quantity].iloc[0]
     rows, part = plan.provenance["rows"], _DROPPED[plan.part]
     chosen = "Scores were given; block influence chose" if plan.score == "given" else "Chosen"
-    end = frame.loc[(frame["plan"] == "plan") & (frame["dropped"] == budget), quantity].iloc[0]
     title = f"{plan.model} without {budget} of {len(plan.candidates)} {part}s: {quantity} {whole:.3g} → {end:.3g}"
     subtitle = (
         f"Lowest {_score(plan)} first{', one after another' * bool(plan.alone_dropped)}"
@@ -187,12 +171,14 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
         f"{compared(plan, quantity)} {kit.intervals(frame, 'Bands')} Dotted: the whole model."
     )
     x = {"title_text": f"{part}s dropped", "dtick": max(1, budget // 12), "zeroline": False}
-    drawn = layout.finish(figure, title, subtitle, x=x, y=f"{quantity}, {unit}", plot=360)
-    if not len(others):
-        return drawn
+    drawn = layout.finish(traces, title, subtitle, x=x, y=f"{quantity}, {unit}", plot=360)
+    drawn.add_hline(y=whole, line=kit.DOTTED)
     hidden = go.Figure(drawn)
-    hidden.data[-2].visible = hidden.data[-1].visible = False
-    return layout.choose({"with random plans": drawn, "without": hidden}, "with random plans")
+    for trace in hidden.data[-2:] if len(others) else ():
+        trace.visible = False
+    return layout.choose(
+        {"with random plans": drawn} | ({"without": hidden} if len(others) else {}), "with random plans"
+    )
 
 
 def score_bars(plan: DropPlan) -> go.Figure:
@@ -212,11 +198,11 @@ def score_bars(plan: DropPlan) -> go.Figure:
     title = f"By {_score(plan)}, {plan.model} needs {kit.most(frame, 'score', -1)['component']} least of its {part}s"
     y = "−" * (plan.score in LOWER_IS_BETTER) + _score(plan) + f", {frame.attrs['units']['score']}".removesuffix(", ")
     x, subtitle = axes.component_axis(frame, kit.STREAM), f"{source} {goes}{', numbered from the first to go' * shown}."
-    return layout.finish(go.Figure(traces), title, subtitle, x=x, y=y, barmode="overlay")
+    return layout.finish(traces, title, subtitle, x=x, y=y, barmode="overlay")
 
 
 def _score(plan: DropPlan) -> str:
-    return _NAMES.get(plan.score, "given score")
+    return "given score" if plan.score == "given" else _name(plan.score)
 
 
 def compared(plan: DropPlan, quantity: str) -> str:
@@ -239,25 +225,21 @@ def compared(plan: DropPlan, quantity: str) -> str:
 
 
 def weight_bars(reweighting: Reweighting) -> go.Figure:
-    """Draw the weight of every component as a bar from 1 (the unchanged model), colored by module.
+    """Draw the weight of every component as a bar from 1 (the unchanged model)."""
+    frame, rows = reweighting.by_component(), reweighting.frame().set_index("predictor")
+    before, after = (rows.loc[[name]].iloc[0] for name in ("model", "reweighted"))
 
-    The bar of a zero-ablated component ends at 0. The subtitle has the effect of the weights on held-out rows.
-    """
-    frame, rows = reweighting.by_component(), reweighting.frame().set_index("predictor").to_dict("index")
-    before, after = rows["model"], rows["reweighted"]
-
-    def shown(row: dict[Any, Any], name: str) -> str:
+    def shown(row: Any, name: str) -> str:
         return f"{style.number(row[name])} {style.interval(row[f'{name}_low'], row[f'{name}_high'])}"
 
-    changes = [
-        f"{word} {shown(before, name)} → {shown(after, name)}, gain {shown(after, name + '_gain')}"
-        for word, name in (("accuracy", "accuracy"), ("cross-entropy", "cross_entropy"))
-    ]
+    changes = "; ".join(
+        f"{name.replace('_', '-')} {shown(before, name)} → {shown(after, name)}, gain {shown(after, name + '_gain')}"
+        for name in ("accuracy", "cross_entropy")
+    )
     title = f"Weights change held-out accuracy from {before['accuracy']:.3g} to {after['accuracy']:.3g}"
-    subtitle = f"1: the model itself, 0: zero-ablated. On {int(after['rows'])} held-out rows {'; '.join(changes)}. "
+    subtitle = f"1: the model itself, 0: zero-ablated. On {int(after['rows'])} held-out rows {changes}. "
     subtitle += f"Learned from {int(reweighting.is_train.sum())} rows."
     marks = kit.by_module(frame, np.arange(len(frame)), "weight", showlegend=False)
-    figure = go.Figure([*kit.bars(frame, "weight", base=1.0, width=0.35), *marks]).add_hline(y=1, line={"width": 1})
-    return layout.finish(
-        figure, title, subtitle, x=axes.component_axis(frame, kit.STREAM), y="weight", barmode="overlay"
-    )
+    bars, x = kit.bars(frame, "weight", base=1.0, width=0.35), axes.component_axis(frame, kit.STREAM)
+    figure = layout.finish([*bars, *marks], title, subtitle, x=x, y="weight", barmode="overlay")
+    return figure.add_hline(y=1, line={"width": 1})

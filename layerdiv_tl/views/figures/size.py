@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,23 +25,22 @@ SHUFFLED = "shuffled rows"
 
 
 def size_panels(study: Study, unit: Unit = "sublayer", against: str = "members") -> go.Figure:
-    """Draw accuracy, MSE, bias, diversities and cross-entropy of every model, mean over tasks, against its size.
+    """Draw every quantity of every model, mean over tasks with 95 % intervals over rows, against its size.
 
-    Models that reuse their blocks are diamonds. Whiskers are 95 % intervals over the rows of all tasks; the dashed line
-    is the uniform predictor. Buttons switch between numbers of components and of parameters. Models that lack a task
-    are left out.
+    Models that reuse their blocks are diamonds; models that lack a task are left out. Buttons switch between numbers of
+    components and of parameters.
     """
-    left_out = ("logit difference", "uniform", "entropy")
+    quantities = [name for name in QUANTITIES if name not in ("logit difference", "uniform", "entropy")]
     names = {
-        name: f"{name.replace('diversity_logit', '|L|² × diversity').replace(' centered', ', centered')}, {measured_in}"
-        for name, (measured_in, *_) in QUANTITIES.items()
-        if name not in left_out
+        name: f"{name.replace('diversity_logit', '|L|² × diversity').replace(' centered', ', centered')}, "
+        + QUANTITIES[name][0]
+        for name in quantities
     }
-    means = _means(study, unit, list(names)).assign(series="mean over tasks")
+    means = _means(study, unit, quantities).assign(series="mean over tasks")
     uniform = study.table(unit)["uniform"]["Avg."].dropna()
     levels = {name: [float(uniform.iloc[0])] for name in ("MSE", "bias")} if len(uniform) else {}
-    lowest = means.groupby("panel")["value"].min()
-    logarithmic = [name for name in names if name.startswith("diversity") and lowest.get(name, 0.0) > 0]
+    positive = means.groupby("panel")["value"].min() > 0
+    logarithmic = {name for name in positive.index[positive] if name.startswith("diversity")}
     subtitle = (
         "A mark is a model, its mean over tasks with a 95 % interval over rows. Dashed: the uniform prediction. "
         "Diversity is a mean over components and falls with their number; |L|² × diversity does not by itself."
@@ -65,9 +64,7 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
         frame: The frame of `Study.information` for one estimator.
         models: The frame of `Study.models`.
 
-    Gray is the estimate on shuffled rows. Dashed lines are the distinct H(Y) of tasks: a joint information above it
-    violates the estimator's assumption. Raises InputError for a frame of several estimators, and for one without an
-    estimate for these models.
+    Raises InputError for a frame of several estimators, and for one without an estimate for these models.
     """
     if frame["estimator"].nunique() != 1:
         raise InputError(f"the frame has the estimators {', '.join(frame['estimator'].unique())}: give those of one.")
@@ -83,8 +80,8 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
     subtitle = (
         f"From at least {frame['rows'].min()} rows, with 95 % intervals over rows. Dashed: H(Y) of each task; an "
         "estimate above its own rests on an assumption that does not hold."
-        + (f" A variational lower bound lies above {above} of {len(cells)} estimates." if above else "")
     )
+    subtitle += f" A variational lower bound lies above {above} of {len(cells)} estimates." if above else ""
     title = f"Information of components about the label ({frame['estimator'].iloc[0]} estimate)"
     names = {term: f"{'TC(U|Y)' if term.startswith('cond') else term}, bits" for term in TERMS}
     return _panels(rows, names, levels, "H(Y)", (), against, title, subtitle)
@@ -94,21 +91,21 @@ def _means(study: Study, unit: Unit, names: Sequence[str]) -> pd.DataFrame:
     """Average over tasks, with the interval for independent tasks: one row per model and quantity."""
     from ...studies.tables import QUANTITIES
 
-    totals = study.totals()
-    totals = totals[totals["unit"] == unit]
+    totals = study.totals().query("unit == @unit")
     tasks, blocks = totals["task"].nunique(), []
     for name in names:
         loss, term, factor = QUANTITIES[name]
         rows = totals[(totals["loss"] == loss) & (totals["term"] == term)]
-        whole = rows.groupby("model", sort=False).filter(lambda part: len(part) == tasks)
+        models = rows.groupby("model", sort=False).filter(lambda part: len(part) == tasks)
         # Each side separately (Zou & Donner 2008): Wilson's intervals of accuracies are asymmetric, and end at 100 %.
-        sides = pd.DataFrame({"low": whole["mean"] - whole["low"], "high": whole["high"] - whole["mean"]}) ** 2
-        value = factor * whole.groupby("model", sort=False)["mean"].mean()
-        wide = factor * sides.groupby(whole["model"], sort=False).sum(min_count=tasks) ** 0.5 / tasks
+        sides = models.assign(low=(models["mean"] - models["low"]) ** 2, high=(models["high"] - models["mean"]) ** 2)
+        of_model = sides.groupby("model", sort=False)
+        value, wide = factor * of_model["mean"].mean(), of_model[["low", "high"]].sum(min_count=tasks) ** 0.5
+        wide *= factor / tasks
         frame = pd.DataFrame({"panel": name, "value": value, "low": value - wide["low"], "high": value + wide["high"]})
         blocks.append(frame.reset_index())
-    models = study.models(unit)[["model", "members", "parameters", "reuses"]]
-    return pd.concat(blocks, ignore_index=True).merge(models, on="model")
+    sizes = study.models(unit)[["model", "members", "parameters", "reuses"]]
+    return pd.concat(blocks, ignore_index=True).merge(sizes, on="model")
 
 
 def _panels(
@@ -116,7 +113,7 @@ def _panels(
     names: Mapping[str, str],
     levels: Mapping[str, list[float]],
     level_name: str,
-    logarithmic: Sequence[str],
+    logarithmic: Collection[str],
     against: str,
     title: str,
     subtitle: str,
@@ -126,46 +123,40 @@ def _panels(
     if rows.empty:
         raise InputError("no model here has every task: run the others too.")
     rows = rows.rename(columns={"low": "value_low", "high": "value_high"})
-    present, views = [name for name in names if (rows["panel"] == name).any()], {}
+    panels = {name: part for name in names if len(part := rows[rows["panel"] == name])}
+    apart: dict[str, Any] = {"gap": 0.3, "across": 0.12, "shared_xaxes": False, "shared_yaxes": False}
+    views = {}
     for size, label in _SIZES.items():
-        contents = [_models(rows, panel, size) for panel in present]
+        contents = [_models(rows, panel, size) for panel in panels]
         ends = [float(rows[size].min()), float(rows[size].max()), None]
-        for panel, traces in zip(present, contents, strict=True):
-            if panel in levels:
-                y = [height for level in levels[panel] for height in (level, level, None)]
-                traces.append(kit.line(ends * len(levels[panel]), y, dash="dash", name=level_name))
-        headings = [names[panel] for panel in present]
-        apart: dict[str, Any] = {"shared_xaxes": False, "shared_yaxes": False}
-        figure = layout.panels(contents, headings, 2, gap=0.3, across=0.12, **apart)
-        for number, panel in enumerate(present):
+        for panel, traces in zip(panels, contents, strict=True):
+            heights = [height for level in levels.get(panel, ()) for height in (level, level, None)]
+            if heights:
+                traces.append(kit.line(ends * (len(heights) // 3), heights, dash="dash", name=level_name))
+        figure = layout.panels(contents, [names[panel] for panel in panels], 2, x_title=label, **apart)
+        for number, (panel, part) in enumerate(panels.items()):
             if panel in logarithmic:
-                shown = rows.loc[rows["panel"] == panel, ["value", "value_low", "value_high"]]
-                figure.update_yaxes(axes.log_axis(shown), **layout.cell(number, 2))
-            if number + 2 >= len(present):  # panels with no panel below
-                figure.update_xaxes(title_text=label, **layout.cell(number, 2))
-        views[label] = layout.finish(
-            figure, title, subtitle, x=_size_axis(rows, size), plot=220 * -(-len(present) // 2)
-        )
+                figure.update_yaxes(axes.log_axis(part.filter(like="value")), **layout.cell(number, 2))
+        look: dict[str, Any] = {"x": _size_axis(rows, size), "plot": 220 * -(-len(panels) // 2)}
+        views[label] = layout.finish(figure, title, subtitle, **look)
     return layout.choose(views, _SIZES[against])
 
 
 def _models(rows: pd.DataFrame, panel: str, size: str) -> list[go.Scatter]:
     """Draw a panel's models: a trace per series, and one for models that reuse their blocks."""
-    series, traces = list(dict.fromkeys(rows["series"])), []
-    several = len([name for name in series if name != SHUFFLED]) > 1
-    for number, (name, reuses) in enumerate([(name, reuses) for name in series for reuses in (False, True)]):
-        members = rows[(rows["series"] == name) & (rows["reuses"] == reuses)]
-        if members.empty:
-            continue
-        part = members[members["panel"] == panel].assign(component=members["model"])
-        gray, color = name == SHUFFLED, style.SERIES[(number // 2 if several else reuses) % len(style.SERIES)]
-        sizes = [f"{row.members} components, {row.parameters:,} parameters" for row in part.itertuples()]
-        texts = kit.hover(part, {panel: "value"}, part["series"], sizes)
-        label = (name if several or gray else "models") + (", blocks reused" if reuses else "")
-        marker = {"size": 5 if gray else 8, "symbol": ("diamond" if reuses else "circle") + "-open" * gray}
-        traces.append(
-            kit.trace(part, size, "value", style.NEUTRAL if gray else color, texts, name=label, marker=marker)
-        )
+    traces, several = [], rows.loc[rows["series"] != SHUFFLED, "series"].nunique() > 1
+    for number, name in enumerate(dict.fromkeys(rows["series"])):
+        for reuses in (False, True):
+            members, gray = rows[(rows["series"] == name) & (rows["reuses"] == reuses)], name == SHUFFLED
+            if members.empty:
+                continue
+            part = members[members["panel"] == panel].assign(component=members["model"])
+            color = style.NEUTRAL if gray else style.SERIES[(number if several else reuses) % len(style.SERIES)]
+            sizes = [f"{row.members} components, {row.parameters:,} parameters" for row in part.itertuples()]
+            texts = kit.hover(part, {panel: "value"}, part["series"], sizes)
+            label = (name if several or gray else "models") + ", blocks reused" * reuses
+            marker = {"size": 5 if gray else 8, "symbol": ("diamond" if reuses else "circle") + "-open" * gray}
+            traces.append(kit.trace(part, size, "value", color, texts, name=label, marker=marker))
     return traces
 
 
@@ -173,18 +164,17 @@ def _size_axis(rows: pd.DataFrame, size: str) -> dict[str, Any]:
     """Make a logarithmic axis of sizes, with non-overlapping ticks at models, including the first and the last."""
     sizes = np.unique(rows[size].to_numpy(dtype=float))
     low, high = np.log10(sizes[[0, -1]])
-    apart, at = (high - low) / 4, [float(sizes[-1])]
-    for x in sizes[-2:0:-1]:
-        if np.log10(at[-1] / x) >= apart and np.log10(x) - low >= apart:
-            at.append(float(x))
-    at = [float(sizes[0]), *reversed(at)] if len(sizes) > 1 else at
+    apart, at = (high - low) / 4, sizes[-1:].tolist()
+    for x in sizes[-2:0:-1].tolist():
+        if np.log10(at[0] / x) >= apart and np.log10(x) - low >= apart:
+            at.insert(0, x)
+    at = [float(sizes[0]), *at] if len(sizes) > 1 else at
     room = 0.06 * max(high - low, 0.3)
-    return axes.ticks(at, [_short(x) for x in at]) | {"type": "log", "range": [low - room, high + room]}
+    return axes.ticks(at, map(_short, at)) | {"type": "log", "range": [low - room, high + room]}
 
 
 def _short(x: float) -> str:
     """Format a count for an axis: 9, 94k, 135M, 1.24B."""
-    for least, factor, letter in ((1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if x >= least:
-            return f"{x / factor:.4g}{letter}" if letter != "k" else f"{x / factor:.0f}k"
-    return f"{x:.0f}"
+    if x < 1e6:
+        return f"{x / 1e3:.0f}k" if x >= 1e4 else f"{x:.0f}"
+    return f"{x / 1e9:.4g}B" if x >= 1e9 else f"{x / 1e6:.4g}M"
