@@ -14,31 +14,10 @@ from ..errors import InputError
 from ..studies.depth_study import DepthStudy
 from . import tables
 from .findings import Finding, depth_findings
-from .html import Block, Page, chart, frame_table, switch
+from .html import Block, Page, chart, frame_table, switch, templates
 
 MOST_FINDINGS = 5  # on the first screen
-# Depth analyses: their headings and the captions of their figures; further kinds of these.
-_CAPTIONS = {
-    "residual_norms": ("Norm that each attention, MLP and layer adds, relative to the stream it is added to", ""),
-    "skip": ("Change of the answer when one layer adds nothing at any token but the first", ""),
-    "skip_future": (
-        "Effect of a layer on later tokens",
-        "The layer adds nothing at the tokens before a cut; the tokens from the cut on are measured.",
-    ),
-    "logit_lens": ("Prediction read out at every junction of the stream", ""),
-    "depth_score": ("Depth of the layers that an answer depends on, by the number of hops of the question", ""),
-    "agreement": (
-        "Do cheap measures predict the ablation loss of sublayers?",
-        "Direct measures need one clean pass; the ablation loss needs a pass for each sublayer.",
-    ),
-    "drop_plan": ("Loss and accuracy without the layers that a plan drops, on rows that did not choose them", ""),
-    "map_layers": ("Which layer of one model linearly predicts a layer of the other", ""),
-    "effects": (
-        "Direct and total effect of each sublayer on the answer",
-        "The total effect is the cost of mean-ablating a sublayer, with everything after it reacting; the direct "
-        "effect is that of its own output.",
-    ),
-}
+# Further kinds of figures of depth analyses.
 _KINDS = {
     "skip": ["bars"],
     "skip_future": ["bars"],
@@ -123,7 +102,7 @@ def depth_sections(page: Page, depth: DepthStudy, overview: bool) -> None:
     if overview and (curves := curves_by_layer(depth)) is not None:
         page.block(curves)
     for name, shown_name in analysis_names(depth).items():
-        heading, caption = _CAPTIONS.get(name, (shown_name, ""))
+        heading, caption = templates().depth_figures.get(name, (shown_name, ""))
         page.add("subheading", heading)
         shown: dict[str, Block] = {}
         for a in (a for a in depth.analyses if a.name == name):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any, get_args
+from typing import get_args
 
 from ..components import Unit
 from ..ensemble.decompose import decompose
@@ -17,70 +17,12 @@ from . import tables
 from .depth_page import add_claims, analysis_names, count, depth_sections, first_screen
 from .figures.size import information_panels
 from .findings import depth_findings, layer_sharing_pairs, study_findings
-from .html import Block, Page, chart, frame_table, switch
+from .html import Block, Page, chart, frame_table, switch, templates
 
 # Maximal number of cells whose components a page shows, number of models shown if there are more, and maximal number
 # of models in a map on the first screen.
 MOST_CELLS, BEST, MOST_MODELS = 48, 5, 12
 _LIBRARIES = ("layerdiv_tl", "torch", "transformers", "transformer_lens")
-# Figures of a whole study: link texts and captions; the first available figure opens the report.
-_FIGURES: dict[Any, tuple[str, str]] = {
-    "table": (
-        "by model and task",
-        "Every model on every task, next to a uniform guess; the menu changes the quantity and its color scale.",
-    ),
-    "size": (
-        "by size",
-        "Every quantity against the number of components or parameters. Diversity is a mean over components: read it "
-        "with |L|² × diversity next to it.",
-    ),
-    "curves": (
-        "by depth",
-        "Fig. 5 and 7: the prefix ensemble after every sublayer. Curves are standardized: compare shapes, not sizes.",
-    ),
-    "shares": (
-        "by module",
-        "Fig. 4: the share of each module, and its share of the components. Raw numbers include the shift that softmax "
-        "cannot see; centered ones do not.",
-    ),
-    "correlations": (
-        "correlation with accuracy",
-        "Fig. 3 of the paper. Its test, Student's, takes junctions for independent, which they are not; the p shown "
-        "here is from models that swap their curves with others of the same depth. Read 'per model' with it.",
-    ),
-    "tradeoff": (
-        "bias against diversity",
-        "Section 5.4: steps along depth in which bias and diversity move together, by the change of accuracy there.",
-    ),
-    "scaling": ("scaling with size", "Fig. 6: averaged over tasks, for the models that were measured on all of them."),
-}
-# Quantities of `Study.table`: captions of their tables.
-_TABLES = {
-    "accuracy": "Right answers, % [95 % Wilson interval]",
-    "MSE": "MSE of Eq. 14, ×100, next to that of the uniform predictor",
-    "bias": "Bias of Eq. 14, ×100, next to that of the uniform predictor",
-    "diversity": "Diversity, logits², raw (the paper's)",
-    "diversity centered": "Diversity, logits², centered: the part that softmax sees",
-    "diversity_logit": "Size-fair diversity |L|² × diversity, logits², raw",
-    "diversity_logit centered": "Size-fair diversity, logits², centered",
-    "cross-entropy": "Cross-entropy of the model's own answer, nats",
-    "entropy": "Entropy H(p) of the model's answer, nats",
-}
-_ESTIMATORS = {
-    "gaussian": "All terms are estimates; they assume that contributions are Gaussian within each class.",
-    "vote": "With many votes both redundancies are lower bounds, and the joint information is not a bound.",
-    "variational": "Joint information and relevancy are lower bounds: what classifiers predict on held-out rows.",
-}
-_BY_DEPTH = (
-    "More layers are read out from left to right. Accuracy of that answer; its error (loss), the mean error of the "
-    "components (bias) and their distance from their mean (diversity): loss = bias − diversity. Bands are 95 % "
-    "intervals over rows."
-)
-_SHARING = (
-    "Diversity of the model that reuses layers over that of the other, [95 % interval]: the diversity of a mean falls "
-    "with the number of members, |L|² × diversity does not. Averaged over tasks that both have. An interval over tasks "
-    "is about these two models; one over seeds, about models of these shapes."
-)
 
 
 def study_page(study: Study, title: str | None = None, opening: Block | None = None) -> Page:
@@ -93,7 +35,7 @@ def study_page(study: Study, title: str | None = None, opening: Block | None = N
     units: list[Unit] = [unit for unit in get_args(Unit) if unit in measured]
     unit, tasks, depth = units[0], count(study.metrics["task"].nunique(), "task"), study.depth
     figures, lacking = _figures(study, unit)
-    names = {kind: name for kind, (name, _) in _FIGURES.items() if kind in {"table", *figures}}
+    names = {kind: name for kind, (name, _) in templates().study_figures.items() if kind in {"table", *figures}}
     names |= {"layer-sharing": "reuse of layers"} | (analysis_names(depth) if depth else {})
     first = "size" if len(models) > MOST_MODELS and "size" in figures else next(iter(figures))
     main = (opening, "") if opening else (figures.pop(first), first)
@@ -109,7 +51,10 @@ def study_page(study: Study, title: str | None = None, opening: Block | None = N
         page.text(" ".join(lacking), "small")
     _information(page, study)
     page.heading("All numbers")
-    shown = {name: frame_table(tables.quantity_table(study, units, name), text) for name, text in _TABLES.items()}
+    shown = {
+        name: frame_table(tables.quantity_table(study, units, name), text)
+        for name, text in templates().study_tables.items()
+    }
     page.block(switch(shown), name="" if "table" in {first, *figures} else "table")
     _layer_sharing(page, study, unit)
     page.heading("What the papers claim")
@@ -166,7 +111,7 @@ def _figures(study: Study, unit: Unit) -> tuple[dict[str, Block], list[str]]:
     """Draw the figures of a whole study by kind, the opening one first; also return why others are left out."""
     figures, lacking = {}, []
     one = study.metrics["model"].nunique() == 1
-    for kind, (name, caption) in _FIGURES.items():
+    for kind, (name, caption) in templates().study_figures.items():
         if one and kind in ("table", "size", "correlations", "scaling"):
             continue  # these compare models
         try:
@@ -182,7 +127,7 @@ def _by_depth(study: Study, unit: Unit) -> Block:
     charts = {}
     for settings in (cell["settings"] for cell in study.cells if cell["settings"]["unit"] == unit):
         shard = study.contributions(settings["model"], settings["task"], unit)
-        charts[settings["task"]] = chart(decompose(shard, shard.labels).plot(kind="depth"), _BY_DEPTH)
+        charts[settings["task"]] = chart(decompose(shard, shard.labels).plot(kind="depth"), templates().by_depth)
     return switch(charts, "Task")
 
 
@@ -213,7 +158,7 @@ def _information(page: Page, study: Study) -> None:
     for _, part in frame.groupby(["unit", "estimator", SETTINGS], sort=False):
         unit, estimator, settings = part.iloc[0][["unit", "estimator", SETTINGS]]
         how = f" ({settings})" if frame[SETTINGS].nunique() > 1 else ""
-        caption = f"{estimator.capitalize()} estimate, unit {unit}{how}. {_ESTIMATORS[estimator]}"
+        caption = f"{estimator.capitalize()} estimate, unit {unit}{how}. {templates().estimators[estimator]}"
         page.figure(information_panels(part, study.models(unit)), caption)
         warned = part.drop_duplicates(["model", "task"])[["model", "task", "warnings"]]
         count_of = warned["model"].nunique()
@@ -239,7 +184,9 @@ def _layer_sharing(page: Page, study: Study, unit: Unit) -> None:
     seeds = frame["interval_over"] == "seeds"
     parts = {"over seeds": frame[seeds], "over tasks": frame[~seeds]}
     blocks = {
-        name: frame_table(tables.layer_sharing_table(part), _SHARING) for name, part in parts.items() if len(part)
+        name: frame_table(tables.layer_sharing_table(part), templates().sharing)
+        for name, part in parts.items()
+        if len(part)
     }
     page.block(switch(blocks), name="layer-sharing")
 
