@@ -64,15 +64,12 @@ function axis(low, high, from, to, log = false) {
   const place = (x) => from + (((log ? Math.log10(x) : x) - low) / (high - low)) * (to - from);
   const ticks = [];
   if (log) {
-    const step = Math.ceil((high - low) / 5);
-    const name = (p) => (p === 0 || p === 1 ? String(10 ** p) : `10${raised(String(p))}`);
-    for (let p = Math.ceil(low); p <= high; p += step) ticks.push([10 ** p, name(p)]);
-    if (ticks.length < 2) {
-      ticks.length = 0;
-      for (let p = Math.floor(low); p <= high; p++)
-        for (const value of [1, 2, 5].map((m) => m * 10 ** p))
-          if (Math.log10(value) >= low && Math.log10(value) <= high) ticks.push([value, number(value)]);
-    }
+    // 1, 10, 100, or 1, 2 and 5 times these; of many, every n-th.
+    const marks = high - low < 2.2 ? [1, 2, 5] : [1];
+    const powers = Array.from({ length: Math.floor(high) - Math.floor(low) + 1 }, (_, k) => Math.floor(low) + k);
+    const values = powers.flatMap((p) => marks.map((m) => m * 10 ** p)).filter((x) => Math.log10(x) >= low && Math.log10(x) <= high);
+    const every = Math.ceil(values.length / 6);
+    values.forEach((x, k) => k % every === 0 && ticks.push([x, number(x).replace(/^1·/, "")]));
   } else {
     const rough = (high - low) / 5.5; // two ticks at least
     const power = 10 ** Math.floor(Math.log10(rough));

@@ -21,12 +21,10 @@ async function render({ model, el }) {
 
   function draw() {
     if (!state.texts[state.chosen.text]) return;
-    const began = performance.now();
     const x = now();
     drawToolbar(x);
     drawViews(x);
     lookUp(x);
-    root.dataset.drawn = (performance.now() - began).toFixed(1);
   }
 
   // Read what lies packed on the page and is wanted only now: promoted tokens, effects, source tokens.
@@ -86,24 +84,21 @@ async function render({ model, el }) {
     state.chosen = readAddress(state.chosen, state.texts);
     draw();
   };
-  // Keys that no view took move through the text. A page listens everywhere, a notebook only here: it has its own.
-  const keyed = live ? root : document;
   const onKeyAnywhere = (event) => {
     if (!event.target.closest?.("input, textarea, select") && state.texts[state.chosen.text]) onKey(event, VIEWS.tokens, state, now);
   };
-  keyed.addEventListener("keydown", onKeyAnywhere);
-  model.on("change:texts", read);
-  model.on("change:chosen", onChosen);
-  model.on("msg:custom", onMessage);
-  if (!live) window.addEventListener("hashchange", onAddress);
+  const gone = new AbortController();
+  const { signal } = gone;
+  // Keys that no view took move through the text. A page listens everywhere, a notebook only here: it has its own.
+  (live ? root : document).addEventListener("keydown", onKeyAnywhere, { signal });
+  if (!live) window.addEventListener("hashchange", onAddress, { signal });
+  const heard = { "change:texts": read, "change:chosen": onChosen, "msg:custom": onMessage };
+  Object.entries(heard).forEach(([name, hear]) => model.on(name, hear));
   await read();
   watcher.observe(root);
   return () => {
-    keyed.removeEventListener("keydown", onKeyAnywhere);
-    window.removeEventListener("hashchange", onAddress);
+    gone.abort();
     watcher.disconnect();
-    model.off("change:texts", read);
-    model.off("change:chosen", onChosen);
-    model.off("msg:custom", onMessage);
+    Object.entries(heard).forEach(([name, hear]) => model.off(name, hear));
   };
 }
