@@ -37,6 +37,14 @@ _KINDS = {"Float": "f", "Int": "iu", "Bool": "b", "Num": "fiu", "Shaped": "fiubU
 Kind = TypeVar("Kind", bound="Result")
 
 
+class NumberProperty(property):
+    """A property with a number as value, for results that define many of these."""
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: Any, owner: type | None = None) -> float: ...  # type: ignore[override]
+
+
 class Result:
     """Base of all results: `.frame() .plot() .save(path) .load(path)`."""
 

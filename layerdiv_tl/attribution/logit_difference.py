@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float
 
 from ..components import Component, component_columns
-from ..ensemble.hits import hits
 from ..ensemble.intervals import estimate, estimates_frame
+from ..ensemble.losses import hits
 from ..results import Result
 
 if TYPE_CHECKING:

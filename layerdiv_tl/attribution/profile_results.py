@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from .._checks import whole_number
 from ..components import Component, component_columns, labels_of
 from ..components import positions as component_positions
-from ..ensemble.decomposition import Part
+from ..ensemble.decomposition import Gauge
 from ..ensemble.intervals import RunningMean, interval_note
 from ..errors import InputError
 from ..results import Result
@@ -259,7 +259,7 @@ class SquaredProfile(Profile):
     agreements: PerComponent | None
     target_powers: PerPosition
     target_means: PerPosition
-    part: Part = "raw"
+    part: Gauge = "raw"
 
     measured_in: ClassVar[str] = "logits²"
 

@@ -13,7 +13,7 @@ from scipy.stats import rankdata, spearmanr
 
 from .._checks import choice, whole_number
 from ..components import Component, component_columns
-from ..ensemble.intervals import LEAST, Estimate, estimate, estimates_frame, interval
+from ..ensemble.intervals import LEAST, Estimate, estimate, estimates_frame, percentile_interval
 from ..model.load import as_model
 from ..results import Result
 from .quantities import (
@@ -27,7 +27,7 @@ from .quantities import (
     read_rows,
     score_ablations,
 )
-from .tokens import resamples
+from .tokens import bootstrap_weights
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -105,7 +105,7 @@ class Agreement(Result):
             sums, counts = self.sums[:, i], self.counts[:, i, None]
             found = estimate(sums, "difference" if name == "accuracy" else "mean", counts=counts)
             spread = resampled[:, i] if len(self.sums) >= LEAST else np.full_like(resampled[:, i], np.nan)
-            columns |= {name: found, f"{name}_rank": Estimate(ranks[i], *interval(spread), len(self.sums))}
+            columns |= {name: found, f"{name}_rank": Estimate(ranks[i], *percentile_interval(spread), len(self.sums))}
         return estimates_frame(columns, {name: UNITS[name] for name in self.quantities})
 
     def correlations(self) -> pd.DataFrame:
@@ -133,7 +133,9 @@ class Agreement(Result):
             for effect in get_args(Effect):
                 for name in direct:
                     rho, drawn = (_pearson(r[..., index[name], :], r[..., index[effect], :]) for r in ranks)
-                    records.append([name, effect, kind, float(rho), *map(float, interval(drawn)), len(group)])
+                    records.append(
+                        [name, effect, kind, float(rho), *map(float, percentile_interval(drawn)), len(group)]
+                    )
         columns = {column: [record[i] for record in records] for i, column in enumerate(_COLUMNS)}
         return estimates_frame(columns, {"correlation": "Spearman's ρ"})
 
@@ -158,7 +160,7 @@ class Agreement(Result):
     def _resampled(self) -> Float[np.ndarray, "draw quantity component"]:
         # Whole weights, not shares: sums of correct predictions then stay exact, and ties stay ties.
         count = len(self.sums)
-        return self._weighted(np.rint(count * resamples(count, seed=self.seed)))
+        return self._weighted(np.rint(count * bootstrap_weights(count, seed=self.seed)))
 
 
 def agreement(

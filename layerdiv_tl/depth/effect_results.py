@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from .._checks import choice
 from ..components import Component, component_columns, own_label
 from ..ensemble.grouping import shares
-from ..ensemble.hits import hits
 from ..ensemble.intervals import estimate, estimates_frame
+from ..ensemble.losses import hits
 from ..errors import InputError
 from ..results import Result
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .._progress import Advance, progress
 from ..components import Component
-from ..ensemble.hits import hits
+from ..ensemble.losses import hits
 from ..errors import InputError
 from ..model.batches import batches, inference_mode_for, pad
 from ..model.forward_pass import run

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._checks import MOST_ITEMS, number, whole_number
 from ..components import Component, component_columns
-from ..ensemble.intervals import estimate, estimates_frame, interval
+from ..ensemble.intervals import estimate, estimates_frame, percentile_interval
 from ..errors import InputError
 from ..model.batches import batches, inference_mode_for, upcast
 from ..model.load import Model, as_model
@@ -96,7 +96,7 @@ class LayerMaps(Result):
 
         distance, resampled, chance = self.distances()
         best = self._means()[0].argmin(1)
-        low, high = map(float, interval(resampled))
+        low, high = map(float, percentile_interval(resampled))
         row = {"distance": distance, "distance_low": low, "distance_high": high, "chance": chance}
         row["rank_correlation"] = float(spearmanr(np.arange(len(best)), best).statistic) if np.ptp(best) else np.nan
         return pd.DataFrame([row])

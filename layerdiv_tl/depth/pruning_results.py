@@ -15,7 +15,7 @@ from jaxtyping import Float
 from .._checks import file_path, whole_number
 from .._files import write_text
 from ..components import Component, component_columns
-from ..ensemble.intervals import Estimate, Kind, estimate, estimates_frame, interval
+from ..ensemble.intervals import Estimate, Kind, estimate, estimates_frame, percentile_interval
 from ..errors import InputError
 from ..model.load import Model, as_model
 from ..results import Result
@@ -102,7 +102,7 @@ class DropPlan(Result):
             for name, values in sums.items():
                 means = values[:, columns].sum(0) / self.count.sum()
                 if plan == RANDOM:
-                    record[name] = Estimate(means.mean(), *interval(means), len(self.count))
+                    record[name] = Estimate(means.mean(), *percentile_interval(means), len(self.count))
                 else:
                     record[name] = self._estimate(name, values[:, columns[0]])
                 if plan == "none" and name == "accuracy_lost":  # compared with itself: zero on any rows

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..attribution.blocks import cut_output
 from ..components import Component, Unit
-from ..ensemble.intervals import interval
+from ..ensemble.intervals import percentile_interval
 from ..errors import InputError
 from ..model.architecture import Architecture
 from ..model.capture import Activations
@@ -166,7 +166,7 @@ class ResidualNorms(TokenResult):
         mean, drawn = resampled_ratio(*sums_per_text(self.block_influence[:, layers] / 2, self.text))
         columns: dict[str, Any] = {}
         for name, of in (("displacement", lambda x: x), ("jump_rate", _jumps)):
-            low, high = interval(of(drawn))
+            low, high = percentile_interval(of(drawn))
             columns |= {name: of(mean[None])[0], f"{name}_low": low, f"{name}_high": high}
         return self._with_units(columns, {"displacement": "(1 − cosine)/2", "jump_rate": "% of displacement"}, layers)
 
@@ -262,7 +262,7 @@ def change_point(
         raise InputError(f"a change along depth needs at least three layers, and this model has {count}.")
     (layer,), (statistic,) = _pettitt(mean[None])
     layers = _pettitt(drawn)[0].astype(float) if np.isfinite(drawn).all() else np.full(len(drawn), np.nan)
-    low, high = interval(layers)
+    low, high = percentile_interval(layers)
     before, after = float(np.median(mean[:layer])), float(np.median(mean[layer:]))
     p = float(min(1.0, np.exp(-6 * statistic**2 / (count**3 + count**2))))
     return ChangePoint(quantity, int(layer), float(low), float(high), before, after, p)

@@ -87,7 +87,7 @@ def measure_tokens(
 
 
 @lru_cache(maxsize=4)
-def resamples(n: int, n_resamples: int = 1000, seed: int = 0) -> Float[np.ndarray, "draw example"]:
+def bootstrap_weights(n: int, n_resamples: int = 1000, seed: int = 0) -> Float[np.ndarray, "draw example"]:
     """Draw weights of resamples with replacement: `weights @ values` is each resample's mean; NaN for one example."""
     if n == 1:
         return np.full((n_resamples, 1), np.nan)
@@ -100,7 +100,7 @@ def resampled_ratio(
     sums: Float[np.ndarray, "text row"], counts: Float[np.ndarray, "text #row"]
 ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, "draw row"]]:
     """Return (Σ sums / Σ counts, its 1000 resamples of texts: NaN for too few), where not smooth in the mean."""
-    weights = resamples(len(sums)) if len(sums) >= LEAST else np.full((1000, len(sums)), np.nan)
+    weights = bootstrap_weights(len(sums)) if len(sums) >= LEAST else np.full((1000, len(sums)), np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
         return sums.sum(0) / counts.sum(0), (weights @ sums) / (weights @ counts)
 

@@ -55,22 +55,14 @@ def decompose(
     if tau is not None:
         strategy.require("tau")
     members = as_ensemble(ensemble, components)
-    u = members.values
     if (labels is None) == (target is None):
         raise InputError("give exactly one of labels (a gold option for each example) and target (logits).")
-    gold = None if labels is None else gold_options(labels, u.shape, members.options)
-    t = dense_target(target, members, strategy.compares_probabilities) if gold is None else np.eye(u.shape[2])[gold]
-    return Decomposition(
-        values=u,
-        components=members.components,
-        target=t,
-        gold=gold,
-        loss_name=loss,
-        tau=factor(tau),
-        junctions=members.junctions,
-        junction_scale=members.junction_scale,
-        partial_junctions=members.partial_junctions,
-        identity_gap=members.identity_gap,
-        soft_cap=members.soft_cap,
-        error_note=getattr(members, "error_note", ""),
-    )
+    gold = None if labels is None else gold_options(labels, members.values.shape, members.options)
+    if gold is None:
+        t = dense_target(target, members, strategy.compares_probabilities)
+    else:
+        t = np.eye(members.values.shape[2])[gold]
+    error_note = getattr(members, "error_note", "")  # of a dictionary or another cut
+    shared = ("values", "components", "junctions", "junction_scale", "partial_junctions", "identity_gap", "soft_cap")
+    own = {name: getattr(members, name) for name in shared}
+    return Decomposition(target=t, gold=gold, loss_name=loss, tau=factor(tau), error_note=error_note, **own)

@@ -17,36 +17,29 @@ from jaxtyping import Bool, Float, Int
 from .._checks import choice, flag
 from ..components import COLUMNS, Component
 from ..errors import InputError
-from ..results import Result
+from ..results import NumberProperty, Result
 from . import grouping
-from .grouping import By, PerExample, RowTerms, estimates
-from .hits import hits, logit_differences
+from .grouping import By, PerExample, RowTerms, estimates, with_shares
 from .intervals import ENDS, estimates_frame, interval_note
-from .losses import (
-    LOSSES,
-    Gauges,
-    LacksQuantityError,
-    Loss,
-    Members,
-    Terms,
-    mean_of,
-    measure,
-    relative_gap,
-    split_gauges,
-)
+from .losses import LOSSES, Gauges, LacksQuantityError, Loss, Members, Terms, hits, measure, relative_gap, split_gauges
 from .theorems import theorem_2, theorem_3
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-Part = Literal["raw", "centered", "shift"]
+Gauge = Literal["raw", "centered", "shift"]
 NormAt = Literal["frozen", "recomputed"]
 Table = Literal["totals", "components", "modules", "depth", "depth_recomputed"]
 Figure = Literal["bars", "cross_entropy", "heads", "modules", "pairwise", "depth", "tradeoff", "roles", "scatter"]
-TERMS = ("bias", "diversity", "net")
 # Columns of the short table of components.
-_SHORT = (*COLUMNS, *TERMS, "net_linear", *(x + end for x in ("accuracy", "logit_difference") for end in ENDS))
+_LABELED = tuple(x + end for x in ("accuracy", "logit_difference") for end in ENDS)
+_SHORT = (*COLUMNS, "bias", "diversity", "net", "net_linear", *_LABELED)
+
+
+def _number(term: str, doc: str) -> NumberProperty:
+    """The mean over examples of a term, or of a quantity that only some losses have."""
+    return NumberProperty(lambda decomposition: decomposition._mean(term), doc=doc)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -59,7 +52,7 @@ class Decomposition(Result):
         loss_name, tau: One of `losses.LOSSES`, and the temperature on logits before a softmax, None for the default.
         junctions, junction_scale, partial_junctions, identity_gap, soft_cap, error_note: As in `Contributions`; None
             (error_note "") for a plain array, in which every member closes a junction.
-        part: "raw", or the part of the squared error ("centered", "shift"); the shift part has one option for all.
+        part: The gauge: "raw", or a summand of the squared error ("centered"; "shift", which has one option for all).
 
     Asking for a number or a table that a loss does not have raises InputError.
 
@@ -85,8 +78,28 @@ class Decomposition(Result):
     partial_junctions: Bool[np.ndarray, " junction"] | None
     identity_gap: float | None
     soft_cap: float | None
-    part: Part = "raw"
+    part: Gauge = "raw"
     error_note: str = ""
+
+    loss = _number("losses", "The ensemble's loss, mean over examples.")
+    bias = _number("biases", "Mean loss of the members, each on its own.")
+    diversity = _number("diversities", "Mean distance of the members from the ensemble, also called *ambiguity*.")
+    zero_bias = _number("zero_biases", "The bias of the zero baseline (u = 0), to compare all biases with.")
+    diversity_logit = _number(
+        "diversity_logit",
+        "|L|² × diversity in logits²: comparable between decompositions with different numbers of members.",
+    )
+    coherence = _number(
+        "coherence",
+        "|Σu|² / Σ|u|², mean over examples with a nonzero member: 1 if orthogonal, |L| if members are identical.",
+    )
+    entropy = _number("entropy", "H(p) in nats: the cross-entropy if p were the target's distribution.")
+    model_loss = _number("model_loss", "The Brier loss of the model's own distribution over the options, softmax(Σu).")
+    combiner_gap = _number(
+        "combiner_gap",
+        "model_loss − loss: the cost to the model of multiplying its members' distributions, not averaging them.",
+    )
+    mismatch = _number("mismatch", "loss − (bias − diversity) of Eq. 14, in mixed units: what the equation fails by.")
 
     @property
     def loss_function(self) -> Loss:
@@ -99,36 +112,19 @@ class Decomposition(Result):
         return self.loss_function.default_tau(self.values.shape[1]) if self.tau is None else self.tau
 
     @cached_property
-    def parts(self) -> Gauges:
-        """Members and target by the suffix of their columns; a part has no parts of its own."""
+    def gauge_arrays(self) -> Gauges:
+        """Members and target by the suffix of their columns; centered and shift are not split again."""
         whole = (self.values, self.target)
         return split_gauges(self.loss_function, *whole) if self.part == "raw" else {"": whole}
 
     @cached_property
     def _measured(self) -> dict[str, Terms]:
-        return measure(self.loss_function, self.parts, self.factor)
+        return measure(self.loss_function, self.gauge_arrays, self.factor)
 
     @property
     def terms(self) -> Terms:
         """Loss, biases and diversities per example, and as `extras` the quantities that only this loss has."""
         return self._measured[""]
-
-    @cached_property
-    def halves(self) -> dict[Part, Decomposition]:
-        """The centered and shift parts of the squared error (shift has no accuracy); empty for other losses."""
-        gold: dict[Part, Any] = {"centered": self.gold, "shift": None}
-        known = {part: self.parts[f"_{part}"] for part in gold if f"_{part}" in self.parts}
-        return {part: replace(self, values=u, target=t, gold=gold[part], part=part) for part, (u, t) in known.items()}
-
-    @property
-    def centered(self) -> Decomposition:
-        """The part that a softmax sees. Raises InputError for other losses, and in the parts themselves."""
-        return self._half("centered")
-
-    @property
-    def shift(self) -> Decomposition:
-        """The part that is common to all options. Raises InputError as `centered`."""
-        return self._half("shift")
 
     @property
     def losses(self) -> Float[np.ndarray, " example"]:
@@ -146,70 +142,37 @@ class Decomposition(Result):
         return self.terms.diversities
 
     @property
-    def loss(self) -> float:
-        """The ensemble's loss, mean over examples."""
-        return float(self.losses.mean())
-
-    @property
-    def bias(self) -> float:
-        """Mean loss of the members, each on its own."""
-        return float(self.biases.mean())
-
-    @property
-    def diversity(self) -> float:
-        """Mean distance of the members from the ensemble, also called *ambiguity*."""
-        return float(self.diversities.mean())
-
-    @property
-    def zero_bias(self) -> float:
-        """The bias of the zero baseline (u = 0), to compare all biases with; after a softmax it is uniform."""
-        return float(self.terms.zero_biases.mean())
-
-    @property
-    def zero_net(self) -> float:
-        """bias − diversity of the zero baseline, to compare nets with. For the cross-entropy it is H(p)."""
-        return self.zero_bias - float(self.terms.zero_diversities.mean())
-
-    @property
-    def gap(self) -> float | None:
-        """|loss − (bias − diversity)| relative to the largest of the three; None where units differ ("paper")."""
-        return relative_gap(self.loss, self.bias, self.diversity) if self.loss_function.is_exact else None
-
-    @property
-    def diversity_logit(self) -> float:
-        """|L|² × diversity in logits²: comparable between decompositions with different numbers of members."""
-        return self._extra("diversity_logit")
-
-    @property
-    def coherence(self) -> float:
-        """|Σu|² / Σ|u|², mean over examples with a nonzero member: 1 if orthogonal, |L| if members are identical."""
-        return self._extra("coherence")
-
-    @property
-    def entropy(self) -> float:
-        """H(p) in nats: the cross-entropy if p were the target's distribution."""
-        return self._extra("entropy")
-
-    @property
     def net_linear(self) -> Float[np.ndarray, "example member"]:
         """Each member's contribution to the cross-entropy beyond H(p), `[example, member]` in nats; linear in u_i."""
         self.loss_function.require("net_linear")
         return self.terms.extras["net_linear"]
 
-    @property
-    def model_loss(self) -> float:
-        """The Brier loss of the model's own distribution over the options, softmax(Σu)."""
-        return self._extra("model_loss")
+    @cached_property
+    def gauges(self) -> dict[Gauge, Decomposition]:
+        """The centered and shift gauges of the squared error (shift has no accuracy); empty for other losses."""
+        gold: dict[Gauge, Any] = {"centered": self.gold, "shift": None}
+        known = {gauge: self.gauge_arrays[f"_{gauge}"] for gauge in gold if f"_{gauge}" in self.gauge_arrays}
+        return {g: replace(self, values=u, target=t, gold=gold[g], part=g) for g, (u, t) in known.items()}
 
     @property
-    def combiner_gap(self) -> float:
-        """model_loss − loss: the cost to the model of multiplying its members' distributions, not averaging them."""
-        return self._extra("combiner_gap")
+    def centered(self) -> Decomposition:
+        """The summand that a softmax sees. Raises InputError for other losses, and in the gauges themselves."""
+        return self._gauge("centered")
 
     @property
-    def mismatch(self) -> float:
-        """loss − (bias − diversity) of Eq. 14, in mixed units: the amount by which the equation fails."""
-        return self._extra("mismatch")
+    def shift(self) -> Decomposition:
+        """The summand that is common to all options. Raises InputError as `centered`."""
+        return self._gauge("shift")
+
+    @property
+    def zero_net(self) -> float:
+        """bias − diversity of the zero baseline, to compare nets with. For the cross-entropy it is H(p)."""
+        return self.zero_bias - self._mean("zero_diversities")
+
+    @property
+    def gap(self) -> float | None:
+        """|loss − (bias − diversity)| relative to the largest of the three; None where units differ ("paper")."""
+        return relative_gap(self.loss, self.bias, self.diversity) if self.loss_function.is_exact else None
 
     @cached_property
     def correct(self) -> Float[np.ndarray, "example member"] | None:
@@ -219,7 +182,11 @@ class Decomposition(Result):
     @cached_property
     def differences(self) -> Float[np.ndarray, "example member"] | None:
         """A member's logit of the gold option minus the others' mean, `[example, member]`; None without labels."""
-        return None if self.gold is None else logit_differences(self.values, self.gold)
+        if self.gold is None:
+            return None
+        count = self.values.shape[2]
+        weights = np.where(np.eye(count, dtype=bool)[self.gold], 1.0, -1.0 / (count - 1))
+        return np.einsum("emk,ek->em", self.values, weights)
 
     @cached_property
     def ensemble_correct(self) -> Float[np.ndarray, " example"] | None:
@@ -250,9 +217,9 @@ class Decomposition(Result):
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
-        """The totals, with intervals; one row each for raw, centered and shift where the loss has these parts."""
+        """The totals, with intervals; one row each for raw, centered and shift where the loss has these gauges."""
         rows = []
-        for d in (self, *self.halves.values()):
+        for d in (self, *self.gauges.values()):
             terms = {name: x[:, 0] for name, x in d._totals({"": d.terms}).items()}
             terms["zero_bias"] = d.terms.zero_biases
             own = {} if d.gap is None else {"gap": d.gap}
@@ -264,10 +231,10 @@ class Decomposition(Result):
         """One row per member: bias, diversity, net and other terms of the loss, not divided by |L|.
 
         Args:
-            full: Include the intervals of all terms (otherwise only `accuracy` and `logit_difference`), the parts
+            full: Include the intervals of all terms (otherwise only `accuracy` and `logit_difference`), the gauges
                 (`_centered`, which a softmax sees, and `_shift`), and `_share`, the member's share of the total.
         """
-        frame = grouping.with_shares(self.per_example("components"), self.parts)
+        frame = with_shares(self.per_example("components"), self.gauge_arrays)
         return self._finish(frame if flag("full", full) else frame[[x for x in _SHORT if x in frame]].copy())
 
     def by_module(self) -> pd.DataFrame:
@@ -275,8 +242,8 @@ class Decomposition(Result):
 
         The columns add up to the ensemble's; `member_share` is n_g/|L|; `_mean` is undivided.
         """
-        frame = grouping.with_shares(self.per_example("modules"), self.parts)
-        for term, suffix, end in product(("bias", "diversity"), self.parts, ENDS):
+        frame = with_shares(self.per_example("modules"), self.gauge_arrays)
+        for term, suffix, end in product(("bias", "diversity"), self.gauge_arrays, ENDS):
             frame[f"{term}_mean{suffix}{end}"] = frame[term + suffix + end] / frame["member_share"]
         return self._finish(frame)
 
@@ -316,7 +283,7 @@ class Decomposition(Result):
         loss is the mean over rows of (bias − within − between); `attrs` holds these totals and the gap. Raises
         InputError where no group has two members, for losses without a nested decomposition, and for a `tau`.
         """
-        return self._finish(grouping.nested_frame(self.loss_function, self.tau, self.parts, self.components, groups))
+        return self._finish(grouping.nested_frame(self._nestable(), self.gauge_arrays, self.components, groups))
 
     def by_repeat(self) -> pd.DataFrame:
         """One row per sublayer, head or neuron that runs several times in a pass: do its repeats differ?
@@ -325,12 +292,12 @@ class Decomposition(Result):
         `between` (in `attrs` over all blocks); `cosine_centered` is the mean cosine of two repeats; for the squared
         error, `diversity` is `within` / repeats². Raises InputError where no layer is repeated, and as `nested`.
         """
-        return self._finish(grouping.repeats_frame(self.loss_function, self.tau, self.parts, self.components))
+        return self._finish(grouping.repeats_frame(self._nestable(), self.gauge_arrays, self.components))
 
     def tradeoff(self, paper: bool = False) -> pd.DataFrame:
         """Theorem 3: one row per summand with its part of bias and diversity, in logits²; the columns add up.
 
-        Rows marked Ω appear in both: changing them changes neither loss nor accuracy. For the centered part only v̄ is
+        Rows marked Ω appear in both: changing them changes neither loss nor accuracy. In the centered gauge only v̄ is
         shared. `paper=True` gives Eq. 11 as printed, see `theorem_3`. Raises InputError for other losses.
         """
         self.loss_function.require("tradeoff")
@@ -352,14 +319,27 @@ class Decomposition(Result):
             return self._prefixes(table == "depth_recomputed")
         if table == "totals":
             return PerExample({"members": [len(self.components)]}, self._totals(self._measured))
-        columns = grouping.columns_of(self.loss_function, self._measured, self.differences)
-        if table == "modules":
-            return grouping.module_table(self.components, columns, self.loss_function, self.parts)
-        return grouping.component_table(self.components, columns, self.correct)
+        columns = self._columns(self._measured)
+        if table == "components":
+            return grouping.component_table(self.components, columns, self.correct)
+        return grouping.module_table(self.loss_function, self.components, columns, self.gauge_arrays)
+
+    def _columns(self, measured: Mapping[str, Terms]) -> RowTerms:
+        """Return every term by its column, `[example]` or `[example, member]`, with members' logit differences."""
+        columns: RowTerms = {}
+        for suffix, terms in measured.items():
+            found = {"loss": terms.losses, "bias": terms.biases, "diversity": terms.diversities}
+            found |= {"net": terms.biases - terms.diversities} if self.loss_function.is_exact else {}
+            columns |= {name + suffix: x for name, x in (found | terms.extras).items()}
+        return columns if self.differences is None else columns | {"logit_difference": self.differences}
 
     def _totals(self, measured: Mapping[str, Terms]) -> RowTerms:
-        columns = grouping.columns_of(self.loss_function, measured, self.differences)
-        return grouping.total_terms(self.loss_function, columns, self.ensemble_correct)
+        """Return the ensemble's terms, `[example, 1]`; its net is its loss."""
+        nets = ("net", "net_centered", "net_shift")
+        own = {name: x for name, x in self._columns(measured).items() if name not in nets}
+        sums = grouping.sum_members(self.loss_function, own, np.ones((len(self.components), 1)))
+        terms = {name: sums[name] if name in sums else x[:, None] for name, x in own.items()}
+        return terms if self.ensemble_correct is None else terms | {"accuracy": self.ensemble_correct[:, None]}
 
     def _prefixes(self, recomputed: bool) -> PerExample:
         def totals(values: Members, components: tuple[Component, ...]) -> RowTerms:
@@ -369,15 +349,25 @@ class Decomposition(Result):
         along = (self.junctions, self.partial_junctions, self.junction_scale, recomputed)
         return grouping.prefix_table(self.values, self.components, *along, totals)
 
-    def _half(self, part: Part) -> Decomposition:
-        self.loss_function.require(part)
+    def _nestable(self) -> Loss:
+        self.loss_function.require("nested")
+        if self.tau is not None:
+            raise InputError("a nested decomposition is of the model's own distribution: decompose without tau.")
+        return self.loss_function
+
+    def _gauge(self, gauge: Gauge) -> Decomposition:
+        self.loss_function.require(gauge)
         if self.part != "raw":
             raise LacksQuantityError(f"this is the {self.part} part: use the whole decomposition for its parts.")
-        return self.halves[part]
+        return self.gauges[gauge]
 
-    def _extra(self, name: str) -> float:
-        self.loss_function.require(name)
-        return float(mean_of(self.terms.extras[name].reshape(-1)))
+    def _mean(self, name: str) -> float:
+        values = getattr(self.terms, name, None)
+        if values is None:
+            self.loss_function.require(name)
+            values = self.terms.extras[name]
+        known = values[np.isfinite(values)]
+        return float(known.mean()) if known.size else np.nan
 
     def _finish(self, frame: pd.DataFrame, **attrs: Any) -> pd.DataFrame:
         """Return the frame with its units, and further attributes for its reader."""
@@ -391,10 +381,10 @@ class Decomposition(Result):
     def __repr__(self) -> str:
         n, count, _ = self.values.shape
         loss = self.loss_function
-        parts = [loss.equation(self.loss, self.bias, self.diversity, self.zero_bias, self.gap or 0.0)]
-        parts += [f"{part} {d.loss:.4g} = {d.bias:.4g} − {d.diversity:.4g}" for part, d in self.halves.items()]
-        parts += [f"{name} {self._extra(name):.4g}" for name, x in self.terms.extras.items() if x.ndim == 1]
-        parts += [f"τ = {self.factor:g}"] if "tau" in loss.offers else []
-        parts += [] if self.soft_cap is None else [f"before a soft-cap at {self.soft_cap:g}"]
-        parts += [self.error_note] if self.error_note else []
-        return f"Decomposition({n} examples × {count} members, {loss.name} in {loss.unit}: {'; '.join(parts)})"
+        found = [loss.equation(self.loss, self.bias, self.diversity, self.zero_bias, self.gap or 0.0)]
+        found += [f"{gauge} {d.loss:.4g} = {d.bias:.4g} − {d.diversity:.4g}" for gauge, d in self.gauges.items()]
+        found += [f"{name} {self._mean(name):.4g}" for name, x in self.terms.extras.items() if x.ndim == 1]
+        found += [f"τ = {self.factor:g}"] if "tau" in loss.offers else []
+        found += [] if self.soft_cap is None else [f"before a soft-cap at {self.soft_cap:g}"]
+        found += [self.error_note] if self.error_note else []
+        return f"Decomposition({n} examples × {count} members, {loss.name} in {loss.unit}: {'; '.join(found)})"

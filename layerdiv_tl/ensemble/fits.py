@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 Points = Float[np.ndarray, " point"]
+Design = Float[np.ndarray, "point term"]
 Values = Float[np.ndarray, " example"]
 # A group with less than this share of its variance left by the covariate is indistinguishable from it.
 _COLLINEAR = 1e-9
@@ -55,9 +56,8 @@ class LogFit(Result):
         points = np.atleast_1d(numbers(x, "x", "[place]"))
         if points.ndim != 1:
             raise InputError(f"x has the shape {points.shape}, but must be a number or a list of them.")
-        _refuse_unless_above_0(points)
-        design, own = _line(np.log(points)), _line(np.log(self.x))
-        coefficients, covariance, _ = _fit(own, self.y)
+        design = _line(_log(points))
+        coefficients, covariance, _ = _fit(_line(np.log(self.x)), self.y)
         error = np.sqrt(np.einsum("ij,jk,ik->i", design, covariance, design))
         y, half = design @ coefficients, stdtrit(len(self.x) - 2, 0.5 + self.confidence_level / 2) * error
         return pd.DataFrame({"x": points, "y": y, "low": y - half, "high": y + half})
@@ -100,22 +100,19 @@ class LogFit(Result):
         row = self.frame().set_index("term").loc["slope"]
         return f"LogFit({len(self.x)} points: slope {row.estimate:.4g} [{row.low:.4g}, {row.high:.4g}] per ln x)"
 
-    def _row(self, name: str, design: Float[np.ndarray, "point term"], term: int) -> dict[str, Any]:
+    def _row(self, name: str, design: Design, term: int) -> dict[str, Any]:
         """Fit a coefficient with its intervals; NaN where no degree of freedom is left."""
         coefficients, covariance, _ = _fit(design, self.y)
         value, freedom = float(coefficients[term]), len(self.x) - design.shape[1]
-        if len(np.unique(self.x)) < design.shape[1]:
-            value = np.nan
-        half = robust_half = p = np.nan
-        if freedom > 0 and np.isfinite(value):
-            error = np.sqrt(covariance[term, term])
-            quantile = stdtrit(freedom, 0.5 + self.confidence_level / 2)
-            half, robust_half = quantile * error, quantile * _robust_error(design, self.y, term)
+        row: dict[str, Any] = {"term": name, "estimate": value if len(np.unique(self.x)) >= design.shape[1] else np.nan}
+        half = robust = p = np.nan
+        if freedom > 0 and np.isfinite(row["estimate"]):
+            error, quantile = np.sqrt(covariance[term, term]), stdtrit(freedom, 0.5 + self.confidence_level / 2)
+            half, robust = quantile * error, quantile * _robust_error(design, self.y, term)
             with np.errstate(divide="ignore", invalid="ignore"):
                 p = float(2 * stdtr(freedom, -abs(value / error)))
-        ends = {"low": value - half, "high": value + half, "p": p}
-        ends |= {"robust_low": value - robust_half, "robust_high": value + robust_half}
-        return {"term": name, "estimate": value} | ends
+        row |= {"low": value - half, "high": value + half, "p": p}
+        return row | {"robust_low": value - robust, "robust_high": value + robust}
 
 
 def log_fit(x: Points, y: Points, *, confidence_level: float = LEVEL) -> LogFit:
@@ -139,23 +136,25 @@ def log_fit(x: Points, y: Points, *, confidence_level: float = LEVEL) -> LogFit:
         raise InputError(f"x and y have the shapes {x.shape} and {y.shape}, but must be lists of one length.")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         raise InputError("x or y holds numbers that are not finite: leave these points out.")
-    _refuse_unless_above_0(x)
+    _log(x)
     if len(np.unique(x)) < 2:
         raise InputError("a curve needs points at two different x at least.")
     return LogFit(x, y, confidence_level)
 
 
-def _refuse_unless_above_0(x: np.ndarray) -> None:
+def _log(x: np.ndarray) -> np.ndarray:
+    """Return ln x. Raises InputError where it is not finite."""
     good = (x > 0) & np.isfinite(x)
     if not good.all():
         raise InputError(f"x holds {x[~good][0]:g}, which has no finite logarithm: x must be above 0.")
+    return np.log(x)
 
 
-def _line(x: Points) -> Float[np.ndarray, "point 2"]:
+def _line(x: Points) -> Design:
     return np.vander(x, 2, increasing=True)
 
 
-def _fit(design: Float[np.ndarray, "point term"], y: Points) -> tuple[np.ndarray, np.ndarray, float]:
+def _fit(design: Design, y: Points) -> tuple[np.ndarray, np.ndarray, float]:
     """Least squares: (coefficients, their covariance for points of equal noise, the sum of squared errors)."""
     inverse = np.linalg.pinv(design)
     error = float(((y - design @ (inverse @ y)) ** 2).sum())
@@ -163,7 +162,7 @@ def _fit(design: Float[np.ndarray, "point term"], y: Points) -> tuple[np.ndarray
     return inverse @ y, (error / freedom if freedom > 0 else np.nan) * (inverse @ inverse.T), error
 
 
-def _robust_error(design: Float[np.ndarray, "point term"], y: Points, term: int) -> float:
+def _robust_error(design: Design, y: Points, term: int) -> float:
     """HC3 standard error of a coefficient: every point's own squared residual, over (1 − leverage)² of it."""
     weights = np.linalg.pinv(design)
     leverage = np.einsum("pt,tp->p", design, weights)
@@ -222,20 +221,20 @@ def slope(
     x, y = x[known], y[known]
     other = np.zeros_like(y) if covariate is None else covariate[known].astype(float)
     heavy = np.ones_like(y) if weights is None else weights[known].astype(float)
-    count = len(y)
-    none = Slope(np.nan, np.nan, np.nan, np.nan, count)
+    count, nan = len(y), np.nan
     if count < 2 or len(np.unique(x)) < 2:
-        return replace(none, reason="all examples are of one group, so nothing can rise")
+        return Slope(nan, nan, nan, nan, count, "all examples are of one group, so nothing can rise")
     even = heavy / heavy.sum()
     # Centered first, so that the moments do not cancel.
     x, y, other = (v - even @ v for v in (x, y, other))
     value = _slopes(even[None], x, y[None], other)[0]
     if np.isnan(value):
-        return replace(none, reason="the groups differ as the lengths do, so the two cannot be told apart")
+        reason = "the groups differ as the lengths do, so the two cannot be told apart"
+        return Slope(nan, nan, nan, nan, count, reason)
     others = np.where(np.eye(count, dtype=bool), 0.0, heavy)
     left_out = _slopes(others / others.sum(1, keepdims=True), x, y[None], other)
     # If a slope rests on one example alone, there is none without it.
-    low, high = jackknife(value, left_out) if np.isfinite(left_out).all() else (np.nan, np.nan)
+    low, high = jackknife(value, left_out) if np.isfinite(left_out).all() else (nan, nan)
     spread = (even * other) @ other
     rest = y - other * ((even * other) @ y / spread) if spread > 0 else y
     order = np.random.default_rng([seed, 1]).permuted(np.tile(np.arange(count), (n_resamples, 1)), axis=1)

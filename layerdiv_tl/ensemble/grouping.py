@@ -1,7 +1,7 @@
 """Tables of an ensemble's members: alone, in groups (nested), in pairs, and as repeats of a reused layer.
 
 A table holds terms per example, `[example, row]`, averaged with intervals. Each loss has the formulas of its nested
-decomposition (`losses.SquaredError.nested`, `losses.CrossEntropy.nested`).
+decomposition (`losses.Loss.nested`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .._checks import listed
 from ..components import Component, component_columns
 from ..errors import InputError
 from .intervals import Estimate, concatenate, estimate, estimate_function, estimates_frame
-from .losses import Gauges, Group, Loss, Members, PerMember, Terms, group_numbers, mean_square, ratio, relative_gap
+from .losses import Gauges, Group, Loss, Members, PerMember, group_numbers, mean_square, ratio, relative_gap
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,29 +52,11 @@ def estimates(terms: Columns) -> dict[str, Estimate]:
     return {name: estimate(x, "share" if name == "accuracy" else "mean") for name, x in terms.items()}
 
 
-def columns_of(loss: Loss, measured: Mapping[str, Terms], differences: PerMember | None) -> dict[str, np.ndarray]:
-    """Return every term by its column, `[example]` or `[example, member]`, with members' logit differences."""
-    columns: dict[str, np.ndarray] = {}
-    for suffix, terms in measured.items():
-        found = {"loss": terms.losses, "bias": terms.biases, "diversity": terms.diversities}
-        found |= {"net": terms.biases - terms.diversities} if loss.is_exact else {}
-        columns |= {name + suffix: x for name, x in (found | terms.extras).items()}
-    return columns if differences is None else columns | {"logit_difference": differences}
-
-
-def _sum(loss: Loss, columns: Columns, is_in: Float[np.ndarray, "member row"]) -> RowTerms:
+def sum_members(loss: Loss, columns: Columns, is_in: Float[np.ndarray, "member row"]) -> RowTerms:
     """Aggregate sets of members: additive terms are summed, averages over members weighted by n_g/|L|."""
     additive = (*loss.additive, "logit_difference")
     of_members = {name: x for name, x in columns.items() if x.ndim == 2}
     return {name: x @ is_in / (1 if name in additive else len(is_in)) for name, x in of_members.items()}
-
-
-def total_terms(loss: Loss, columns: Columns, correct: np.ndarray | None) -> RowTerms:
-    """Return the ensemble's terms, `[example, 1]`; its net is its loss."""
-    own = {name: x for name, x in columns.items() if name not in ("net", "net_centered", "net_shift")}
-    sums = _sum(loss, own, np.ones((own["bias"].shape[1], 1)))
-    terms = {name: sums[name] if name in sums else x[:, None] for name, x in own.items()}
-    return terms if correct is None else terms | {"accuracy": correct[:, None]}
 
 
 def component_table(components: Names, columns: Columns, correct: PerMember | None) -> PerExample:
@@ -83,12 +65,12 @@ def component_table(components: Names, columns: Columns, correct: PerMember | No
     return PerExample(component_columns(components), terms if correct is None else terms | {"accuracy": correct})
 
 
-def module_table(components: Names, columns: Columns, loss: Loss, parts: Gauges) -> PerExample:
+def module_table(loss: Loss, components: Names, columns: Columns, gauges: Gauges) -> PerExample:
     """One row per module (Eq. 9-10)."""
     modules, group = group_numbers([c.module for c in components])
     is_in, counts = np.eye(len(modules))[group], np.bincount(group)
-    terms = _sum(loss, columns, is_in)
-    for suffix, (u, _) in parts.items():
+    terms = sum_members(loss, columns, is_in)
+    for suffix, (u, _) in gauges.items():
         terms |= {name + suffix: x for name, x in loss.module_extras(u, is_in.T).items()}
     return PerExample({"module": modules, "members": counts, "member_share": counts / len(group)}, terms)
 
@@ -105,8 +87,7 @@ def prefix_table(
     """One row per junction that a member reaches: the `totals` of the ensemble of all members up to it (Fig. 5, 7).
 
     The constant is in every prefix; other members without a junction are in the last. Without `junctions` every member
-    closes one. `recomputed`: members on the stream are divided by the junction's `scale`. Raises InputError where there
-    is no scale, for groups, which have no place along depth, and where nothing reaches the stream.
+    closes one. `recomputed`: members on the stream are divided by the junction's `scale`.
     """
     if recomputed and scale is None:
         raise InputError(
@@ -120,26 +101,24 @@ def prefix_table(
             "by_module(), or contributions without groups."
         )
     if junctions is None:
-        junctions = components
-        number = {c: i for i, c in enumerate(components) if c.kind not in ("constant", "rounding")}
+        place = np.array([-1 if c.kind in ("constant", "rounding") else i for i, c in enumerate(components)])
     else:
         number = {c: i for i, c in enumerate(junctions)}
-    junction_of = np.array([number.get(c if junctions is components else c.sublayer, -1) for c in components])
-    reached = np.unique(junction_of[junction_of >= 0]).tolist()
+        place = np.array([number.get(c.sublayer, -1) for c in components])
+    reached = np.unique(place[place >= 0]).tolist()
     if not reached:
         raise InputError("nothing here is written to the stream, so there is no depth: keep other components too.")
-    is_constant = np.array([c.kind == "constant" for c in components]) & (junction_of < 0)
+    is_constant = np.array([c.kind == "constant" for c in components]) & (place < 0)
     rows, counts = [], []
     for last in reached:
-        on_stream = (junction_of >= 0) & (junction_of <= last)
+        on_stream = (place >= 0) & (place <= last)
         kept = np.flatnonzero(on_stream | is_constant | (last == reached[-1]))
-        # A view where possible, because there are as many prefixes as junctions.
-        u = values[:, : len(kept)] if kept[-1] < len(kept) else values[:, kept]
+        u = values[:, kept]
         if recomputed and scale is not None:
             u = u / np.where(on_stream[kept], scale[:, [last]], 1.0)[:, :, None]
         rows.append(totals(u, tuple(components[int(i)] for i in kept)))
         counts.append(len(kept))
-    names = component_columns([junctions[int(i)] for i in reached])
+    names = component_columns([(junctions or components)[i] for i in reached])
     names |= {"partial": [partial is not None and bool(partial[i]) for i in reached], "members": counts}
     return PerExample(names, {name: np.hstack([row[name] for row in rows]) for name in rows[0]})
 
@@ -147,13 +126,13 @@ def prefix_table(
 def shares(values: PerMember, whole: np.ndarray, signed: np.ndarray | None = None) -> Estimate:
     """Estimate each row's share of a total `[example]` or `[example, row]`, with the jackknife's interval.
 
-    NaN where there is no total, and for parts of both signs where the interval of the total (or of `signed`, if the
-    total is its square) contains zero. Shares of nonnegative parts, and their intervals, lie between 0 and 1.
+    NaN where there is no total, and for terms of both signs where the interval of the total (or of `signed`, if the
+    total is its square) contains zero. Shares of nonnegative terms, and their intervals, lie between 0 and 1.
     """
-    is_part = signed is None and bool((values >= 0).all())
-    within = (0.0, 1.0) if is_part else (-np.inf, np.inf)
+    is_positive = signed is None and bool((values >= 0).all())
+    within = (0.0, 1.0) if is_positive else (-np.inf, np.inf)
     share = estimate_function(ratio, values, whole.reshape(len(whole), -1), within=within)
-    if is_part:
+    if is_positive:
         return share
     is_clear = estimate(whole if signed is None else signed).excludes_zero
     value, low, high = (np.where(is_clear, x, np.nan) for x in share[:3])
@@ -203,22 +182,21 @@ def pairwise_frame(u: Members, components: Names, by: str) -> pd.DataFrame:
 def _pairs(u: Members) -> dict[str, Estimate]:
     """Compute distance, cosine and disagreement of all pairs, in the order of `np.triu_indices`."""
     # One member at a time against all after it, so that no [example, pair] array of all pairs is held.
-    parts = {"": u, "_centered": u - u.mean(2, keepdims=True)}
-    power = {suffix: mean_square(x) for suffix, x in parts.items()}
+    gauges = {"": u, "_centered": u - u.mean(2, keepdims=True)}
+    power = {suffix: mean_square(x) for suffix, x in gauges.items()}
     votes = u.argmax(2)
-    blocks: dict[str, list[Estimate]] = {}
+    blocks: list[dict[str, Estimate]] = []
     for i in range(u.shape[1] - 1):
         after = slice(i + 1, None)
         differ = (votes[:, i : i + 1] != votes[:, after]).astype(np.float64)
         found = {"disagreement": estimate(differ, "share")}
-        for suffix, x in parts.items():
+        for suffix, x in gauges.items():
             found[f"distance{suffix}"] = estimate(mean_square(x[:, i : i + 1] - x[:, after]))
             product = np.einsum("nk,nmk->nm", x[:, i], x[:, after]) / x.shape[2]
             powers = power[suffix][:, i : i + 1], power[suffix][:, after]
             found[f"cosine{suffix}"] = estimate_function(_cosine, product, *powers, within=(-1.0, 1.0))
-        for name, block in found.items():
-            blocks.setdefault(name, []).append(block)
-    return {name: concatenate(found) for name, found in blocks.items()}
+        blocks.append(found)
+    return {name: concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
 def _cosine(product: np.ndarray, power: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -226,11 +204,8 @@ def _cosine(product: np.ndarray, power: np.ndarray, other: np.ndarray) -> np.nda
     return ratio(product, np.sqrt(power.clip(0)) * np.sqrt(other.clip(0)))
 
 
-def nested_frame(
-    loss: Loss, tau: float | None, parts: Gauges, components: Names, groups: Sequence[object] | None
-) -> pd.DataFrame:
+def nested_frame(loss: Loss, gauges: Gauges, components: Names, groups: Sequence[object] | None) -> pd.DataFrame:
     """One row per group, by default per sublayer. Raises InputError as `Decomposition.nested` says."""
-    _check_nested(loss, tau)
     if groups is not None:
         groups = listed("groups", groups, "a list with a name for each member")
         if not all(isinstance(name, str | int | float | Component) and name == name for name in groups):
@@ -246,24 +221,18 @@ def nested_frame(
     if all(isinstance(name, Component) for name in names):
         of_names = component_columns(names)
         columns |= {column: of_names[column] for column in ("kind", "layer", "repeat")}
-    terms, totals = _nested(loss, parts, group)
+    terms, totals = _nested(loss, gauges, group)
     return estimates_frame(columns | {"members": np.bincount(group)} | estimates(terms), **totals)
 
 
-def _check_nested(loss: Loss, tau: float | None) -> None:
-    loss.require("nested")
-    if tau is not None:
-        raise InputError("a nested decomposition is of the model's own distribution: decompose without tau.")
-
-
-def _nested(loss: Loss, parts: Gauges, group: Group) -> tuple[RowTerms, dict[str, Any]]:
+def _nested(loss: Loss, gauges: Gauges, group: Group) -> tuple[RowTerms, dict[str, Any]]:
     """Return (bias, within, between `[example, group]` by gauge; the ensemble's totals, with intervals, and gap)."""
     losses: dict[str, np.ndarray] = {}
     terms: RowTerms = {}
-    for suffix, (u, t) in parts.items():
+    for suffix, (u, t) in gauges.items():
         losses[suffix], measured = loss.nested(u, t, group)
         terms |= {name + suffix: values for name, values in measured.items()}
-    if "_centered" in losses:  # As everywhere: the parts first, then their sum.
+    if "_centered" in losses:  # raw is the sum of the other two, as everywhere
         for arrays in (losses, terms):
             for name in [name.removesuffix("_shift") for name in arrays if name.endswith("_shift")]:
                 arrays[name] = arrays[f"{name}_centered"] + arrays[f"{name}_shift"]
@@ -277,12 +246,11 @@ def _nested(loss: Loss, parts: Gauges, group: Group) -> tuple[RowTerms, dict[str
     return terms, totals
 
 
-def repeats_frame(loss: Loss, tau: float | None, parts: Gauges, components: Names) -> pd.DataFrame:
+def repeats_frame(loss: Loss, gauges: Gauges, components: Names) -> pd.DataFrame:
     """One row per repeated block: its nested decomposition, shares of the diversity, and cosines of its repeats.
 
     Raises InputError where no layer is repeated.
     """
-    _check_nested(loss, tau)
     # `L3.attn` from `L3@2.attn`.
     names, group = group_numbers([replace(c, repeat=None) for c in components])
     if len(names) == len(group):
@@ -290,12 +258,12 @@ def repeats_frame(loss: Loss, tau: float | None, parts: Gauges, components: Name
             "no layer is used twice here, so there are no repeats to compare: this is about models that run a block "
             "several times in one pass (L3@1, L3@2)."
         )
-    terms, attrs = _nested(loss, parts, group)
+    terms, attrs = _nested(loss, gauges, group)
     repeated = np.flatnonzero(np.bincount(group) > 1)
     columns: dict[str, Any] = component_columns([names[i] for i in repeated])
     del columns["repeat"]
     columns["repeats"] = np.bincount(group)[repeated]
-    for suffix in parts:
+    for suffix in gauges:
         for source, column in (("within_unscaled", "diversity"), ("within", "within"), ("between", "between")):
             if source + suffix in terms:
                 columns[column + suffix] = estimate(terms[source + suffix][:, repeated])
@@ -305,7 +273,7 @@ def repeats_frame(loss: Loss, tau: float | None, parts: Gauges, components: Name
         columns[f"share{suffix}"] = shares(within[:, repeated], whole)
         total = shares(within.sum(1, keepdims=True), whole)
         attrs |= {name: float(x[0]) for name, x in total.columns(f"share{suffix}").items()}
-    columns["cosine_centered"] = _mean_cosines(parts[""][0], group, repeated)
+    columns["cosine_centered"] = _mean_cosines(gauges[""][0], group, repeated)
     return estimates_frame(columns, **attrs)
 
 
@@ -315,7 +283,7 @@ def _mean_cosines(u: Members, group: Group, wanted: np.ndarray) -> Estimate:
     Pooled over examples and options, then averaged over pairs; NaN where a member is zero.
     """
     centered = u - u.mean(2, keepdims=True)
-    mean, low, high = np.full((3, len(wanted)), np.nan)
+    ends = np.full((3, len(wanted)), np.nan)
     members = [np.flatnonzero(group == number) for number in wanted]
     sizes = np.array([len(inside) for inside in members])
     # Groups of one size together, since there may be thousands (every neuron's repeats).
@@ -328,5 +296,5 @@ def _mean_cosines(u: Members, group: Group, wanted: np.ndarray) -> Estimate:
             product, power = np.einsum("npgk,npgk->npg", x[:, first], x[:, second]), (x**2).sum(3)
             powers = power[:, first], power[:, second]
             found = estimate_function(lambda *x: _cosine(*x).mean(1), product, *powers, within=(-1.0, 1.0))
-            mean[rows], low[rows], high[rows] = found[:3]
-    return Estimate(mean, low, high, len(u))
+            ends[:, rows] = found[:3]
+    return Estimate(ends[0], ends[1], ends[2], len(u))

@@ -47,12 +47,7 @@ def interval_note(count: int, over: str = "rows", confidence_level: float = LEVE
 
 
 class Estimate(NamedTuple):
-    """A number, or an array of them, with an interval.
-
-    Attributes:
-        value, low, high: In the unit of the quantity, `[*rest]`; the ends are NaN for too few examples.
-        n, over: The number of independent examples behind the interval, and their kind: "rows", "texts", "models".
-    """
+    """A number, or an array of them, with an interval: NaN for too few of `n` independent examples (`over`)."""
 
     value: Any
     low: Any
@@ -111,8 +106,9 @@ def estimate(
         mean = RunningMean()
         mean.add_examples(values)
         return mean.estimate(kind, over, confidence_level)._replace(n=len(values))
+    counts = np.broadcast_to(np.ones(()) if counts is None else counts, values.shape).astype(np.float64)
     of_sums = {"mean": _mean_of_sums, "share": _share_of_sums, "difference": _difference_of_sums}[kind]
-    return Estimate(*of_sums(values, np.ones(1) if counts is None else counts, confidence_level), len(values), over)
+    return Estimate(*of_sums(values, counts, confidence_level), len(values), over)
 
 
 def estimate_function(
@@ -127,8 +123,7 @@ def estimate_function(
 
     Args:
         function: Takes one array of means for each of `values`, `[row, *rest]`, and returns its value for each row; NaN
-            marks an example that does not count. It is called once with the means over all examples, and once with the
-            leave-one-out means.
+            marks an example that does not count.
         values: `[example, *rest]` each; sums over each example's tokens where `counts` is given, as in `estimate`.
         within: The range of the quantity by definition, e.g. (0, 1) for a share; it limits the ends.
 
@@ -203,17 +198,10 @@ def leave_one_out(sums: Values, counts: np.ndarray | None = None) -> Values:
 def jackknife(
     estimate: Any, left_out: Values, confidence_level: float = LEVEL, within: tuple[float, float] = (-np.inf, np.inf)
 ) -> Ends:
-    """Return (low, high) of a smooth function of means (a ratio, a share, a cosine); NaN below `LEAST` examples.
+    """Return (low, high) of a smooth function of means; NaN below `LEAST` examples, or outside of `within`.
 
-    Args:
-        estimate, left_out: The function of the means over all examples, `[*rest]`, and of the leave-one-out means,
-            `[example, *rest]`; NaN marks an example that does not count.
-        within: The range of the quantity by definition, e.g. (0, 1) for a share; it limits the ends.
-
-    >>> x, y = np.random.default_rng(0).normal([5, 10], 1, (50, 2)).T
-    >>> low, high = jackknife(y.mean() / x.mean(), leave_one_out(y) / leave_one_out(x))
-    >>> bool(low < 2 < high)
-    True
+    `estimate` is its value for the means over all examples, `[*rest]`, and `left_out` those for the leave-one-out
+    means, `[example, *rest]`; NaN marks an example that does not count.
     """
     known = np.isfinite(left_out)
     count = known.sum(0).astype(np.float64)
@@ -227,27 +215,39 @@ def jackknife(
     return np.clip(low, *within), np.clip(high, *within)
 
 
-def _mean_of_sums(sums: Values, counts: np.ndarray, confidence_level: float) -> tuple[Any, Any, Any]:
+def _mean_of_sums(sums: Values, counts: Values, confidence_level: float) -> tuple[Any, Any, Any]:
     """Return (Σ sums / Σ counts, low, high), NaN without tokens. If no sum is negative, neither is the interval."""
-    counts = np.broadcast_to(counts, sums.shape)
     total = counts.sum(0)
     mean = np.divide(sums.sum(0), total, out=np.full(sums.shape[1:], np.nan), where=total > 0)
     low, high = jackknife(mean, leave_one_out(sums, counts), confidence_level)
     return mean, np.where((sums >= 0).all(0), np.maximum(low, 0.0), low), high
 
 
-def _share_of_sums(sums: Values, counts: np.ndarray, confidence_level: float) -> tuple[Any, Any, Any]:
+def _share_of_sums(sums: Values, counts: Values, confidence_level: float) -> tuple[Any, Any, Any]:
     """Return the same for the share of tokens for which something holds, between 0 and 1.
 
     Where the tokens of every cluster all agree, clusters are trials of one event: the interval is Wilson's, and not
     empty where all clusters agree. Clusters of different sizes count as (Σ counts)² / Σ counts² trials.
     """
     mean, low, high = _mean_of_sums(sums, counts, confidence_level)
-    counts = np.broadcast_to(counts, sums.shape).astype(np.float64)
     whole = ((sums == 0) | (sums == counts)).all(0) & ((counts > 0).sum(0) >= LEAST)
     trials = np.where(whole, counts.sum(0) ** 2 / np.maximum((counts**2).sum(0), 1.0), 1.0)
     ends = wilson(np.where(whole, mean, 0.0) * trials, trials, confidence_level)
     return mean, np.where(whole, ends[0], low), np.where(whole, ends[1], np.minimum(high, 1.0))
+
+
+def _difference_of_sums(sums: Values, counts: Values, confidence_level: float) -> tuple[Any, Any, Any]:
+    """Return (difference of two shares of the same tokens, low, high), by Bonett and Price (2012).
+
+    It acts as if there were one more example won and one more lost: where two predictors differ in few rows or none, a
+    mean's interval is far too narrow or empty.
+    """
+    size, n = counts.mean(0), len(counts)
+    total = (n + 2) * size
+    mean = sums.sum(0) / total
+    power = ((sums - mean * counts) ** 2).sum(0) + ((1 - mean) ** 2 + (1 + mean) ** 2) * size**2
+    half = stdtrit(n + 1, 0.5 + confidence_level / 2) * np.sqrt(power) / total
+    return sums.sum(0) / counts.sum(0), np.clip(mean - half, -1.0, 1.0), np.clip(mean + half, -1.0, 1.0)
 
 
 def _ends(estimate: Any, count: Any, second: Any, third: Any, confidence_level: float) -> Ends:
@@ -268,10 +268,10 @@ def _untransformed(y: Any, skew: Any) -> Any:
     return np.where(small, y - skew * (1 / 6 + y**2 / 3), 3 / safe * (np.cbrt(1 + safe * (y - safe / 6)) - 1))
 
 
-def interval(drawn: Float[np.ndarray, "draw *rest"], confidence_level: float = LEVEL) -> Ends:
+def percentile_interval(drawn: Float[np.ndarray, "draw *rest"], confidence_level: float = LEVEL) -> Ends:
     """Return (low, high) percentiles over draws with a value, interpolated linearly; NaN where none has one.
 
-    >>> low, high = interval(np.arange(101.0), confidence_level=0.5)
+    >>> low, high = percentile_interval(np.arange(101.0), confidence_level=0.5)
     >>> float(low), float(high)
     (25.0, 75.0)
     """
@@ -293,41 +293,32 @@ class RunningMean:
     """
 
     def __init__(self) -> None:
-        self.clusters: np.ndarray = np.zeros(())
-        self.total: np.ndarray = np.zeros(())
-        # Σ count^a · (sum − count · origin)^b over clusters, by (a, b). The origin is the first cluster's mean, so
+        zero: np.ndarray = np.zeros(())
+        self.clusters, self.total, self._origin, self._negative = zero, zero, zero, zero.astype(bool)
+        # Σ count^a · (sum − count · origin)^b over clusters, by (a, b). The origin is the first clusters' mean, so
         # that values far from 0 keep the digits of their differences.
-        self._origin: np.ndarray = np.zeros(())
-        self._sums: dict[tuple[int, int], Any] = dict.fromkeys(_POWERS, np.zeros(()))
-        self._negative: np.ndarray = np.zeros((), dtype=bool)
+        self._sums: dict[tuple[int, int], Any] = dict.fromkeys(_POWERS, zero)
 
     def add(self, sums: Any, count: int) -> None:
         """Add one cluster: the sums of its values, of any shape, and their number."""
-        if count == 0:
-            return
-        sums = np.asarray(sums, dtype=np.float64)
-        if not self.clusters.any():
-            self._origin = sums / count
-        moved = sums - count * self._origin
-        powers = [np.ones(()), moved, moved**2, moved**3]
-        self._add(np.ones(()), sums, {(a, b): float(count) ** a * powers[b] for a, b in _POWERS}, sums < 0)
+        if count:
+            self.add_examples(np.asarray(sums, dtype=np.float64)[None], count)
 
-    def add_examples(self, values: Values) -> None:
-        """Add several clusters of one value each: independent examples. Those without a value (NaN) are left out."""
+    def add_examples(self, values: Values, count: int = 1) -> None:
+        """Add clusters with `count` tokens each, as sums `[cluster, *rest]`; those without a value (NaN) are left out.
+
+        Independent examples are clusters of one token.
+        """
         known = np.isfinite(values)
-        counts, total = known.sum(0).astype(np.float64), np.where(known, values, 0.0).sum(0, dtype=np.float64)
+        clusters, total = known.sum(0).astype(np.float64), np.where(known, values, 0.0).sum(0, dtype=np.float64)
         if not self.clusters.any():
-            self._origin = np.divide(total, counts, out=np.zeros_like(total), where=counts > 0)
-        moved = np.where(known, values - self._origin, 0.0)
+            self._origin = np.divide(total, count * clusters, out=np.zeros_like(total), where=clusters > 0)
+        moved = np.where(known, values - count * self._origin, 0.0)
         square = moved * moved
-        powers = [counts, total - counts * self._origin, square.sum(0), (square * moved).sum(0)]
-        self._add(counts, total, {(a, b): powers[b] for a, b in _POWERS}, (values < 0).any(0))
-
-    def _add(self, clusters: Any, total: Any, sums: dict[tuple[int, int], Any], negative: Any) -> None:
-        self.clusters = self.clusters + clusters
-        self.total = self.total + total
-        self._sums = {power: self._sums[power] + more for power, more in sums.items()}
-        self._negative = self._negative | negative
+        powers = [clusters, total - count * clusters * self._origin, square.sum(0), (square * moved).sum(0)]
+        self._sums = {(a, b): x + float(count) ** a * powers[b] for (a, b), x in self._sums.items()}
+        self.clusters, self.total = self.clusters + clusters, self.total + total
+        self._negative = self._negative | (values < 0).any(0)
 
     @property
     def count(self) -> np.ndarray:
@@ -361,21 +352,6 @@ class RunningMean:
         is_share = kind == "share"
         ends = wilson(self.total, self.count, confidence_level) if is_share else self.interval(confidence_level)
         return Estimate(self.mean, *ends, int(np.max(self.clusters, initial=0)), over)
-
-
-def _difference_of_sums(sums: Values, counts: np.ndarray, confidence_level: float) -> tuple[Any, Any, Any]:
-    """Return (difference of two shares of the same tokens, low, high), by Bonett and Price (2012).
-
-    It acts as if there were one more example won and one more lost: where two predictors differ in few rows or none, a
-    mean's interval is far too narrow or empty.
-    """
-    counts = np.broadcast_to(counts, sums.shape)
-    size, n = counts.mean(0), len(counts)
-    total = (n + 2) * size
-    mean = sums.sum(0) / total
-    power = ((sums - mean * counts) ** 2).sum(0) + ((1 - mean) ** 2 + (1 + mean) ** 2) * size**2
-    half = stdtrit(n + 1, 0.5 + confidence_level / 2) * np.sqrt(power) / total
-    return sums.sum(0) / counts.sum(0), np.clip(mean - half, -1.0, 1.0), np.clip(mean + half, -1.0, 1.0)
 
 
 def wilson(hits: Any, trials: Any, confidence_level: float = LEVEL) -> tuple[Any, Any]:

@@ -10,14 +10,13 @@
 | "cross_entropy" | `CrossEntropy` | not in the paper                     | nats      |
 | "brier"         | `Brier`        | Eq. 14 made exact                    | probability² |
 
-Theorems 2 and 3 are in `theorems`. **To add a loss**, write a subclass of `Loss` here with `name`, `unit` and `terms`,
-and `offers = ("tau",)` if it takes `tau`, and enter it in `LOSSES`: `decompose`, every table and figure, and studies
-take it from there.
+Theorems 2 and 3 are in `theorems`. **To add a loss**, write a subclass of `Loss` here with `name`, `unit` and those of
+`predict`, `combine`, `cost` and `divergence` that differ, and `offers = ("tau",)` if it takes `tau`, and enter it in
+`LOSSES`: `decompose`, every table and figure, and studies take it from there.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -34,13 +33,14 @@ Target = Float[np.ndarray, "example option"]
 OfEnsemble = Float[np.ndarray, " example"]
 PerMember = Float[np.ndarray, "example member"]
 PerGroup = Float[np.ndarray, "example group"]
-Sums = Float[np.ndarray, "example group option"]
 Group = Int[np.ndarray, " member"]
 # Members and target by the suffix of their columns: "", "_centered", "_shift".
 Gauges = dict[str, tuple[Members, Target]]
 
 # Prefixes of the columns that are in the loss's unit.
 _MEASURED = ("bias", "diversity", "net", "loss", "zero_bias", "within", "between", "lowest", "highest", "entropy")
+# Logits (or nats) that differ by less, relative to the right option's where that is above 1, count as ties.
+TIE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,14 +67,17 @@ class LacksQuantityError(InputError, AttributeError):
     """Raised for a quantity that a loss does not have; also an AttributeError, so that `hasattr` is False."""
 
 
-class Loss(ABC):
+class Loss:
     """A loss of an ensemble: its terms per example in float64, and the quantities that only this loss has.
+
+    The base class is the squared error: loss = cost of the ensemble, bias = cost of each member, diversity = each
+    member's divergence from the ensemble.
 
     Attributes:
         name, unit, is_exact: Its name in `decompose(loss=…)`, the unit of loss and bias, and whether loss = bias −
             diversity holds.
         offers: Optional features: the argument `tau`, the names of `extras`, the methods `nested`, `tradeoff` and
-            `bounds`, the parts `centered` and `shift`.
+            `bounds`, the gauges `centered` and `shift`.
         additive: Extras `[example, member]` that add up to the ensemble's; others are averaged over members.
         column_units: Units other than `unit`, by a prefix of the column's name.
         compares_probabilities: The target is a distribution over options, not logits.
@@ -88,9 +91,28 @@ class Loss(ABC):
     additive: ClassVar[tuple[str, ...]] = ()
     column_units: ClassVar[dict[str, str]] = {}
 
-    @abstractmethod
+    def predict(self, u: Members, tau: float) -> Members:
+        """Turn logits into what is compared with the target."""
+        return u
+
+    def combine(self, u: Members, tau: float) -> Members:
+        """Compute the ensemble's prediction, `[example, 1, option]`."""
+        return self.predict(u.mean(1, keepdims=True), tau)
+
+    def cost(self, t: Members, x: Members) -> PerMember:
+        """Compute the cost of predictions x for targets t, `[example, 1, option]`."""
+        return mean_square(t - x)
+
+    def divergence(self, center: Members, x: Members) -> PerMember:
+        """Compute the distance of predictions x from a center."""
+        return mean_square(center - x)
+
     def terms(self, u: Members, t: Target, tau: float) -> Terms:
         """Compute loss, biases and diversities; predictions are softmax(tau × logits)."""
+        x, ensemble, zero = self.predict(u, tau), self.combine(u, tau), self.predict(np.zeros_like(u[:, :1]), tau)
+        losses, biases, zero_biases = (self.cost(t[:, None], y) for y in (ensemble, x, zero))
+        diversities, zero_diversities = (self.divergence(ensemble, y) for y in (x, zero))
+        return Terms(losses[:, 0], biases, diversities, zero_biases[:, 0], zero_diversities[:, 0])
 
     def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
         """Return further columns of the tables, by name: the ensemble's `[example]`, or `[example, member]`."""
@@ -101,8 +123,20 @@ class Loss(ABC):
         return {}
 
     def nested(self, u: Members, t: Target, group: Group) -> tuple[OfEnsemble, dict[str, PerGroup]]:
-        """Return (loss of the coarser ensemble; bias, within, between): loss = mean_g (bias − within − between)_g."""
-        raise NotImplementedError(f"{self.name} offers 'nested' without having it")
+        """Return (loss of the coarser ensemble; bias, within, between): loss = mean_g (bias − within − between)_g.
+
+        The leaves of a group sum to its member a_g of the coarser ensemble, and n_g u_h is what leaf h alone predicts
+        for a_g. For the cross-entropy q_h = softmax(L n_g u_h), q_g = softmax(L a_g), p = softmax(Σu), with L groups.
+        """
+        counts, sums = np.bincount(group).astype(np.float64), sum_by_group(u, group)
+        tau = self.default_tau(len(counts))
+        leaves, groups = self.predict(counts[group][:, None] * u, tau), self.predict(sums, tau)
+        ensemble = self.combine(sums, tau)
+        return self.cost(t[:, None], ensemble)[:, 0], {
+            "bias": mean_by_group(self.cost(t[:, None], leaves), group),
+            "within": mean_by_group(self.divergence(groups[:, group], leaves), group),
+            "between": self.divergence(ensemble, groups),
+        }
 
     def default_tau(self, count: int) -> float:
         """Return the default temperature on logits for this many members."""
@@ -118,12 +152,9 @@ class Loss(ABC):
         """Return the unit of a table's column, or None."""
         if "_share" in column or column.startswith(("accuracy", "share", "active")):
             return "share"
-        if column.startswith("cosine"):
-            return "cosine"
-        if column.startswith("logit_difference"):
-            return "logits"
-        named = next((unit for start, unit in self.column_units.items() if column.startswith(start)), None)
-        return named or (self.unit if column.startswith((*_MEASURED, "model_loss", "combiner_gap")) else None)
+        units = {"cosine": "cosine", "logit_difference": "logits"}
+        units |= dict.fromkeys((*_MEASURED, "model_loss", "combiner_gap"), self.unit) | self.column_units
+        return next((unit for start, unit in units.items() if column.startswith(start)), None)
 
     def equation(self, loss: float, bias: float, diversity: float, zero_bias: float, gap: float) -> str:
         """Format the three terms for a decomposition's repr."""
@@ -141,20 +172,9 @@ class SquaredError(Loss):
     compares_probabilities = False
     offers = ("centered", "shift", "diversity_logit", "coherence", "nested", "tradeoff", "bounds")
 
-    def terms(self, u: Members, t: Target, tau: float = 1.0) -> Terms:
-        """Compute the terms in logits²."""
-        mean = u.mean(1)
-        return Terms(
-            losses=((t - mean) ** 2).mean(1),
-            biases=mean_square(t[:, None] - u),
-            diversities=mean_square(mean[:, None] - u),
-            zero_biases=(t**2).mean(1),
-            zero_diversities=(mean**2).mean(1),
-        )
-
     def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
         """diversity_logit = |L|² × diversity; coherence = |Σu|² / Σ|u|², NaN where all members are zero."""
-        coherence = ratio(mean_square(u.sum(1, keepdims=True)), mean_square(u).sum(1, keepdims=True))
+        coherence = self.module_extras(u, np.ones((1, u.shape[1])))["coherence"]
         return {"diversity_logit": u.shape[1] ** 2 * terms.diversities, "coherence": coherence[:, 0]}
 
     def module_extras(self, u: Members, is_in: Float[np.ndarray, "module member"]) -> dict[str, np.ndarray]:
@@ -163,21 +183,11 @@ class SquaredError(Loss):
         return {"coherence": ratio(mean_square(sums), mean_square(u) @ is_in.T)}
 
     def nested(self, u: Members, t: Target, group: Group) -> tuple[OfEnsemble, dict[str, PerGroup]]:
-        """Compute in logits²; `within_unscaled` and `between_unscaled` split the diversity of the unscaled leaves.
-
-        The leaves of a group sum to its member a_g of the coarser ensemble, and n_g u_h is what leaf h alone predicts
-        for a_g. The unscaled terms have weights n_g/N.
-        """
-        counts, sums = np.bincount(group).astype(np.float64), sum_by_group(u, group)
-        coarse_mean, means, leaves = sums.mean(1, keepdims=True), sums / counts[:, None], counts[group][:, None] * u
-        within = mean_by_group(((sums[:, group] - leaves) ** 2).mean(2), group)
-        return ((t - coarse_mean[:, 0]) ** 2).mean(1), {
-            "bias": mean_by_group(((t[:, None] - leaves) ** 2).mean(2), group),
-            "within": within,
-            "between": ((sums - coarse_mean) ** 2).mean(2),
-            "within_unscaled": mean_by_group(((u - means[:, group]) ** 2).mean(2), group),
-            "between_unscaled": ((means - u.mean(1, keepdims=True)) ** 2).mean(2),
-        }
+        """Add `within_unscaled` and `between_unscaled`: the diversity of the unscaled leaves, weights n_g/N."""
+        losses, terms = super().nested(u, t, group)
+        means = sum_by_group(u, group) / np.bincount(group)[:, None]
+        terms["within_unscaled"] = mean_by_group(mean_square(u - means[:, group]), group)
+        return losses, terms | {"between_unscaled": mean_square(means - u.mean(1, keepdims=True))}
 
 
 class PaperForm(Loss):
@@ -193,27 +203,21 @@ class PaperForm(Loss):
     offers = ("diversity_logit", "mismatch")
     column_units: ClassVar[dict[str, str]] = {"diversity": "logits²", "mismatch": "probability² and logits²"}
 
+    def predict(self, u: Members, tau: float) -> Members:
+        """Return softmax(u), whatever tau."""
+        return softmax(u, 2)
+
     def terms(self, u: Members, t: Target, tau: float) -> Terms:
-        """Compute loss and biases in probability², diversities in logits²."""
-        return Terms(
-            losses=((t - softmax(u.mean(1), 1)) ** 2).mean(1),
-            biases=mean_square(t[:, None] - softmax(u, 2)),
-            # As in Theorem 1: no softmax here.
-            diversities=mean_square(u.mean(1, keepdims=True) - u),
-            zero_biases=((t - 1 / u.shape[2]) ** 2).mean(1),
-            zero_diversities=(u.mean(1) ** 2).mean(1),
-        )
+        """Compute loss and biases in probability², diversities in logits² as in Theorem 1."""
+        logits, terms = SquaredError().terms(u, t, tau), super().terms(u, t, tau)
+        return replace(terms, diversities=logits.diversities, zero_diversities=logits.zero_diversities)
 
     def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
-        """Compute diversity's centered and shift parts, |L|² × diversity, and mismatch = loss − (bias − diversity)."""
-        shift = u.mean(2, keepdims=True)
-        diversity = terms.diversities.mean(1)
-        return {
-            "diversity_centered": SquaredError().terms(u - shift, t).diversities,
-            "diversity_shift": SquaredError().terms(shift, t[:, :1]).diversities,
-            "diversity_logit": u.shape[1] ** 2 * diversity,
-            "mismatch": terms.losses - (terms.biases.mean(1) - diversity),
-        }
+        """Compute diversity centered and of the shift, |L|² × diversity, and mismatch = loss − (bias − diversity)."""
+        gauges, diversity = split_gauges(SquaredError(), u, t), terms.diversities.mean(1)
+        parts = {f"diversity{g}": SquaredError().terms(*x, tau).diversities for g, x in gauges.items() if g}
+        mismatch = terms.losses - (terms.biases.mean(1) - diversity)
+        return parts | {"diversity_logit": u.shape[1] ** 2 * diversity, "mismatch": mismatch}
 
     def equation(self, loss: float, bias: float, diversity: float, zero_bias: float, gap: float) -> str:
         """Format as in the paper's tables, which is not an equation."""
@@ -240,35 +244,24 @@ class CrossEntropy(Loss):
         """Return |L|."""
         return float(count)
 
-    def terms(self, u: Members, t: Target, tau: float) -> Terms:
-        """Compute the terms in nats."""
-        log_p, log_q = log_softmax(tau * u.mean(1), 1), log_softmax(tau * u, 2)
-        return Terms(
-            losses=-(t * log_p).sum(1),
-            biases=-(t[:, None] * log_q).sum(2),
-            diversities=(np.exp(log_p)[:, None] * (log_p[:, None] - log_q)).sum(2),
-            zero_biases=t.sum(1) * np.log(u.shape[2]),
-            zero_diversities=(np.exp(log_p) * log_p).sum(1) + np.log(u.shape[2]),
-        )
+    def predict(self, u: Members, tau: float) -> Members:
+        """Return log probabilities."""
+        return log_softmax(tau * u, 2)
+
+    def cost(self, t: Members, x: Members) -> PerMember:
+        """Compute the cross-entropy."""
+        return -(t * x).sum(2)
+
+    def divergence(self, center: Members, x: Members) -> PerMember:
+        """Compute KL(center ‖ x)."""
+        return (np.exp(center) * (center - x)).sum(2)
 
     def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
         """entropy = H(p); net_linear = (τ/|L|)(E_p[u_i] − E_t[u_i]): linear in u_i and blind to shifts."""
-        log_p = log_softmax(tau * u.mean(1), 1)
+        log_p = self.combine(u, tau)
         p = np.exp(log_p)
-        return {"entropy": -(p * log_p).sum(1), "net_linear": tau / u.shape[1] * ((p - t)[:, None] * u).sum(2)}
-
-    def nested(self, u: Members, t: Target, group: Group) -> tuple[OfEnsemble, dict[str, PerGroup]]:
-        """Compute in nats: q_h = softmax(L n_g u_h), q_g = softmax(L a_g), p = softmax(Σu), with L groups."""
-        counts, sums = np.bincount(group).astype(np.float64), sum_by_group(u, group)
-        log_p = log_softmax(len(counts) * sums.mean(1), 1)[:, None]
-        log_group = log_softmax(len(counts) * sums, 2)
-        log_leaf = log_softmax(len(counts) * counts[group][:, None] * u, 2)
-        own = log_group[:, group]
-        return -(t * log_p[:, 0]).sum(1), {
-            "bias": mean_by_group(-(t[:, None] * log_leaf).sum(2), group),
-            "within": mean_by_group((np.exp(own) * (own - log_leaf)).sum(2), group),
-            "between": (np.exp(log_p) * (log_p - log_group)).sum(2),
-        }
+        net_linear = tau / u.shape[1] * ((p - t[:, None]) * u).sum(2)
+        return {"entropy": self.cost(p, log_p)[:, 0], "net_linear": net_linear}
 
 
 class Brier(Loss):
@@ -281,12 +274,13 @@ class Brier(Loss):
     name, unit = "brier", "probability²"
     offers = ("tau", "model_loss", "combiner_gap")
 
-    def terms(self, u: Members, t: Target, tau: float) -> Terms:
-        """Compute the terms in probability²."""
-        q = softmax(tau * u, 2)
-        zero = {"zero_biases": t, "zero_diversities": q.mean(1)}
-        uniform = {name: ((x - 1 / u.shape[2]) ** 2).mean(1) for name, x in zero.items()}
-        return replace(SquaredError().terms(q, t), **uniform)
+    def predict(self, u: Members, tau: float) -> Members:
+        """Return probabilities."""
+        return softmax(tau * u, 2)
+
+    def combine(self, u: Members, tau: float) -> Members:
+        """Average the members' distributions."""
+        return self.predict(u, tau).mean(1, keepdims=True)
 
     def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
         """Compute the Brier loss of softmax(Σu), and the cost of multiplying members instead of averaging them."""
@@ -309,11 +303,27 @@ def split_gauges(loss: Loss, u: Members, t: Target) -> Gauges:
 
 
 def measure(loss: Loss, gauges: Gauges, tau: float) -> dict[str, Terms]:
-    """Compute the terms of each gauge; raw ones are sums of the two parts, since raw − shift cancels."""
-    found = {suffix: loss.terms(*part, tau) for suffix, part in gauges.items() if suffix or len(gauges) == 1}
+    """Compute the terms of each gauge; raw ones are sums of the other two, since raw − shift cancels."""
+    found = {suffix: loss.terms(*gauge, tau) for suffix, gauge in gauges.items() if suffix or len(gauges) == 1}
     if len(gauges) > 1:
         found = {"": found["_centered"] + found["_shift"]} | found
     return {suffix: replace(terms, extras=loss.extras(*gauges[suffix], tau, terms)) for suffix, terms in found.items()}
+
+
+def hits(scores: Any, gold: Any) -> Any:
+    """Return 1 where option `gold` has the largest score, 1/n where n options tie for first place, else 0.
+
+    Args:
+        scores: `[*rest, option]`, logits or log-probabilities: a numpy array or a tensor.
+        gold: The right option's number, `[*#rest]`: integers of the same library.
+
+    >>> hits(np.array([[2.0, 1.0], [0.0, 0.0], [1.0, 2.0]]), np.array([0, 0, 0])).tolist()
+    [1.0, 0.5, 0.0]
+    """
+    take = np.take_along_axis if isinstance(scores, np.ndarray) else type(scores).take_along_dim
+    right = take(scores, gold[..., None], -1)
+    ahead, tie = scores - right, TIE * abs(right).clip(min=1)
+    return ~(ahead > tie).any(-1) / (abs(ahead) <= tie).sum(-1)
 
 
 def relative_gap(loss: float, bias: float, *diversities: float) -> float:
@@ -330,12 +340,6 @@ def mean_square(x: Members) -> PerMember:
 def ratio(part: Any, whole: Any) -> np.ndarray:
     """Compute part / whole, broadcast; NaN where the whole is not above 0."""
     return np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, np.nan), where=whole > 0)
-
-
-def mean_of(values: Float[np.ndarray, "example *rest"]) -> np.ndarray:
-    """Average over the examples that have a value; NaN where none has."""
-    known = np.isfinite(values)
-    return ratio(np.where(known, values, 0.0).sum(0), known.sum(0))
 
 
 def group_numbers(names: Sequence[object]) -> tuple[list[Any], Group]:

@@ -22,7 +22,9 @@ from .intervals import LEAST
 from .losses import group_numbers, ratio
 
 # For every permutation, the model whose other curve each model is paired with.
-Ways = Int[np.ndarray, "permutation model"]
+Permutations = Int[np.ndarray, "permutation model"]
+# [m, n] pairs m's one curve with n's other.
+Products = Float[np.ndarray, "model model *rest"]
 # The smallest number of permutations with which a two-sided p reaches 0.05.
 LEAST_PERMUTATIONS = 40
 
@@ -39,13 +41,13 @@ def cluster_numbers(models: Sequence[str], clusters: Mapping[str, Hashable] | No
     return group_numbers([("cluster", named[m]) if m in named else ("model", m) for m in models])[1]
 
 
-def model_permutations(strata: Sequence[Hashable], n_resamples: int = 1000, seed: Any = 0) -> Ways:
-    """Permute models within strata; the first permutation is the identity. None where no p could reach 0.05.
+def model_permutations(strata: Sequence[Hashable], n_resamples: int = 1000, seed: Any = 0) -> Permutations:
+    """Permute models within strata; the first permutation is the identity. Empty where no p could reach 0.05.
 
     Returns all permutations if there are at most `n_resamples`, else that many random ones.
 
-    >>> model_permutations([24] * 3), model_permutations([24] * 5).shape, model_permutations([12, 16, 24, 32, 36])
-    (array([], shape=(0, 3), dtype=int64), (120, 5), array([], shape=(0, 5), dtype=int64))
+    >>> model_permutations([24] * 3).shape, model_permutations([24] * 5).shape
+    ((0, 3), (120, 5))
     """
     names, number = group_numbers(strata)
     within = [np.flatnonzero(number == stratum) for stratum in range(len(names))]
@@ -53,18 +55,18 @@ def model_permutations(strata: Sequence[Hashable], n_resamples: int = 1000, seed
     if total < LEAST_PERMUTATIONS:
         return np.empty((0, len(strata)), dtype=np.int64)
     if total <= n_resamples:
-        ways = np.empty((total, len(strata)), dtype=np.int64)
+        permutations = np.empty((total, len(strata)), dtype=np.int64)
         every = itertools.product(*(itertools.permutations(models) for models in within))
-        ways[:, np.concatenate(within)] = [np.concatenate(orders) for orders in every]
-        return ways
+        permutations[:, np.concatenate(within)] = [np.concatenate(orders) for orders in every]
+        return permutations
     random = np.random.default_rng(seed)
-    ways = np.tile(np.arange(len(strata)), (n_resamples + 1, 1))
+    permutations = np.tile(np.arange(len(strata)), (n_resamples + 1, 1))
     for models in within:
-        ways[1:, models] = models[np.argsort(random.random((n_resamples, len(models))), axis=1)]
-    return ways
+        permutations[1:, models] = models[np.argsort(random.random((n_resamples, len(models))), axis=1)]
+    return permutations
 
 
-def strata_of(lengths: Sequence[Hashable], products: Float[np.ndarray, "model model"]) -> list[Hashable]:
+def exchangeable_blocks(lengths: Sequence[Hashable], products: Products) -> list[Hashable]:
     """Return the stratum of each model: one length, all products known; a model that lacks any is swapped with none."""
     strata = list(lengths)
     same = np.array([[a == b for b in lengths] for a in lengths], dtype=bool).reshape(len(strata), len(strata))
@@ -75,9 +77,9 @@ def strata_of(lengths: Sequence[Hashable], products: Float[np.ndarray, "model mo
     return strata
 
 
-def permuted_sums(products: Float[np.ndarray, "model model"], ways: Ways) -> Float[np.ndarray, " permutation"]:
-    """Compute Σ_m products[m, way[m]] for every permutation; [m, n] pairs m's one curve with n's other."""
-    return products[np.arange(len(products)), ways].sum(1)
+def permuted_sums(products: Products, permutations: Permutations) -> Float[np.ndarray, " permutation"]:
+    """Compute Σ_m products[m, permutation[m]] for every permutation."""
+    return products[np.arange(len(products)), permutations].sum(1)
 
 
 def permutation_p(drawn: Float[np.ndarray, " permutation"]) -> float:
@@ -96,9 +98,7 @@ def permutation_p(drawn: Float[np.ndarray, " permutation"]) -> float:
     return min(1.0, 2 * float(reached.sum()) / len(drawn))
 
 
-def by_cluster(
-    products: Float[np.ndarray, "model model *rest"], number: Int[np.ndarray, " model"]
-) -> Float[np.ndarray, "cluster cluster *rest"]:
+def by_cluster(products: Products, number: Int[np.ndarray, " model"]) -> Products:
     """Average over the pairs of models of two clusters that have a value; NaN where none has."""
     known = np.isfinite(products)
     member = (number == np.unique(number)[:, None]).astype(float)
@@ -107,20 +107,14 @@ def by_cluster(
     return ratio(total, np.einsum(pooled, member, known.astype(float), member))
 
 
-def over_models(
-    estimate: float, left_out: Float[np.ndarray, " cluster"], confidence_level: float
-) -> tuple[float, float]:
-    """Return (low, high) by the jackknife over models with Student's t; NaN below `LEAST` models.
+def jackknife_t_interval(value: float, left_out: Float[np.ndarray, " cluster"], level: float) -> tuple[float, float]:
+    """Return (low, high) from estimates without each model (or cluster), with Student's t; NaN below `LEAST` models.
 
-    Args:
-        left_out: The leave-one-out estimates over models (or clusters of models). For a mean this is Student's own
-            interval.
-
-    >>> round(over_models(4.5, (36 - np.arange(1.0, 9.0)) / 7, 0.95)[0], 3)
+    >>> round(jackknife_t_interval(4.5, (36 - np.arange(1.0, 9.0)) / 7, 0.95)[0], 3)  # for a mean, Student's own
     2.452
     """
     count = len(left_out)
     if count < LEAST or not np.isfinite(left_out).all():
         return np.nan, np.nan
-    half = stdtrit(count - 1, 0.5 + confidence_level / 2) * np.sqrt((count - 1) * left_out.var())
-    return float(estimate - half), float(estimate + half)
+    half = stdtrit(count - 1, 0.5 + level / 2) * np.sqrt((count - 1) * left_out.var())
+    return float(value - half), float(value + half)

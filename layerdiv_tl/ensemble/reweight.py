@@ -16,9 +16,8 @@ from .._checks import listed, number, whole_number
 from ..components import Component, component_columns
 from ..errors import InputError
 from ..results import Result
-from .hits import hits
 from .intervals import estimate, estimates_frame, interval_note
-from .losses import Members, OfEnsemble, Target
+from .losses import Members, OfEnsemble, Target, hits
 from .validation import LARGEST, Ensemble, EnsembleLike, Labels, as_ensemble, gold_options
 
 if TYPE_CHECKING:
@@ -86,22 +85,18 @@ class Reweighting(Result):
 
         held_out = ~self.is_train
         counts = np.bincount(self.gold[self.is_train], minlength=self.before.shape[1]) + 1
-        predictors = {
-            "model": self.before,
-            "reweighted": self.after,
-            "majority": np.broadcast_to(np.log(counts / counts.sum()), self.before.shape),
-            "uniform": np.zeros_like(self.before),
-        }
+        majority = np.broadcast_to(np.log(counts / counts.sum()), self.before.shape)
+        predictors = {"model": self.before, "reweighted": self.after, "majority": majority}
+        predictors["uniform"] = np.zeros_like(self.before)
         correct, nats = ({name: f(x, self.gold)[held_out] for name, x in predictors.items()} for f in (hits, _nats))
         rows = []
         for name in predictors:
-            own, gain = correct[name], correct[name] - correct["model"]
-            gained = estimate(gain, "difference")
+            gain = estimate(correct[name] - correct["model"], "difference")
             if name == "model":  # compared with itself: zero on any rows
-                gained = gained._replace(low=0.0, high=0.0)
-            row = {"predictor": name, "rows": len(own), "accuracy": estimate(own, "share"), "accuracy_gain": gained}
-            row |= {"cross_entropy": estimate(nats[name]), "cross_entropy_gain": estimate(nats["model"] - nats[name])}
-            rows.append(row)
+                gain = gain._replace(low=0.0, high=0.0)
+            row = {"predictor": name, "rows": int(held_out.sum()), "accuracy": estimate(correct[name], "share")}
+            row |= {"accuracy_gain": gain, "cross_entropy": estimate(nats[name])}
+            rows.append(row | {"cross_entropy_gain": estimate(nats["model"] - nats[name])})
         frame = estimates_frame(rows)
         columns = frame.columns[2:]
         frame = frame.astype(dict.fromkeys(columns, float))
@@ -126,11 +121,10 @@ class Reweighting(Result):
         """
         members = as_ensemble(ensemble)
         others = isinstance(ensemble, Ensemble) and tuple(members.components) != self.components
-        if others or members.values.shape[1] != len(self.weights):
+        count = members.values.shape[1]
+        if others or count != len(self.weights):
             own = f"{len(self.weights)} components from {self.components[0]} to {self.components[-1]}"
-            raise InputError(
-                f"there are weights for {own}, but these are {members.values.shape[1]}: decompose the model alike."
-            )
+            raise InputError(f"there are weights for {own}, but these are {count}: decompose the model alike.")
         return np.einsum("nmk,m->nk", members.values, self.weights)
 
     def __repr__(self) -> str:
@@ -192,21 +186,9 @@ def reweight(
     if is_train.all():
         raise InputError(f"all {len(u)} examples are trained on, so none is left to judge by: train on fewer.")
     weights, gap = _solve(u[is_train], gold[is_train], l1, prior_weight, max_weight)
-    return Reweighting(
-        weights=weights,
-        components=members.components,
-        before=u.sum(1),
-        after=np.einsum("nmk,m->nk", u, weights),
-        gold=gold,
-        is_train=is_train,
-        l1=l1,
-        prior_weight=prior_weight,
-        max_weight=max_weight,
-        seed=int(seed),
-        gap=gap,
-        identity_gap=members.identity_gap,
-        soft_cap=members.soft_cap,
-    )
+    logits = u.sum(1), np.einsum("nmk,m->nk", u, weights)
+    given: tuple[Any, ...] = (l1, prior_weight, max_weight, int(seed), gap, members.identity_gap, members.soft_cap)
+    return Reweighting(weights, members.components, *logits, gold, is_train, *given)
 
 
 def _solve(
@@ -220,13 +202,13 @@ def _solve(
     # Centered over options: a softmax ignores shifts, and shifts are most of a contribution.
     centered = (u - u.mean(2, keepdims=True)).transpose(0, 2, 1)
     count, options, members = centered.shape
-    target = np.eye(options)[gold]
-    size = np.sqrt((centered**2).mean((0, 1)))
+    target, size = np.eye(options)[gold], np.sqrt((centered**2).mean((0, 1)))
     reach = np.stack([np.full(members, max_weight - prior_weight), np.full(members, prior_weight)]) * size
     side, member = np.nonzero(reach > 0)
     # One column per variable, in units of its member's own spread, because these differ by orders of magnitude.
-    columns = centered[:, :, member] / size[member] * np.where(side == 0, 1.0, -1.0)
-    start, price, top = prior_weight * centered.sum(2), l1 / size[member], reach[side, member]
+    sign = np.where(side == 0, 1.0, -1.0) / size[member]
+    columns, start, price = centered[:, :, member] * sign, prior_weight * centered.sum(2), l1 / size[member]
+    top = reach[side, member]
 
     def objective(z: np.ndarray) -> tuple[float, np.ndarray]:
         log_p = log_softmax(start + columns @ z, 1)
@@ -247,7 +229,7 @@ def _solve(
         if excess(z) < ENOUGH:
             break
     w = np.full(members, float(prior_weight))
-    np.add.at(w, member, np.where(side == 0, 1.0, -1.0) * z / size[member])
+    np.add.at(w, member, sign * z)
     return np.clip(w, 0, max_weight), excess(z)
 
 

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,21 +45,18 @@ def theorem_3(u: Members, t: Target, paper: bool = False) -> pd.DataFrame:
     covariance = pairs / (count * (count - 1)) if count > 1 else np.zeros_like(pairs)
     zero = np.zeros_like(variance)
     spread = ((member_means - (target_mean if paper else mean)[:, None]) ** 2).mean(1)
+    agreement = -2 * (centered.mean(1) * target).mean(1)
     # (name, formula, in the bias, in the diversity), per example.
     rows = [
         ("error of the mean", "(m̄ − m_t)²", (mean - target_mean) ** 2, zero),
         ("variance over options (Ω)", "v̄", variance, variance),
         ("spread of the means (Ω)", f"mean_i (m_i − {'m_t' if paper else 'm̄'})²", spread, spread),
-    ]
-    if not paper:
-        rows += [
-            ("variance of the target", "var(t)", (target**2).mean(1), zero),
-            ("agreement with the target", "−2 mean_i cov(u_i, t)", -2 * (centered.mean(1) * target).mean(1), zero),
-        ]
-    rows += [
+        ("variance of the target", "var(t)", (target**2).mean(1), zero),
+        ("agreement with the target", "−2 mean_i cov(u_i, t)", agreement, zero),
         ("variance of the mean, own part", "−v̄/|L|", zero, -variance / count),
         ("variance of the mean, pairs", "−(1 − 1/|L|) c̄", zero, -(1 - 1 / count) * covariance),
     ]
+    rows = [row for row in rows if not (paper and "target" in row[0])]
     names, formulas, bias, diversity = zip(*rows, strict=True)
     means = {name: estimate(np.stack(x, 1)) for name, x in (("bias", bias), ("diversity", diversity))}
     return estimates_frame({"term": names, "formula": formulas} | means)
@@ -74,16 +72,15 @@ def theorem_2(terms: Terms, components: Sequence[Component]) -> pd.DataFrame:
     bias, diversity = (x @ is_in / is_in.sum(0) for x in (terms.biases, terms.diversities))
     is_ensemble = np.arange(is_in.shape[1]) == 0
 
-    def lowest(bias: np.ndarray, loss: np.ndarray) -> np.ndarray:
+    def limit(sign: int, bias: np.ndarray, loss: np.ndarray) -> np.ndarray:
         # Rounding may leave a negative number where all examples but one are 0.
-        return (np.sqrt(bias.clip(0)) - np.sqrt(loss.clip(0))) ** 2
+        return (np.sqrt(bias.clip(0)) + sign * np.sqrt(loss.clip(0))) ** 2
 
     def highest(bias: np.ndarray, loss: np.ndarray) -> np.ndarray:
-        return np.where(is_ensemble, bias, (np.sqrt(bias.clip(0)) + np.sqrt(loss.clip(0))) ** 2)
+        return np.where(is_ensemble, bias, limit(1, bias, loss))
 
     columns: dict[str, Any] = {"module": ["all", *modules], "members": is_in.sum(0).astype(int)}
     columns |= {"bias": estimate(bias), "diversity": estimate(diversity)}
-    for bound in (lowest, highest):
-        within = (0.0, np.inf)
-        columns[bound.__name__] = estimate_function(bound, bias, terms.losses[:, None], within=within)
+    for name, bound in (("lowest", partial(limit, -1)), ("highest", highest)):
+        columns[name] = estimate_function(bound, bias, terms.losses[:, None], within=(0.0, np.inf))
     return estimates_frame(columns)

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from numbers import Integral
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy.special import softmax
 
 from .._checks import instance, listed, number, shown, text
@@ -46,20 +46,8 @@ class Ensemble(Protocol):
     def soft_cap(self) -> float | None: ...
 
 
-@dataclass(frozen=True, eq=False)
-class ArrayEnsemble:
-    """A plain array as an `Ensemble`: its members have names, and no place in a model."""
-
-    values: Float[np.ndarray, "example member option"]
-    components: tuple[Component, ...]
-    options: tuple[Any, ...] = ()
-    identity_gap: float | None = None
-    junctions: tuple[Component, ...] | None = None
-    junction_scale: Float[np.ndarray, "example junction"] | None = None
-    partial_junctions: Bool[np.ndarray, " junction"] | None = None
-    soft_cap: float | None = None
-
-
+# What a plain array, whose members have no place in a model, lacks.
+_NOWHERE = dict.fromkeys(("identity_gap", "junctions", "junction_scale", "partial_junctions", "soft_cap"))
 EnsembleLike = Ensemble | Float[np.ndarray, "example member option"]
 Labels = Sequence[int] | Sequence[str] | np.ndarray | None
 
@@ -68,16 +56,13 @@ def as_ensemble(ensemble: EnsembleLike, components: Sequence[str | Component] | 
     """Return contributions, or an array with `components` as names (`M0`, `M1`, … by default).
 
     Contributions to options of several tokens become parts of their log-likelihoods: see `Contributions.scores`.
-
     Raises InputError for what cannot be an ensemble `[example, member, option]`.
     """
-    if isinstance(ensemble, Ensemble):
-        if components is not None:
-            raise InputError("these contributions name their components themselves: components= is for plain arrays.")
-        ensemble = getattr(ensemble, "comparable", ensemble)
-        u = ensemble.values
-    else:
-        u = numbers(ensemble, "the ensemble")
+    is_array = not isinstance(ensemble, Ensemble)
+    if not is_array and components is not None:
+        raise InputError("these contributions name their components themselves: components= is for plain arrays.")
+    known: Any = getattr(ensemble, "comparable", ensemble)
+    u = numbers(ensemble, "the ensemble") if is_array else known.values
     if u.ndim != 3:
         raise InputError(f"an array must be [example, member, option], but this one has the shape {u.shape}.")
     n, count, k = u.shape
@@ -89,14 +74,15 @@ def as_ensemble(ensemble: EnsembleLike, components: Sequence[str | Component] | 
         raise InputError("the members hold numbers that are not finite (NaN or infinity): mend them first.")
     if np.abs(u).max() > LARGEST:
         raise InputError(f"the members hold numbers beyond {LARGEST:.0e}, whose squares overflow: give logits.")
-    if isinstance(ensemble, Ensemble):
-        return ensemble
-    if components is None:
-        return ArrayEnsemble(u, members(count))
-    names = tuple(Component.parse(label) for label in labels_of("components", components))
+    if not is_array:
+        return known
+    names = members(count)
+    if components is not None:
+        names = tuple(Component.parse(label) for label in labels_of("components", components))
     if len(names) != count or len(set(names)) != count:
         raise InputError(f"components names {len(set(names))} members, but the array holds {count}: one name for each.")
-    return ArrayEnsemble(u, names)
+    array: Any = SimpleNamespace(values=u, components=names, options=(), **_NOWHERE)
+    return array
 
 
 def gold_options(
@@ -112,11 +98,11 @@ def gold_options(
         raise InputError(f"{name} holds {len(given)} for {n} examples: give one for each.")
     gold = np.empty(n, dtype=np.int64)
     for row, label in enumerate(given):
-        texts = list(options[row] if options and not isinstance(options[0], str) else options)
         if isinstance(label, str):
-            if label not in texts:  # a tokenizer may have dropped the space before it
-                bare = [text.strip() for text in texts]
-                label = texts[bare.index(label.strip())] if bare.count(label.strip()) == 1 else label
+            texts = list(options[row] if options and not isinstance(options[0], str) else options)
+            bare = [text.strip() for text in texts]
+            if label not in texts and bare.count(label.strip()) == 1:  # a tokenizer may have dropped the space before
+                label = texts[bare.index(label.strip())]
             if texts.count(label) != 1:
                 how = "more than one" if label in texts else "none"
                 advice = "use indices" if label in texts else "give one of them, or its index"
@@ -142,8 +128,7 @@ def dense_target(target: Any, members: Ensemble, probabilities: bool) -> Float[n
         if target.options and members.options and target.options != members.options:
             raise InputError("target holds contributions to other options: take both models' to the same ones.")
         target = as_ensemble(target).values.sum(1)
-        if probabilities:
-            target = softmax(target, axis=1)
+        target = softmax(target, axis=1) if probabilities else target
     t = numbers(target, "target", "[example, option]")
     if t.shape != (n, k):
         raise InputError(f"target has the shape {t.shape}, but must be [example, option] = {(n, k)}.")
@@ -194,8 +179,7 @@ def framed(frame: Any) -> pd.DataFrame:
 def checked(frame: pd.DataFrame, keys: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
     """Return the requested columns, `values` as float64 (NaN where a value is missing).
 
-    Raises InputError for missing columns, no rows, rows without a key or with one that another row has,
-    and for text where a number should be.
+    Raises InputError for missing columns, no rows, missing or repeated keys, and text where a number should be.
     """
     if missing := [name for name in (*keys, *values) if text("a column's name", name) not in framed(frame)]:
         raise InputError(f"the frame has no column {shown(missing[0])}: it needs {shown([*keys, *values])}.")

@@ -349,7 +349,9 @@ def permuted_p(
     kept = np.flatnonzero(np.isfinite(np.diag(between)))
     between = between[np.ix_(kept, kept)]
     depths = depths_of(lengths, cluster)
-    ways = permutation.model_permutations(permutation.strata_of([depths[c] for c in kept], between), n_resamples, seed)
+    ways = permutation.model_permutations(
+        permutation.exchangeable_blocks([depths[c] for c in kept], between), n_resamples, seed
+    )
     return permutation.permutation_p(permutation.permuted_sums(between, ways))
 
 
@@ -362,7 +364,7 @@ def with_interval(
     z: float, z_without: Mapping[int, float], confidence_level: float, **columns: Any
 ) -> CorrelationEstimate:
     """Make an estimate from Fisher's z, with the jackknife interval over clusters of models."""
-    low, high = permutation.over_models(z, np.array(list(z_without.values())), confidence_level)
+    low, high = permutation.jackknife_t_interval(z, np.array(list(z_without.values())), confidence_level)
     r, low, high = (float(np.tanh(x)) for x in (z, low, high))
     return CorrelationEstimate(r, low, high, z=z, z_without=z_without, **columns)
 

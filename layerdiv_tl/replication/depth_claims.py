@@ -13,7 +13,7 @@ from ..depth.layer_maps import LayerMaps
 from ..depth.residual_norms import ResidualNorms
 from ..depth.skipping import Skip
 from ..depth.tokens import sums_per_text
-from ..ensemble.intervals import LEAST, Estimate, estimate_function, interval, jackknife
+from ..ensemble.intervals import LEAST, Estimate, estimate_function, jackknife, percentile_interval
 from .claim import CLAIMS, ClaimTest
 from .populations import NOTHING, mean_over, on_scale
 
@@ -120,7 +120,7 @@ def _layers_align(every: Sequence[LayerMaps]) -> ClaimTest:
         distance, resampled, chance = maps.distances()
         if chance > 0:  # single layers can only map to each other
             # The best target is not a smooth function of the texts, so there is no jackknife over texts.
-            low, high = interval(resampled) if len(maps.counts) >= LEAST else (np.nan, np.nan)
+            low, high = percentile_interval(resampled) if len(maps.counts) >= LEAST else (np.nan, np.nan)
             e = Estimate(distance / chance, float(low) / chance, float(high) / chance, len(maps.counts))
             distances[f"{maps.source} to {maps.target}"] = e
             pairs.append({maps.source, maps.target})

@@ -12,14 +12,14 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from .._checks import number, resampling
-from ..ensemble.intervals import LEVEL, interval, wilson
+from ..ensemble.intervals import LEVEL, percentile_interval, wilson
 from ..ensemble.permutation import (
     by_cluster,
     cluster_numbers,
+    exchangeable_blocks,
+    jackknife_t_interval,
     model_permutations,
-    over_models,
     permutation_p,
-    strata_of,
 )
 from ..ensemble.validation import checked
 from ..errors import InputError
@@ -143,13 +143,13 @@ def tradeoff_signs(
     cluster = cluster_numbers(names, clusters)
     difference = float(_difference(own.sum(0)))
     left_out = [float(_difference(own[cluster != c].sum(0))) for c in np.unique(cluster)]
-    low, high = over_models(difference, np.array(left_out), confidence_level)
+    low, high = jackknife_t_interval(difference, np.array(left_out), confidence_level)
     # The null: every cluster of models gets bias and diversity of another cluster of the same depth.
     lengths = frame.groupby("model", sort=False)["junction"].nunique()[names].to_numpy()
     between = by_cluster(counts, cluster)
-    ways = model_permutations(strata_of(depths_of(lengths, cluster), between[:, :, 0, 0]), n_resamples, seed)
+    ways = model_permutations(exchangeable_blocks(depths_of(lengths, cluster), between[:, :, 0, 0]), n_resamples, seed)
     permuted = _difference(between[np.arange(len(between)), ways].sum(1))
-    null_low, null_high = map(float, interval(permuted[1:], confidence_level))
+    null_low, null_high = map(float, percentile_interval(permuted[1:], confidence_level))
     return TradeOff(
         counts=own.sum(0).astype(np.int64),
         difference=difference,

@@ -29,9 +29,9 @@ QUANTITIES: Mapping[str, tuple[str, str]] = {
     "loss": ("cross_entropy", "loss"),
     "entropy": ("cross_entropy", "entropy"),
     **{
-        term + half: ("squared", term + half)
+        term + gauge: ("squared", term + gauge)
         for term in ("bias", "diversity", "diversity_logit", "coherence")
-        for half in ("", "_centered")
+        for gauge in ("", "_centered")
     },
 }
 INFORMATION = ("joint", "relevancy", "redundancy", "conditional_redundancy")

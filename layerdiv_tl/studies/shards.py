@@ -25,9 +25,8 @@ from ..attribution.contributions import contributions
 from ..components import COLUMNS, Unit
 from ..ensemble.decompose import decompose
 from ..ensemble.decomposition import Decomposition, Table
-from ..ensemble.hits import hits
 from ..ensemble.intervals import RunningMean
-from ..ensemble.losses import LOSSES
+from ..ensemble.losses import LOSSES, hits
 from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model

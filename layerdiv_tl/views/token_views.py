@@ -16,7 +16,7 @@ from .._checks import choice, instance, some_of
 from ..attribution.profile import profile
 from ..attribution.profile_results import Profile, SquaredProfile
 from ..components import Component, Unit, labels_of, positions
-from ..ensemble.decomposition import Part
+from ..ensemble.decomposition import Gauge
 from ..errors import InputError
 from ..model.attention import AttentionPatterns
 from ..model.load import Model
@@ -41,7 +41,7 @@ def colored_tokens(
     profile: Profile,
     metrics: Metric | Sequence[Metric] = ("loss", "bias", "diversity", "net"),
     components: str | Component | Iterable[str | Component] | None = None,
-    part: Part = "centered",
+    part: Gauge = "centered",
 ) -> Block:
     """Color the tokens of a text by the numbers of their own prediction; buttons choose the number.
 
@@ -67,11 +67,11 @@ def colored_tokens(
     """
     instance("profile", profile, Profile, _MAKE_PROFILE)
     wanted = some_of("metrics", metrics, get_args(Metric))
-    choice("part", part, get_args(Part))
+    choice("part", part, get_args(Gauge))
     labels = [] if components is None else labels_of("components", components)
     rows = [positions(profile.components, label=label)[0] for label in labels]
-    halved = isinstance(profile, SquaredProfile) and profile.part == "raw" and part != "raw"
-    shown = (getattr(profile, part) or profile) if halved else profile
+    has_gauges = isinstance(profile, SquaredProfile) and profile.part == "raw" and part != "raw"
+    shown = (getattr(profile, part) or profile) if has_gauges else profile
     gauge = f"{shown.part} " if isinstance(shown, SquaredProfile) else ""
     strips: dict[str, Block] = {}
     for metric in wanted:

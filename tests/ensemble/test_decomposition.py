@@ -1,4 +1,4 @@
-"""Theorem 1 and its halves, as laws on random ensembles and against loops."""
+"""Theorem 1 and its gauges, as laws on random ensembles and against loops."""
 
 import itertools
 
@@ -71,7 +71,7 @@ def test_equals_the_formula_in_loops(case):
 @given(ensembles(), st.integers(0, 2**31))
 @pytest.mark.full
 def test_a_shift_of_a_member_is_invisible_when_centered(case, seed):
-    """A constant added to all options of a component moves the shift half only."""
+    """A constant added to all options of a component moves the shift only."""
     u, truth = case
     moved = u + np.random.default_rng(seed).normal(size=(*u.shape[:2], 1))
     before, after = ld.decompose(u, **truth), ld.decompose(moved, **truth)
@@ -226,8 +226,8 @@ def test_a_text_that_names_two_options_is_refused():
         ld.decompose(spaced, ["the "])
 
 
-def test_saved_and_loaded_with_its_halves(tmp_path):
-    """A decomposition comes back whole, halves included."""
+def test_saved_and_loaded_with_its_gauges(tmp_path):
+    """A decomposition comes back whole, gauges included."""
     d = ld.decompose(np.random.default_rng(0).normal(size=(3, 4, 2)), [0, 1, 1])
     again = ld.Decomposition.load(d.save(tmp_path / "d"))
     assert again.components == d.components

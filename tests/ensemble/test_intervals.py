@@ -11,10 +11,10 @@ from layerdiv_tl.ensemble.intervals import (
     estimate,
     estimate_function,
     estimates_frame,
-    interval,
     interval_note,
     jackknife,
     leave_one_out,
+    percentile_interval,
     wilson,
 )
 from layerdiv_tl.errors import InputError
@@ -161,11 +161,11 @@ def test_percentiles_are_numpys(n_resamples):
     before = drawn.copy()
     for level in (0.5, 0.9, 0.95):
         expected = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
-        np.testing.assert_allclose(interval(drawn, level), expected, atol=1e-12)
+        np.testing.assert_allclose(percentile_interval(drawn, level), expected, atol=1e-12)
     np.testing.assert_array_equal(drawn, before)
     if n_resamples > 1:
         drawn[0, 3] = np.nan
-    np.testing.assert_allclose(interval(drawn), np.nanquantile(drawn, [0.025, 0.975], axis=0), atol=1e-12)
+    np.testing.assert_allclose(percentile_interval(drawn), np.nanquantile(drawn, [0.025, 0.975], axis=0), atol=1e-12)
 
 
 def test_shares_of_rows_that_agree_are_trials():

@@ -2,6 +2,7 @@
 
 from .bounds import Bounds
 from .gain_curve import GainCurve
-from .information import Information, information
+from .information import information
+from .result import Information
 
 __all__ = ["Bounds", "GainCurve", "Information", "information"]

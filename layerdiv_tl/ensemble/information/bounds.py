@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from scipy.optimize import brentq
 
 from ...results import Result
 from ..intervals import estimate
-from .estimator import entropy_of_labels, normal_quantile
+from .estimator import entropy_of_labels, mean_with_error, normal_quantile
 from .sample import Sample
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ def fano(remaining: float, options: int) -> float:
     >>> fano(1.0, 2), fano(0.0, 4), round(fano(2.0, 4), 3)
     (0.5, 0.0, 0.75)
     """
-    from scipy.optimize import brentq
 
     def allowed(e: float) -> float:
         h = 0.0 if e in (0.0, 1.0) else -e * np.log2(e) - (1 - e) * np.log2(1 - e)
@@ -109,18 +109,17 @@ class Bounds(Result):
     @property
     def statement(self) -> str:
         """The bounds in one or two sentences."""
-        frame = self.frame().set_index("name")
-        upper: Any = frame.loc["hellman_raviv"]
-        observed = frame[frame["kind"] == "observed"]
-        sentences = [
+        upper: Any = self.frame().set_index("name").loc["hellman_raviv"]
+        first = (
             f"The members hold at least {max(self.information, 0.0):.3g} of {self.label_entropy:.3g} bits, so the best "
             f"rule errs at most {_percent(upper['error'])} of the time (up to {_percent(upper['high'])} for the "
             "interval's end)."
+        )
+        observed = [
+            f"The {name} errs {_percent(error)} of the time, {'above' if low > upper['high'] else 'not above'} that."
+            for name, (error, low, _) in self.errors.items()
         ]
-        for name, row in observed.iterrows():
-            how = "above" if row.low > upper["high"] else "not above"
-            sentences.append(f"The {name} errs {_percent(row.error)} of the time, {how} that.")
-        return " ".join(sentences)
+        return " ".join([first, *observed])
 
     def __repr__(self) -> str:
         return f"Bounds({self.statement})"
@@ -128,14 +127,13 @@ class Bounds(Result):
 
 def bounds_of(i: Sample, confidence_level: float) -> Bounds:
     """Compute the bounds from rows held out from the variational estimate's classifier."""
-    rows = i.classifier.joint_rows
-    mean = float(rows.mean())
-    error = normal_quantile(confidence_level) * float(rows.std(ddof=1)) / np.sqrt(len(rows))
+    mean, error = map(float, mean_with_error(i.classifier.joint_rows))
+    half = normal_quantile(confidence_level) * error
     errors: dict[str, Any] = {}
     for name, right in (("ensemble", i.correct), ("classifier", i.classifier.right)):
         if right is not None:
             errors[name] = tuple(map(float, estimate(1 - right, "share", confidence_level=confidence_level)[:3]))
-    return Bounds(entropy_of_labels(i.labels), mean, mean - error, mean + error, i.options, errors, confidence_level)
+    return Bounds(entropy_of_labels(i.labels), mean, mean - half, mean + half, i.options, errors, confidence_level)
 
 
 def _percent(share: float) -> str:

@@ -14,12 +14,14 @@ from jaxtyping import Float, Int
 EstimatorName = Literal["gaussian", "vote", "variational"]
 TERMS = ("relevancy", "redundancy", "conditional_redundancy", "joint", "diversity")
 BITS = float(np.log(2))
-# Features, the member of each column (in rising order), classes from 0, and Eq. 13's terms.
+# Features, the member of each column (in rising order), classes from 0, and Eq. 13's terms by prefix.
 Columns = Float[np.ndarray, "example column"]
 Owner = Int[np.ndarray, " column"]
 Labels = Int[np.ndarray, " example"]
 Curve = Float[np.ndarray, " prefix"]
 Terms = dict[str, Curve]
+# The place of each prefix's last member in an order.
+Prefixes = Int[np.ndarray, " prefix"]
 # The order in which members are added, and every member's gain at every step.
 Sweep = tuple[Int[np.ndarray, " step"], Float[np.ndarray, "step member"]]
 
@@ -31,16 +33,22 @@ class Estimator(ABC):
     relevancies: Float[np.ndarray, " member"]
 
     @abstractmethod
+    def terms(self, order: list[int], prefixes: Prefixes) -> Terms:
+        """Compute every term for some prefixes of `order`."""
+
     def chain(self, order: Sequence[int]) -> Terms:
         """Compute every term for each prefix of `order`."""
-
-    def joint(self, sets: Iterable[Sequence[int]]) -> Float[np.ndarray, " set"]:
-        """Compute I(U_S; Y) for each set S of members; 0 for the empty one."""
-        return np.array([float(self.chain(members)["joint"][-1]) if len(members) else 0.0 for members in sets])
+        return self.terms(list(order), np.arange(len(order)))
 
     def totals(self) -> dict[str, float]:
         """Compute every term for all members together."""
-        return {term: float(values[-1]) for term, values in self.chain(range(self.members)).items()}
+        terms = self.terms(list(range(self.members)), np.array([self.members - 1]))
+        return {term: float(values[0]) for term, values in terms.items()}
+
+    def joint(self, sets: Iterable[Sequence[int]]) -> Float[np.ndarray, " set"]:
+        """Compute I(U_S; Y) for each set S of members; 0 for the empty one."""
+        last = [self.terms(list(s), np.array([len(s) - 1]))["joint"][0] if len(s) else 0.0 for s in sets]
+        return np.array(last)
 
     def marginals(self) -> Float[np.ndarray, " member"]:
         """Compute I(U; Y) − I(U without the member; Y)."""
@@ -62,21 +70,12 @@ class Estimator(ABC):
             chosen.append(left[int(np.argmax(gains[step, left]))] if order is None else int(order[step]))
         return np.array(chosen), gains
 
-    def falls(self, order: Sequence[int], triples: Int[np.ndarray, "pair 3"]) -> Float[np.ndarray, " pair"]:
+    def submodularity_gaps(self, order: Sequence[int], triples: Int[np.ndarray, "pair 3"]) -> np.ndarray:
         """For each (k, k', i), return how much less order[i] adds to the first k' of `order` than to the first k."""
         order = list(order)
         sets = [s for k, later, i in triples for n in (k, later) for s in ([*order[:n], order[i]], order[:n])]
         joint = self.joint(sets).reshape(-1, 4)
         return joint[:, 0] - joint[:, 1] - (joint[:, 2] - joint[:, 3])
-
-
-def terms_of_entropies(weights: Curve, joint: Float[np.ndarray, "matrix prefix"], alone: np.ndarray) -> Terms:
-    """Compute Eq. 13 from prefix entropies and sums of members' own, over all rows and within each class.
-
-    `weights` are 1, and minus each class's share of the rows.
-    """
-    correlation = alone - joint
-    return check_eq13(weights @ alone, correlation[0], -weights[1:] @ correlation[1:], weights @ joint)
 
 
 def check_eq13(relevancy: Curve, redundancy: Curve, conditional: Curve, joint: Curve) -> Terms:
@@ -94,12 +93,6 @@ def check_eq13(relevancy: Curve, redundancy: Curve, conditional: Curve, joint: C
     return dict(zip(TERMS, (relevancy, redundancy, conditional, joint, diversity), strict=True))
 
 
-def standardize(x: Columns) -> Columns:
-    """Scale columns to mean 0 and variance 1; a constant column becomes 0."""
-    spread = x.std(0)
-    return (x - x.mean(0)) / np.where(spread > 0, spread, 1.0)
-
-
 def entropy_of_labels(y: Labels) -> float:
     """H(Y), plug-in, in bits."""
     share = np.bincount(y) / len(y)
@@ -109,6 +102,11 @@ def entropy_of_labels(y: Labels) -> float:
 def normal_quantile(confidence_level: float) -> float:
     """Return z of a two-sided normal interval."""
     return NormalDist().inv_cdf(0.5 + confidence_level / 2)
+
+
+def mean_with_error(rows: Float[np.ndarray, "*rest example"]) -> tuple[Any, Any]:
+    """Return the mean over independent rows, and its standard error."""
+    return rows.mean(-1), rows.std(-1, ddof=1) / np.sqrt(rows.shape[-1])
 
 
 def single_threaded_blas() -> AbstractContextManager[Any]:

@@ -13,9 +13,9 @@ from ...components import Component, component_columns
 from ...errors import InputError
 from ...results import Result
 from ..fits import LogFit, log_fit
-from ..intervals import Estimate, estimate, estimates_frame, interval
+from ..intervals import Estimate, estimate, estimates_frame, percentile_interval
 from ..losses import ratio
-from .estimator import TERMS, Estimator, Terms, entropy_of_labels, normal_quantile
+from .estimator import TERMS, Estimator, entropy_of_labels, normal_quantile
 from .gaussian import Gaussian
 from .sample import MAX_DRAWS, Sample
 
@@ -69,7 +69,7 @@ class GainCurve(Result):
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
-        """One row per step: `members` k, the one added (depth, greedy), every term with interval, `gain`.
+        """One row per step: `members` k, the one added (depth, greedy), every term with its interval, `gain`.
 
         `joint_null_low`, `joint_null_high`, `gain_null_low`, `gain_null_high`: with shuffled labels, step by step.
         `dip`: the gain is negative; `inside_null`: it is a dip that, relative to the null's spread at its step, is no
@@ -87,13 +87,14 @@ class GainCurve(Result):
             columns[name] = Estimate(values, values - z * error, values + z * error, len(self.null))
         null_gains = np.diff(self.null, axis=1, prepend=0.0)
         for name, drawn in (("joint", self.null), ("gain", null_gains)):
-            columns[f"{name}_null_low"], columns[f"{name}_null_high"] = interval(drawn, self.confidence_level)
+            ends = percentile_interval(drawn, self.confidence_level)
+            columns |= dict(zip((f"{name}_null_low", f"{name}_null_high"), ends, strict=True))
         frame = estimates_frame(columns)
         frame["dip"] = frame["gain"] < 0
         # Gains in units of the null's spread at each step; 0 where there is no spread.
         spread = null_gains.std(0, ddof=1) if len(null_gains) > 1 else np.full(steps, np.nan)
         depths = np.nan_to_num(ratio(np.vstack([self.gains, null_gains]), spread))
-        deepest = float(interval(depths[1:].min(1), self.confidence_level)[0])
+        deepest = float(percentile_interval(depths[1:].min(1), self.confidence_level)[0])
         frame["inside_null"] = frame["dip"] & (depths[0] >= deepest)
         frame.attrs["units"] = dict.fromkeys(frame.select_dtypes("float").columns, "bits")
         frame.attrs |= {"order": self.order, "method": self.method, "label_entropy": self.label_entropy}
@@ -111,10 +112,10 @@ class GainCurve(Result):
 
         each = np.ones(len(self.shares))
         found = estimate(self.shares, "share", counts=each, confidence_level=self.confidence_level)
-        share, low, high = map(float, found[:3])
-        null_low, null_high = map(float, interval(self.null_shares, self.confidence_level))
-        row = {"share": share, "low": low, "high": high, "null_low": null_low, "null_high": null_high}
-        row |= {"inside_null": bool(null_low <= share <= null_high), "orders": len(self.shares)}
+        null_low, null_high = map(float, percentile_interval(self.null_shares, self.confidence_level))
+        row: dict[str, Any] = dict(zip(("share", "low", "high"), map(float, found[:3]), strict=True))
+        row |= {"null_low": null_low, "null_high": null_high}
+        row |= {"inside_null": bool(null_low <= row["share"] <= null_high), "orders": len(self.shares)}
         return pd.DataFrame([row])
 
     def log_fit(self) -> LogFit:
@@ -155,78 +156,65 @@ def gain_curve_of(
     choice("order", order, get_args(Order))
     n_permutations = whole_number("n_permutations", n_permutations, 0, MAX_DRAWS)
     n_resamples = whole_number("n_resamples", n_resamples, 0, MAX_DRAWS)
-    orders = whole_number("orders", orders, 1, MAX_DRAWS)
-    members = i.members
+    orders, members, whole = whole_number("orders", orders, 1, MAX_DRAWS), i.members, i.estimate()
     if order == "depth" and (groups := [c.label for c in i.components if c.kind == "group"]):
         raise InputError(f"{groups[0]} has no place along depth: use order='random' or 'greedy'.")
-    whole = i.estimate()
     is_quick = isinstance(whole, Gaussian) and not whole.separate
     if order == "greedy" and not is_quick and members > MAX_SEARCHED:
-        instead = f"n_groups= of at most {MAX_SEARCHED}"
-        if i.method != "gaussian":
-            instead = f"estimator='gaussian', or {instead}"
         unequal = " where classes have unequal covariances" if i.method == "gaussian" else ""
+        instead = "" if i.method == "gaussian" else "estimator='gaussian', or "
         raise InputError(
-            f"a greedy search through {members} members takes too long by {i.method}{unequal}: use {instead}."
+            f"a greedy search through {members} members takes too long by {i.method}{unequal}: use {instead}n_groups= "
+            f"of at most {MAX_SEARCHED}."
         )
     rng = np.random.default_rng([i.seed, 6])
     random_orders = np.stack([rng.permutation(members) for _ in range(orders)])
-    triples = [_triples(rng, members, 20 if i.method == "gaussian" else 3) for _ in random_orders]
+    # (k, k', place) with k < k' ≤ place: the first k and k' members of an order, and one outside both.
+    count = 0 if members < 2 else 20 if i.method == "gaussian" else 3
+    drawn = [np.sort(rng.choice(members + 1, 3, replace=False)) for _ in range(orders * count)]
+    triples = np.reshape(drawn, (orders, count, 3)).astype(np.int64) - [0, 0, 1]
 
-    def chosen_orders(estimate: Estimator) -> Int[np.ndarray, "repeat step"]:
+    def shares_of(estimate: Estimator) -> Float[np.ndarray, " order"]:
+        """How often a gain is no larger later, for each order; differences within rounding count as none."""
+        gaps = [estimate.submodularity_gaps(order, t) for order, t in zip(random_orders, triples, strict=True)]
+        return (np.array(gaps) >= -1e-9).mean(1) if members > 1 else np.zeros(0)
+
+    def orders_of(estimate: Estimator) -> Int[np.ndarray, "repeat step"]:
         if order == "greedy":
             return estimate.sweep()[0][None]
         return random_orders if order == "random" else np.arange(members)[None]
 
-    chosen = chosen_orders(whole)
-    terms = _mean_chain(whole, chosen)
-    # Terms are stacked, followed by the gains: [term, step] of every subsample.
-    drawn = i.on_subsamples(lambda e: _with_gains(_mean_chain(e, chosen)), n_resamples)
-    errors = i.standard_errors(drawn, (len(TERMS) + 1) * members).reshape(-1, members)
+    def curves(estimate: Estimator, orders: Int[np.ndarray, "repeat step"]) -> Float[np.ndarray, "term step"]:
+        """Every term, and the gains of the joint information, means over the orders."""
+        terms = np.mean([list(estimate.chain(order).values()) for order in orders], 0)
+        return np.vstack([terms, np.diff(terms[TERMS.index("joint")], prepend=0.0)])
+
     null_shares: list[float] = []
 
     def shuffled_joint(estimate: Estimator) -> Float[np.ndarray, " step"]:
-        joint = _mean_chain(estimate, chosen_orders(estimate))["joint"]
+        joint = curves(estimate, orders_of(estimate))[TERMS.index("joint")]
         if members > 1 and len(null_shares) < MAX_NULL_SHARES:
-            null_shares.append(_shares(estimate, random_orders, triples).mean())
+            null_shares.append(shares_of(estimate).mean())
         return joint
 
+    chosen = orders_of(whole)
+    found = curves(whole, chosen)
+    errors = i.standard_errors(i.on_subsamples(lambda e: curves(e, chosen).ravel(), n_resamples), found.size)
+    errors = errors.reshape(found.shape)
     return GainCurve(
         order=order,
         orders=chosen,
         components=i.components,
         spans=i.spans,
         method=i.method,
-        terms=terms,
+        terms=dict(zip(TERMS, found, strict=False)),
         errors=dict(zip(TERMS, errors, strict=False)),
-        gains=np.diff(terms["joint"], prepend=0.0),
+        gains=found[-1],
         gain_errors=errors[-1],
         null=np.reshape(i.with_shuffled_labels(shuffled_joint, n_permutations), (-1, members)),
-        shares=_shares(whole, random_orders, triples) if members > 1 else np.zeros(0),
+        shares=shares_of(whole),
         null_shares=np.array(null_shares),
         label_entropy=entropy_of_labels(i.labels),
         confidence_level=confidence_level,
         warnings=i.warnings,
     )
-
-
-def _mean_chain(estimate: Estimator, orders: Int[np.ndarray, "repeat step"]) -> Terms:
-    chains = [estimate.chain(order) for order in orders]
-    return {term: np.mean([chain[term] for chain in chains], 0) for term in TERMS}
-
-
-def _with_gains(terms: Terms) -> Float[np.ndarray, " value"]:
-    return np.concatenate([*terms.values(), np.diff(terms["joint"], prepend=0.0)])
-
-
-def _triples(rng: np.random.Generator, members: int, count: int) -> Int[np.ndarray, "pair 3"]:
-    """Sample (k, k', place) with k < k' ≤ place: the first k and k' members of an order, and one outside both."""
-    triples = [np.sort(rng.choice(members + 1, 3, replace=False)) for _ in range(count if members > 1 else 0)]
-    return np.array(triples, dtype=np.int64).reshape(-1, 3) - np.array([0, 0, 1])
-
-
-def _shares(
-    estimate: Estimator, orders: Int[np.ndarray, "order step"], triples: list[Int[np.ndarray, "pair 3"]]
-) -> Float[np.ndarray, " order"]:
-    """Compute how often a gain is no larger later, for each order; differences within rounding count as none."""
-    return np.array([(estimate.falls(order, t) >= -1e-9).mean() for order, t in zip(orders, triples, strict=True)])

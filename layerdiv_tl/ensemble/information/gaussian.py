@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -11,7 +11,7 @@ from scipy.linalg import solve_triangular
 from scipy.special import digamma, ndtr, ndtri, polygamma
 from scipy.stats import qmc, rankdata
 
-from .estimator import BITS, Columns, Estimator, Labels, Owner, Sweep, Terms, check_eq13
+from .estimator import BITS, Columns, Estimator, Labels, Owner, Prefixes, Sweep, Terms, check_eq13
 
 # A direction with less than this share of a member's variance is rounding: the covariance counts as singular.
 SINGULAR = 1e-9
@@ -24,7 +24,8 @@ N_PAIRS, N_PAIRS_IN_ALL = 256, 512
 # z of unequal covariances from which on each class has its own covariance.
 CLEARLY_UNEQUAL = 5.0
 
-Prefixes = Int[np.ndarray, " prefix"]
+Share = Float[np.ndarray, " class"]
+Members = Sequence[int] | Int[np.ndarray, " member"]
 # M' S⁻¹ M of sets of columns: M the means of classes by contrasts, S a covariance.
 Spread = Float[np.ndarray, "set contrast contrast"]
 
@@ -54,12 +55,13 @@ class Gaussian(Estimator):
         self.columns = [np.flatnonzero(owner == m) for m in range(owner[-1] + 1)]
         self.members, self._sizes = len(self.columns), np.bincount(owner)
         self._fit(mixture_scores(z, y, self.share), y)
+        everyone = np.arange(self.members)
         self.separate = bool(_inequality(self.covariance, self.within, counts) > CLEARLY_UNEQUAL)
         if self.separate:
             self._fit(mixture_scores(z, y, self.share, own_deviations=True), y)
-            self.relevancies = np.array([self._mixture([m], np.zeros(1, int))[0][0] for m in range(self.members)])
+            self.relevancies = np.array([self._mixture([m], np.zeros(1, int))[0][0] for m in everyone.tolist()])
         else:
-            self.relevancies = self._information(self._blocks(self.covariance, self._means), self._sizes)
+            self.relevancies = self._information(self._blocks(self.covariance, self._means, everyone), self._sizes)
 
     def _fit(self, x: Columns, y: Labels) -> None:
         """Estimate means and covariances, shared and per class, of columns that are Gaussian within classes."""
@@ -72,31 +74,6 @@ class Gaussian(Estimator):
         self.covariance = scatter.sum(0) / self._free
         # Where all classes have the same mean, these are normal with variance 1/rows in every direction.
         self._means = (self._centers * np.sqrt(self.share)[:, None]).T @ _contrasts(self.share)
-
-    def chain(self, order: Sequence[int]) -> Terms:
-        """Compute all prefixes from one Cholesky factor. Raises LinAlgError where a covariance is singular."""
-        return self._terms(list(order), np.arange(len(order)))
-
-    def totals(self) -> dict[str, float]:
-        """Compute every term of all members, without the prefixes' terms."""
-        terms = self._terms(list(range(self.members)), np.array([self.members - 1]))
-        return {term: float(values[0]) for term, values in terms.items()}
-
-    def joint(self, sets: Iterable[Sequence[int]]) -> Float[np.ndarray, " set"]:
-        """Compute the information of whole sets, without their prefixes."""
-        last = [self._terms(list(s), np.array([len(s) - 1]))["joint"][0] if len(s) else 0.0 for s in sets]
-        return np.array(last)
-
-    def marginals(self) -> Float[np.ndarray, " member"]:
-        """Compute I(U; Y) − I(U without the member; Y) from the inverse of the shared covariance."""
-        if self.separate:
-            return super().marginals()
-        inverse = np.linalg.inv(self.covariance)
-        whole = self._means.T @ inverse @ self._means
-        without = whole - self._blocks(inverse, inverse @ self._means)
-        left = len(inverse) - self._sizes
-        bits = self._information(np.concatenate([whole[None], without]), np.array([len(inverse), *left]))
-        return bits[0] - np.where(left > 0, bits[1:], 0.0)
 
     def sweep(self, order: Sequence[int] | None = None) -> Sweep:
         """Condition on one member after the other; the others' remaining covariance gives their gains."""
@@ -123,15 +100,8 @@ class Gaussian(Estimator):
             left = left - left[:, own] @ weights
         return np.array(chosen), gains
 
-    def falls(self, order: Sequence[int], triples: Int[np.ndarray, "pair 3"]) -> Float[np.ndarray, " pair"]:
-        """Read all gains along an order from one sweep."""
-        if self.separate:
-            return super().falls(order, triples)
-        gains, (first, later, place) = self.sweep(order)[1], triples.T
-        member = np.asarray(order)[place]
-        return gains[first, member] - gains[later, member]
-
-    def _terms(self, order: list[int], prefixes: Prefixes) -> Terms:
+    def terms(self, order: list[int], prefixes: Prefixes) -> Terms:
+        """Compute prefixes from one Cholesky factor. Raises LinAlgError where a covariance is singular."""
         columns, ends = self._columns_of(order, prefixes)
         relevancy = np.cumsum(self.relevancies[order])[prefixes]
         if self.separate:
@@ -153,18 +123,19 @@ class Gaussian(Estimator):
         unbiased = spread * (self._free - dims - 1) / self._free - dims / self.rows * np.eye(spread.shape[1])
         return information_of_spread(unbiased, self.share)
 
-    def _blocks(
-        self, matrix: np.ndarray, means: np.ndarray, members: Int[np.ndarray, " member"] | None = None
-    ) -> Spread:
-        """Compute the spread by each member's own block of a matrix, for members with equally many columns at once."""
-        members = np.arange(self.members) if members is None else members
+    def _blocks(self, matrix: np.ndarray, means: np.ndarray, members: Members) -> Spread:
+        """Compute the spread by each member's own block of a matrix."""
         spread = np.empty((len(members), means.shape[1], means.shape[1]))
-        for size in np.unique(self._sizes[members]):
-            alike = np.flatnonzero(self._sizes[members] == size)
-            columns = np.stack([self.columns[m] for m in members[alike]])
+        for alike, columns in self._by_size(members):
             white = np.linalg.solve(matrix[columns[:, :, None], columns[:, None]], means[columns])
             spread[alike] = np.einsum("sdi,sdj->sij", means[columns], white)
         return spread
+
+    def _by_size(self, members: Members) -> list[tuple[np.ndarray, Int[np.ndarray, "member size"]]]:
+        """Return places and columns of the members with equally many columns, which are computed at once."""
+        sizes = self._sizes[members]
+        places = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
+        return [(alike, np.stack([self.columns[members[int(place)]] for place in alike])) for alike in places]
 
     def _mixture(self, order: list[int], prefixes: Prefixes) -> tuple[np.ndarray, np.ndarray]:
         """Estimate I and TC(U|Y) of prefixes where each class has its own covariance.
@@ -203,11 +174,9 @@ class Gaussian(Estimator):
     ) -> Float[np.ndarray, " prefix"]:
         """Estimate TC of every prefix in bits, unbiased; `factor` is the covariance's, with its columns in order."""
         alone = np.empty(len(order))
-        for size in np.unique(self._sizes[order]):
-            alike = np.flatnonzero(self._sizes[order] == size)
-            columns = np.stack([self.columns[order[place]] for place in alike])
+        for alike, columns in self._by_size(order):
             half = np.linalg.slogdet(covariance[columns[:, :, None], columns[:, None]])[1] / 2
-            alone[alike] = half - bias_of_half_logdet(free + 1, size)[-1]
+            alone[alike] = half - bias_of_half_logdet(free + 1, columns.shape[1])[-1]
         return (np.cumsum(alone) - _half_logdets(factor, free)[1, np.cumsum(self._sizes[order])]) / BITS
 
 
@@ -220,9 +189,7 @@ def normal_scores(x: Columns) -> Columns:
     return np.ascontiguousarray(ndtri(rankdata(x, axis=0) / (len(x) + 1)))
 
 
-def mixture_scores(
-    z: Columns, y: Labels, share: Float[np.ndarray, " class"], own_deviations: bool = False, steps: int = 30
-) -> Columns:
+def mixture_scores(z: Columns, y: Labels, share: Share, own_deviations: bool = False, steps: int = 30) -> Columns:
     """Map normal scores to quantiles of a mixture of one normal per class, column by column; mean variance 1.
 
     The means of the classes (with `own_deviations` also their deviations) and the mixture's quantiles alternate.
@@ -311,12 +278,12 @@ def normal_points(dims: int, pairs: int = N_PAIRS) -> Float[np.ndarray, "point d
     return points @ np.linalg.inv(np.linalg.cholesky(points.T @ points / len(points))).T
 
 
-def _contrasts(share: Float[np.ndarray, " class"]) -> Float[np.ndarray, "class contrast"]:
+def _contrasts(share: Share) -> Float[np.ndarray, "class contrast"]:
     """Return an orthonormal basis of the complement of the square roots of the shares."""
     return np.linalg.svd(np.sqrt(share)[None])[2][1:].T
 
 
-def information_of_spread(spread: Spread, share: Float[np.ndarray, " class"]) -> Float[np.ndarray, " set"]:
+def information_of_spread(spread: Spread, share: Share) -> Float[np.ndarray, " set"]:
     """Compute I of classes with unit covariance and this spread of means, continued below 0.
 
     An unbiased estimate of a spread of 0 is as often negative as positive. For negative ones the information is 2
@@ -324,18 +291,12 @@ def information_of_spread(spread: Spread, share: Float[np.ndarray, " class"]) ->
     """
     size, axes = np.linalg.eigh(spread)
     places = _contrasts(share) / np.sqrt(share)[:, None] @ axes
-    bits = np.empty(len(spread))
-    for start in range(0, len(spread), 256):
-        part = slice(start, start + 256)
-        scales = np.sqrt(np.maximum(size[part], 0.0)), np.sqrt(np.abs(size[part]))
-        positive, absolute = (information_of_means(places[part] * scale[:, None], share) for scale in scales)
-        bits[part] = 2 * positive - absolute
-    return bits
+    scales = np.sqrt(np.maximum(size, 0.0)), np.sqrt(np.abs(size))
+    positive, absolute = (information_of_means(places * scale[:, None], share) for scale in scales)
+    return 2 * positive - absolute
 
 
-def information_of_means(
-    means: Float[np.ndarray, "set class contrast"], share: Float[np.ndarray, " class"]
-) -> Float[np.ndarray, " set"]:
+def information_of_means(means: Float[np.ndarray, "set class contrast"], share: Share) -> Float[np.ndarray, " set"]:
     """Compute I(X; Y) in bits, with X Gaussian of variance 1 in every direction around its class mean."""
     points, bits = normal_points(means.shape[2]), np.full(len(means), -share @ np.log2(share))
     for c in range(len(share)):

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from ..._checks import listed, whole_number
 from ...components import Component, members
 from ...errors import InputError
-from ..hits import hits
+from ..losses import hits
 from ..validation import Ensemble, as_ensemble, gold_options, numbers
 from .estimator import Columns, Estimator, Labels, Owner
 from .gaussian import SINGULAR, SMALLEST_DEVIATION, Gaussian, normal_scores
@@ -23,7 +23,6 @@ from .votes import TableVotes, TreeVotes, Votes, table_fits
 
 # Share of the rows in a subsample: subsample deviations then have half the full sample's standard error.
 KEPT = 0.8
-
 # With fewer rows of a class its spread cannot be measured.
 LEAST_ROWS = 8
 # More draws add nothing and would take days. Seeds are written to files as 64 bits.
@@ -219,35 +218,22 @@ def prepare(
         groups = np.array_split(np.arange(len(names)), min(whole_number("n_groups", n_groups, 1), len(names)))
         spans = tuple(spans[g[0]] if len(g) == 1 else f"{spans[g[0]]} … {spans[g[-1]]}" for g in groups)
         u, names = np.add.reduceat(u, [g[0] for g in groups], axis=1), members(len(groups))
-    everything = None
+    everything, method = None, estimator
     if is_vote_array or estimator == "vote":
         features, owner = _votes(u, is_vote_array, estimator, spans, notes), np.arange(len(names))
+        if estimator == "vote":
+            fits = table_fits(len(y), int(features.max()) + 1, len(names), len(classes))
+            method = "table" if fits else "tree"
     else:
         contrasts = _contrasts(u, spans)
         smallest = int(np.bincount(y).min()) if estimator == "gaussian" else None
         columns, owner = _leading(contrasts, n_contrasts, smallest, notes)
         everything = np.concatenate(contrasts).T if sum(map(len, contrasts)) > len(owner) else None
         features = normal_scores(columns)
-    method = estimator
-    if estimator == "vote":
-        fits = table_fits(len(y), int(features.max()) + 1, len(names), len(classes))
-        method = "table" if fits else "tree"
-    sample = Sample(
-        method=method,
-        features=features,
-        owner=owner,
-        labels=y,
-        classes=classes,
-        seed=seed,
-        options=max(u.shape[2], len(classes)) if has_options else len(classes),
-        correct=correct,
-        components=names,
-        spans=spans,
-        warnings=tuple(notes),
-        all_contrasts=everything,
-    )
+    options = max(u.shape[2], len(classes)) if has_options else len(classes)
+    about = (correct, names, spans, tuple(notes), everything)
+    sample = Sample(method, features, owner, y, classes, seed, options, *about)
     if method == "gaussian":
-        _refuse_small_classes(sample)
         _refuse_singular(sample)
     return sample
 
@@ -261,9 +247,9 @@ def _classes(
     gold: np.ndarray | None
     if u.ndim == 3:
         gold = gold_options(labels, u.shape, options)
-        texts = options if options and isinstance(options[0], str) else ()
+        texts = options if options and isinstance(options[0], str) else range(u.shape[2])
         different, y = np.unique(gold, return_inverse=True)
-        names = tuple(str(texts[k]) if texts else str(k) for k in different)
+        names = tuple(str(texts[k]) for k in different)
     else:
         given = listed("labels", labels, "a list with one label for each example")
         are_whole = all(isinstance(x, int | np.integer) for x in given)
@@ -292,8 +278,7 @@ def _votes(u: np.ndarray, is_array: bool, estimator: str, spans: Sequence[str], 
     if not is_array and u.ndim == 2:
         raise InputError("these members give one number each, and no votes: give options too, or whole numbers.")
     votes = np.unique(u, return_inverse=True)[1].reshape(u.shape) if is_array else u.argmax(2)
-    constant = [span for span, column in zip(spans, votes.T, strict=True) if (column == column[0]).all()]
-    if constant:
+    if constant := [span for span, column in zip(spans, votes.T, strict=True) if (column == column[0]).all()]:
         notes.append(f"{_enumerated(constant)} always cast the same vote, which carries no information.")
     return votes
 
@@ -311,35 +296,32 @@ def _contrasts(u: np.ndarray, spans: Sequence[str]) -> list[Float[np.ndarray, "c
     centered = centered - centered.mean(0)
     # Principal components of each member's options.
     power, axes = np.linalg.eigh(np.einsum("nmk,nmj->mkj", centered, centered, optimize=True) / len(u))
-    contrasts = []
-    for m in range(len(spans)):
-        wide = np.flatnonzero(np.sqrt(np.maximum(power[m], 0.0)) > ROUNDING * size[m])[::-1]
-        contrasts.append((centered[:, m] @ axes[m][:, wide]).T)
-    constant = [span for span, contrast in zip(spans, contrasts, strict=True) if not len(contrast)]
-    if constant:
+    wide = [np.flatnonzero(np.sqrt(power[m].clip(0)) > ROUNDING * size[m])[::-1] for m in range(len(spans))]
+    if constant := [span for span, found in zip(spans, wide, strict=True) if not len(found)]:
         raise InputError(
             f"{_enumerated(constant)}: the same prediction for every example, so there is no density: leave "
             "out what never varies (select), or use estimator='vote'."
         )
-    return contrasts
+    return [(centered[:, m] @ axes[m][:, found]).T for m, found in enumerate(wide)]
 
 
 def _leading(
     contrasts: list[np.ndarray], wanted: int | None, smallest: int | None, notes: list[str]
 ) -> tuple[Columns, Owner]:
     """Return members' leading contrasts as columns, and their members; the smallest class limits how many."""
-    most = max(map(len, contrasts))
+    sizes = np.array([len(c) for c in contrasts])
+    most = int(sizes.max())
     count = most if wanted is None else min(whole_number("n_contrasts", wanted, 1), most)
     if wanted is None and smallest is not None:
-        while count > 1 and 2 * sum(min(count, len(c)) for c in contrasts) > smallest:
+        while count > 1 and 2 * sizes.clip(max=count).sum() > smallest:
             count -= 1
-    if wanted is None and count < most:
-        notes.append(
-            f"Each member is read by its {count} leading contrast{'s' if count > 1 else ''} of {most}: the smallest "
-            f"class has {smallest} rows, too few for all."
-        )
-    owner = np.repeat(np.arange(len(contrasts)), [min(count, len(c)) for c in contrasts])
-    return np.ascontiguousarray(np.concatenate([c[:count] for c in contrasts]).T), owner
+        if count < most:
+            notes.append(
+                f"Each member is read by its {count} leading contrast{'s' if count > 1 else ''} of {most}: the "
+                f"smallest class has {smallest} rows, too few for all."
+            )
+    columns = np.ascontiguousarray(np.concatenate([c[:count] for c in contrasts]).T)
+    return columns, np.repeat(np.arange(len(contrasts)), sizes.clip(max=count))
 
 
 def _correct(u: np.ndarray, gold: np.ndarray | None, is_vote_array: bool) -> np.ndarray | None:
@@ -352,8 +334,9 @@ def _correct(u: np.ndarray, gold: np.ndarray | None, is_vote_array: bool) -> np.
     return hits((u[:, :, None] == answers).sum(1), np.searchsorted(answers, gold))
 
 
-def _refuse_small_classes(sample: Sample) -> None:
-    counts, dims = np.bincount(sample.labels), len(sample.owner)
+def _refuse_singular(sample: Sample) -> None:
+    """Raise InputError for too few rows, and, naming members, for copies or a member determined by others."""
+    counts, dims, others = np.bincount(sample.labels), len(sample.owner), "use estimator='vote' or 'variational'."
     if counts.min() < 2 * dims:
         groups = max(1, int(counts.min()) // 2 * len(sample.components) // dims)
         raise InputError(
@@ -361,20 +344,14 @@ def _refuse_small_classes(sample: Sample) -> None:
             f"estimate needs twice as many rows as dimensions. Give more rows, n_groups={min(groups, 12)}, or "
             "estimator='vote' or 'variational'."
         )
-
-
-def _refuse_singular(sample: Sample) -> None:
-    """Raise InputError, naming members, for a singular covariance: copies, or a member determined by others."""
     names = [sample.spans[member] for member in sample.owner]
     classes = [(f"within class {name!r}", sample.labels == c) for c, name in enumerate(sample.classes)]
     for where, rows in [("over all rows", slice(None)), *classes]:
         covariance = np.atleast_2d(np.cov(sample.features[rows].T))
         spread = np.sqrt(np.diagonal(covariance))
         if (constant := spread < SMALLEST_DEVIATION).any():
-            raise InputError(
-                f"{names[int(constant.argmax())]} never varies {where}, so it has no density there: leave it out, or "
-                "use estimator='vote' or 'variational'."
-            )
+            name = names[int(constant.argmax())]
+            raise InputError(f"{name} never varies {where}, so it has no density there: leave it out, or {others}")
         correlation = covariance / np.outer(spread, spread)
         if np.linalg.eigvalsh(correlation)[0] > SINGULAR:
             continue
@@ -383,7 +360,7 @@ def _refuse_singular(sample: Sample) -> None:
         what = f"{one} and {other} are copies" if size.max() > 1 - 1e-6 else "some members are fixed by the others"
         raise InputError(
             f"{what} {where}, so the covariance is singular and the redundancy infinite: leave one of them out, or "
-            "use estimator='vote' or 'variational'."
+            f"{others}"
         )
 
 

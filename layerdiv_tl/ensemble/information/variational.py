@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import log_softmax
 
-from ..hits import hits
-from .estimator import TERMS, Columns, Estimator, Labels, Owner, Terms, entropy_of_labels, standardize
+from ..losses import hits
+from .estimator import TERMS, Columns, Estimator, Labels, Owner, Prefixes, Terms, entropy_of_labels
 
 FOLDS = 5
 # Ridges added to a covariance of unit variances; a member's own few dimensions need none.
@@ -19,7 +19,7 @@ RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 SMALL_RIDGE = (0.01,)
 # Factors on the classifier's log-odds: 0 predicts the class frequencies; a Gaussian rule is underconfident where
 # classes do not overlap, so a member that determines the label needs the large ones.
-FACTORS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+FACTORS = np.array([0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0])
 # Boosting rounds, fewer where rows × columns × classes are many: `WORK` takes about three seconds of one core.
 ROUNDS = (20, 60)
 WORK = 6e7
@@ -49,16 +49,17 @@ class Variational(Estimator):
     """
 
     def __init__(self, x: Columns, owner: Owner, y: Labels, classes: int, members: int, seed: int) -> None:
-        self.x, self.y, self.classes, self.members = standardize(x), y, classes, members
+        spread = x.std(0)
+        self.x, self.y, self.members = (x - x.mean(0)) / np.where(spread > 0, spread, 1.0), y, members
         self.columns = [np.flatnonzero(owner == m) for m in range(members)]
-        self.surprise = -np.log2(np.bincount(y, minlength=classes) / len(y))[y]
+        self.surprisal = -np.log2(np.bincount(y, minlength=classes) / len(y))[y]
         self.fold = folds(y, seed)
         hot = np.eye(classes)[y]
         # For each fold: rows and sums by class, and sums of products.
-        parts = [self.fold == f for f in range(FOLDS)]
-        self._counts = np.stack([hot[part].sum(0) for part in parts])
-        self._sums = np.stack([hot[part].T @ self.x[part] for part in parts])
-        self._squares = np.stack([self.x[part].T @ self.x[part] for part in parts])
+        inside = [self.fold == f for f in range(FOLDS)]
+        self._counts = np.stack([hot[rows].sum(0) for rows in inside])
+        self._sums = np.stack([hot[rows].T @ self.x[rows] for rows in inside])
+        self._squares = np.stack([self.x[rows].T @ self.x[rows] for rows in inside])
 
     @cached_property
     def single_rows(self) -> Float[np.ndarray, "member example"]:
@@ -85,29 +86,23 @@ class Variational(Estimator):
         """Lower bounds of I(u_i; Y)."""
         return self.single_rows.mean(1)
 
-    def rows(self) -> dict[str, Float[np.ndarray, " example"]]:
+    def rows(self) -> Terms:
         """Return every term's contribution from each row; the term is their mean."""
-        return self._terms(self.single_rows.sum(0), self.joint_rows)
+        return self._named(self.single_rows.sum(0), self.joint_rows)
 
-    def totals(self) -> dict[str, float]:
-        """Average over rows; the joint information is capped at H(Y) against rounding."""
-        means = {term: float(values.mean()) for term, values in self.rows().items()}
-        return means | {"joint": min(means["joint"], entropy_of_labels(self.y))}
+    def terms(self, order: list[int], prefixes: Prefixes) -> Terms:
+        """Fit a classifier for every prefix; the joint information is capped at H(Y) against rounding."""
+        joint = [self._joint(order[: place + 1]) for place in prefixes]
+        terms = self._named(np.cumsum(self.relevancies[order])[prefixes], np.array(joint))
+        return terms | {"joint": np.minimum(joint, entropy_of_labels(self.y))}
 
-    def chain(self, order: Sequence[int]) -> Terms:
-        """Fit a classifier for every prefix."""
-        order = list(order)
-        return self._terms(np.cumsum(self.relevancies[order]), self.joint(order[: k + 1] for k in range(len(order))))
+    def _joint(self, members: list[int]) -> float:
+        if members == list(range(self.members)):
+            return float(self.joint_rows.mean())
+        columns = np.concatenate([self.columns[m] for m in members])
+        return float(self._held_out(columns[None], RIDGES)[0].mean()) if len(columns) else 0.0
 
-    def joint(self, sets: Iterable[Sequence[int]]) -> Float[np.ndarray, " set"]:
-        """Fit a classifier for every set."""
-        values = []
-        for members in sets:
-            columns = np.concatenate([np.zeros(0, dtype=np.int64), *(self.columns[m] for m in members)])
-            values.append(float(self._held_out(columns[None], RIDGES)[0].mean()) if len(columns) else 0.0)
-        return np.array(values)
-
-    def _terms(self, relevancy: np.ndarray, joint: np.ndarray) -> Terms:
+    def _named(self, relevancy: np.ndarray, joint: np.ndarray) -> Terms:
         unknown = np.full(len(joint), np.nan)
         return dict(zip(TERMS, (relevancy, unknown, unknown, joint, joint - relevancy), strict=True))
 
@@ -120,16 +115,16 @@ class Variational(Estimator):
     ) -> tuple[Float[np.ndarray, "set example"], Float[np.ndarray, "set example"]]:
         """Return log2 q(y|x)/p(y) of every row and whether q's first choice is right, for sets of equal size."""
         bits, right = np.empty((2, len(columns), len(self.y)))
+        sets, is_bold = np.arange(len(columns)), np.tile(FACTORS > 1, len(ridges))
         for f in range(FOLDS):
             # Ridge and factor are chosen on another fold, by classifiers that have seen neither fold.
             other = (f + 1) % FOLDS
             validation, labels = self._posteriors([f, other], other, columns, ridges)
-            is_bold = np.tile(np.array(FACTORS) > 1, len(ridges))
             best = _best_setting(validation[:, labels, :, np.arange(len(labels))], is_bold)
             posterior, labels = self._posteriors([f], f, columns, ridges)
-            chosen = posterior[best, :, np.arange(len(columns))]
+            chosen = posterior[best, :, sets]
             rows = self.fold == f
-            bits[:, rows] = chosen[:, labels, np.arange(len(labels))] / np.log(2) + self.surprise[rows]
+            bits[:, rows] = chosen[:, labels, np.arange(len(labels))] / np.log(2) + self.surprisal[rows]
             right[:, rows] = hits(chosen.transpose(0, 2, 1), labels[None])
         return bits, right
 
@@ -141,7 +136,7 @@ class Variational(Estimator):
         n = self._counts[train].sum(0)
         means = self._sums[train].sum(0) / n[:, None]
         within = self._squares[train].sum(0) - (means * n[:, None]).T @ means
-        covariance = within[columns[:, :, None], columns[:, None, :]] / (n.sum() - self.classes)
+        covariance = within[columns[:, :, None], columns[:, None, :]] / (n.sum() - len(n))
         # In the covariance's eigenbasis every ridge is a division.
         size, axes = np.linalg.eigh(covariance)
         centers = np.einsum("csd,sde->sec", means[:, columns], axes)
@@ -152,7 +147,7 @@ class Variational(Estimator):
             direction = centers / (np.maximum(size, 0.0) + ridge)[:, :, None]
             evidence.append(x @ direction - (centers * direction).sum(1)[:, None] / 2)
         # Classes before sets and examples: a sum over few neighbors in memory is slow.
-        log_odds = np.stack(evidence).transpose(0, 3, 1, 2)[:, None] * np.array(FACTORS)[:, None, None, None]
+        log_odds = np.stack(evidence).transpose(0, 3, 1, 2)[:, None] * FACTORS[:, None, None, None]
         log_odds = np.log(n / n.sum())[:, None, None] + log_odds.reshape(-1, *log_odds.shape[2:])
         return log_softmax(log_odds, axis=1), self.y[rows]
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.sparse.csgraph import minimum_spanning_tree
 
-from .estimator import BITS, Estimator, Labels, Terms, check_eq13, terms_of_entropies
+from .estimator import BITS, Estimator, Labels, Prefixes, Terms, check_eq13
 
 Votes = Int[np.ndarray, "example member"]
 
@@ -27,10 +25,10 @@ def count_weights(n: int) -> Float[np.ndarray, " count"]:
     return plug_in + (count > 0) / (2 * max(n, 1) * BITS)
 
 
-def entropies(counts: Int[np.ndarray, "table cell"], n: int) -> Float[np.ndarray, " table"]:
+def entropies(counts: Int[np.ndarray, "*table cell"], n: int) -> Float[np.ndarray, " *table"]:
     """Compute Miller-Madow entropies of tables of n rows each, in bits; 0 without rows."""
     if n == 0:
-        return np.zeros(len(counts))
+        return np.zeros(counts.shape[:-1])
     return np.log2(n) - 1 / (2 * n * BITS) + count_weights(n)[counts].sum(-1)
 
 
@@ -47,24 +45,26 @@ class TableVotes(Estimator):
     def __init__(self, votes: Votes, y: Labels, options: int, classes: int) -> None:
         self.votes, self.y, self.options, self.classes = votes, y, options, classes
         self.members = votes.shape[1]
+        # Σ weights × entropies over all rows and within each class is an information about the label.
         self.weights = np.array([1.0, *(-np.bincount(y, minlength=classes) / len(y))])
         self._singles = np.stack([self._entropy(votes[:, m], options) for m in range(self.members)], 1)
         self.relevancies = self.weights @ self._singles
 
-    def chain(self, order: Sequence[int]) -> Terms:
+    def terms(self, order: list[int], prefixes: Prefixes) -> Terms:
         """Extend the table by each member in turn."""
-        order = list(order)
-        code, cells = np.zeros(len(self.votes), dtype=np.int64), 1
-        columns = []
-        for member in order:
+        code, cells, columns = np.zeros(len(self.votes), dtype=np.int64), 1, []
+        for place, member in enumerate(order):
             code, cells = code * self.options + self.votes[:, member], cells * self.options
-            columns.append(self._entropy(code, cells))
-        return terms_of_entropies(self.weights, np.stack(columns, 1), np.cumsum(self._singles[:, order], 1))
+            if place in prefixes:
+                columns.append(self._entropy(code, cells))
+        joint, alone = np.stack(columns, 1), np.cumsum(self._singles[:, order], 1)[:, prefixes]
+        correlation, weights = alone - joint, self.weights
+        return check_eq13(weights @ alone, correlation[0], -weights[1:] @ correlation[1:], weights @ joint)
 
     def _entropy(self, code: Int[np.ndarray, " example"], cells: int) -> Float[np.ndarray, " class_and_all"]:
         """Compute entropies over all rows, then within each class."""
         counts = np.bincount(self.y * cells + code, minlength=cells * self.classes).reshape(self.classes, cells)
-        return np.array([entropies(table[None], int(table.sum()))[0] for table in (counts.sum(0), *counts)])
+        return np.array([entropies(table, int(table.sum())) for table in (counts.sum(0), *counts)])
 
 
 class TreeVotes(Estimator):
@@ -97,35 +97,23 @@ class TreeVotes(Estimator):
         alone = np.stack([entropies(table, int(table[0].sum())) for table in single])
         self.relevancies = alone[0] - np.bincount(y, minlength=classes) / len(y) @ alone[1:]
 
-    def chain(self, order: Sequence[int]) -> Terms:
+    def terms(self, order: list[int], prefixes: Prefixes) -> Terms:
         """Fit the trees of every prefix."""
-        order = list(order)
-        trees = np.stack([self._trees(order[: k + 1]) for k in range(len(order))])
-        return self._terms(np.cumsum(self.relevancies[order]), trees)
-
-    def totals(self) -> dict[str, float]:
-        """Fit the trees of all members."""
-        terms = self._terms(self.relevancies.sum()[None], self._trees(list(range(self.members)))[None])
-        return {term: float(values[0]) for term, values in terms.items()}
-
-    def joint(self, sets: Iterable[Sequence[int]]) -> Float[np.ndarray, " set"]:
-        """relevancy + tree within classes − tree over all rows."""
-        return np.array([self.relevancies[list(s)].sum() + np.diff(self._trees(list(s)))[0] for s in sets])
-
-    def _terms(self, relevancy: Float[np.ndarray, " prefix"], trees: Float[np.ndarray, "prefix 2"]) -> Terms:
-        return check_eq13(relevancy, trees[:, 0], trees[:, 1], relevancy + trees[:, 1] - trees[:, 0])
+        over_all, within = np.stack([self._trees(order[: place + 1]) for place in prefixes]).T
+        relevancy = np.cumsum(self.relevancies[order])[prefixes]
+        return check_eq13(relevancy, over_all, within, relevancy + within - over_all)
 
     def _trees(self, members: list[int]) -> Float[np.ndarray, " 2"]:
         """Compute the best tree's total correlation, over all rows and within classes, in bits."""
         total = np.zeros(2)
         if len(members) < 2:
             return total
-        inside = np.ix_(members, members)
+        pairs = self._pairs[:, :, np.array(members)[:, None], members]
         for h in (0, 1):
             for kind in (0, 1):
                 # Chosen on this half, measured on the other.
-                i, j = best_tree(self._pairs[h, kind][inside])
-                total[kind] += self._rows[1 - h] / sum(self._rows) * self._pairs[1 - h, kind][inside][i, j].sum()
+                i, j = best_tree(pairs[h, kind])
+                total[kind] += self._rows[1 - h] / sum(self._rows) * pairs[1 - h, kind, i, j].sum()
         return total
 
     def _information(self, counts: np.ndarray, n: int, options: int) -> Float[np.ndarray, "member member"]:
@@ -136,9 +124,8 @@ class TreeVotes(Estimator):
         # Two short sums over long rows, in memory order.
         cells = weights.take(counts).reshape(self.members, options, -1).sum(1)
         cells = sum(cells[:, option::options] for option in range(options))
-        constant = np.log2(n) - 1 / (2 * n * BITS)
-        alone = constant + weights[np.diagonal(counts)].reshape(self.members, options).sum(1)
-        return alone[:, None] + alone - (constant + cells)
+        alone = entropies(np.diagonal(counts).reshape(self.members, options), n)
+        return alone[:, None] + alone - (np.log2(n) - 1 / (2 * n * BITS) + cells)
 
 
 def best_tree(weights: Float[np.ndarray, "node node"]) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ from .measure import TextNumbers
 
 Measure = Literal["logit", "cross_entropy", "bias", "diversity", "net"]
 Color = Literal["loss", "component"]
-Half = Literal["centered", "raw"]
+Gauge = Literal["centered", "raw"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Selection:
     measure: Measure = "logit"
     target: int | None = None
     minus: int | None = None
-    part: Half = "centered"
+    part: Gauge = "centered"
     color: Color = "loss"
 
     @property
@@ -76,7 +76,7 @@ class Selection:
                 f"there is no component {shown(self.component)} here: choose among {', '.join(labels[:8])}, … as in "
                 "'L3.attn' or 'L3.H5'."
             )
-        for name, kind in (("part", Half), ("measure", Measure), ("color", Color)):
+        for name, kind in (("part", Gauge), ("measure", Measure), ("color", Color)):
             choice(name, getattr(self, name), get_args(kind))
         tokens = {name: getattr(self, name) for name in ("target", "minus")}
         for name, token in tokens.items():

@@ -10,11 +10,11 @@ import plotly.graph_objects as go
 
 from ..._checks import whole_number
 from ...components import component_columns
-from ...ensemble.decomposition import Part
+from ...ensemble.decomposition import Gauge
 from ...ensemble.intervals import estimate
 from .. import axes, kit, layout, style
 from ..html import quoted
-from .ensemble import half_of
+from .ensemble import gauge_of
 
 if TYPE_CHECKING:
     from ...attribution.continuation import Continuation
@@ -158,16 +158,16 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
     return layout.finish(traces, title, subtitle, **look).add_hline(y=first - 0.5, line=kit.DOTTED)
 
 
-def profile_map(profile: Profile, term: Term = "net", part: Part = "centered") -> go.Figure:
-    """Draw a map component × token of one number of a profile; `part` is the half of a squared profile.
+def profile_map(profile: Profile, term: Term = "net", part: Gauge = "centered") -> go.Figure:
+    """Draw a map component × token of one number of a profile; `part` is the gauge of a squared profile.
 
     Raises InputError for an unknown term or part.
     """
-    halved = hasattr(profile, "centered") and term != "target_logit"
-    values = np.asarray(getattr(half_of(profile, part) if halved else profile, term), dtype=np.float64)
+    has_gauges = hasattr(profile, "centered") and term != "target_logit"
+    values = np.asarray(getattr(gauge_of(profile, part) if has_gauges else profile, term), dtype=np.float64)
     unit = "logits" if term == "target_logit" else profile.measured_in
     name = "Contribution to the next token's logit" if term == "target_logit" else term.capitalize()
-    title = f"{name}{f', {part}' * halved} of every component at every token"
+    title = f"{name}{f', {part}' * has_gauges} of every component at every token"
     return token_map(profile, values, title, "", unit, term in ("net", "target_logit"))
 
 

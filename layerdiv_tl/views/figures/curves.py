@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...studies.study import Study
 
 # Terms of each part, and those without parts: the error of probabilities has no shift.
-_HALVES = {"raw": ("bias", "diversity"), "centered": ("bias_centered", "diversity_centered")}
+_GAUGES = {"raw": ("bias", "diversity"), "centered": ("bias_centered", "diversity_centered")}
 _BOTH = ("accuracy", "mse")
 # More models than this clutter a panel and are only shown one at a time.
 TOGETHER = 5
@@ -54,7 +54,7 @@ def depth_panels(
     """
     curves = study.curves(unit, norm)
     chosen, tasks = _chosen(curves, models), list(dict.fromkeys(curves["task"]))
-    terms = [term for term in (*_BOTH, *_HALVES["raw"], *_HALVES["centered"]) if term in curves]
+    terms = [term for term in (*_BOTH, *_GAUGES["raw"], *_GAUGES["centered"]) if term in curves]
     groups = curves[curves["model"].isin(chosen)].groupby(["model", "task"], sort=False)
     lines: dict[Any, pd.DataFrame] = {key: _standardized(curve, terms, depth) for key, curve in groups}
     y = axes.linear_axis([height for line in lines.values() for height in np.ravel(line[terms])]) | {"zeroline": False}
@@ -73,7 +73,7 @@ def depth_panels(
     if 1 < len(chosen) <= TOGETHER:
         views[f"all {len(chosen)} together"] = chosen
     shown = layout.choose({name: draw(some, part) for name, some in views.items()}, chosen[0], **_MENU)
-    return layout.choose({half: shown if half == part else draw(chosen[:1], half) for half in _HALVES}, part)
+    return layout.choose({gauge: shown if gauge == part else draw(chosen[:1], gauge) for gauge in _GAUGES}, part)
 
 
 def _chosen(curves: pd.DataFrame, models: int | Sequence[str] | None) -> list[str]:
@@ -108,7 +108,7 @@ def _trace(lines: dict[Any, pd.DataFrame], models: Sequence[str], task: str, ter
         if (curve := lines.get((model, task))) is not None:
             blocks += [curve[["x", term, f"{term} value"]].assign(model=model), gap]
     rows = pd.concat(blocks[1:-1] or [gap], ignore_index=True)
-    name, visible = style.term_name(term), term in (*_BOTH, *_HALVES[part])
+    name, visible = style.term_name(term), term in (*_BOTH, *_GAUGES[part])
     # Centered and raw terms are never shown together and share a color.
     color = style.TERM[term.removesuffix("_centered")]
     look: dict[str, Any] = {"name": name, "visible": visible, "opacity": 0.5 if len(models) > 1 else 1.0}

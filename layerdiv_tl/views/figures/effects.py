@@ -134,14 +134,14 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     guessing. `effects` are one or several `Effects` of some components on other rows, whose costs in nats are drawn
     below. Raises InputError for a decomposition without labels, or effects of another type.
     """
-    half = decomposition.halves.get("centered", decomposition)
-    if half.gold is None:
+    gauge = decomposition.gauges.get("centered", decomposition)
+    if gauge.gold is None:
         raise InputError("roles need a gold option for each example: decompose with labels.")
     several = () if effects is None else effects if isinstance(effects, list | tuple) else (effects,)
     if not all(type(e).__name__ == "Effects" for e in several):
         raise InputError("effects= of this figure must be results of ld.effects, one or a list of them.")
     ablated = list(dict.fromkeys(name for e in several for name in e.names))
-    frame, chance = half.by_component(full=True), 1 / half.values.shape[2]
+    frame, chance = gauge.by_component(full=True), 1 / gauge.values.shape[2]
     frame = frame[frame["diversity"] > 0].reset_index(drop=True).assign(size=lambda rows: np.sqrt(rows["diversity"]))
     x, y, beyond = (np.asarray(frame[name]) for name in ("logit_difference", "size", "accuracy"))
     beyond, known = beyond - chance, frame["component"].isin(ablated).to_numpy()
@@ -162,7 +162,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     reader = kit.most(frame, "logit_difference", 1)
     title = f"{reader['component']} is first by logit difference, and right alone in {reader['accuracy']:.0%}"
     about = (
-        f"{len(half.values)} rows, contributions centered over the options. Color: how often a component alone is "
+        f"{len(gauge.values)} rows, contributions centered over the options. Color: how often a component alone is "
         f"right, pale where it is as often as guessing ({chance:.0%}). Names: the outermost of {len(frame)} marks"
         f"{' and the ablated' * bool(several)}; the others' are in the hover. {kit.intervals(frame)}"
     )

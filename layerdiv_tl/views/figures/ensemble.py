@@ -11,54 +11,54 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ..._checks import choice
-from ...ensemble.decomposition import Decomposition, NormAt, Part
+from ...ensemble.decomposition import Decomposition, NormAt, Gauge
 from ...errors import InputError
 from .. import axes, kit, layout, style
 
 _HEADINGS = {"bias": "Bias", "diversity": "Diversity", "net": "Net = bias − diversity"}
-_PARTS = get_args(Part)
+_GAUGES = get_args(Gauge)
 
 
-def column_of(frame: pd.DataFrame, term: str, part: Part) -> str:
+def column_of(frame: pd.DataFrame, term: str, part: Gauge) -> str:
     """Return the column of a part of a term; a term without parts has one column."""
     name = term if part == "raw" else f"{term}_{part}"
     return name if name in frame else term
 
 
-def half_of(measured: Any, part: Part) -> Any:
+def gauge_of(measured: Any, part: Gauge) -> Any:
     """Return the centered or shift part of a decomposition or profile; itself for raw, or if it has no parts."""
     return measured if part == "raw" else getattr(measured, part, None) or measured
 
 
-def _parts(frame: pd.DataFrame, part: Part, term: str = "bias") -> tuple[list[Part], Part]:
+def _gauges(frame: pd.DataFrame, part: Gauge, term: str = "bias") -> tuple[list[Gauge], Gauge]:
     """Return the parts of a term in a frame, and the one to show first: raw if the requested one is missing."""
-    choice("part", part, _PARTS)
-    parts: list[Part] = [p for p in _PARTS if p == "raw" or f"{term}_{p}" in frame]
+    choice("part", part, _GAUGES)
+    parts: list[Gauge] = [p for p in _GAUGES if p == "raw" or f"{term}_{p}" in frame]
     return parts, part if part in parts else "raw"
 
 
-def _largest(measured: Any, part: Part, count: int) -> tuple[list[Part], Part, pd.DataFrame, str]:
+def _largest(measured: Any, part: Gauge, count: int) -> tuple[list[Gauge], Gauge, pd.DataFrame, str]:
     """Return the parts of a result and the one to show, the rows with its largest diversity, and a remark."""
-    whole = measured.by_component(**({"full": True} if hasattr(measured, "halves") else {}))
-    parts, part = _parts(whole, part)
+    whole = measured.by_component(**({"full": True} if hasattr(measured, "gauges") else {}))
+    parts, part = _gauges(whole, part)
     return parts, part, *kit.largest(whole, column_of(whole, "diversity", part), count)
 
 
-def _named(text: str, half: Any) -> str:
+def _named(text: str, gauge: Any) -> str:
     """Return a title that names the part of a result."""
-    part = getattr(half, "part", "raw")
+    part = getattr(gauge, "part", "raw")
     return text if part == "raw" else f"{text} ({part})"
 
 
-def _zero(half: Any, part: Part) -> dict[str, float]:
+def _zero(gauge: Any, part: Gauge) -> dict[str, float]:
     """Return the zero baseline of bias and net by column, if the result has it."""
-    levels = {"bias": getattr(half, "zero_bias", None)}
-    if getattr(getattr(half, "loss_function", None), "is_exact", False):
-        levels["net"] = half.zero_net
+    levels = {"bias": getattr(gauge, "zero_bias", None)}
+    if getattr(getattr(gauge, "loss_function", None), "is_exact", False):
+        levels["net"] = gauge.zero_net
     return {term + f"_{part}" * (part != "raw"): level for term, level in levels.items() if level is not None}
 
 
-def loss_bars(decomposition: Decomposition, part: Part = "raw", max_components: int = 1500) -> go.Figure:
+def loss_bars(decomposition: Decomposition, part: Gauge = "raw", max_components: int = 1500) -> go.Figure:
     """Draw bias, diversity and net of every component, whose means are the terms of the decomposition's loss.
 
     `part` is shown first, buttons show the others; bars of bias and net begin at the zero baseline. `max_components`
@@ -66,29 +66,29 @@ def loss_bars(decomposition: Decomposition, part: Part = "raw", max_components: 
     """
     units = decomposition.frame().attrs["units"]
 
-    def title(half: Decomposition) -> str:
-        loss, bias, diversity = map(style.number, (half.loss, half.bias, half.diversity))
+    def title(gauge: Decomposition) -> str:
+        loss, bias, diversity = map(style.number, (gauge.loss, gauge.bias, gauge.diversity))
         if decomposition.loss_function.is_exact:
-            return _named(f"Loss {loss} = bias {bias} − diversity {diversity} {units['bias']}", half)
+            return _named(f"Loss {loss} = bias {bias} − diversity {diversity} {units['bias']}", gauge)
         return f"Loss {loss}, bias {bias} {units['bias']}, diversity {diversity} {units['diversity']}"
 
-    return _part_bars(decomposition, part, max_components, title)
+    return _gauge_bars(decomposition, part, max_components, title)
 
 
-def profile_bars(profile: Any, part: Part = "centered", max_components: int = 1500) -> go.Figure:
+def profile_bars(profile: Any, part: Gauge = "centered", max_components: int = 1500) -> go.Figure:
     """Draw bias, diversity and net of every component, means over the tokens of a text or corpus; as `loss_bars`."""
     count = profile.positions if hasattr(profile, "positions") else int(profile.has_target.sum())
     title = f"Bias and diversity of every component, means over {count:,} tokens"
-    return _part_bars(profile, part, max_components, lambda half: title)
+    return _gauge_bars(profile, part, max_components, lambda gauge: title)
 
 
-def _part_bars(measured: Any, part: Part, count: int, title: Callable[[Any], str]) -> go.Figure:
+def _gauge_bars(measured: Any, part: Gauge, count: int, title: Callable[[Any], str]) -> go.Figure:
     parts, part, frame, remark = _largest(measured, part, count)
     views: dict[str, go.Figure] = {}
     for name in parts:
-        half = half_of(measured, name)
+        gauge = gauge_of(measured, name)
         columns = {column_of(frame, term, name): text for term, text in _HEADINGS.items() if term in frame}
-        views[name] = kit.component_bars(frame, columns, title(half), remark, zero=_zero(half, name))
+        views[name] = kit.component_bars(frame, columns, title(gauge), remark, zero=_zero(gauge, name))
     return layout.choose(views, part)
 
 
@@ -110,7 +110,7 @@ def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500)
 
 
 def bias_diversity_scatter(
-    measured: Any, part: Part = "centered", log: bool | None = None, max_components: int = 5000
+    measured: Any, part: Gauge = "centered", log: bool | None = None, max_components: int = 5000
 ) -> go.Figure:
     """Draw bias (x) against diversity (y), a mark per component; `part` and `max_components` as in `loss_bars`.
 
@@ -123,8 +123,8 @@ def bias_diversity_scatter(
     scale, units = axes.log_axis if log else axes.linear_axis, frame.attrs["units"]
     views: dict[str, go.Figure] = {}
     for p, (bias, diversity) in pairs.items():
-        half, x, y = half_of(measured, p), frame[bias].to_numpy(), frame[diversity].to_numpy()
-        zero = getattr(half, "zero_bias", np.nan)
+        gauge, x, y = gauge_of(measured, p), frame[bias].to_numpy(), frame[diversity].to_numpy()
+        zero = getattr(gauge, "zero_bias", np.nan)
         sides = scale([*x, zero]), scale(y)
         (left, right), (bottom, top) = (np.power(10.0, axis["range"]) if log else axis["range"] for axis in sides)
         texts = kit.hover(frame, [name for name in (bias, diversity, column_of(frame, "net", p)) if name in frame])
@@ -137,13 +137,13 @@ def bias_diversity_scatter(
             traces.append(kit.line(corners, corners, dash="dash", name="net = 0"))
         x_axis, y_axis = sides[0] | {"title_text": f"bias, {units[bias]}"}, sides[1]
         y_axis |= {"title_text": f"diversity, {units[diversity]}"}
-        title = _named(f"{frame['component'].iloc[int(np.argmax(y))]} has the largest diversity", half)
+        title = _named(f"{frame['component'].iloc[int(np.argmax(y))]} has the largest diversity", gauge)
         views[p] = layout.finish(traces, title, remark, x=x_axis, y=y_axis, plot=460, hovermode="closest")
     return layout.choose(views, part)
 
 
 def depth_curves(
-    decomposition: Decomposition, part: Part = "centered", norm: NormAt = "frozen", size_fair: bool = False
+    decomposition: Decomposition, part: Gauge = "centered", norm: NormAt = "frozen", size_fair: bool = False
 ) -> go.Figure:
     """Draw accuracy (with labels), loss, bias and diversity of the prefix ensemble at every junction (Fig. 5 and 7).
 
@@ -151,7 +151,7 @@ def depth_curves(
     merely because later prefixes have more members. Bands are 95 % intervals over examples.
     """
     frame = decomposition.by_depth(norm)
-    parts, part = _parts(frame, part, "diversity")
+    parts, part = _gauges(frame, part, "diversity")
     steps, partial, units = np.arange(len(frame)), frame["partial"].to_numpy(dtype=bool), frame.attrs["units"]
     notes = np.where(partial, "partial: the stream never holds this sum", "")
     marker = {"size": 7, "symbol": np.where(partial, "circle-open", "circle")}
@@ -181,7 +181,7 @@ def depth_curves(
 
 
 def head_map(
-    decomposition: Decomposition, term: str = "diversity", part: Part = "centered", within_layer: bool = False
+    decomposition: Decomposition, term: str = "diversity", part: Gauge = "centered", within_layer: bool = False
 ) -> go.Figure:
     """Draw a map layer × head of a numeric column of `by_component`, named by `term` and `part`, with MLPs as bars.
 
@@ -195,7 +195,7 @@ def head_map(
     numeric = [str(column) for column in frame if column in units and f"{column}_low" in frame]
     if name not in numeric:
         choice("term", term, numeric)
-    zero = 0.0 if within_layer else _zero(half_of(decomposition, part), part).get(name, 0.0)
+    zero = 0.0 if within_layer else _zero(gauge_of(decomposition, part), part).get(name, 0.0)
     texts, values = kit.hover(frame, [name]), (frame[name] - zero).to_numpy()
     layers, z, text, of_layer = kit.head_table(frame, values, texts)
     z = z - np.nanmean(z, 1, keepdims=True) if within_layer else z
@@ -220,7 +220,7 @@ def module_shares(decomposition: Decomposition) -> go.Figure:
     """Draw each module's share of bias and of diversity, raw and centered, with 95 % intervals (Fig. 4)."""
     frame = decomposition.by_module()
     frame["component"] = frame["module"].map(style.MODULE_NAME)
-    parts = [part for part in _PARTS[:2] if part == "raw" or f"bias_share_{part}" in frame]
+    parts = [part for part in _GAUGES[:2] if part == "raw" or f"bias_share_{part}" in frame]
     width, told = 0.8 / len(frame), [f"share of components {share:.3g}" for share in frame["member_share"]]
     offsets = (np.arange(len(frame)) - (len(frame) - 1) / 2) * width
     contents: list[list[Any]] = [[] for _ in parts]
@@ -240,16 +240,16 @@ def module_shares(decomposition: Decomposition) -> go.Figure:
     return layout.finish(figure, title, subtitle, x=x, y=y, barmode="overlay")
 
 
-def tradeoff_bars(decomposition: Decomposition, part: Part = "centered", paper: bool = False) -> go.Figure:
+def tradeoff_bars(decomposition: Decomposition, part: Gauge = "centered", paper: bool = False) -> go.Figure:
     """Draw the summands of bias and of diversity side by side, and their sums (Theorem 3, `tradeoff`).
 
     `part` is shown first; `paper` uses the form printed in Eq. 11. The shaded rows, Ω, are part of both sums. Raises
     InputError for a loss other than the squared error.
     """
-    halves, views = {"raw": decomposition} | decomposition.halves, {}
-    choice("part", part, _PARTS)
-    for name, half in halves.items():
-        frame = half.tradeoff(paper)
+    gauges, views = {"raw": decomposition} | decomposition.gauges, {}
+    choice("part", part, _GAUGES)
+    for name, gauge in gauges.items():
+        frame = gauge.tradeoff(paper)
         unit, sums, count = frame.attrs["units"]["bias"], frame[["bias", "diversity"]].sum(), len(frame)
         whole = pd.concat([frame, pd.DataFrame([{"term": "sum", **sums}])], ignore_index=True)
         whole = whole.rename(columns={"term": "component"})
@@ -266,5 +266,5 @@ def tradeoff_bars(decomposition: Decomposition, part: Part = "centered", paper: 
         title = f"Bias {sums['bias']:.3g} and diversity {sums['diversity']:.3g} {unit} by Theorem 3"
         form = "As printed in Eq. 11" if paper else "Exact"
         subtitle = f"{form}. Shaded: Ω, which is in both. {kit.intervals(frame)}"
-        views[name] = layout.finish(figure, _named(title, half), subtitle, x=unit, y=y, plot=380, barmode="overlay")
+        views[name] = layout.finish(figure, _named(title, gauge), subtitle, x=unit, y=y, plot=380, barmode="overlay")
     return layout.choose(views, part if part in views else "raw")

@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ...components import component_columns
-from ...ensemble.decomposition import Decomposition, Part
+from ...ensemble.decomposition import Decomposition, Gauge
 from .. import axes, kit, layout, style
 from .ensemble import column_of
 
@@ -27,7 +27,7 @@ _R2, _LOWEST = "held-out R² of the prediction from all others", -0.5
 
 
 def pairwise_map(
-    decomposition: Decomposition, by: By = "cosine", part: Part = "centered", max_components: int = 400
+    decomposition: Decomposition, by: By = "cosine", part: Gauge = "centered", max_components: int = 400
 ) -> go.Figure:
     """Draw a matrix component × component of one number of `pairwise`, with the clustering that orders it above.
 
@@ -37,8 +37,8 @@ def pairwise_map(
     """
     count, remark = len(decomposition.components), ""
     if count > max_components:
-        half = decomposition.halves.get("centered", decomposition)
-        kept = kit.top(half.diversities.mean(0), max_components)
+        gauge = decomposition.gauges.get("centered", decomposition)
+        kept = kit.top(gauge.diversities.mean(0), max_components)
         components = tuple(decomposition.components[i] for i in kept)
         decomposition = replace(decomposition, values=decomposition.values[:, kept], components=components)
         remark = f"the {max_components:,} of {count:,} most diverse; "

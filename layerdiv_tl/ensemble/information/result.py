@@ -1,0 +1,193 @@
+"""`Information`: Eq. 13 of an ensemble, every term with its interval and its null, in bits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from ...components import component_columns
+from ...results import NumberProperty, Result
+from ..intervals import Estimate, percentile_interval
+from .bounds import Bounds, bounds_of
+from .estimator import (
+    BITS,
+    TERMS,
+    Estimator,
+    entropy_of_labels,
+    mean_with_error,
+    normal_quantile,
+    single_threaded_blas,
+)
+from .gain_curve import GainCurve, Order, gain_curve_of
+from .sample import Sample
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+# Each term's status, an estimate or a bound, by the estimator's method.
+_BOUND = {
+    "gaussian": dict.fromkeys(TERMS, "estimate"),
+    "table": dict.fromkeys(TERMS, "estimate"),
+    "tree": dict(zip(TERMS, ("estimate", "lower bound", "lower bound", "no bound", "no bound"), strict=True)),
+    "variational": dict(zip(TERMS, ("lower bound", "none", "none", "lower bound", "no bound"), strict=True)),
+}
+# The shuffling that each term is compared with, which leaves everything else unchanged.
+LABELS, MEMBERS = "labels shuffled", "members shuffled within classes"
+NULL_MODEL = dict(zip(TERMS, (LABELS, MEMBERS, MEMBERS, LABELS, LABELS), strict=True))
+
+
+def _bits(term: str, doc: str) -> NumberProperty:
+    return NumberProperty(lambda information: information.terms[term], doc=doc)
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Information(Sample, Result):
+    """Relevancy, redundancies, joint information and diversity of an ensemble (Eq. 13). Made by `information`.
+
+    The data fields are those of `Sample`.
+
+    Attributes:
+        terms, intervals, null: By term, in bits: estimate, (low, high), and draws of the null `[draw]` (see
+            `NULL_MODEL`), except those with a singular covariance.
+        member_intervals, member_null: `[2, member]`, low and high of the relevancies; `[draw, member]`, relevancies
+            with shuffled labels.
+        bound_rows: `[example]`, log2 q(y|u)/p(y) of each row by a classifier fitted without it, linear or boosted
+            trees, whichever finds more; None with `check=False`.
+        warnings: Sentences to read before the numbers, starting with reasons why the terms may be wrong.
+    """
+
+    terms: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    null: dict[str, Float[np.ndarray, " draw"]]
+    member_intervals: Float[np.ndarray, "2 member"]
+    member_null: Float[np.ndarray, "draw member"]
+    confidence_level: float
+    bound_rows: Float[np.ndarray, " example"] | None = None
+
+    relevancy = _bits("relevancy", "Σ_i I(u_i; Y), bits.")
+    redundancy = _bits("redundancy", "TC(U), the members' total correlation, bits; NaN for the variational estimator.")
+    conditional_redundancy = _bits(
+        "conditional_redundancy",
+        "TC(U|Y), the total correlation within classes, bits; NaN for the variational estimator.",
+    )
+    joint = _bits("joint", "I(U; Y), bits.")
+    diversity = _bits("diversity", "Information-theoretic diversity, TC(U|Y) − TC(U) = I(U; Y) − relevancy, bits.")
+
+    @property
+    def label_entropy(self) -> float:
+        """H(Y), plug-in, bits: the upper limit of information about the label."""
+        return entropy_of_labels(self.labels)
+
+    @property
+    def exceeds_entropy(self) -> bool:
+        """Whether the joint information exceeds H(Y), which is impossible, by more than the entropy's own bias."""
+        # Votes are corrected by Miller and Madow's term, which the plug-in entropy of the labels lacks.
+        bias = (len(self.classes) - 1) / (2 * len(self.labels) * BITS)
+        return bool(self.joint > self.label_entropy + bias + 1e-9)
+
+    @property
+    def lower_bound(self) -> Estimate | None:
+        """A variational lower bound of I(U; Y) in bits, with its interval, of which only the low end bounds I too."""
+        return None if self.bound_rows is None else self.bound_of(self.bound_rows)
+
+    def bound_of(self, rows: Float[np.ndarray, " example"]) -> Estimate:
+        """Average rows like `bound_rows`, with a normal interval, between 0 and H(Y)."""
+        mean, error = mean_with_error(rows)
+        half = normal_quantile(self.confidence_level) * error
+        value, low, high = np.clip([mean, mean - half, mean + half], 0.0, self.label_entropy).tolist()
+        return Estimate(value, low, high, len(rows))
+
+    @cached_property
+    def _estimate(self) -> Estimator:
+        return self.estimate()
+
+    figures: ClassVar = {"terms": "information.term_bars", "members": "information.member_bars"}
+
+    def plot(self, kind: Literal["terms", "members"] | None = None, **options: Any) -> go.Figure:
+        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        return super().plot(kind=kind, **options)
+
+    def frame(self) -> pd.DataFrame:
+        """One row per term, in bits.
+
+        `bits` with `low`, `high`; `null` (median), `null_low`, `null_high` and two-sided `p` of the null that
+        `null_model` names; `inside_null`; `bound`: an estimate, a lower bound, or no bound. `attrs` has the `warnings`,
+        and `lower_bound`: bits, low and high.
+        """
+        import pandas as pd
+
+        rows = []
+        for term, value in self.terms.items():
+            null = self.null[term]
+            low, high = map(float, percentile_interval(null, self.confidence_level))
+            row = {"term": term, "bits": value, "low": self.intervals[term][0], "high": self.intervals[term][1]}
+            row |= {"null": float(np.median(null)) if len(null) else np.nan, "null_low": low, "null_high": high}
+            row |= {"p": _two_sided(value, null), "inside_null": bool(low <= value <= high)}
+            rows.append(row | {"null_model": NULL_MODEL[term], "bound": _BOUND[self.method][term]})
+        frame = pd.DataFrame(rows)
+        frame.attrs["units"] = dict.fromkeys(("bits", "low", "high", "null", "null_low", "null_high"), "bits")
+        frame.attrs |= {"rows": len(self.labels), "members": len(self.components), "warnings": list(self.warnings)}
+        frame.attrs |= {name: getattr(self, name) for name in ("method", "label_entropy", "confidence_level", "seed")}
+        if bound := self.lower_bound:
+            frame.attrs["lower_bound"] = list(bound[:3])
+        return frame
+
+    def by_component(self) -> pd.DataFrame:
+        """One row per member, in bits: `relevancy` I(u_i; Y), and `gain` I(U; Y) − I(U without it; Y).
+
+        `span` is what the member contains; `low`, `high` and `null_low`, `null_high` (labels shuffled) are the
+        relevancy's; `gain` is the member's information that all the others together lack.
+        """
+        import pandas as pd
+
+        numbers = {"relevancy": self._estimate.relevancies}
+        numbers |= dict(zip(("low", "high"), self.member_intervals, strict=True))
+        null = percentile_interval(self.member_null, self.confidence_level)
+        numbers |= dict(zip(("null_low", "null_high"), null, strict=True)) | {"gain": self._estimate.marginals()}
+        frame = pd.DataFrame(component_columns(self.components) | {"span": self.spans} | numbers)
+        frame.attrs["units"] = dict.fromkeys(numbers, "bits")
+        return frame
+
+    def bounds(self) -> Bounds:
+        """Bound the error by Eq. 12 from a variational estimate of I, with the observed errors. See `Bounds`."""
+        return bounds_of(self, self.confidence_level)
+
+    def gain_curve(
+        self, order: Order = "depth", *, n_permutations: int = 50, n_resamples: int = 50, orders: int = 10
+    ) -> GainCurve:
+        """Compute every term as members are added one by one (Theorems 5-8, Fig. 2 and 6), with a noise null.
+
+        Args:
+            order: "depth": in stream order; "greedy": always the member with the largest gain, which mistakes luck for
+                gain (the null is searched as greedily); "random": the mean over `orders` random orders.
+            n_permutations, n_resamples: Shuffles of the labels, and subsamples of rows.
+            orders: Number of random orders, also for the test of diminishing gains.
+
+        Raises InputError for an unknown order, for "greedy" with more than 40 members unless Gaussian, and for "depth"
+        with groups, which have no place along depth.
+        """
+        with single_threaded_blas():
+            return gain_curve_of(self, self.confidence_level, order, n_permutations, n_resamples, orders)
+
+    def __repr__(self) -> str:
+        shown = {term: f"{self.terms[term]:.3g}" for term in TERMS}
+        if self.exceeds_entropy:
+            shown |= {"joint": "above H(Y)", "diversity": "unknown"}
+        terms = ", ".join(f"{term} {value}" for term, value in shown.items())
+        warned = "; " + re.split(r"\.(?: (?=[A-Z])|$)", self.warnings[0])[0] if self.warnings else ""
+        counts = f"{len(self.components)} members, {len(self.labels)} rows"
+        return f"Information({counts}, {self.method}: {terms} bits{warned})"
+
+
+def _two_sided(value: float, null: Float[np.ndarray, " draw"]) -> float:
+    """Compute p of a value among draws of its null: twice the smaller tail, counting the value; NaN without draws."""
+    if not len(null) or not np.isfinite(value) or not np.isfinite(null).all():
+        return np.nan
+    tail = min(int((null >= value).sum()), int((null <= value).sum()))
+    return min(1.0, 2 * (1 + tail) / (1 + len(null)))
