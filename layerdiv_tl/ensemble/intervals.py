@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from scipy.special import ndtri, stdtrit
 
 from ..errors import InputError
@@ -35,11 +35,7 @@ _POWERS = ((1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (0, 2), (1, 2), (0, 3))
 
 
 def interval_note(count: int, over: str = "rows", confidence_level: float = LEVEL) -> str:
-    """Describe a table's `_low` and `_high`, or why they are empty, for its `attrs`.
-
-    >>> interval_note(3, "texts")
-    'no intervals: 3 texts, and an interval needs at least 8'
-    """
+    """Describe a table's `_low` and `_high`, or why they are empty, for its `attrs`."""
     if count < LEAST:
         over = over.removesuffix("s") if count == 1 else over
         return f"no intervals: {count} {over}, and an interval needs at least {LEAST}"
@@ -79,16 +75,12 @@ def estimate(
     Args:
         values: `[example, *rest]`. NaN marks an example without a value, which is left out ("mean" and "share").
         kind: "mean": Student's interval after Hall's transformation, not below 0 where no value is. "share": how often
-            something holds; values lie between 0 and 1, and the interval is Wilson's. "difference": the difference of
-            two shares on the same examples, e.g. a gain in accuracy; values lie between −1 and 1, and the interval is
-            Bonett and Price's.
+            something holds, between 0 and 1, with Wilson's interval. "difference": of two shares on the same examples,
+            e.g. a gain in accuracy, between −1 and 1, with Bonett and Price's interval.
         counts: The number of tokens behind each example, broadcast against `values`, which are then sums over these
             tokens. The estimate is Σ values / Σ counts, and examples (texts) are the independent units.
-        clusters: The cluster of each example, where examples of one cluster are not independent: their sums and counts
-            are formed first.
+        clusters: The cluster of each example, where those of one cluster are not independent; excludes counts.
         over: The kind of independent unit, for the note of a table.
-
-    Raises InputError where there are no examples, and where both counts and clusters are given.
 
     >>> estimate(np.arange(100.0)).value.item(), estimate(np.ones(8), "share").high.item()
     (49.5, 1.0)
@@ -101,7 +93,11 @@ def estimate(
     if clusters is not None:
         if counts is not None:
             raise InputError("give either counts or clusters: counts are those of a cluster's tokens.")
-        values, counts = _sum_by_cluster(values, clusters)
+        names, number = np.unique(clusters, return_inverse=True)
+        given, known = values, np.isfinite(values)
+        values, counts = np.zeros((2, len(names), *given.shape[1:]))
+        np.add.at(values, number, np.where(known, given, 0.0))
+        np.add.at(counts, number, known)
     if counts is None and kind != "difference":
         mean = RunningMean()
         mean.add_examples(values)
@@ -122,8 +118,7 @@ def estimate_function(
     """Estimate a smooth function of means over examples (a ratio, a share, a cosine), with the jackknife's interval.
 
     Args:
-        function: Takes one array of means for each of `values`, `[row, *rest]`, and returns its value for each row; NaN
-            marks an example that does not count.
+        function: Takes one array of means `[row, *rest]` for each of `values`, and returns its value for each row.
         values: `[example, *rest]` each; sums over each example's tokens where `counts` is given, as in `estimate`.
         within: The range of the quantity by definition, e.g. (0, 1) for a share; it limits the ends.
 
@@ -150,8 +145,7 @@ def estimates_frame(
 ) -> pd.DataFrame:
     """Make a frame of columns, or of records; each `Estimate` becomes three columns: value, `_low` and `_high`.
 
-    `attrs` holds `units` by column (an estimate's apply to all three), the caller's `attrs`, and in `intervals` what
-    the first estimate is over (unless given).
+    `attrs` holds `units` by column, the caller's `attrs`, and in `intervals` what the first estimate is over.
 
     >>> frame = estimates_frame({"layer": [0, 1], "norm": estimate(np.ones((8, 2)))}, {"norm": "logits"})
     >>> list(frame), frame.attrs["units"]["norm_low"], frame.attrs["intervals"]
@@ -161,27 +155,17 @@ def estimates_frame(
 
     records = [columns] if isinstance(columns, Mapping) else columns
     found = {name: x for record in records for name, x in record.items() if isinstance(x, Estimate)}
-    expanded: list[dict[str, Any]] = [{} for _ in records]
-    for record, own in zip(expanded, records, strict=True):
-        for name, x in own.items():
-            record |= x.columns(name) if isinstance(x, Estimate) else {name: x}
+    expanded: list[dict[str, Any]] = []
+    for record in records:
+        pairs = ((x.columns(name) if isinstance(x, Estimate) else {name: x}) for name, x in record.items())
+        expanded.append({name: x for pair in pairs for name, x in pair.items()})
     frame = pd.DataFrame(expanded[0] if isinstance(columns, Mapping) else expanded)
     of_all = ((name + end, unit) for name, unit in (units or {}).items() for end in ENDS if not end or name in found)
     frame.attrs["units"] = dict(of_all)
-    for first in list(found.values())[:1]:
+    if first := next(iter(found.values()), None):
         frame.attrs["intervals"] = interval_note(first.n, first.over)
     frame.attrs |= attrs
     return frame
-
-
-def _sum_by_cluster(values: Values, clusters: Shaped[np.ndarray, " example"]) -> tuple[np.ndarray, np.ndarray]:
-    """Return (sums over each cluster's examples that have a value, the number of such examples)."""
-    names, number = np.unique(clusters, return_inverse=True)
-    sums, counts = np.zeros((2, len(names), *values.shape[1:]))
-    known = np.isfinite(values)
-    np.add.at(sums, number, np.where(known, values, 0.0))
-    np.add.at(counts, number, known)
-    return sums, counts
 
 
 def leave_one_out(sums: Values, counts: np.ndarray | None = None) -> Values:
@@ -198,7 +182,7 @@ def leave_one_out(sums: Values, counts: np.ndarray | None = None) -> Values:
 def jackknife(
     estimate: Any, left_out: Values, confidence_level: float = LEVEL, within: tuple[float, float] = (-np.inf, np.inf)
 ) -> Ends:
-    """Return (low, high) of a smooth function of means; NaN below `LEAST` examples, or outside of `within`.
+    """Return (low, high) of a smooth function of means; NaN below `LEAST` examples.
 
     `estimate` is its value for the means over all examples, `[*rest]`, and `left_out` those for the leave-one-out
     means, `[example, *rest]`; NaN marks an example that does not count.
@@ -269,12 +253,7 @@ def _untransformed(y: Any, skew: Any) -> Any:
 
 
 def percentile_interval(drawn: Float[np.ndarray, "draw *rest"], confidence_level: float = LEVEL) -> Ends:
-    """Return (low, high) percentiles over draws with a value, interpolated linearly; NaN where none has one.
-
-    >>> low, high = percentile_interval(np.arange(101.0), confidence_level=0.5)
-    >>> float(low), float(high)
-    (25.0, 75.0)
-    """
+    """Return (low, high) percentiles over draws with a value, interpolated linearly; NaN where none has one."""
     tails = np.array([1 - confidence_level, 1 + confidence_level]) / 2
     ends, some = np.full((2, *drawn.shape[1:]), np.nan), np.isfinite(drawn).any(0)
     # numpy warns of columns without a value.
@@ -357,12 +336,7 @@ class RunningMean:
 def wilson(hits: Any, trials: Any, confidence_level: float = LEVEL) -> tuple[Any, Any]:
     """Wilson's score interval of a proportion, which stays inside [0, 1] and is not empty at 0 or 1.
 
-    It takes arrays, and fractions of a hit (ties for first place). Raises InputError for more hits than trials,
-    negative hits, and no trials.
-
-    >>> low, high = wilson(45, 50)
-    >>> round(float(low), 3), round(float(high), 3)
-    (0.786, 0.957)
+    It takes arrays, and fractions of a hit (ties for first place).
     """
     hits, trials = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
     if not ((hits >= 0) & (hits <= trials) & (trials > 0)).all():

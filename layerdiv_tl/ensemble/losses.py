@@ -47,8 +47,7 @@ TIE = 1e-9
 class Terms:
     """An ensemble's loss, and each member's bias and diversity; `zero_…` belong to the zero baseline (u = 0).
 
-    The ensemble's bias and diversity are the means of its members'. `extras` holds by name the quantities that only
-    some losses have: the ensemble's `[example]`, or `[example, member]`.
+    `extras` holds by name the quantities that only some losses have: `[example]`, or `[example, member]`.
     """
 
     losses: OfEnsemble
@@ -311,11 +310,8 @@ def measure(loss: Loss, gauges: Gauges, tau: float) -> dict[str, Terms]:
 
 
 def hits(scores: Any, gold: Any) -> Any:
-    """Return 1 where option `gold` has the largest score, 1/n where n options tie for first place, else 0.
-
-    Args:
-        scores: `[*rest, option]`, logits or log-probabilities: a numpy array or a tensor.
-        gold: The right option's number, `[*#rest]`: integers of the same library.
+    """Return 1 where option `gold` `[*#rest]` has the largest of the scores `[*rest, option]`, 1/n where n options tie
+    for first place, else 0; arrays of numpy, or tensors.
 
     >>> hits(np.array([[2.0, 1.0], [0.0, 0.0], [1.0, 2.0]]), np.array([0, 0, 0])).tolist()
     [1.0, 0.5, 0.0]

@@ -206,8 +206,12 @@ def _solve(
     reach = np.stack([np.full(members, max_weight - prior_weight), np.full(members, prior_weight)]) * size
     side, member = np.nonzero(reach > 0)
     # One column per variable, in units of its member's own spread, because these differ by orders of magnitude.
-    sign = np.where(side == 0, 1.0, -1.0) / size[member]
-    columns, start, price = centered[:, :, member] * sign, prior_weight * centered.sum(2), l1 / size[member]
+    sign = np.where(side == 0, 1.0, -1.0)
+    columns, start, price = (
+        centered[:, :, member] / size[member] * sign,
+        prior_weight * centered.sum(2),
+        l1 / size[member],
+    )
     top = reach[side, member]
 
     def objective(z: np.ndarray) -> tuple[float, np.ndarray]:
@@ -229,7 +233,7 @@ def _solve(
         if excess(z) < ENOUGH:
             break
     w = np.full(members, float(prior_weight))
-    np.add.at(w, member, sign * z)
+    np.add.at(w, member, sign * z / size[member])
     return np.clip(w, 0, max_weight), excess(z)
 
 

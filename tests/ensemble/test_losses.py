@@ -46,11 +46,13 @@ def distribution(t, seed):
 
 
 @settings(max_examples=40, deadline=None)
-@given(ensembles())
-def test_squared_error_in_loops(case):
+@given(ensembles(), st.booleans())
+def test_squared_error_in_loops(case, dense):
     """All numbers of Theorem 1, in the three gauges, per member and per module."""
     u, labels, t = case
-    d, truth = ld.decompose(u, labels, components=NAMES[: u.shape[1]]), brute.squared(u, t)
+    t = np.random.default_rng(4).normal(size=t.shape) if dense else t
+    truth, names = brute.squared(u, t), NAMES[: u.shape[1]]
+    d = ld.decompose(u, target=t, components=names) if dense else ld.decompose(u, labels, components=names)
     frame, modules = d.by_component(full=True), d.by_module().set_index("module")
     parts = brute.modules(u, t, [c.module for c in d.components])
     for gauge, suffix, half in (("raw", "", d), ("centered", "_centered", d.centered), ("shift", "_shift", d.shift)):
@@ -128,6 +130,7 @@ def test_cross_entropy_in_loops(case, tau, dense):
     assert d.by_module()["net_linear"].sum() + d.entropy == near(d.loss)
     if not dense:
         assert d.zero_bias == near(np.log(u.shape[2]))
+    assert np.isfinite(ld.decompose(1e4 * u, target=t, loss="cross_entropy").diversity)
 
 
 @settings(max_examples=40, deadline=None)
@@ -151,7 +154,8 @@ def test_halving_members_changes_no_fair_number(case):
     halves = np.repeat(u / 2, 2, axis=1)
     whole, cut = (ld.decompose(x, labels, loss="cross_entropy") for x in (u, halves))
     assert (cut.loss, cut.bias, cut.diversity) == near((whole.loss, whole.bias, whole.diversity))
-    assert ld.decompose(halves, labels).diversity_logit == near(ld.decompose(u, labels).diversity_logit)
+    whole, cut = (ld.decompose(x, labels) for x in (u, halves))
+    assert (cut.diversity_logit, 4 * cut.diversity) == near((whole.diversity_logit, whole.diversity))
 
 
 @settings(max_examples=30, deadline=None)
@@ -491,6 +495,26 @@ U, LABELS = np.random.default_rng(0).normal(size=(2, 3, 2)), [0, 1]
         ({"components": ["embed", "embed", "L0.mlp"]}, "components"),
         ({"components": ["embed", "what?", "L0.mlp"]}, "what"),
         ({"loss": "squared "}, "loss="),
+        ({"labels": None}, "labels .* target"),
+        ({"labels": [0]}, "labels"),
+        ({"labels": 0}, "labels=0"),
+        ({"labels": [0, 2]}, "labels holds 2"),
+        ({"labels": [0, -1]}, "labels holds -1"),
+        ({"labels": [0, True]}, "labels holds True"),
+        ({"labels": [0, 0.5]}, "labels holds 0.5"),
+        ({"labels": ["a", "b"]}, "labels.*'a'"),
+        ({"labels": [0, 1], "target": np.zeros((2, 2))}, "labels .* target"),
+        ({"labels": None, "target": np.zeros((2, 3))}, "target"),
+        ({"labels": None, "target": np.full((2, 2), np.nan)}, "target"),
+        ({"labels": [0, 1], "loss": "hinge"}, "loss='hinge'"),
+        ({"ensemble": np.zeros((2, 3)), "labels": [0, 1]}, "\\(2, 3\\)"),
+        ({"ensemble": np.zeros((2, 3, 1)), "labels": [0, 0]}, "option"),
+        ({"ensemble": np.zeros((2, 0, 2)), "labels": [0, 0]}, "0 members"),
+        ({"ensemble": np.zeros((0, 3, 2)), "labels": []}, "0 examples"),
+        ({"ensemble": np.full((2, 3, 2), np.nan), "labels": [0, 0]}, "members"),
+        ({"ensemble": np.zeros((2, 3, 2), complex), "labels": [0, 0]}, "complex"),
+        ({"ensemble": [[[1.0, 2.0]], [[1.0]]], "labels": [0, 0]}, "ensemble"),
+        ({"labels": None, "target": "x"}, "target"),
     ],
 )
 def test_bad_input_is_a_sentence(arguments, message):

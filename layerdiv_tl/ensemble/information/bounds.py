@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -37,21 +38,13 @@ def fano(remaining: float, options: int) -> float:
     return float(brentq(lambda e: allowed(e) - remaining, 0.0, most, xtol=1e-12))
 
 
-def printed_fano(remaining: float, options: int) -> float:
-    """(H(Y|U) − 1)/log2 K, as Eq. 12 prints it: at most 0 for two options."""
-    return (remaining - 1) / float(np.log2(options))
-
-
-def hellman_raviv(remaining: float, options: int) -> float:
-    """H(Y|U)/2, an upper bound of the Bayes rule's error (Hellman and Raviv 1970)."""
-    return remaining / 2
-
-
-# Name: the bound, its side, and whether a lower bound of the information keeps it valid.
-_BOUNDS = {
-    "fano_printed": (printed_fano, "lower", False),
+# Name: the bound from H(Y|U) and K, its side, and whether a lower bound of the information keeps it valid.
+_BOUNDS: dict[str, tuple[Callable[[float, int], float], str, bool]] = {
+    # As Eq. 12 prints it: at most 0 for two options.
+    "fano_printed": (lambda remaining, options: (remaining - 1) / float(np.log2(options)), "lower", False),
     "fano": (fano, "lower", False),
-    "hellman_raviv": (hellman_raviv, "upper", True),
+    # Of the Bayes rule's error (Hellman and Raviv 1970).
+    "hellman_raviv": (lambda remaining, options: remaining / 2, "upper", True),
 }
 
 

@@ -76,15 +76,14 @@ class GainCurve(Result):
         deeper than the deepest dip at any step of shuffled labels (Westfall and Young 1993).
         """
 
-        steps = self.orders.shape[1]
+        steps, z = self.orders.shape[1], normal_quantile(self.confidence_level)
         columns: dict[str, object] = {"members": np.arange(1, steps + 1)}
         if len(self.orders) == 1:
             columns |= component_columns([self.components[m] for m in self.orders[0]])
             columns["span"] = [self.spans[m] for m in self.orders[0]]
-        z = normal_quantile(self.confidence_level)
-        measured = {**{t: (self.terms[t], self.errors[t]) for t in TERMS}, "gain": (self.gains, self.gain_errors)}
-        for name, (values, error) in measured.items():
-            columns[name] = Estimate(values, values - z * error, values + z * error, len(self.null))
+        errors = self.errors | {"gain": self.gain_errors}
+        for name, values in (self.terms | {"gain": self.gains}).items():
+            columns[name] = Estimate(values, values - z * errors[name], values + z * errors[name], len(self.null))
         null_gains = np.diff(self.null, axis=1, prepend=0.0)
         for name, drawn in (("joint", self.null), ("gain", null_gains)):
             ends = percentile_interval(drawn, self.confidence_level)

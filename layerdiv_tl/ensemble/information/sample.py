@@ -98,13 +98,12 @@ class Sample:
     def on_subsamples(self, statistic: Callable[[Estimator], T], n_resamples: int) -> list[T]:
         """Compute a statistic of the estimates on subsamples of the rows."""
         least = len(self.owner) + 2 if self.method == "gaussian" else 5
-        subsets = subsamples(self.labels, least, n_resamples, self.seed)
-        return self._collect(statistic, ({"rows": rows} for rows in subsets))
+        return self._collect(statistic, "rows", subsamples(self.labels, least, n_resamples, self.seed))
 
     def with_shuffled_labels(self, statistic: Callable[[Estimator], T], n_permutations: int) -> list[T]:
         """Compute a statistic of the estimates with labels shuffled, so that they are independent of the members."""
         rng = np.random.default_rng([self.seed, 3])
-        return self._collect(statistic, ({"labels": rng.permutation(self.labels)} for _ in range(n_permutations)))
+        return self._collect(statistic, "labels", (rng.permutation(self.labels) for _ in range(n_permutations)))
 
     def with_shuffled_members(self, statistic: Callable[[Estimator], T], n_permutations: int) -> list[T]:
         """Compute a statistic of the estimates with each member's rows shuffled separately within every class.
@@ -112,21 +111,20 @@ class Sample:
         Members are then independent given the label, and otherwise unchanged.
         """
         rng = np.random.default_rng([self.seed, 4])
-        classes = [np.flatnonzero(self.labels == c) for c in range(len(self.classes))]
 
         def shuffled() -> np.ndarray:
             features = np.empty_like(self.features)
-            for rows in classes:
+            for c in range(len(self.classes)):
+                rows = np.flatnonzero(self.labels == c)
                 order = rng.permuted(np.repeat(rows[:, None], self.members, 1), axis=0)
                 features[rows] = np.take_along_axis(self.features, order[:, self.owner], 0)
             return features
 
-        return self._collect(statistic, ({"features": shuffled()} for _ in range(n_permutations)))
+        return self._collect(statistic, "features", (shuffled() for _ in range(n_permutations)))
 
     def standard_errors(self, values: list[np.ndarray], count: int) -> Float[np.ndarray, " value"]:
-        """Derive standard errors from the spread over subsamples of b of n rows, by √(b/(n − b)) (Politis et al. 1999).
-
-        `count` values each; NaN for fewer than two subsamples.
+        """Derive standard errors of `count` values from their spread over subsamples of b of n rows, by √(b/(n − b))
+        (Politis et al. 1999); NaN for fewer than two subsamples.
         """
         if len(values) < 2:
             return np.full(count, np.nan)
@@ -137,22 +135,21 @@ class Sample:
         x, owner = one_hot(x) if self.votes else (x, self.owner)
         return Variational(x, owner, y, len(self.classes), self.members, self.seed)
 
-    def _collect(self, statistic: Callable[[Estimator], T], changes: Iterable[dict[str, Any]]) -> list[T]:
+    def _collect(self, statistic: Callable[[Estimator], T], changed: str, draws: Iterable[np.ndarray]) -> list[T]:
         values = []
-        for change in changes:
+        for drawn in draws:
             # A draw may leave a member constant in a class: it has no Gaussian estimate, and is skipped.
             with suppress(np.linalg.LinAlgError):
-                values.append(statistic(self.estimate(**change)))
+                values.append(statistic(self.estimate(**{changed: drawn})))
         return values
 
 
 def subsamples(y: Labels, least: int, n_resamples: int, seed: int) -> Iterator[Int[np.ndarray, " kept"]]:
-    """Draw four fifths of the rows without replacement, `n_resamples` times, with at least `least` rows of each class.
+    """Draw four fifths of the rows without replacement (rows drawn twice would break every bias correction).
 
-    Rows drawn twice would break every bias correction. A draw with too few rows of a class is repeated.
+    A draw with fewer than `least` rows of a class is repeated.
     """
-    rng = np.random.default_rng([seed, 2])
-    count = round(KEPT * len(y))
+    rng, count = np.random.default_rng([seed, 2]), round(KEPT * len(y))
     for _ in range(n_resamples):
         for _ in range(100):
             rows = np.sort(rng.permutation(len(y))[:count])
@@ -172,12 +169,10 @@ def are_votes(ensemble: Any) -> bool:
     """Whether an array holds one whole number per example and member."""
     if isinstance(ensemble, Ensemble):
         return False
-    if not (hasattr(ensemble, "shape") and hasattr(ensemble, "dtype")):
-        try:
-            ensemble = np.asarray(ensemble)
-        except ValueError:
-            return False
-    return len(ensemble.shape) == 2 and any(kind in str(ensemble.dtype) for kind in ("int", "bool"))
+    with suppress(ValueError):  # ragged lists
+        array = ensemble if hasattr(ensemble, "shape") and hasattr(ensemble, "dtype") else np.asarray(ensemble)
+        return len(array.shape) == 2 and any(kind in str(array.dtype) for kind in ("int", "bool"))
+    return False
 
 
 def prepare(
@@ -201,14 +196,13 @@ def prepare(
     u, names = given.values if has_options else ensemble, given.components
     y, classes, gold = _classes(labels, u, given.options)
     notes: list[str] = []
-    if not is_array and estimator != "vote":
-        # The constant is the same for every example by definition.
-        kept = [i for i, c in enumerate(names) if c.kind != "constant" or np.ptp(u[:, i], axis=0).any()]
+    # The constant is the same for every example by definition.
+    kept = [i for i, c in enumerate(names) if c.kind != "constant" or np.ptp(u[:, i], axis=0).any()]
+    if not is_array and estimator != "vote" and len(kept) < len(names):
         if not kept:
             raise InputError("the constant alone is the same for every example: give other components too.")
-        if len(kept) < len(names):
-            notes.append("The constant is the same for every example, so it carries no information: it is left out.")
-            u, names = u[:, kept], tuple(names[i] for i in kept)
+        notes.append("The constant is the same for every example, so it carries no information: it is left out.")
+        u, names = u[:, kept], tuple(names[i] for i in kept)
     correct = _correct(u, gold, is_vote_array)
     spans = tuple(c.label for c in names)
     if n_groups is not None:
