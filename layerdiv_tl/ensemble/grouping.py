@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, product
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -30,8 +30,6 @@ RowTerms = dict[str, Float[np.ndarray, "example row"]]
 By = Literal["cosine", "distance", "disagreement"]
 # Tables of all pairs of more members are not made: they can be neither read nor drawn.
 MOST_PAIRED = 1000
-# Number of pairs of repeats whose products are held at a time.
-_AT_ONCE = 20_000
 _UNIT = {"distance": "logits²", "cosine": "cosine", "disagreement": "share"}
 
 
@@ -278,23 +276,16 @@ def repeats_frame(loss: Loss, gauges: Gauges, components: Names) -> pd.DataFrame
 
 
 def _mean_cosines(u: Members, group: Group, wanted: np.ndarray) -> Estimate:
-    """Average the cosine between the members of each wanted group, centered over options.
-
-    Pooled over examples and options, then averaged over pairs; NaN where a member is zero.
+    """Average the cosine between the members of each wanted group, centered over options, pooled over examples; NaN
+    where a member is zero.
     """
-    centered = u - u.mean(2, keepdims=True)
-    ends = np.full((3, len(wanted)), np.nan)
-    members = [np.flatnonzero(group == number) for number in wanted]
-    sizes = np.array([len(inside) for inside in members])
-    # Groups of one size together, since there may be thousands (every neuron's repeats).
-    for size in np.unique(sizes):
-        first, second = np.array(list(combinations(range(size), 2))).T
-        same_size, step = np.flatnonzero(sizes == size), max(1, _AT_ONCE // len(first))
-        for start in range(0, len(same_size), step):
-            rows = same_size[start : start + step]
-            x = centered[:, np.stack([members[row] for row in rows], 1)]  # [example, repeat, row, option]
-            product, power = np.einsum("npgk,npgk->npg", x[:, first], x[:, second]), (x**2).sum(3)
-            powers = power[:, first], power[:, second]
-            found = estimate_function(lambda *x: _cosine(*x).mean(1), product, *powers, within=(-1.0, 1.0))
-            ends[:, rows] = found[:3]
-    return Estimate(ends[0], ends[1], ends[2], len(u))
+    centered, found = u - u.mean(2, keepdims=True), []
+    for number in wanted:
+        x = centered[:, group == number]
+        first, second = np.triu_indices(x.shape[1], 1)
+        product, power = np.einsum("npk,npk->np", x[:, first], x[:, second]), (x**2).sum(2)
+        powers = power[:, first], power[:, second]
+        found.append(
+            estimate_function(lambda *x: _cosine(*x).mean(1, keepdims=True), product, *powers, within=(-1.0, 1.0))
+        )
+    return concatenate(found)

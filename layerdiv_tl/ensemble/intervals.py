@@ -274,30 +274,36 @@ class RunningMean:
     def __init__(self) -> None:
         zero: np.ndarray = np.zeros(())
         self.clusters, self.total, self._origin, self._negative = zero, zero, zero, zero.astype(bool)
-        # Σ count^a · (sum − count · origin)^b over clusters, by (a, b). The origin is the first clusters' mean, so
+        # Σ count^a · (sum − count · origin)^b over clusters, by (a, b). The origin is the first cluster's mean, so
         # that values far from 0 keep the digits of their differences.
         self._sums: dict[tuple[int, int], Any] = dict.fromkeys(_POWERS, zero)
 
     def add(self, sums: Any, count: int) -> None:
         """Add one cluster: the sums of its values, of any shape, and their number."""
-        if count:
-            self.add_examples(np.asarray(sums, dtype=np.float64)[None], count)
-
-    def add_examples(self, values: Values, count: int = 1) -> None:
-        """Add clusters with `count` tokens each, as sums `[cluster, *rest]`; those without a value (NaN) are left out.
-
-        Independent examples are clusters of one token.
-        """
-        known = np.isfinite(values)
-        clusters, total = known.sum(0).astype(np.float64), np.where(known, values, 0.0).sum(0, dtype=np.float64)
+        if count == 0:
+            return
+        sums = np.asarray(sums, dtype=np.float64)
         if not self.clusters.any():
-            self._origin = np.divide(total, count * clusters, out=np.zeros_like(total), where=clusters > 0)
-        moved = np.where(known, values - count * self._origin, 0.0)
+            self._origin = sums / count
+        moved = sums - count * self._origin
+        powers = [np.ones(()), moved, moved**2, moved**3]
+        self._add(np.ones(()), sums, {(a, b): float(count) ** a * powers[b] for a, b in _POWERS}, sums < 0)
+
+    def add_examples(self, values: Values) -> None:
+        """Add several clusters of one value each: independent examples. Those without a value (NaN) are left out."""
+        known = np.isfinite(values)
+        counts, total = known.sum(0).astype(np.float64), np.where(known, values, 0.0).sum(0, dtype=np.float64)
+        if not self.clusters.any():
+            self._origin = np.divide(total, counts, out=np.zeros_like(total), where=counts > 0)
+        moved = np.where(known, values - self._origin, 0.0)
         square = moved * moved
-        powers = [clusters, total - count * clusters * self._origin, square.sum(0), (square * moved).sum(0)]
-        self._sums = {(a, b): x + float(count) ** a * powers[b] for (a, b), x in self._sums.items()}
+        powers = [counts, total - counts * self._origin, square.sum(0), (square * moved).sum(0)]
+        self._add(counts, total, {(a, b): powers[b] for a, b in _POWERS}, (values < 0).any(0))
+
+    def _add(self, clusters: Any, total: Any, sums: dict[tuple[int, int], Any], negative: Any) -> None:
         self.clusters, self.total = self.clusters + clusters, self.total + total
-        self._negative = self._negative | (values < 0).any(0)
+        self._sums = {power: self._sums[power] + more for power, more in sums.items()}
+        self._negative = self._negative | negative
 
     @property
     def count(self) -> np.ndarray:

@@ -206,12 +206,8 @@ def _solve(
     reach = np.stack([np.full(members, max_weight - prior_weight), np.full(members, prior_weight)]) * size
     side, member = np.nonzero(reach > 0)
     # One column per variable, in units of its member's own spread, because these differ by orders of magnitude.
-    sign = np.where(side == 0, 1.0, -1.0)
-    columns, start, price = (
-        centered[:, :, member] / size[member] * sign,
-        prior_weight * centered.sum(2),
-        l1 / size[member],
-    )
+    sign, start, price = np.where(side == 0, 1.0, -1.0), prior_weight * centered.sum(2), l1 / size[member]
+    columns = centered[:, :, member] / size[member] * sign
     top = reach[side, member]
 
     def objective(z: np.ndarray) -> tuple[float, np.ndarray]:

@@ -19,6 +19,7 @@ from scipy.stats import rankdata, t
 from .._checks import instance, resampling, shown, whole_number
 from ..ensemble import permutation
 from ..ensemble.intervals import LEAST, LEVEL
+from ..ensemble.losses import ratio
 from ..ensemble.validation import checked, framed
 from ..errors import InputError
 
@@ -343,15 +344,12 @@ def permuted_p(
 ) -> float:
     """Compute the p of the mean product of each model's own two curves, tasks averaged first."""
     known = np.isfinite(products)
-    count = known.sum(2)
-    means = np.divide(np.where(known, products, 0.0).sum(2), count, out=np.full(count.shape, np.nan), where=count > 0)
+    means = ratio(np.where(known, products, 0.0).sum(2), known.sum(2))
     between = permutation.by_cluster(means, cluster)
     kept = np.flatnonzero(np.isfinite(np.diag(between)))
-    between = between[np.ix_(kept, kept)]
-    depths = depths_of(lengths, cluster)
-    ways = permutation.model_permutations(
-        permutation.exchangeable_blocks([depths[c] for c in kept], between), n_resamples, seed
-    )
+    between, depths = between[np.ix_(kept, kept)], depths_of(lengths, cluster)
+    blocks = permutation.exchangeable_blocks([depths[c] for c in kept], between)
+    ways = permutation.model_permutations(blocks, n_resamples, seed)
     return permutation.permutation_p(permutation.permuted_sums(between, ways))
 
 

@@ -198,8 +198,7 @@ def gain_curve_of(
 
     chosen = orders_of(whole)
     found = curves(whole, chosen)
-    errors = i.standard_errors(i.on_subsamples(lambda e: curves(e, chosen).ravel(), n_resamples), found.size)
-    errors = errors.reshape(found.shape)
+    errors = i.standard_errors(lambda e: curves(e, chosen), found, n_resamples)
     return GainCurve(
         order=order,
         orders=chosen,

@@ -122,7 +122,7 @@ def _measure(sample: Sample, n_permutations: int, n_resamples: int, confidence_l
         # Rows held out from the classifiers are independent of one another.
         errors = mean_with_error(np.concatenate([list(estimate.rows().values()), estimate.single_rows]))[1]
     else:
-        errors = sample.standard_errors(sample.on_subsamples(both, n_resamples), len(values))
+        errors = sample.standard_errors(both, values, n_resamples)
     ends = values + normal_quantile(confidence_level) * np.stack([-errors, errors])
     by_labels = np.reshape(sample.with_shuffled_labels(both, n_permutations), (-1, len(values)))
     if isinstance(estimate, Variational):

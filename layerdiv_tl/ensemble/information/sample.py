@@ -95,10 +95,19 @@ class Sample:
             return TableVotes(x, y, options, len(self.classes))
         return TreeVotes(x, y, options, len(self.classes), half)
 
-    def on_subsamples(self, statistic: Callable[[Estimator], T], n_resamples: int) -> list[T]:
-        """Compute a statistic of the estimates on subsamples of the rows."""
+    def standard_errors(
+        self, statistic: Callable[[Estimator], np.ndarray], value: np.ndarray, n_resamples: int
+    ) -> np.ndarray:
+        """Derive the standard errors of a statistic's value from its spread over subsamples of the rows.
+
+        For b of n rows by √(b/(n − b)) (Politis et al. 1999); NaN for fewer than two subsamples.
+        """
         least = len(self.owner) + 2 if self.method == "gaussian" else 5
-        return self._collect(statistic, "rows", subsamples(self.labels, least, n_resamples, self.seed))
+        values = self._collect(statistic, "rows", subsamples(self.labels, least, n_resamples, self.seed))
+        if len(values) < 2:
+            return np.full_like(value, np.nan)
+        kept = round(KEPT * len(self.labels))
+        return float(np.sqrt(kept / (len(self.labels) - kept))) * np.stack(values).std(0, ddof=1)
 
     def with_shuffled_labels(self, statistic: Callable[[Estimator], T], n_permutations: int) -> list[T]:
         """Compute a statistic of the estimates with labels shuffled, so that they are independent of the members."""
@@ -121,15 +130,6 @@ class Sample:
             return features
 
         return self._collect(statistic, "features", (shuffled() for _ in range(n_permutations)))
-
-    def standard_errors(self, values: list[np.ndarray], count: int) -> Float[np.ndarray, " value"]:
-        """Derive standard errors of `count` values from their spread over subsamples of b of n rows, by √(b/(n − b))
-        (Politis et al. 1999); NaN for fewer than two subsamples.
-        """
-        if len(values) < 2:
-            return np.full(count, np.nan)
-        kept = round(KEPT * len(self.labels))
-        return float(np.sqrt(kept / (len(self.labels) - kept))) * np.stack(values).std(0, ddof=1)
 
     def _classifier(self, x: np.ndarray, y: Labels) -> Variational:
         x, owner = one_hot(x) if self.votes else (x, self.owner)
