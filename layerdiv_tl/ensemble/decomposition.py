@@ -84,7 +84,10 @@ class Decomposition(Result):
     loss = _number("losses", "The ensemble's loss, mean over examples.")
     bias = _number("biases", "Mean loss of the members, each on its own.")
     diversity = _number("diversities", "Mean distance of the members from the ensemble, also called *ambiguity*.")
-    zero_bias = _number("zero_biases", "The bias of the zero baseline (u = 0), to compare all biases with.")
+    zero_bias = _number(
+        "zero_biases",
+        "The bias of the zero baseline (u = 0), to compare all biases with; after a softmax it is uniform.",
+    )
     diversity_logit = _number(
         "diversity_logit",
         "|L|² × diversity in logits²: comparable between decompositions with different numbers of members.",

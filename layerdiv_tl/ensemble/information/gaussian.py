@@ -11,7 +11,7 @@ from scipy.linalg import solve_triangular
 from scipy.special import digamma, ndtr, ndtri, polygamma
 from scipy.stats import qmc, rankdata
 
-from .estimator import BITS, Columns, Estimator, Labels, Owner, Prefixes, Sweep, Terms, check_eq13
+from .estimator import BITS, Columns, Curve, Estimator, Labels, Owner, Prefixes, Sweep
 
 # A direction with less than this share of a member's variance is rounding: the covariance counts as singular.
 SINGULAR = 1e-9
@@ -100,18 +100,15 @@ class Gaussian(Estimator):
             left = left - left[:, own] @ weights
         return np.array(chosen), gains
 
-    def terms(self, order: list[int], prefixes: Prefixes) -> Terms:
+    def joint_and_conditional(self, order: list[int], prefixes: Prefixes) -> tuple[Curve, Curve]:
         """Compute prefixes from one Cholesky factor. Raises LinAlgError where a covariance is singular."""
-        columns, ends = self._columns_of(order, prefixes)
-        relevancy = np.cumsum(self.relevancies[order])[prefixes]
         if self.separate:
-            joint, conditional = self._mixture(order, prefixes)
-        else:
-            factor = _factor(self.covariance[np.ix_(columns, columns)])
-            white = solve_triangular(factor, self._means[columns], lower=True)
-            joint = self._information(np.cumsum(white[:, :, None] * white[:, None], 0)[ends - 1], ends)
-            conditional = self._total_correlation(self.covariance, factor, self._free, order)[prefixes]
-        return check_eq13(relevancy, relevancy + conditional - joint, conditional, joint)
+            return self._mixture(order, prefixes)
+        columns, ends = self._columns_of(order, prefixes)
+        factor = _factor(self.covariance[np.ix_(columns, columns)])
+        white = solve_triangular(factor, self._means[columns], lower=True)
+        joint = self._information(np.cumsum(white[:, :, None] * white[:, None], 0)[ends - 1], ends)
+        return joint, self._total_correlation(self.covariance, factor, self._free, order)[prefixes]
 
     def _columns_of(self, order: list[int], prefixes: Prefixes) -> tuple[Int[np.ndarray, " column"], Prefixes]:
         """Return the columns of members in order, and the number of them in each prefix."""
@@ -137,7 +134,7 @@ class Gaussian(Estimator):
         places = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
         return [(alike, np.stack([self.columns[members[int(place)]] for place in alike])) for alike in places]
 
-    def _mixture(self, order: list[int], prefixes: Prefixes) -> tuple[np.ndarray, np.ndarray]:
+    def _mixture(self, order: list[int], prefixes: Prefixes) -> tuple[Curve, Curve]:
         """Estimate I and TC(U|Y) of prefixes where each class has its own covariance.
 
         I of the fitted mixture is too large, as is the likelihood ratio L of separate and pooled Gaussians, whose bias

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import log_softmax
 
 from ..losses import hits
-from .estimator import TERMS, Columns, Estimator, Labels, Owner, Prefixes, Terms, entropy_of_labels
+from .estimator import Columns, Curve, Estimator, Labels, Owner, Prefixes, Terms, entropy_of_labels, eq13
 
 FOLDS = 5
 # Ridges added to a covariance of unit variances; a member's own few dimensions need none.
@@ -88,23 +88,18 @@ class Variational(Estimator):
 
     def rows(self) -> Terms:
         """Return every term's contribution from each row; the term is their mean."""
-        return self._named(self.single_rows.sum(0), self.joint_rows)
+        return eq13(self.single_rows.sum(0), self.joint_rows, np.full(len(self.y), np.nan))
 
-    def terms(self, order: list[int], prefixes: Prefixes) -> Terms:
+    def joint_and_conditional(self, order: list[int], prefixes: Prefixes) -> tuple[Curve, Curve]:
         """Fit a classifier for every prefix; the joint information is capped at H(Y) against rounding."""
-        joint = [self._joint(order[: place + 1]) for place in prefixes]
-        terms = self._named(np.cumsum(self.relevancies[order])[prefixes], np.array(joint))
-        return terms | {"joint": np.minimum(joint, entropy_of_labels(self.y))}
+        joint = np.array([self._joint(order[: place + 1]) for place in prefixes])
+        return np.minimum(joint, entropy_of_labels(self.y)), np.full(len(joint), np.nan)
 
     def _joint(self, members: list[int]) -> float:
         if members == list(range(self.members)):
             return float(self.joint_rows.mean())
         columns = np.concatenate([self.columns[m] for m in members])
         return float(self._held_out(columns[None], RIDGES)[0].mean()) if len(columns) else 0.0
-
-    def _named(self, relevancy: np.ndarray, joint: np.ndarray) -> Terms:
-        unknown = np.full(len(joint), np.nan)
-        return dict(zip(TERMS, (relevancy, unknown, unknown, joint, joint - relevancy), strict=True))
 
     @cached_property
     def _everyone(self) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.sparse.csgraph import minimum_spanning_tree
 
-from .estimator import BITS, Estimator, Labels, Prefixes, Terms, check_eq13
+from .estimator import BITS, Curve, Estimator, Labels, Prefixes
 
 Votes = Int[np.ndarray, "example member"]
 
@@ -48,7 +48,7 @@ class TableVotes(Estimator):
         self._singles = np.stack([self._entropy(votes[:, m], options) for m in range(self.members)], 1)
         self.relevancies = self.weights @ self._singles
 
-    def terms(self, order: list[int], prefixes: Prefixes) -> Terms:
+    def joint_and_conditional(self, order: list[int], prefixes: Prefixes) -> tuple[Curve, Curve]:
         """Extend the table by each member in turn."""
         code, cells, columns = np.zeros(len(self.votes), dtype=np.int64), 1, []
         for place, member in enumerate(order):
@@ -56,8 +56,7 @@ class TableVotes(Estimator):
             if place in prefixes:
                 columns.append(self._entropy(code, cells))
         joint, alone = np.stack(columns, 1), np.cumsum(self._singles[:, order], 1)[:, prefixes]
-        correlation, weights = alone - joint, self.weights
-        return check_eq13(weights @ alone, correlation[0], -weights[1:] @ correlation[1:], weights @ joint)
+        return self.weights @ joint, -self.weights[1:] @ (alone - joint)[1:]
 
     def _entropy(self, code: Int[np.ndarray, " example"], cells: int) -> Float[np.ndarray, " class_and_all"]:
         """Compute entropies over all rows, then within each class."""
@@ -95,11 +94,10 @@ class TreeVotes(Estimator):
         alone = np.stack([entropies(table, int(table[0].sum())) for table in single])
         self.relevancies = alone[0] - np.bincount(y, minlength=classes) / len(y) @ alone[1:]
 
-    def terms(self, order: list[int], prefixes: Prefixes) -> Terms:
+    def joint_and_conditional(self, order: list[int], prefixes: Prefixes) -> tuple[Curve, Curve]:
         """Fit the trees of every prefix."""
         over_all, within = np.stack([self._trees(order[: place + 1]) for place in prefixes]).T
-        relevancy = np.cumsum(self.relevancies[order])[prefixes]
-        return check_eq13(relevancy, over_all, within, relevancy + within - over_all)
+        return np.cumsum(self.relevancies[order])[prefixes] + within - over_all, within
 
     def _trees(self, members: list[int]) -> Float[np.ndarray, " 2"]:
         """Compute the best tree's total correlation, over all rows and within classes, in bits."""
