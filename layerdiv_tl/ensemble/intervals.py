@@ -34,12 +34,12 @@ Kind = Literal["mean", "share", "difference"]
 _POWERS = ((1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (0, 2), (1, 2), (0, 3))
 
 
-def interval_note(count: int, over: str = "rows", confidence_level: float = LEVEL) -> str:
+def interval_note(count: int, over: str = "rows") -> str:
     """Describe a table's `_low` and `_high`, or why they are empty, for its `attrs`."""
     if count < LEAST:
         over = over.removesuffix("s") if count == 1 else over
         return f"no intervals: {count} {over}, and an interval needs at least {LEAST}"
-    return f"{confidence_level:.0%} intervals over {count} {over}".replace("%", " %")
+    return f"{100 * LEVEL:g} % intervals over {count} {over}"
 
 
 class Estimate(NamedTuple):

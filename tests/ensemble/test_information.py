@@ -14,7 +14,6 @@ from scipy.special import digamma
 from scipy.stats import binom, binomtest
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.information.bounds import fano
 from layerdiv_tl.ensemble.information.estimator import TERMS, Estimator
 from layerdiv_tl.ensemble.information.gaussian import (
     Gaussian,
@@ -24,6 +23,7 @@ from layerdiv_tl.ensemble.information.gaussian import (
     normal_scores,
 )
 from layerdiv_tl.ensemble.information.information import bound_rows
+from layerdiv_tl.ensemble.information.result import fano
 from layerdiv_tl.ensemble.information.sample import Sample, subsamples
 from layerdiv_tl.ensemble.information.votes import TableVotes, TreeVotes
 from layerdiv_tl.errors import InputError
