@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ..._checks import choice
-from ...ensemble.decomposition import Decomposition, NormAt, Gauge
+from ...ensemble.decomposition import Decomposition, Gauge, NormAt
 from ...errors import InputError
 from .. import axes, kit, layout, style
 
