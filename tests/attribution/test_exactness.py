@@ -52,6 +52,7 @@ def test_the_command_fails_where_the_sum_breaks(tmp_path: Path, capsys: pytest.C
     assert main(["check", str(tmp_path), "--json"]) == 1
 
 
+@pytest.mark.full
 def test_the_plugin_is_found_by_pytest(tmp_path: Path):
     (tmp_path / "test_mine.py").write_text("def test_it(assert_exact): assert_exact('zoo/d2')")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "layerdiv_tl.pytest_plugin", str(tmp_path)]

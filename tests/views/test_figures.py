@@ -91,6 +91,7 @@ def hostile(result):
     return dataclasses.replace(result, **changes)
 
 
+@pytest.mark.full
 @every_kind
 def test_light_and_dark_are_left_to_the_template(name, kind):
     """No figure says an ink, grid or ground color of either theme; its text has room, and heat maps a shared scale."""
@@ -132,6 +133,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "kind", "option", "views"), OPTIONS, ids=[f"{o[0]}-{o[1]}-{o[2]}" for o in OPTIONS])
 def test_a_button_puts_the_figure_that_its_option_draws(name, kind, option, views):
     """Every number, hover, axis and title is that of the figure drawn with the option."""
