@@ -262,9 +262,7 @@ class NextTokenDistribution:
         for own, before in zip(logits.split(STEP), unembedded.split(STEP), strict=True):
             log_partition = log_sum_exp(own)
             p = (own.double() - log_partition[:, None]).exp_()
-            mean_logit = (
-                torch.cat([*map(_dot, p.split(16), before.split(16))]) * vocabulary.architecture.logit_multiplier
-            )
+            mean_logit = torch.cat([*map(_dot, p.split(16), before.split(16))])
             mean_logit = mean_logit * vocabulary.architecture.logit_multiplier
             steps.append((log_partition, mean_logit, vocabulary.average(p)[:, None]))
         self.log_partition, self.mean_logit, vectors = (torch.cat(x).cpu() for x in zip(*steps, strict=True))

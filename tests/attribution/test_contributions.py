@@ -291,6 +291,21 @@ def test_vocabulary_means_are_means_over_all_tokens(name, unit):
         np.testing.assert_allclose(moved.sides, c.sides, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["llama", "granite", "cohere", "gemma2", "falcon"])
+def test_log_likelihoods_are_the_models_own(name):
+    """Parts and normalizer sum to log p, and the normalizer is the entropy (and a soft-cap's effect), for any scale."""
+    model = FAMILIES[name]().eval()
+    c = ld.contributions(model, [[5, 1, 4, 1], [3, 7, 11]], [7, 30])
+    with torch.no_grad():
+        log_p = [
+            model(torch.tensor([ids])).logits[0, -1].double().log_softmax(-1) for ids in ([5, 1, 4, 1], [3, 7, 11])
+        ]
+    wanted = torch.stack(log_p)[:, [7, 30]].numpy()
+    np.testing.assert_allclose(c.log_likelihood, wanted, atol=1e-5)
+    np.testing.assert_allclose(c.log_likelihood_parts.sum(1) + c.normalizer, wanted, atol=1e-5)
+    assert c.likelihood_gap < 1e-5
+
+
 def test_a_difference_has_two_sides_or_says_that_it_has_none():
     """Of single tokens, of answers of several (parts of log-likelihoods), not of directions; their difference is it."""
     model = llama()
