@@ -26,7 +26,9 @@ from .errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
+    from plotly.graph_objects import Figure as Figure
+else:
+    Figure = Any  # plotly is imported when a figure is drawn
 
 FORMAT = "layerdiv_tl.result/6"
 # The limit on the text in a file's header: labels, options, prompts.
@@ -60,12 +62,12 @@ class Result:
         """The result as one tidy pandas frame; `frame.attrs["units"]` holds the units of its columns."""
         raise NotImplementedError
 
-    def plot(self, kind: Any = None, **options: Any) -> go.Figure:
+    def plot(self, kind: Any = None, **options: Any) -> Figure:
         """Draw the result's default figure (plotly), or another kind="…"; `options` go to its figure function.
 
         Raises InputError for a kind that this result does not have, and lists those it has.
         """
-        figure: go.Figure = _registry.lookup("figure")(self, kind, **options)
+        figure: Figure = _registry.lookup("figure")(self, kind, **options)
         return figure
 
     def __repr__(self) -> str:

@@ -63,8 +63,8 @@ def run_run(options: argparse.Namespace) -> int:
     Decompose models on tasks and write every number. The same command continues a stopped run, and
     several processes may share one folder.
     """
-    from ..studies.dry_run import dry_run
     from ..studies.runner import run_study
+    from ..studies.study_jobs import dry_run
 
     names = ("template", "shots", "seed", "train", "multi_token", "chat", "keep_text", "batch_tokens", "workers")
     settings = {name: getattr(options, name) for name in names} | {"load": load_options(options)}

@@ -1,85 +1,126 @@
-"""Ablate heads and sublayers by zero, a mean or another row's values, as patches of the engine."""
+"""Ablate heads and sublayers by zero, a mean or another row's values, and read what it does to every contribution."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from .._progress import Advance
+from ..attribution.passes import OptionReader
 from ..components import Component
+from ..errors import InputError
 from ..model.batches import pad, upcast
-from ..model.capture import Activations
-from ..model.forward_pass import run
+from ..model.capture import Activations, SublayerOutput
+from ..model.forward_pass import locate_mismatch, run
 from ..model.load import Model
 from ..model.patched_forward import PatchedForward
-from .engine import Patch, Rows, map_batches
+from .effect_results import SCENARIOS
+from .engine import Patch, Place, Rows, held_values, mean_values
 
 EffectUnit = Literal["sublayer", "head"]
 Ablation = Literal["mean", "zero", "resample"]
 Positions = Literal["all", "last"]
 
-# A sublayer's output, or its heads' values before the output projection: kind, layer and repeat.
-Place = tuple[str, int | None, int | None]
+# The values that a place takes at every token of some rows, given the place; None means zero.
+Values = Callable[[Place], Float[Tensor, "row token _"]] | None
+# Another row that one takes its values from: its tokens, and the number of them in its prompt.
+Partner = tuple[tuple[int, ...], int]
+
+
+def mean_filling(
+    model: Model,
+    unit: EffectUnit,
+    ids: Sequence[Sequence[int]],
+    prompts: Sequence[int],
+    weights: Float[np.ndarray, " row"],
+    batch_tokens: int | None,
+) -> Callable[[list[int]], Values]:
+    """Fill places with means over all rows, taken apart for each row's first token, the last of its prompt,
+    those in between, and those of its option.
+    """
+    kinds = [torch.ones(len(row), dtype=torch.long) for row in ids]
+    for kind, end in zip(kinds, prompts, strict=True):
+        kind[0] = 0
+        kind[end - 1], kind[end:] = 2, 3
+    members = [torch.nn.functional.one_hot(kind, 4) * weight for kind, weight in zip(kinds, weights, strict=True)]
+    means = mean_values(model, [tuple(row) for row in ids], unit, members, batch_tokens)
+    return lambda batch: partial(_gather, means, [kinds[row] for row in batch])
+
+
+def partner_filling(
+    model: Model, unit: EffectUnit, ids: Sequence[Sequence[int]], prompts: Sequence[int], partners: Sequence[Partner]
+) -> Callable[[list[int]], Values]:
+    """Fill places with the values of each row's partner, aligned from the end of the prompt.
+
+    Prompts of one template are alike there. A first token takes only a first one's values.
+    """
+
+    def fill(batch: list[int]) -> Values:
+        begin, index = 0, []
+        for row in batch:
+            (other, end), prompt = partners[row], prompts[row]
+            place = (np.arange(len(ids[row])) - prompt + end).clip(min(1, end - 1), len(other) - 1)
+            place[0] = 0 if prompt > 1 else end - 1
+            index.append(torch.as_tensor(begin + place))
+            begin += len(other)
+        others = pad([partners[row][0] for row in batch])
+        return partial(_gather, dict(held_values(run(model.architecture, *others, unit))), index)
+
+    return fill
+
+
+def _gather(tables: dict[Place, Tensor], index: list[Int[Tensor, " token"]], place: Place) -> Tensor:
+    """Look up each token's value at a place, `[row, token, width]`."""
+    return tables[place][pad_sequence(index, batch_first=True).to(tables[place].device)]
 
 
 @dataclass(eq=False)
 class Ablations:
-    """Ablations of a set of rows, and the values that replace ablated ones.
+    """Ablations of a set of rows as patches of the engine, and the contributions that they leave.
 
     Attributes:
         members: The components that each ablation ablates together.
-        rows, prompts: The rows that are run, and the number of prompt tokens in each.
-        partners: For resampling only: the tokens of the row that each row takes its values from, and the number of
-            prompt tokens in it.
-        weights: The weight of each row in means.
-        means: By place, the mean over tokens of each kind (`_token_kinds`); filled for "mean" only.
+        fill: Returns the values that ablated places of some rows take.
+        keep_changes: Whether each ablation's change of each component is kept.
+        everyone, gap: The model's components, and the largest |Σ changes + norm − total| relative to max Σ|u|.
         seen: By block and place, the values that places behind the latest patch held where rows are read.
     """
 
     model: Model
     members: tuple[tuple[Component, ...], ...]
     unit: EffectUnit
-    kind: Ablation
     positions: Positions
     rows: Rows
-    prompts: Sequence[int]
-    partners: Sequence[tuple[tuple[int, ...], int]] = ()
-    means: Mapping[Place, Float[Tensor, "4 _"]] = field(default_factory=dict)
+    fill: Callable[[list[int]], Values]
+    keep_changes: bool = True
+    everyone: tuple[Component, ...] = ()
+    gap: float = 0.0
     seen: dict[tuple[int, str], Float[Tensor, "position _"]] = field(default_factory=dict)
 
     def patches(self, clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Patch]]:
         """Yield every ablation of a batch of rows."""
-        read, fill = self.rows.take(batch).places(clean), self._filling(batch)
+        read, fill = self.rows.take(batch).places(clean), self.fill(batch)
         block_of = {place: block for block, place in enumerate(clean.layers)}
+        watched = ("attn", "mlp", *(("heads", "post") if self.unit == "head" else ()))
         for number, members in enumerate(self.members):
-            by_place: dict[tuple[int, str], list[int | None]] = {}
+            goes: dict[tuple[int, str], list[int | None]] = {}
             for c in members:
                 assert c.layer is not None
-                key = block_of[c.layer, c.repeat], "heads" if c.kind == "head" else c.kind
-                by_place.setdefault(key, []).append(c.index)
-            start = min(block for block, _ in by_place)
-            watched = ("attn", "mlp", "heads", "post") if self.unit == "head" else ("attn", "mlp")
+                goes.setdefault((block_of[c.layer, c.repeat], "heads" if c.kind == "head" else c.kind), []).append(
+                    c.index
+                )
+            start = min(block for block, _ in goes)
+            places = [(block, place) for block in range(start, len(clean.layers)) for place in watched]
             self.seen.clear()
-            yield (
-                number,
-                Patch(
-                    start,
-                    instead={
-                        (block, place): partial(
-                            self._hold, clean, read, fill, (block, place), by_place.get((block, place))
-                        )
-                        for block in range(start, len(clean.layers))
-                        for place in watched
-                    },
-                ),
-            )
+            hold = partial(self._hold, clean, read, fill)
+            yield number, Patch(start, instead={place: partial(hold, place, goes.get(place)) for place in places})
 
     def with_clean(self, clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Patch | None]]:
         """Yield the unpatched pass, then every ablation."""
@@ -90,9 +131,9 @@ class Ablations:
         self,
         clean: PatchedForward,
         read: Bool[Tensor, "row token"],
-        fill: Callable[[Place], Tensor] | None,
+        fill: Values,
         key: tuple[int, str],
-        ablated: Sequence[int | None] | None,
+        ablated: list[int | None] | None,
         value: Float[Tensor, "row token _"],
     ) -> Tensor | None:
         """Ablate heads or all of a place (None: nothing), and keep the values it then holds where rows are read."""
@@ -100,73 +141,88 @@ class Ablations:
         if ablated:
             goes = torch.ones(value.shape[-1], dtype=torch.bool, device=value.device)
             if place == "heads":
-                goes = goes.logical_not().view(clean.head_count(block), -1)
-                goes[list(ablated)] = True
-                goes = goes.flatten()
-            left = torch.zeros_like(value)
-            if fill is not None:
-                left = fill(("attn" if place == "heads" else place, *clean.layers[block])).to(value)
-                # Whole outputs are stored as they are added to the stream.
-                left = left if place == "heads" else left / clean.scales[block, place]
+                heads = goes.logical_not().view(clean.head_count(block), -1)
+                heads[list(ablated)] = True
+                goes = heads.flatten()
+            left = torch.zeros_like(value) if fill is None else fill((place, *clean.layers[block])).to(value)
+            # Whole outputs are stored as they are added to the stream.
+            left = left if place == "heads" else left / clean.scales[block, place]
             where = (clean.tokens if self.positions == "all" else read).to(value.device)
             held = torch.where(where[..., None] & goes, left, value)
         self.seen[key] = upcast(held[read.to(held.device)]).to(clean.ids.device)
         return held if ablated else None
 
-    def _filling(self, batch: list[int]) -> Callable[[Place], Float[Tensor, "row token _"]] | None:
-        """Return the values that ablated places of some rows take; None means zero."""
-        lengths = [len(self.rows.ids[row]) for row in batch]
-        tables, index = dict(self.means), torch.zeros(len(batch), max(lengths), dtype=torch.long)
-        if self.kind == "zero":
-            return None
-        if self.kind == "mean":
-            for i, row in enumerate(batch):
-                index[i, : lengths[i]] = _token_kinds(lengths[i], self.prompts[row])
-        else:
-            others = [self.partners[row] for row in batch]
-            tables = dict(_held(run(self.model.architecture, *pad([ids for ids, _ in others]), self.unit)))
-            begin = 0
-            for i, (row, (other, end)) in enumerate(zip(batch, others, strict=True)):
-                # Aligned from the end of the prompt, where prompts of one template are alike; a first token takes only
-                # a first one's values.
-                place = np.arange(lengths[i]) - self.prompts[row] + end
-                place = place.clip(min(1, end - 1), len(other) - 1)
-                place[0] = 0 if self.prompts[row] > 1 else end - 1
-                index[i, : lengths[i]] = torch.as_tensor(begin + place)
-                begin += len(other)
-        return lambda place: tables[place][index.to(tables[place].device)]
+    def read_contributions(
+        self, gold: Int[np.ndarray, " row"], clean: PatchedForward, batch: list[int], finals: Iterator[Tensor]
+    ) -> tuple[np.ndarray, ...]:
+        """Read contributions, logits in every scenario, and each ablation's change of each component; for options of
+        one token.
+        """
+        some, architecture, unit = self.rows.take(batch), self.model.architecture, self.unit
+        known = run(architecture, *pad(some.ids), unit, torch.as_tensor(some.position))
+        if known.path:
+            raise InputError(
+                f"the stream of {self.model.name} passes its final norm between rounds, so what an ablated component "
+                "changes there has no component of its own: effects are for models whose stream is only added to."
+            )
+        reader, statistic = OptionReader(architecture, some.targets, unit), architecture.norm.statistic
+        own = reader.read(known, np.arange(len(batch)))
+        self.everyone, u = own.components, own.values
+        fixed = [i for i, c in enumerate(self.everyone) if c.kind == "constant"]
+        constant = u[:, fixed].sum(1)  # terms that no stream writes, and no norm scales
+        final = known.final.double().cpu()
+        sigma = statistic(final).numpy()[:, None]
+        n, _, k = u.shape
+        contrast = np.full((n, k), -1.0 / (k - 1))  # the right option minus the mean of the others
+        contrast[np.arange(n), gold[batch]] = 1.0
+        without = np.empty((n, len(SCENARIOS), len(self.members), k))
+        changes = np.empty((n, len(self.members), len(self.everyone)))
+        for number, (members, stream) in enumerate(zip(self.members, finals, strict=True)):
+            patched = self._patched(clean, known, stream)
+            there = reader.read(patched, np.arange(len(batch))).values
+            # At the clean pass's norm, where changes add up: u − u' of every component.
+            frozen = there * (statistic(patched.final.double().cpu()).numpy()[:, None] / sigma)[..., None]
+            frozen[:, fixed] = there[:, fixed]
+            change = u - frozen
+            mine = [self.everyone.index(member) for member in members]
+            direct = u.sum(1) - change[:, mine].sum(1)
+            removed = _written(reader, known, members) - _written(reader, patched, members)
+            after = statistic(final - removed).numpy()[:, None]
+            recomputed = (direct - constant) * (sigma / after) + constant
+            without[:, :, number] = np.stack([direct, recomputed, frozen.sum(1), there.sum(1)], 1)
+            changes[:, number] = np.einsum("rmo,ro->rm", change, contrast)
+            # Check the parts against the model's own answers.
+            answers = (known.unembedded.double() - patched.unembedded.double()) * architecture.logit_multiplier
+            total = answers.gather(1, torch.as_tensor(some.targets).to(answers.device)).cpu().numpy()
+            off = change.sum(1) + frozen.sum(1) - there.sum(1) - total
+            self.gap = max(self.gap, float(np.abs(off).max() / (np.abs(u).sum(1).max() or 1.0)))
+        reader.error.check(self.model.name, unit, lambda: locate_mismatch(architecture, some.ids[0]))
+        return (u, without, changes) if self.keep_changes else (u, without)
 
-    def mean_values(self, weights: Float[np.ndarray, " row"], batch_tokens: int | None) -> dict[Place, Tensor]:
-        """Average every place over all rows' tokens of each kind, `[kind, width]`, with rows weighted."""
-        sums: dict[Place, Tensor] = {}
-        counts = torch.zeros(4, dtype=torch.float64)
-
-        def add(batch: list[int], advance: Advance) -> None:
-            ids = [self.rows.ids[row] for row in batch]
-            kinds = torch.cat([_token_kinds(len(row), self.prompts[i]) for i, row in zip(batch, ids, strict=True)])
-            each = torch.as_tensor(np.repeat(weights[batch], [len(row) for row in ids]))
-            member = torch.nn.functional.one_hot(kinds, 4) * each[:, None]
-            counts.add_(member.sum(0))
-            for place, value in _held(run(self.model.architecture, *pad(ids), self.unit)):
-                total = member.to(value.device).T @ value.double()
-                sums[place] = sums[place] + total if place in sums else total
-            advance(len(batch))
-
-        map_batches(self.model, self.rows.ids, batch_tokens, add)
-        counts[counts == 0] = 1
-        return {place: total / counts[:, None].to(total.device) for place, total in sums.items()}
+    def _patched(self, clean: PatchedForward, known: Activations, final: Float[Tensor, "row d"]) -> Activations:
+        """Return the patched pass where rows are read: values recorded behind the patch, clean values elsewhere."""
+        architecture, outputs = clean.architecture, []
+        block_of = {place: block for block, place in enumerate(clean.layers)}
+        for output, repeat in zip(known.sublayer_outputs, known.repeats, strict=True):
+            sublayer = output.sublayer
+            block = block_of[sublayer.layer, repeat]
+            if (block, sublayer.kind) in self.seen:
+                heads = None if output.values is None else self.seen[block, "heads"]
+                post = None if output.post is None else self.seen[block, "post"]
+                value = self.seen[block, sublayer.kind] * sublayer.scale
+                output = SublayerOutput(sublayer, value, heads, post, cut=output.cut)
+            outputs.append(output)
+        unembedded = architecture.unembed(clean.normed(final)[:, None])[:, 0]
+        answers = {"final": final, "unembedded": unembedded, "logits": architecture.transform(unembedded)}
+        moved: dict[str, Any] = {name: upcast(x).to(known.final.device) for name, x in answers.items()}
+        return replace(known, sublayer_outputs=tuple(outputs), **moved)
 
 
-def _token_kinds(length: int, prompt: int) -> Int[Tensor, " token"]:
-    """Number each token's kind: 0 the row's first, 1 in between, 2 the prompt's last, 3 in its option."""
-    kinds = torch.ones(length, dtype=torch.long)
-    kinds[0] = 0
-    kinds[prompt - 1], kinds[prompt:] = 2, 3
-    return kinds
-
-
-def _held(done: Activations) -> Iterator[tuple[Place, Float[Tensor, "position _"]]]:
-    """Yield every place of a pass and its value: heads' values, or a whole output as added to the stream."""
-    for output, repeat in zip(done.sublayer_outputs, done.repeats, strict=True):
-        place = (output.sublayer.kind, output.sublayer.layer, repeat)
-        yield place, output.output if output.values is None else output.values
+def _written(reader: OptionReader, activations: Activations, members: Sequence[Component]) -> Float[Tensor, "row d"]:
+    """Sum the writes of some components to the stream."""
+    total = torch.zeros(activations.final.shape, dtype=torch.float64)
+    for write in reader.walk.writes(activations):
+        for block in write.blocks:
+            if mine := [i for i, component in enumerate(block.components) if component in members]:
+                total += block.vectors(mine).sum(1).cpu()
+    return total

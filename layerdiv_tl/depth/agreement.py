@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from itertools import product
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from .._checks import choice, whole_number
 from ..components import Component, component_columns
 from ..ensemble.intervals import LEAST, Estimate, estimate, estimates_frame, percentile_interval
 from ..model.load import as_model
-from ..results import Result
+from ..results import Figure, Result
 from .quantities import (
     LOWER_IS_BETTER,
     UNITS,
@@ -29,9 +30,6 @@ from .quantities import (
 )
 from .tokens import bootstrap_weights
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
 # Columns of `correlations`, which may have no rows.
 _COLUMNS = ["measure", "effect", "kind", "correlation", "low_components", "high_components", "components"]
 
@@ -40,10 +38,8 @@ _COLUMNS = ["measure", "effect", "kind", "correlation", "low_components", "high_
 class Agreement(Result):
     """Direct measures of every sublayer (or layer), and the effects of ablating it.
 
-    Every quantity is a ratio of sums over rows, Σ sums / Σ counts:
-
     Attributes:
-        sums, counts: `[row, quantity, component]` and `[row, quantity]`.
+        sums, counts: Every quantity is a ratio of sums over rows, Σ sums / Σ counts.
         quantities: Direct measures, then effects, see below.
         components: The measured components, in stream order.
         loss, accuracy: The unablated model's, in nats per prediction and as a share of correct predictions.
@@ -70,16 +66,15 @@ class Agreement(Result):
     seed: int
 
     def __repr__(self) -> str:
-        table = self._values()
-        loss = table[self.quantities.index("loss")]
+        loss = self._values()[self.quantities.index("loss")]
+        worst = f"{self.components[loss.argmax()].label} costs most, {loss.max():.3g} nats"
         rho = {
             name: float(spearmanr(values, loss)[0])
-            for name, values in zip(self.quantities, table, strict=True)
-            if name not in ("loss", "accuracy") and np.isfinite(values).all() and len(set(values)) > 1
+            for name, values in zip(self.quantities, self._values(), strict=True)
+            if name not in get_args(Effect) and np.isfinite(values).all() and len(set(values)) > 1
         }
-        best = max(rho, key=lambda name: rho[name], default=None)
-        ranked = "" if best is None else f"; {best} ranks them best, ρ {rho[best]:.2f}"
-        worst = f"{self.components[loss.argmax()].label} costs most, {loss.max():.3g} nats"
+        best = max(rho, key=lambda name: rho[name], default="")
+        ranked = f"; {best} ranks them best, ρ {rho[best]:.2f}" if best else ""
         return f"Agreement({self.model} on {self.rows}: of {len(self.components)} components {worst}{ranked})"
 
     figures: ClassVar = {
@@ -88,7 +83,7 @@ class Agreement(Result):
         "correlations": "pruning.agreement_correlations",
     }
 
-    def plot(self, kind: Literal["scatter", "ranks", "correlations"] | None = None, **options: Any) -> go.Figure:
+    def plot(self, kind: Literal["scatter", "ranks", "correlations"] | None = None, **options: Any) -> Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
@@ -116,26 +111,21 @@ class Agreement(Result):
         over resampled components, for these rows. `kind` "all" pools attention and MLPs. Kinds of fewer than three
         components have no rows.
         """
-        values = self._values()
         kinds = np.array([c.kind for c in self.components])
         groups = {"all": np.arange(len(kinds))}
         if len(set(kinds)) > 1:
             groups |= {kind: np.flatnonzero(kinds == kind) for kind in dict.fromkeys(kinds.tolist())}
         index = {name: number for number, name in enumerate(self.quantities)}
-        direct = [name for name in get_args(Direct) if name in index]
         records = []
         for kind, group in groups.items():
             if len(group) < 3:
                 continue
             chosen = np.random.default_rng([self.seed, 1]).integers(len(group), size=(1000, len(group)))
-            point = values[:, group]
-            ranks = [self._ranks(table) for table in (point, point[:, chosen].swapaxes(0, 1))]
-            for effect in get_args(Effect):
-                for name in direct:
-                    rho, drawn = (_pearson(r[..., index[name], :], r[..., index[effect], :]) for r in ranks)
-                    records.append(
-                        [name, effect, kind, float(rho), *map(float, percentile_interval(drawn)), len(group)]
-                    )
+            own = self._values()[:, group]
+            ranks = [self._ranks(own), self._ranks(own[:, chosen].swapaxes(0, 1))]
+            for effect, name in product(get_args(Effect), (name for name in get_args(Direct) if name in index)):
+                rho, drawn = (_pearson(r[..., index[name], :], r[..., index[effect], :]) for r in ranks)
+                records.append((name, effect, kind, float(rho), *map(float, percentile_interval(drawn)), len(group)))
         columns = {column: [record[i] for record in records] for i, column in enumerate(_COLUMNS)}
         return estimates_frame(columns, {"correlation": "Spearman's ρ"})
 
@@ -176,12 +166,11 @@ def agreement(
     Args:
         model, batch_tokens: As in `residual_norms`.
         rows: A `Task`, whose gold options are predicted, or texts, in which every next token is.
-        part: "sublayer": attention and MLPs, ranked together; "layer": whole layers.
+        part: "sublayer": attention and MLPs, ranked together; "layer": whole layers, in half the time.
         seed: Seed of the resamples.
 
     Makes 1 + C/2 passes over every row for C components, and a few for the measures: some 6 CPU minutes for the 80 rows
-    of a sample task with the default model. `part="layer"` halves this; it is proportional to the rows (`task(…,
-    limit=24)`); both together take under a minute. Raises InputError for input that cannot be used.
+    of a sample task with the default model. Raises InputError for input that cannot be used.
 
     >>> import layerdiv_tl as ld
     >>> agreement = ld.depth.agreement("zoo/d2", [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)])
@@ -198,20 +187,10 @@ def agreement(
     measures = direct_measures(model, predictions, components, batch_tokens=batch_tokens)
     scores = score_ablations(model, predictions, [[c] for c in components], batch_tokens)
     quantities = measures | ablation_effects(predictions, *scores)
-    loss, accuracy = (float(x[:, 0].sum() / len(predictions.row)) for x in scores)
-    rows_of = source if predictions.options is None else f"rows of {source}"
     sums, counts = (np.stack(arrays, 1) for arrays in zip(*quantities.values(), strict=True))
-    return Agreement(
-        components=components,
-        quantities=tuple(quantities),
-        sums=sums,
-        counts=counts,
-        loss=loss,
-        accuracy=accuracy,
-        model=model.name,
-        rows=f"{len(predictions)} {rows_of}",
-        seed=seed,
-    )
+    loss, accuracy = (float(x[:, 0].sum() / len(predictions.row)) for x in scores)
+    source = f"{len(predictions)} {'' if predictions.options is None else 'rows of '}{source}"
+    return Agreement(components, tuple(quantities), sums, counts, loss, accuracy, model.name, source, seed)
 
 
 def _pearson(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from ..errors import InputError
 from ..model.load import as_model
 from ..model.options import is_task
 from ..model.patched_forward import PatchedForward
-from ..results import Result
+from ..results import Figure, Result
 from .engine import (
     Patch,
     Rows,
@@ -37,9 +37,6 @@ from .engine import (
 from .inputs import FirstToken, Part, ablatable_blocks, check_choices, read_answers
 from .tokens import SOFTMAX_CHANGE
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
 Effect = Literal["published", "skip", "skip_before", "erase"]
 # Smaller total effects of all layers are rounding and have no depth.
 _SMALLEST = 1e-5
@@ -50,13 +47,13 @@ class DepthScore(Result):
     """The effect of every layer on the answer of every question, and its mean depth.
 
     Attributes:
-        effects: `[question, layer]`: e_l = ‖softmax − softmax'‖₂ over the vocabulary when layer l is skipped or erased
-            at, at the positions that `effect` specifies; between 0 and √2.
-        groups, lengths, answer_lengths: `[question]`: number of hops, difficulty or the values of `by`; tokens of the
-            question and of its answer.
-        probability, rank: `[question]`: the answer's probability, the product over its tokens; and the worst rank of
-            its tokens in the vocabulary, after all ties: 1 where greedy decoding gives the answer.
-        correct: `[question]`: whether greedy decoding gives the answer, 1/n where n tokens tie for first place.
+        effects: e_l = ‖softmax − softmax'‖₂ over the vocabulary when layer l is skipped or erased at, at the positions
+            that `effect` specifies; between 0 and √2.
+        groups, lengths, answer_lengths: Number of hops, difficulty or the values of `by`; tokens of the question and of
+            its answer.
+        probability, rank: The answer's probability, the product over its tokens; and the worst rank of its tokens in
+            the vocabulary, after all ties: 1 where greedy decoding gives the answer.
+        correct: Whether greedy decoding gives the answer, 1/n where n tokens tie for first place.
         ids, components: The questions' names; the layers in order of use, which the score's l indexes from 0.
 
     The score of a question is Σ l·e_l / Σ e_l, in layers; it is NaN where no layer changes the answer. A group's score
@@ -109,9 +106,8 @@ class DepthScore(Result):
         if not len(kept):
             raise InputError(f"{self.model} answers none of these questions correctly: give easier ones.")
         arrays = ("effects", "groups", "lengths", "answer_lengths", "probability", "rank", "correct")
-        return replace(
-            self, ids=tuple(self.ids[i] for i in kept), **{name: getattr(self, name)[kept] for name in arrays}
-        )
+        some = {name: getattr(self, name)[kept] for name in arrays}
+        return replace(self, ids=tuple(self.ids[i] for i in kept), **some)
 
     def __repr__(self) -> str:
         what = f"{len(self.ids)} questions × {len(self.components)} layers"
@@ -120,7 +116,7 @@ class DepthScore(Result):
 
     figures: ClassVar = {"bars": "depth.score_bars"}
 
-    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
+    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
@@ -136,12 +132,15 @@ class DepthScore(Result):
         for group, mask in self._groups():
             score = self._score(mask)
             value, low, high = (end / last if last else np.nan for end in score[:3])
-            row: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[mask]).sum())}
-            row |= {"score": score, "relative": score._replace(value=value, low=low, high=high)}
+            row: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[mask]).sum()), "score": score}
+            row |= {"relative": score._replace(value=value, low=low, high=high)}
             row |= {"accuracy": estimate(self.correct[mask].astype(float), "share")}
-            for name in ("probability", "lengths", "answer_lengths"):
-                row[name.removesuffix("s")] = float(getattr(self, name)[mask].mean())
-            rows.append(row)
+            means = (
+                ("probability", self.probability),
+                ("length", self.lengths),
+                ("answer_length", self.answer_lengths),
+            )
+            rows.append(row | {name: float(values[mask].mean()) for name, values in means})
         units = {"group": self.by, "score": "layers", "relative": "share of the depth"}
         units |= {"length": "tokens", "answer_length": "tokens"}
         note = "95 % intervals over the questions of a group, where it has at least 8"
@@ -210,20 +209,17 @@ def depth_score(
         questions: `ld.depth.questions(…)`, a list of (text, answer, number of hops), or a `Task` with `by`. The answer
             is appended to its text exactly as written.
         effect: "published": the layer is skipped at the tokens before the answer's first, and e is the maximum over the
-            positions from that token to the end. The position that predicts the answer's first token is thus skipped
-            but not measured, while the one after the answer is measured. The other values take the mean over the
-            positions that predict the answer's tokens. "skip" skips the layer at every token; "skip_before" skips it at
-            the tokens before the one that predicts the answer: what the answer needs computed there; "erase" replaces
-            the stream of the same tokens, where it enters the layer, by the mean token (over all questions, without
-            first tokens): what the answer has yet to read.
-        first_token: Whether a text's first token is also skipped or erased: "kept" (published: it is an attention sink)
-            or "changed".
+            positions from that token to the end. The others take the mean over the positions that predict the answer's
+            tokens. "skip" skips the layer at every token; "skip_before" at the tokens before the one that predicts the
+            answer: what the answer needs computed there; "erase" replaces the stream of the same tokens, where it
+            enters the layer, by the mean token (over all questions, without first tokens): what it has yet to read.
+        first_token: Whether a text's first token, an attention sink, is also skipped or erased: "kept" (published) or
+            "changed".
         part: What a skip zero-ablates: the "layer", its "attn" or its "mlp".
         by: One number per question, used instead of its hops or difficulty.
         n_resamples, seed: Number of permutations for p, and their seed.
 
-    Makes 2 + L/2 passes over every question for L layers: 3 CPU seconds per 50 tokens for the default model, so 16
-    questions (`questions(…, limit=4)`) take under a minute. Raises InputError for an unknown effect or part, and for
+    Makes 2 + L/2 passes over every question for L layers. Raises InputError for an unknown effect or part, and for
     questions that cannot be used (none, an answer without tokens, nothing before the answer, hops that are not a
     number).
 
@@ -249,11 +245,11 @@ def depth_score(
             has = f"question {i} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs {least}"
             raise InputError(f"{has}{', the first of which is kept' * kept}: give a longer one.")
     # Where answers are predicted, where changes are measured, and the token from which a layer is left alone again.
-    ends, begins = [len(row) for row in ids], np.array(starts)
-    predicting = measured = Rows(ids, [range(start - 1, end - 1) for start, end in zip(starts, ends, strict=True)])
+    ends, begins = np.array([len(row) for row in ids]), np.array(starts)
+    predicting = measured = Rows(ids, list(map(range, begins - 1, ends - 1)))
     if effect == "published":
-        measured = Rows(ids, [range(start, end) for start, end in zip(starts, ends, strict=True)])
-    stop = {"published": begins, "skip": np.array(ends)}.get(effect, begins - 1)
+        measured = Rows(ids, list(map(range, begins, ends)))
+    stop = {"published": begins, "skip": ends}.get(effect, begins - 1)
     means = mean_streams(model, ids, batch_tokens, first=1) if effect == "erase" else []
 
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Patch]]:
@@ -267,26 +263,23 @@ def depth_score(
 
     count, change_of = layer_count(model), read_logits(measured, softmax_change)
     components, (change, _) = run_patches(model, measured, patches, change_of, count, batch_tokens)
-    _, (loss, right, rank) = run_patches(
-        model, predicting, as_it_is, read_logits(predicting, _answers), 1, batch_tokens
-    )
+    answered = read_logits(predicting, _answers)
+    loss, right, rank = (x[:, 0] for x in run_patches(model, predicting, as_it_is, answered, 1, batch_tokens)[1])
+    about = {"effect": effect, "part": part, "model": model.name, "first_token": first_token}
     return DepthScore(
         components=components,
         effects=measured.reduce(np.maximum, change) if effect == "published" else measured.mean(change),
         groups=groups,
-        lengths=np.array(starts),
+        lengths=begins,
         answer_lengths=np.array(answer_lengths),
-        probability=np.exp(-predicting.reduce(np.add, loss[:, 0])),
-        rank=predicting.reduce(np.maximum, rank[:, 0]).astype(np.int64),
-        correct=predicting.reduce(np.multiply, right[:, 0]),
+        probability=np.exp(-predicting.reduce(np.add, loss)),
+        rank=predicting.reduce(np.maximum, rank).astype(np.int64),
+        correct=predicting.reduce(np.multiply, right),
         ids=names,
         by=label,
-        effect=effect,
-        part=part,
-        model=model.name,
-        n_resamples=int(n_resamples),
-        seed=int(seed),
-        first_token=first_token,
+        n_resamples=n_resamples,
+        seed=seed,
+        **about,
     )
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
+from scipy.special import logsumexp
 
 from .._checks import choice
 from ..components import Component, component_columns, own_label
 from ..ensemble.grouping import shares
-from ..ensemble.intervals import estimate, estimates_frame
 from ..ensemble.losses import hits
+from ..ensemble.intervals import Kind, estimate, estimates_frame
 from ..errors import InputError
-from ..results import Result
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from ..results import Figure, Result
 
 # The answer without a component: without its own write, at the clean final norm ("direct") and at the recomputed one;
 # and with the component ablated in the pass, at the clean final norm and at the recomputed one ("total").
@@ -106,13 +103,11 @@ class Effects(Result):
         choice("on", on, MEASURES)
         if name not in self.effects:
             raise InputError(f"options of several tokens have total effects alone, and {name!r} was asked for.")
-        if self.score != "logits":
-            return self._measured(self.logits[:, None], on) - self._measured(self.without[0], on)
         # An effect is the difference of two answers; an indirect one is the total effect minus a part of it.
-        other = {"indirect": "direct", "norm": "total_frozen"}.get(name)
-        clean = self.logits[:, None] if other is None else self.without[SCENARIOS.index(other)]
-        without = self.without[SCENARIOS.index(name if other is None else "total")]
-        return self._measured(clean, on) - self._measured(without, on)
+        before = {"indirect": "direct", "norm": "total_frozen"}.get(name)
+        clean = self.logits[:, None] if before is None else self.without[SCENARIOS.index(before)]
+        after = self.without[-1] if before or name == "total" else self.without[SCENARIOS.index(name)]
+        return self._measured(clean, on) - self._measured(after, on)
 
     def __repr__(self) -> str:
         total = self.effect("total").mean(0)
@@ -129,9 +124,7 @@ class Effects(Result):
         "map": "effects.backup_map",
     }
 
-    def plot(
-        self, kind: Literal["scatter", "totals", "compensation", "map"] | None = None, **options: Any
-    ) -> go.Figure:
+    def plot(self, kind: Literal["scatter", "totals", "compensation", "map"] | None = None, **options: Any) -> Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
@@ -140,13 +133,14 @@ class Effects(Result):
 
         Every effect has a column for the logit difference, one with `_loss` and one with `_accuracy`.
         """
-        columns = self._named()
+        columns = component_columns([*self.components, *[Component("member")] * len(self.groups)])
+        kinds = [*(c.kind for c in self.components), *["group"] * len(self.groups)]
+        columns |= {"component": list(self.names), "kind": kinds}
         units = {}
         for on, unit in (MEASURES | {"": self.measured_in}).items():
             for name in self.effects:
-                effect = self.effect(name, on)
-                columns[name + on] = estimate(effect, "difference" if on == "_accuracy" else "mean")
-                units[name + on] = unit
+                kind: Kind = "difference" if on == "_accuracy" else "mean"
+                columns[name + on], units[name + on] = estimate(self.effect(name, on), kind), unit
         return estimates_frame(columns, units, gap=self.gap)
 
     def compensation(self, component: str | Component) -> pd.DataFrame:
@@ -158,72 +152,62 @@ class Effects(Result):
         effect (`attrs["indirect"]`). Raises InputError for a component that was not ablated, for options of several
         tokens, and where there were too many rows to keep changes.
         """
-        number = self._number(component)
-        later = self._reached(number)
-        change = np.concatenate([self._changes[:, number, later], self.effect("norm")[:, [number]]], 1)
-        named = component_columns([self.members[i] for i in later])
-        norm = {"component": "norm", "kind": "norm", "module": "norm", "layer": pd.NA, "index": pd.NA, "repeat": pd.NA}
-        frame = pd.concat([pd.DataFrame(named), pd.DataFrame([norm]).astype({k: "Int64" for k in _NUMBERS})])
-        columns = dict(frame.reset_index(drop=True)) | {"compensation": estimate(change)}
-        means = {name: float(self.effect(name)[:, number].mean()) for name in ("direct", "indirect", "total")}
-        return estimates_frame(columns, {"compensation": self.measured_in}, gap=self.gap, **means)
-
-    def backups(self) -> pd.DataFrame:
-        """List backup components: one row per ablated component and later component.
-
-        `compensation` is as in `compensation()`. `share` is the share of the ablated component's direct effect for
-        which the later one compensates, −Σ compensation · direct / Σ direct² over rows: negative where it adds to the
-        effect, NaN where the interval of the direct effect contains 0. Raises InputError as `compensation`.
-        """
-        ablated, later = self._pairs(range(len(self.components)))
-        change, direct = self._changes[:, ablated, later], self.effect("direct")[:, ablated]
-        columns: dict[str, Any] = {"ablated": [self.components[i].label for i in ablated]}
-        columns |= component_columns(self.members, later)
-        columns |= {"compensation": estimate(change), "share": shares(-change * direct, direct**2, signed=direct)}
-        return estimates_frame(columns, {"compensation": self.measured_in, "share": "share of the direct effect"})
-
-    def _pairs(self, ablated: Iterable[int]) -> Int[np.ndarray, "2 pair"]:
-        """Return (index of an ablated component, index of a member that it can change) of every such pair."""
-        return np.array([(i, j) for i in ablated for j in self._reached(i)], dtype=int).reshape(-1, 2).T
-
-    def _measured(self, logits: Float[np.ndarray, "row *rest option"], on: str) -> Float[np.ndarray, "row *rest"]:
-        """Compute the logit difference, loss or correctness from logits before any soft-cap."""
-        k = logits.shape[-1]
-        gold = np.broadcast_to(self.labels.reshape(-1, *[1] * (logits.ndim - 1)), (*logits.shape[:-1], 1))
-        if not on:
-            right = np.take_along_axis(logits, gold, -1)[..., 0]
-            return right - (logits.sum(-1) - right) / (k - 1)
-        if self.soft_cap is not None:
-            logits = self.soft_cap * np.tanh(logits / self.soft_cap)
-        if on == "_accuracy":
-            return hits(logits, gold[..., 0])
-        largest, right = logits.max(-1, keepdims=True), np.take_along_axis(logits, gold, -1)
-        return (np.log(np.exp(logits - largest).sum(-1, keepdims=True)) + largest - right)[..., 0]
-
-    def _named(self) -> dict[str, Any]:
-        columns = component_columns([*self.components, *[Component("member")] * len(self.groups)])
-        columns["component"], kinds = list(self.names), [c.kind for c in self.components]
-        return columns | {"kind": [*kinds, *["group"] * len(self.groups)]}
-
-    def _number(self, component: Any) -> int:
         name = str(component) if str(component) in self.names else own_label(str(component))
         if name not in self.names:
             some = ", ".join(self.names[:6])
             raise InputError(f"{name!r:.60} was not ablated here: choose among {some}{', …' * (len(self.names) > 6)}.")
-        return self.names.index(name)
+        number = self.names.index(name)
+        later = self._reached(number)
+        change = np.concatenate([self._changes[:, number, later], self.effect("norm")[:, [number]]], 1)
+        # The last row is the final norm's.
+        columns = component_columns([*(self.members[i] for i in later), Component("constant")])
+        for column in ("component", "kind", "module"):
+            columns[column][-1] = "norm"
+        means = {name: float(self.effect(name)[:, number].mean()) for name in ("direct", "indirect", "total")}
+        columns["compensation"] = estimate(change)
+        return estimates_frame(columns, {"compensation": self.measured_in}, gap=self.gap, **means)
+
+    def backups(self) -> pd.DataFrame:
+        """List backup components, the strongest first: one row per ablated component and later component.
+
+        `compensation` is as in `compensation()`. `share` is the share of the ablated component's direct effect for
+        which the later one compensates, −Σ compensation · direct / Σ direct² over rows: negative where it adds to the
+        effect, NaN where the interval of the direct effect contains 0. Rows go by `share` and, without one, by the size
+        of the compensation. Raises InputError as `compensation`.
+        """
+        pairs = [(i, j) for i in range(len(self.components)) for j in self._reached(i)]
+        ablated, later = np.array(pairs, dtype=int).reshape(-1, 2).T
+        change, direct = self._changes[:, ablated, later], self.effect("direct")[:, ablated]
+        columns: dict[str, Any] = {"ablated": [self.components[i].label for i in ablated]}
+        columns |= component_columns(self.members, later)
+        columns |= {"compensation": estimate(change), "share": shares(-change * direct, direct**2, signed=direct)}
+        frame = estimates_frame(columns, {"compensation": self.measured_in, "share": "share of the direct effect"})
+        strongest = np.lexsort((-frame["compensation"].abs(), -frame["share"]))
+        return frame.iloc[strongest].reset_index(drop=True)
+
+    def _measured(self, logits: Float[np.ndarray, "row *rest option"], on: str) -> Float[np.ndarray, "row *rest"]:
+        """Compute the logit difference, loss or correctness from logits before any soft-cap."""
+        gold = np.broadcast_to(self.labels.reshape(-1, *[1] * (logits.ndim - 1)), (*logits.shape[:-1], 1))
+        if not on:
+            right = np.take_along_axis(logits, gold, -1)[..., 0]
+            return right - (logits.sum(-1) - right) / (logits.shape[-1] - 1)
+        if self.soft_cap is not None:
+            logits = self.soft_cap * np.tanh(logits / self.soft_cap)
+        if on == "_accuracy":
+            return hits(logits, gold[..., 0])
+        return np.asarray(logsumexp(logits, -1) - np.take_along_axis(logits, gold, -1)[..., 0])
 
     def _reached(self, number: int) -> list[int]:
         """List the other members that an ablation can change: later sublayers', and its own behind a post-norm."""
         sizes = np.abs(self._changes[:, number]).max(0)
-        together = [(c,) for c in self.components] + list(self.groups.values())
-        own = together[number]
-        first = min(self.members.index(c) for c in own)
-        siblings = {c.sublayer for c in own}
-        changed = sizes > 1e-9 * sizes.max()
+        own = [*((c,) for c in self.components), *self.groups.values()][number]
+        first, siblings = min(self.members.index(c) for c in own), {c.sublayer for c in own}
         return [
             i
             for i, c in enumerate(self.members)
-            if c not in own and c.kind != "constant" and (changed[i] or (i > first and c.sublayer not in siblings))
+            if c not in own
+            and c.kind != "constant"
+            and (sizes[i] > 1e-9 * sizes.max() or (i > first and c.sublayer not in siblings))
         ]
 
     @property
@@ -233,6 +217,3 @@ class Effects(Result):
         if self.changes is None:
             raise InputError("changes were not kept, as there are too many: give fewer rows, or fewer components.")
         return self.changes
-
-
-_NUMBERS = ("layer", "index", "repeat")

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, get_args
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .._checks import choice, listed, shown, whole_number
+from .._checks import listed, shown, whole_number
 from ..attribution.contexts import Contexts
-from ..attribution.passes import OptionReader
 from ..components import Component, labels_of
 from ..ensemble.validation import gold_options
 from ..errors import InputError
-from ..model.batches import pad, upcast
-from ..model.capture import Activations, SublayerOutput
-from ..model.forward_pass import locate_mismatch, run
 from ..model.load import Model, as_model
 from ..model.options import NONE, contrast_pairs, is_task, read_options, warn_of_missing_spaces
-from ..model.patched_forward import PatchedForward
 from ..model.prompts import encode, with_mask
-from .ablations import Ablation, Ablations, EffectUnit, Positions
-from .effect_results import SCENARIOS, Effects
+from .ablations import Ablation, Ablations, EffectUnit, Partner, Positions, Values, mean_filling, partner_filling
+from .effect_results import Effects
 from .engine import Rows, log_softmax, read_logits, run_patches
-from .inputs import known_components, resolved, unwrap_texts
+from .inputs import check_choices, known_components, resolved, unwrap_texts
 
 # Changes of every component under every ablation are kept for every row up to this many numbers (400 MB).
 MOST_CHANGES = 50_000_000
@@ -84,9 +78,7 @@ def effects(
     >>> effects.frame().set_index("component").loc["L0.H0", ["direct", "total"]].round(6).abs().tolist()
     [0.0, 0.0]
     """
-    choice("unit", unit, get_args(EffectUnit))
-    choice("ablation", ablation, get_args(Ablation))
-    choice("positions", positions, get_args(Positions))
+    check_choices(unit=(unit, EffectUnit), ablation=(ablation, Ablation), positions=(positions, Positions))
     whole_number("seed", seed, 0)
     model = as_model(model)
     model.checked_batch_tokens(batch_tokens)
@@ -100,12 +92,9 @@ def effects(
         why = "the mean over one row is that row" if ablation == "mean" else "there is no other row to take values from"
         raise InputError(f"ablation={ablation!r} needs at least two rows: {why}; give more, or ablation='zero'.")
     known = [c for c in model.components(unit) if c.kind in ("attn", "mlp", "head")]
-    alone = (
-        tuple(known_components("components", components, known, not groups)) if components is not None else tuple(known)
-    )
-    together = {
-        name: tuple(known_components(f"group {shown(name)}", some, known)) for name, some in _groups(groups).items()
-    }
+    alone = tuple(known if components is None else known_components("components", components, known, not groups))
+    named = {name: known_components(f"group {shown(name)}", some, known) for name, some in _groups(groups).items()}
+    together = {name: tuple(some) for name, some in named.items()}
     if taken := sorted(together.keys() & {c.label for c in model.components(unit)}):
         raise InputError(f"groups holds one called {taken[0]}, which is a component: give the group another name.")
 
@@ -119,34 +108,44 @@ def effects(
     of_row = np.split(order, np.cumsum(np.bincount(of, minlength=len(ids)))[:-1])
     rows = Rows(ids, [at[own].tolist() for own in of_row], answers=[targets[own] for own in of_row])
     lengths = [len(contexts.prompts[example]) for example in owner.tolist()]
-    partners = _partners(contexts, owner, seed) if ablation == "resample" else ()
-    ablations = Ablations(model, members, unit, ablation, positions, rows, lengths, partners)
+    fill: Callable[[list[int]], Values] = lambda batch: None  # noqa: E731
     if ablation == "mean":
-        ablations.means = ablations.mean_values(1 / np.bincount(owner)[owner], batch_tokens)
+        fill = mean_filling(model, unit, ids, lengths, 1 / np.bincount(owner)[owner], batch_tokens)
+    elif ablation == "resample":
+        fill = partner_filling(model, unit, ids, lengths, _partners(contexts, owner, seed))
+    keep = n * len(members) * len(model.components(unit)) <= MOST_CHANGES
+    ablations = Ablations(model, members, unit, positions, rows, fill, keep)
+    about = {"components": alone, "groups": together, "labels": gold, "options": names, "model": model.name}
+    about |= {"unit": unit, "ablation": ablation, "positions": positions, "source": source}
     if single:
-        reader = ContributionReader(ablations, gold, n * len(members) * len(model.components(unit)) <= MOST_CHANGES)
-        _, tables = run_patches(model, rows, ablations.patches, reader.read, len(members), batch_tokens)
-        found = reader.fields(tables) | {"score": "logits", "soft_cap": model.architecture.soft_cap}
-    else:
-        read = read_logits(rows, _log_probabilities)
-        _, tables = run_patches(model, rows, ablations.with_clean, read, 1 + len(members), batch_tokens)
-        scores = np.empty((len(order), 1 + len(members), len(tables)))
-        scores[order] = np.stack(tables, -1)
-        scores = _of_options(contexts, scores)
-        # Log-likelihoods are those of capped logits.
-        found = {"score": "log_likelihood", "soft_cap": None, "logits": scores[:, 0], "without": scores[None, :, 1:]}
-        found |= {"members": (), "values": None, "changes": None, "gap": float("nan")}
+        read = partial(ablations.read_contributions, gold)
+        _, (values, without, *changes) = run_patches(model, rows, ablations.patches, read, len(members), batch_tokens)
+        return Effects(
+            members=ablations.everyone,
+            values=values,
+            logits=values.sum(1),
+            without=np.moveaxis(without, 1, 0),
+            changes=changes[0] if changes else None,
+            gap=ablations.gap,
+            soft_cap=model.architecture.soft_cap,
+            score="logits",
+            **about,
+        )
+    reading = read_logits(rows, _log_probabilities)
+    _, tables = run_patches(model, rows, ablations.with_clean, reading, 1 + len(members), batch_tokens)
+    scores = np.empty((len(order), 1 + len(members), len(tables)))
+    scores[order] = np.stack(tables, -1)
+    scores = _of_options(contexts, scores)
     return Effects(
-        components=alone,
-        groups=together,
-        labels=gold,
-        options=names,
-        model=model.name,
-        unit=unit,
-        ablation=ablation,
-        positions=positions,
-        source=source,
-        **found,
+        members=(),
+        values=None,
+        logits=scores[:, 0],
+        without=scores[None, :, 1:],
+        changes=None,
+        gap=float("nan"),
+        soft_cap=None,  # log-likelihoods are those of capped logits
+        score="log_likelihood",
+        **about,
     )
 
 
@@ -167,101 +166,7 @@ def _of_options(
     return np.moveaxis(np.logaddexp.reduce(by_option, axis=2), 1, -1)
 
 
-class ContributionReader:
-    """Reads effects from the contributions of clean and patched passes, for options of one token.
-
-    `members`, `gap`: all components, and the largest |Σ changes + norm − total| relative to max Σ|u|.
-    """
-
-    def __init__(self, ablations: Ablations, gold: Int[np.ndarray, " row"], keep_changes: bool) -> None:
-        self.ablations, self.gold, self.keep_changes = ablations, gold, keep_changes
-        self.members: tuple[Component, ...] = ()
-        self.gap = 0.0
-
-    def fields(self, tables: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return fields of `Effects` from the values that were read, `[row, *rest]`."""
-        values, without, *changes = tables
-        found: dict[str, Any] = {"members": self.members, "values": values, "logits": values.sum(1), "gap": self.gap}
-        return found | {"without": np.moveaxis(without, 1, 0), "changes": changes[0] if changes else None}
-
-    def read(self, clean: PatchedForward, batch: list[int], finals: Iterator[Tensor]) -> tuple[np.ndarray, ...]:
-        """Return contributions, logits in every scenario, and each ablation's change of each component."""
-        model, unit = self.ablations.model, self.ablations.unit
-        some, architecture = self.ablations.rows.take(batch), model.architecture
-        known = run(architecture, *pad(some.ids), unit, torch.as_tensor(some.position))
-        if known.path:
-            raise InputError(
-                f"the stream of {model.name} passes its final norm between rounds, so what an ablated component "
-                "changes there has no component of its own: effects are for models whose stream is only added to."
-            )
-        reader, norm = OptionReader(architecture, some.targets, unit), architecture.norm
-        own = reader.read(known, np.arange(len(batch)))
-        self.members, u = own.components, own.values
-        fixed = [i for i, c in enumerate(self.members) if c.kind == "constant"]
-        constant = u[:, fixed].sum(1)  # terms that no stream writes, and no norm scales
-        final = known.final.double().cpu()
-        sigma = norm.statistic(final).numpy()[:, None]
-        n, _, k = u.shape
-        contrast = np.full((n, k), -1.0 / (k - 1))  # the right option minus the mean of the others
-        contrast[np.arange(n), self.gold[batch]] = 1.0
-        without = np.empty((n, len(SCENARIOS), len(self.ablations.members), k))
-        changes = np.empty((n, len(self.ablations.members), len(self.members)))
-        for number, (members, stream) in enumerate(zip(self.ablations.members, finals, strict=True)):
-            patched = self._patched(clean, known, stream)
-            there = reader.read(patched, np.arange(len(batch))).values
-            # At the clean pass's norm, where changes add up: u − u' of every component.
-            frozen = there * (norm.statistic(patched.final.double().cpu()).numpy()[:, None] / sigma)[..., None]
-            frozen[:, fixed] = there[:, fixed]
-            change = u - frozen
-            mine = [self.members.index(member) for member in members]
-            direct = u.sum(1) - change[:, mine].sum(1)
-            removed = _written(reader, known, members) - _written(reader, patched, members)
-            after = norm.statistic(final - removed).numpy()[:, None]
-            recomputed = (direct - constant) * (sigma / after) + constant
-            scenarios = [direct, recomputed, frozen.sum(1), there.sum(1)]
-            without[:, :, number] = np.stack(scenarios, 1)
-            changes[:, number] = np.einsum("rmo,ro->rm", change, contrast)
-            # Check the parts against the model's own answers.
-            answers = [architecture.logit_multiplier * x.unembedded.double() for x in (known, patched)]
-            total = (
-                (answers[0] - answers[1]).gather(1, torch.as_tensor(some.targets).to(answers[0].device)).cpu().numpy()
-            )
-            parts = change.sum(1) + scenarios[2] - scenarios[3]
-            self.gap = max(self.gap, float(np.abs(parts - total).max() / (np.abs(u).sum(1).max() or 1.0)))
-        reader.error.check(model.name, unit, lambda: locate_mismatch(architecture, some.ids[0]))
-        return (u, without, changes) if self.keep_changes else (u, without)
-
-    def _patched(self, clean: PatchedForward, known: Activations, final: Float[Tensor, "row d"]) -> Activations:
-        """Return the patched pass where rows are read: values recorded behind the patch, clean values elsewhere."""
-        architecture, seen = clean.architecture, self.ablations.seen
-        block_of = {place: block for block, place in enumerate(clean.layers)}
-        outputs = []
-        for output, repeat in zip(known.sublayer_outputs, known.repeats, strict=True):
-            sublayer = output.sublayer
-            block = block_of[sublayer.layer, repeat]
-            if (block, sublayer.kind) in seen:
-                heads = None if output.values is None else seen[block, "heads"]
-                post = None if output.post is None else seen[block, "post"]
-                value = seen[block, sublayer.kind] * sublayer.scale
-                output = SublayerOutput(sublayer, value, heads, post, cut=output.cut)
-            outputs.append(output)
-        unembedded = architecture.unembed(clean.normed(final)[:, None])[:, 0]
-        answers = {"final": final, "unembedded": unembedded, "logits": architecture.transform(unembedded)}
-        answers = {name: upcast(x).to(known.final.device) for name, x in answers.items()}
-        return replace(known, sublayer_outputs=tuple(outputs), **answers)
-
-
-def _written(reader: OptionReader, activations: Activations, members: Sequence[Component]) -> Float[Tensor, "row d"]:
-    """Sum the writes of some components to the stream."""
-    total = torch.zeros(activations.final.shape, dtype=torch.float64)
-    for write in reader.walk.writes(activations):
-        for block in write.blocks:
-            if mine := [i for i, component in enumerate(block.components) if component in members]:
-                total += block.vectors(mine).sum(1).cpu()
-    return total
-
-
-def _partners(contexts: Contexts, owner: Int[np.ndarray, " row"], seed: int) -> list[tuple[tuple[int, ...], int]]:
+def _partners(contexts: Contexts, owner: Int[np.ndarray, " row"], seed: int) -> list[Partner]:
     """Return another example's tokens and prompt length for each row, by a random cycle through all examples."""
     order = np.random.default_rng(seed).permutation(len(contexts.prompts))
     partner = dict(zip(order, np.roll(order, 1), strict=True))

@@ -22,10 +22,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .._progress import Advance, progress
-from ..components import Component
+from ..components import Component, Unit
 from ..ensemble.losses import hits
 from ..errors import InputError
 from ..model.batches import batches, inference_mode_for, pad
+from ..model.capture import Activations
 from ..model.forward_pass import run
 from ..model.load import Model
 from ..model.patched_forward import Edit, HeadsTo, Instead, PatchedForward, See
@@ -246,47 +247,68 @@ def layer_components(forward: PatchedForward) -> tuple[Component, ...]:
     return tuple(forward.component("layer", block) for block in range(len(forward.layers)))
 
 
+# What a sublayer writes, or its heads' values before the output projection: its kind or "heads", layer and repeat.
+Place = tuple[str, int | None, int | None]
 # The mean values of all heads of an attention, by its layer and repeat.
 HeadMeans = Mapping[tuple[int | None, int | None], Float[Tensor, "head width"]]
 
 
 def ablation(forward: PatchedForward, members: Collection[Component], means: HeadMeans | None = None) -> Instead:
     """Zero-ablate some sublayers or layers, and replace the values of heads by their means (None: by 0)."""
-    blocks, kinds = range(len(forward.layers)), get_args(Part)
-    chosen = [(kind, block) for block in blocks for kind in kinds if forward.component(kind, block) in members]
-    heads: dict[tuple[int | None, int | None], list[int]] = {}
-    for c in members:
-        if c.kind == "head" and c.index is not None:
-            heads.setdefault((c.layer, c.repeat), []).append(c.index)
-    replaced: dict[tuple[int, str], Any] = {
-        (block, "heads"): HeadsTo(
-            heads[place], torch.zeros(forward.head_count(block), 1) if means is None else means[place]
-        )
-        for block, place in enumerate(forward.layers)
-        if place in heads
-    }
-    return replaced | {key: patch for kind, block in chosen for key, patch in forward.zero_ablate(kind, block).items()}
+    found: dict[tuple[int, str], Any] = {}
+    for block, place in enumerate(forward.layers):
+        if heads := [c.index for c in members if c.kind == "head" and (c.layer, c.repeat) == place]:
+            values = torch.zeros(forward.head_count(block), 1) if means is None else means[place]
+            found[block, "heads"] = HeadsTo([index for index in heads if index is not None], values)
+        for kind in get_args(Part):
+            if forward.component(kind, block) in members:
+                found |= forward.zero_ablate(kind, block)
+    return found
+
+
+def held_values(done: Activations) -> Iterator[tuple[Place, Float[Tensor, "token _"]]]:
+    """Yield every place of a pass and its value: heads' values, or a whole output as added to the stream."""
+    for output, repeat in zip(done.sublayer_outputs, done.repeats, strict=True):
+        sublayer, values = output.sublayer, output.values
+        kind = sublayer.kind if values is None else "heads"
+        yield (kind, sublayer.layer, repeat), output.output if values is None else values
+
+
+def mean_values(
+    model: Model,
+    ids: Sequence[Ids],
+    unit: Unit,
+    weights: Sequence[Float[Tensor, "token kind"]],
+    batch_tokens: int | None,
+) -> dict[Place, Float[Tensor, "kind _"]]:
+    """Average every place of a pass over the tokens of each kind; `weights` are those of every row's tokens."""
+    sums: dict[Place, Tensor] = {}
+
+    def add(batch: list[int], advance: Advance) -> None:
+        weight = torch.cat([weights[row] for row in batch]).double()
+        for place, value in held_values(run(model.architecture, *pad([ids[row] for row in batch]), unit)):
+            total = weight.to(value.device).T @ value.double()
+            sums[place] = sums[place] + total if place in sums else total
+        advance(len(batch))
+
+    map_batches(model, ids, batch_tokens, add)
+    counts = torch.cat(list(weights)).double().sum(0)[:, None]
+    counts[counts == 0] = 1
+    return {place: total / counts.to(total.device) for place, total in sums.items()}
 
 
 def head_means(model: Model, rows: Rows, batch_tokens: int | None) -> HeadMeans:
     """Average every head's values, before its output projection, over the positions where rows are read."""
-    sums: dict[tuple[int | None, int | None], Tensor] = {}
-
-    def add(batch: list[int], advance: Advance) -> None:
-        some = rows.take(batch)
-        done = run(
-            model.architecture, *pad(some.ids), "head", torch.as_tensor(some.position), torch.as_tensor(some.row)
-        )
-        for output, repeat in zip(done.sublayer_outputs, done.repeats, strict=True):
-            if output.sublayer.kind == "attn" and output.values is not None and output.cut is not None:
-                assert output.cut.output_map is not None
-                total = output.values.double().sum(0).unflatten(0, (output.cut.output_map.count, -1))
-                place = output.sublayer.layer, repeat
-                sums[place] = sums[place] + total if place in sums else total
-        advance(len(batch))
-
-    map_batches(model, rows.ids, batch_tokens, add)
-    return {place: total / len(rows.row) for place, total in sums.items()}
+    weights = [torch.zeros(len(ids), 1) for ids in rows.ids]
+    for weight, at in zip(weights, rows.at, strict=True):
+        weight[list(at)] = 1
+    means = mean_values(model, rows.ids, "head", weights, batch_tokens)
+    maps = {s.layer: s.output_map for s in model.architecture.sublayers if s.kind == "attn" and s.output_map}
+    return {
+        (layer, repeat): mean[0].unflatten(0, (maps[layer].count, -1))
+        for (kind, layer, repeat), mean in means.items()
+        if kind == "heads" and layer in maps
+    }
 
 
 def mean_streams(

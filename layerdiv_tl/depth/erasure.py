@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -16,12 +16,10 @@ from ..components import Component
 from ..errors import InputError
 from ..model.load import as_model
 from ..model.patched_forward import PatchedForward
+from ..results import Figure
 from .engine import Patch, Rows, mean_streams, read_logits, run_patches, softmax_change, tokens_between
 from .inputs import FirstToken, check_choices, read_answers, read_layers, read_texts
-from .tokens import SOFTMAX_CHANGE, TokenResult, read_tokens, summarize
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from .tokens import SOFTMAX_CHANGE, TokenResult, read_tokens
 
 Span = Literal["position", "prefix"]
 Measured = Literal["answer", "later"]
@@ -57,14 +55,13 @@ class Erasure(TokenResult):
 
     figures: ClassVar = {"map": "depth.erasure_map", "bars": "depth.erasure_bars"}
 
-    def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> go.Figure:
+    def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per layer: mean over tokens, 95 % interval over texts, quantiles over tokens, and the maximum."""
-        columns = summarize("effect", self.effect, self.text) | {"effect_max": np.nanmax(self.effect_max, 0)}
-        return self._with_units(columns, {"effect": SOFTMAX_CHANGE})
+        return self._summary({"effect": SOFTMAX_CHANGE}, effect_max=np.nanmax(self.effect_max, 0))
 
     def by_token(self) -> pd.DataFrame:
         """One row per token and layer."""
@@ -127,38 +124,26 @@ def erase(
         lengths = [0] * len(ids)
     means = mean_streams(model, ids if reference is None else read_texts(model, reference), batch_tokens)
     blocks = read_layers(layers, len(means))
-    text, position, tokens = read_tokens(model, [row[:-1] for row in ids])
+    tokens = read_tokens(model, [row[:-1] for row in ids])
     # A row is a text with one of its tokens erased; those that erase or measure nothing are not run.
-    ends = [len(row) for row in ids]
-    at = [
-        range(ends[i] - 1 - lengths[i], ends[i] - 1) if lengths[i] else range(p + 1 + (span == "prefix"), ends[i])
-        for i, p in zip(text, position, strict=True)
-    ]
-    run = [number for number, positions in enumerate(at) if len(positions) and position[number] >= first]
-    rows = Rows([ids[text[number]] for number in run], [at[number] for number in run])
+    text, position, at = tokens["text"], tokens["position"], list[range]()
+    for i, p in zip(text, position, strict=True):
+        end = len(ids[i])
+        at.append(range(end - 1 - lengths[i], end - 1) if lengths[i] else range(p + 1 + (span == "prefix"), end))
+    ran = [number for number, positions in enumerate(at) if len(positions) and position[number] >= first]
+    rows = Rows([ids[text[number]] for number in ran], [at[number] for number in ran])
 
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Patch]]:
-        erased = position[run][batch]
+        erased = position[ran][batch]
         where = tokens_between(clean, first if span == "prefix" else erased, erased + 1)[..., None]
         for block in blocks:
             stream = clean.streams[block]
             mean = means[block].to(stream)
             yield clean.component("layer", block), Patch(block, torch.where(where.to(stream.device), mean, stream))
 
-    components, (change, _) = run_patches(
-        model, rows, patches, read_logits(rows, softmax_change), len(blocks), batch_tokens
-    )
+    reading = read_logits(rows, softmax_change)
+    components, (change, _) = run_patches(model, rows, patches, reading, len(blocks), batch_tokens)
     effect = np.full((2, len(text), len(blocks)), np.nan)
-    effect[:, run] = rows.mean(change), rows.reduce(np.maximum, change)
-    return Erasure(
-        components=components,
-        effect=effect[0],
-        effect_max=effect[1],
-        text=text,
-        position=position,
-        tokens=tokens,
-        span=span,
-        model=model.name,
-        measured=measured,
-        first_token=first_token,
-    )
+    effect[:, ran] = rows.mean(change), rows.reduce(np.maximum, change)
+    about = {"span": span, "model": model.name, "measured": measured, "first_token": first_token}
+    return Erasure(components, effect[0], effect[1], **tokens, **about)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -19,12 +19,10 @@ from ..components import Component
 from ..errors import InputError
 from ..model.load import as_model
 from ..model.patched_forward import PatchedForward
+from ..results import Figure
 from .engine import layer_count, map_batches, same_components
 from .inputs import Part, ablatable_blocks, check_choices, read_answers, read_layers
-from .tokens import TokenResult, read_tokens, summarize
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from .tokens import TokenResult, read_tokens, summarize, sums_per_text
 
 Baseline = Literal["token_mean", "dimension_mean", "zero"]
 Path = Literal["uniform", "graded"]
@@ -40,11 +38,9 @@ class IntegratedGradients(TokenResult):
     and x' its baseline:
 
     Attributes:
-        attribution: `[token, component]`: Σ_d (x − x') · ∫₀¹ ∂F/∂x (x' + α (x − x')) dα, in probability.
-        change: `[text, component]`: F(x) − F(x'), to which the attributions of a text's tokens should sum.
-        residual: `[text, component]`: their sum minus the change.
-        text, position, tokens: `[token]`: index of the text, position in it, and spelling of the token; all tokens
-            except a text's last.
+        attribution: Σ_d (x − x') · ∫₀¹ ∂F/∂x (x' + α (x − x')) dα, in probability.
+        change, residual: F(x) − F(x'), to which the attributions of a text's tokens should sum; their sum minus it.
+        text, position, tokens: Index of the text, position in it, and spelling of each token but a text's last.
 
     Sundararajan et al. (2017); for layers as in *Do Language Models Use Their Depth Efficiently?*.
     """
@@ -74,7 +70,7 @@ class IntegratedGradients(TokenResult):
 
     figures: ClassVar = {"map": "depth.gradient_map", "bars": "depth.gradient_bars"}
 
-    def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> go.Figure:
+    def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
@@ -84,12 +80,10 @@ class IntegratedGradients(TokenResult):
         `attribution`: the sum over a text's tokens; `size`: the sum of their absolute values; `gap`: the completeness
         error relative to the change.
         """
-        sums, sizes = np.zeros((2, *self.change.shape))
-        np.add.at(sums, self.text, self.attribution)
-        np.add.at(sizes, self.text, np.abs(self.attribution))
-        text = np.arange(len(sums))
-        columns = summarize("attribution", sums, text) | summarize("size", sizes, text)
-        columns["gap"] = np.abs(self.residual).sum(0) / np.maximum(np.abs(self.change).sum(0), 1e-30)
+        texts = np.arange(len(self.change))
+        columns: dict[str, Any] = {"gap": np.abs(self.residual).sum(0) / np.maximum(np.abs(self.change).sum(0), 1e-30)}
+        for name, values in (("size", np.abs(self.attribution)), ("attribution", self.attribution)):
+            columns = summarize(name, sums_per_text(values, self.text)[0], texts) | columns
         units = {"attribution": "probability", "size": "probability", "gap": "share of the change"}
         return self._with_units(columns, units)
 
@@ -120,16 +114,14 @@ def integrated_gradients(
         baseline: "token_mean" (published): the mean vector over the text's tokens, answer included; "dimension_mean":
             each token's own mean over the dimensions; or "zero".
         path: Where between baseline and output gradients are taken: "uniform" (published), at the start of each of
-            `steps` equal steps; or "graded", in the middle of steps that are finer near the baseline. Other baselines
-            need "graded", because norms turn small changes near them into large ones.
+            `steps` equal steps; or "graded", in the middle of steps that are finer near the baseline, where norms turn
+            small changes into large ones: other baselines than the published one need it.
         steps: Number of steps along the path (published: 256); enough where the result's `gap` is at most 0.01. More
-            steps do not help a mixture of experts, which jumps where a token changes experts, and help a model in half
-            precision little.
+            help little in half precision, and not where a token changes experts.
         answers, layers: As in `erase`.
 
-    Makes steps · L/2 passes with gradients over every text for L layers: about a minute per text for the default model
-    on two cores, eleven at the published 256; `layers=[5, 15, 25]` takes a tenth of that. Raises InputError for input
-    that cannot be used, and for a layer that does not exist.
+    Makes steps · L/2 passes with gradients over every text for L layers. Raises InputError for input that cannot be
+    used, and for a layer that does not exist.
 
     >>> import layerdiv_tl as ld
     >>> gradients = ld.depth.integrated_gradients("zoo/d2", [[1, 2, 3], [4, 5]], path="graded", steps=64)
@@ -162,20 +154,13 @@ def integrated_gradients(
     components = same_components(model, map_batches(model, ids, 1, integrate, count))
     attributions, changes = zip(*(found[number] for number in range(len(ids))), strict=True)
     change = np.stack(changes)
-    text, position, tokens = read_tokens(model, [row[:-1] for row in ids])
     return IntegratedGradients(
         components=components,
         attribution=np.concatenate(attributions),
         change=change,
         residual=np.stack([of_text.sum(0) for of_text in attributions]) - change,
-        text=text,
-        position=position,
-        tokens=tokens,
-        part=part,
-        baseline=baseline,
-        steps=steps,
-        model=model.name,
-        path=path,
+        **read_tokens(model, [row[:-1] for row in ids]),
+        **{"part": part, "baseline": baseline, "steps": steps, "model": model.name, "path": path},
     )
 
 

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
+from scipy.stats import spearmanr
 from torch import Tensor
 
 from .._checks import MOST_ITEMS, number, whole_number
 from ..components import Component, component_columns
-from ..ensemble.intervals import estimate, estimates_frame, percentile_interval
+from ..ensemble.intervals import Estimate, estimate, estimates_frame, percentile_interval
 from ..errors import InputError
 from ..model.batches import batches, inference_mode_for, upcast
 from ..model.load import Model, as_model
 from ..model.patched_forward import PatchedForward
 from ..model.prompts import Ids, encode
-from ..results import Result
+from ..results import Figure, Result
 from .engine import layer_components
 from .inputs import read_texts, unwrap_texts
 from .tokens import quantile_columns, resampled_ratio
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 # Entries of the right-hand sides that are accumulated at once: 512 MiB in float64.
 ENTRIES = 1 << 26
@@ -40,10 +38,8 @@ class LayerMaps(Result):
 
     Attributes:
         components, targets: The layers of the source and of the target.
-        error, error_max: `[text, source, target]`: ‖y − ŷ‖ / ‖y‖ over the tokens of each held-out text, mean and
-            maximum.
-        counts, fitted: `[text]`, the number of its tokens that were compared; and the number of tokens of other texts
-            that the maps were fitted on.
+        error, error_max: ‖y − ŷ‖ / ‖y‖ over the tokens of each held-out text, mean and maximum.
+        counts, fitted: Number of tokens compared in each text, and of those of other texts that maps were fitted on.
 
     After *Do Language Models Use Their Depth Efficiently?*, "linear maps".
     """
@@ -66,7 +62,7 @@ class LayerMaps(Result):
 
     figures: ClassVar = {"map": "depth.layer_map"}
 
-    def plot(self, kind: Literal["map"] | None = None, **options: Any) -> go.Figure:
+    def plot(self, kind: Literal["map"] | None = None, **options: Any) -> Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
@@ -76,12 +72,11 @@ class LayerMaps(Result):
         `error` is the mean over held-out tokens, with its 95 % interval over texts, quantiles over the texts'
         means and the maximum over tokens.
         """
-        count = len(self.targets)
-        columns: dict[str, Any] = component_columns(self.components, np.repeat(np.arange(len(self.components)), count))
-        columns["target"] = [c.label for c in self.targets] * len(self.components)
+        sources, targets = len(self.components), [c.label for c in self.targets]
         counts, error = self.counts[:, None].astype(float), self.error.reshape(len(self.counts), -1)
-        columns |= {"error": estimate(error * counts, counts=counts, over="texts")} | quantile_columns("error", error)
-        columns["error_max"] = self.error_max.max(0).ravel()
+        columns: dict[str, Any] = component_columns(self.components, np.repeat(np.arange(sources), len(targets)))
+        columns |= {"target": targets * sources, "error": estimate(error * counts, counts=counts, over="texts")}
+        columns |= quantile_columns("error", error) | {"error_max": self.error_max.max(0).ravel()}
         return estimates_frame(columns, {"error": "share of the target's norm"})
 
     def depth_alignment(self) -> pd.DataFrame:
@@ -92,14 +87,11 @@ class LayerMaps(Result):
         narrow where several targets are nearly as good. `chance`: the same for a random target. `rank_correlation`:
         Spearman's, between a layer's number and its best target's.
         """
-        from scipy.stats import spearmanr
-
         distance, resampled, chance = self.distances()
         best = self._means()[0].argmin(1)
-        low, high = map(float, percentile_interval(resampled))
-        row = {"distance": distance, "distance_low": low, "distance_high": high, "chance": chance}
-        row["rank_correlation"] = float(spearmanr(np.arange(len(best)), best).statistic) if np.ptp(best) else np.nan
-        return pd.DataFrame([row])
+        row = Estimate(distance, *percentile_interval(resampled), len(self.counts), "texts").columns("distance")
+        rank = float(spearmanr(np.arange(len(best)), best).statistic) if np.ptp(best) else np.nan
+        return pd.DataFrame([row | {"chance": chance, "rank_correlation": rank}])
 
     def distances(self) -> tuple[float, Float[np.ndarray, " draw"], float]:
         """Return (`distance` of `depth_alignment`, its value for every resample of texts, `chance`)."""
@@ -130,22 +122,19 @@ def map_layers(
 ) -> LayerMaps:
     """Fit ridge regressions from the stream after every layer of one model to that after every layer of another.
 
-    The error is that of Csordás et al. (arXiv 2505.13898), who also leave out the first tokens. Their maps were trained
-    by AdamW; least squares finds the best map directly, and needs the `ridge` where texts are few, so the numbers are
-    not comparable.
+    The error is that of Csordás et al. (arXiv 2505.13898), whose maps were trained by AdamW. Least squares finds the
+    best map directly, and needs the `ridge` where texts are few, so the numbers are not comparable.
 
     Args:
         source, target: Models, or anything `load_model` takes. Where their tokenizers differ, texts are compared where
             a token of both ends; lists of token ids need models of one vocabulary.
         texts: As in `residual_norms`; at least two, because maps are fitted on some texts and evaluated on others.
         ridge: The penalty, as a share of the mean square of the source's dimensions.
-        held_out: Share of the texts used for evaluation.
-        first: Tokens before this index are left out: the stream of a text's first token is so long that it would
-            dominate the fit.
-        seed: Seed of the split of texts.
+        held_out, seed: Share of the texts used for evaluation, and the seed of the split.
+        first: Tokens before this index are left out: the stream of a text's first token would dominate the fit.
 
-    Normal equations are accumulated batch by batch, for as many source layers at once as memory allows; each group of
-    layers runs both models over all texts. Raises InputError for input that cannot be used.
+    Source layers are fitted in groups, as many at once as memory allows; each group runs both models over all texts.
+    Raises InputError for input that cannot be used.
 
     >>> import layerdiv_tl as ld
     >>> maps = ld.depth.map_layers("zoo/d2", "zoo/d2", [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)])
@@ -171,24 +160,15 @@ def map_layers(
         error, largest = np.empty((2, len(held), len(components), len(targets)))
         for start in range(0, len(components), group):
             layers = range(start, min(start + group, len(components)))
-            maps = _fit(_streams(models, fitting, limit), layers, float(ridge))
+            maps = _fit(_streams(models, fitting, limit), layers, ridge)
             for row, x, y in _streams(models, held, limit):
                 for layer, weights in zip(layers, maps, strict=True):
                     residual = (_with_constant(x[layer]) @ weights).view(y.shape[1], len(y), -1).transpose(0, 1) - y
                     relative = residual.norm(dim=-1) / y.norm(dim=-1).clamp_min(1e-30)
                     error[row, layer], largest[row, layer] = relative.mean(1).cpu(), relative.amax(1).cpu()
     counts, fitted = (np.array([len(positions[0]) for _, positions in some]) for some in (held, fitting))
-    return LayerMaps(
-        components=components,
-        targets=targets,
-        error=error,
-        error_max=largest,
-        counts=counts,
-        fitted=int(fitted.sum()),
-        ridge=float(ridge),
-        source=models[0].name,
-        target=models[1].name,
-    )
+    names = {"source": models[0].name, "target": models[1].name}
+    return LayerMaps(components, targets, error, largest, counts, int(fitted.sum()), ridge, **names)
 
 
 def _streams(
@@ -209,13 +189,12 @@ def _streams(
 
 def _fit(streams: Iterator[tuple[int, Tensor, Tensor]], layers: range, ridge: float) -> list[Tensor]:
     """Fit maps `[d + 1, target layer · e]` of some source layers: (XᵀX + λ) W = XᵀY, with the constant unpenalized."""
-    gram, cross = [torch.zeros(())] * len(layers), [torch.zeros(())] * len(layers)
+    gram, cross = ([torch.zeros(())] * len(layers) for _ in range(2))
     for _, x, y in streams:
-        flat = y.transpose(0, 1).flatten(1)
         for i, layer in enumerate(layers):
             design = _with_constant(x[layer])
             gram[i] = gram[i].to(x.device) + (design.T @ design).double()
-            cross[i] = cross[i].to(x.device) + (design.T @ flat).double()
+            cross[i] = cross[i].to(x.device) + (design.T @ y.transpose(0, 1).flatten(1)).double()
     maps = []
     for square, product in zip(gram, cross, strict=True):
         count = float(square[-1, -1])

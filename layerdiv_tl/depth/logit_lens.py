@@ -1,10 +1,16 @@
-"""The logit lens: the model's prediction if it stopped at a junction, compared with its final one."""
+"""The logit lens: the model's prediction if it stopped at a junction, compared with its final one.
+
+A lens may first translate the stream after each layer: tuned lenses, TransformerLens' Jacobian lens, or a function.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -12,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .._checks import whole_number
+from .._checks import shown, whole_number
 from ..attribution.vocabulary import log_sum_exp
 from ..components import Component
 from ..ensemble.intervals import Kind, estimate
@@ -22,18 +28,18 @@ from ..model.capture import Activations
 from ..model.load import as_model
 from ..model.patched_forward import LOGITS, logits_of
 from ..model.stream_path import stream_after, to_final_stream
+from ..results import Figure
 from .engine import divergence, layer_count, log_softmax
 from .inputs import check_choices, read_texts
-from .tokens import TokenResult, measure_tokens, summarize, sums_per_text
-from .translators import Translators, read_translators
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from .tokens import TokenResult, measure_tokens, sums_per_text
 
 NormAt = Literal["frozen", "recomputed"]
 Junctions = Literal["sublayer", "layer"]
+Junction = tuple[Component, Float[Tensor, "token d"]]
 # Lists the junctions of a pass with their streams.
-Read = Callable[[Architecture, Activations], Iterable[tuple[Component, Float[Tensor, "token d"]]]]
+Read = Callable[[Architecture, Activations], Iterable[Junction]]
+# Maps the stream after some layers to the basis of the final stream; None where there is no translator.
+Translate = Callable[[Float[Tensor, "token d"], int], Float[Tensor, "token d"] | None]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,9 +48,9 @@ class LogitLens(TokenResult):
 
     Attributes:
         components: The junctions, each named by the component added last.
-        kl: `[token, junction]`: KL(junction ‖ final) in nats.
-        topk_overlap: `[token, junction]`: the share of its k likeliest tokens that are among the final prediction's.
-        text: `[token]`, index of the text that a token is from.
+        kl: KL(junction ‖ final) in nats.
+        topk_overlap: The share of its k likeliest tokens that are among the final prediction's.
+        text: Index of the text that a token is from.
         lens: "logit lens", or the name of the lens whose translators were applied first.
     """
 
@@ -66,7 +72,7 @@ class LogitLens(TokenResult):
 
     figures: ClassVar = {"bars": "depth.lens_bars"}
 
-    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
+    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
@@ -75,13 +81,12 @@ class LogitLens(TokenResult):
 
         Intervals (95 %) are over texts, quantiles and maxima over tokens.
         """
-        columns: dict[str, Any] = {}
+        means = {}
         kinds: dict[str, Kind] = {"kl": "mean", "topk_overlap": "share"}
         for name, kind in kinds.items():
             sums, counts = sums_per_text(getattr(self, name), self.text)
-            columns |= summarize(name, getattr(self, name), self.text)
-            columns[name] = estimate(sums / counts, kind, counts=np.ones_like(counts), over="texts")
-        return self._with_units(columns, {"kl": "nats", "topk_overlap": f"share of the top {self.k}"})
+            means[name] = estimate(sums / counts, kind, counts=np.ones_like(counts), over="texts")
+        return self._summary({"kl": "nats", "topk_overlap": f"share of the top {self.k}"}, **means)
 
 
 def logit_lens(
@@ -96,18 +101,18 @@ def logit_lens(
 ) -> LogitLens:
     """Apply the final norm and unembedding at every junction, and compare with the model's prediction.
 
-    KL(junction ‖ final) and top-k overlap are those of Csordás et al. (arXiv 2505.13898). Sums over the vocabulary are
-    in float64: in float32, as in their released code, a small divergence is off by up to 1e-2 of itself.
+    KL(junction ‖ final) and top-k overlap are those of Csordás et al. (arXiv 2505.13898), with sums over the vocabulary
+    in float64.
 
     Args:
-        model, texts, batch_tokens: As in `residual_norms`; logits are formed for some tokens of one junction at a time.
+        model, texts, batch_tokens: As in `residual_norms`.
         norm: The statistic that the final norm divides by: the junction's own ("recomputed", as published), or the
             final stream's ("frozen", at which contributions add up). Where a loop passes the final norm in every round,
             "recomputed" is the prediction of a model that leaves the loop there.
         lens: A translator for each layer, applied before the final norm, with norm="recomputed"; junctions are then
             layers' ends, those that it has one for, and the final stream: the folder of a tuned lens (config.json and
             params.pt, Belrose et al., arXiv 2303.08112), TransformerLens' `JacobianLens` or its .pt file, or a function
-            `(stream [token, d], layers done) → [token, d]`, None for no translator. Training one is left to these.
+            `(stream [token, d], layers done) → [token, d]`, None for no translator.
         junctions: "sublayer": after every attention and MLP; or "layer": after whole layers, as published, at half the
             cost.
         k: Number of likeliest tokens that are compared.
@@ -136,13 +141,25 @@ def logit_lens(
             raise InputError(
                 "a lens translates the ends of layers that run once, at their own norm: norm='recomputed'."
             )
-        translators = read_translators(lens, layer_count(model), architecture.norm.gain.numel())
-        name, read, junctions = translators.name, _translated(translators), "layer"
+        name, translate = read_translators(lens, layer_count(model), architecture.norm.gain.numel())
+        read, junctions = _translated(name, translate), "layer"
 
     def measure(activations: Activations, tell: Callable[[float], Any]) -> tuple[tuple[Component, ...], np.ndarray]:
         activations = to_final_stream(activations) if norm == "frozen" else activations
         components = tuple(component for component, _ in read(architecture, activations))
-        return components, _compare(architecture, activations, read, norm, k, len(components), tell)
+        table = torch.empty(2, tokens := len(activations.final), len(components), dtype=torch.float64)
+        for start in range(0, tokens, step := max(1, LOGITS // architecture.outputs)):
+            streams = activations.at_positions(slice(start, start + step))
+            statistic = architecture.norm.statistic(streams.final) if norm == "frozen" else None
+            final = read_out(architecture, streams.final, statistic)
+            final_log_p, here = log_softmax(final), slice(start, start + len(final))
+            in_top_k = torch.zeros_like(final, dtype=torch.bool).scatter_(1, final.topk(k).indices, True)
+            for junction, (_, stream) in enumerate(read(architecture, streams)):
+                logits = read_out(architecture, stream, statistic)
+                table[0, here, junction] = divergence(logits, final_log_p).cpu()
+                table[1, here, junction] = in_top_k.gather(1, logits.topk(k).indices).double().mean(1).cpu()
+                tell((start + len(final) * (junction + 1) / len(components)) / tokens)
+        return components, table.numpy()
 
     ids, count = read_texts(model, texts), len(model.sublayer_order) if junctions == "sublayer" else layer_count(model)
     components, (kl, overlap), text = measure_tokens(model, ids, batch_tokens, measure, count + 1)
@@ -172,9 +189,7 @@ def lens_answers(
     return tuple(component for component, _ in kept), torch.stack(ids).numpy(), torch.stack(probabilities).numpy()
 
 
-def layer_ends(
-    architecture: Architecture, activations: Activations
-) -> list[tuple[Component, Float[Tensor, "token d"]]]:
+def layer_ends(architecture: Architecture, activations: Activations) -> list[Junction]:
     """Return the last junction before all layers, and the last one of each layer."""
     junctions = list(_junctions(architecture, activations))
     places = [(component.layer, component.repeat) for component, _ in junctions]
@@ -182,70 +197,23 @@ def layer_ends(
     return [junction for junction, here, after in zip(junctions, places, following, strict=True) if here != after]
 
 
-def _junctions(
-    architecture: Architecture, activations: Activations
-) -> Iterator[tuple[Component, Float[Tensor, "token d"]]]:
-    """Every stream between sublayers; between attention and MLP only where one follows the other."""
+def _junctions(architecture: Architecture, activations: Activations) -> Iterator[Junction]:
+    """Yield every stream between sublayers; between attention and MLP only where one follows the other."""
     stream, last = activations.embed, len(activations.sublayer_outputs) - 1
     component = Component("embed")
     if activations.pos_embed is not None:
         stream, component = stream + activations.pos_embed, Component("pos_embed")
     yield component, stream
-    for number, (sublayer_output, repeat) in enumerate(
-        zip(activations.sublayer_outputs, activations.repeats, strict=True)
-    ):
-        stream = stream_after(activations, stream, number) + sublayer_output.output
-        here = sublayer_output.sublayer
-        following = activations.sublayer_outputs[number + 1].sublayer if number < last else None
-        parallel = architecture.parallel and (here.kind, here.layer) == ("attn", getattr(following, "layer", None))
-        if not (parallel and following is not None and following.kind == "mlp"):
+    for number, (found, repeat) in enumerate(zip(activations.sublayer_outputs, activations.repeats, strict=True)):
+        stream = stream_after(activations, stream, number) + found.output
+        here, following = found.sublayer, None if number == last else activations.sublayer_outputs[number + 1].sublayer
+        pair = (here.kind, here.layer, *((following.kind, following.layer) if following else ()))
+        if not (architecture.parallel and pair == ("attn", here.layer, "mlp", here.layer)):
             # The sum rounds in another order than the model did; the last junction is the model's own.
             is_last = following is None and activations.stream_bias is None
             yield Component(here.kind, here.layer, repeat=repeat), activations.final if is_last else stream
     if activations.stream_bias is not None:
         yield Component("stream_bias"), activations.final
-
-
-def _translated(translators: Translators) -> Read:
-    """Read the ends of layers through a lens; the final stream needs no translator."""
-
-    def read(architecture: Architecture, activations: Activations) -> Iterator[tuple[Component, Tensor]]:
-        *ends, last = layer_ends(architecture, activations)
-        for done, (component, stream) in enumerate(ends):
-            if (translated := translators(stream, done)) is not None:
-                yield component, translated
-        yield last
-
-    return read
-
-
-def _compare(
-    architecture: Architecture,
-    activations: Activations,
-    read: Read,
-    norm: NormAt,
-    k: int,
-    junctions: int,
-    tell: Callable[[float], Any],
-) -> Float[np.ndarray, "2 token junction"]:
-    """Compute KL and top-k overlap of every junction, for some tokens at a time."""
-    tokens = len(activations.final)
-    table = torch.empty(2, tokens, junctions, dtype=torch.float64)
-    step = max(1, LOGITS // architecture.outputs)
-    frozen = architecture.norm.statistic(activations.final) if norm == "frozen" else None
-    for start in range(0, tokens, step):
-        chunk = slice(start, start + step)
-        streams = activations.at_positions(chunk)
-        statistic = None if frozen is None else frozen[chunk]
-        final = read_out(architecture, streams.final, statistic)
-        final_log_p = log_softmax(final)
-        in_top_k = torch.zeros_like(final, dtype=torch.bool).scatter_(1, final.topk(k).indices, True)
-        for junction, (_, stream) in enumerate(read(architecture, streams)):
-            logits = read_out(architecture, stream, statistic)
-            table[0, chunk, junction] = divergence(logits, final_log_p).cpu()
-            table[1, chunk, junction] = in_top_k.gather(1, logits.topk(k).indices).double().mean(1).cpu()
-            tell((start + len(final) * (junction + 1) / junctions) / tokens)
-    return table.numpy()
 
 
 def read_out(
@@ -259,3 +227,74 @@ def read_out(
     if norm.bias is not None:
         normed = normed + norm.bias.to(stream)
     return logits_of(architecture, normed.to(architecture.dtype))
+
+
+def _translated(name: str, translate: Translate) -> Read:
+    """Read the ends of layers through a lens; the final stream needs no translator."""
+
+    def read(architecture: Architecture, activations: Activations) -> Iterator[Junction]:
+        *ends, last = layer_ends(architecture, activations)
+        for done, (component, stream) in enumerate(ends):
+            shape = tuple(stream.shape)
+            try:
+                found = translate(stream, done)
+            except Exception as error:  # of a user's function or a library's module
+                reason = f"{type(error).__name__}, {error}"
+                raise InputError(f"{name} cannot translate a stream {shape} after {done} layers: {reason}.") from error
+            if found is None:
+                continue
+            if not isinstance(found, Tensor) or found.shape != stream.shape or not bool(found.isfinite().all()):
+                raise InputError(f"{name} must map streams {shape} to finite ones of the same shape.")
+            yield component, found.to(stream)
+        yield last
+
+    return read
+
+
+def read_translators(lens: Any, layers: int, width: int) -> tuple[str, Translate]:
+    """Read a lens for a model of some layers and width, as `logit_lens` describes; return its name and translators.
+
+    Raises InputError for anything else, for files that cannot be read, and for a lens of another model's size.
+    """
+    if isinstance(lens, str | os.PathLike):
+        path = Path(lens)
+        if (path / "config.json").is_file() and (path / "params.pt").is_file():
+            return _tuned_lens(path, layers, width)
+        if not path.is_file():
+            raise InputError(f"lens={shown(str(lens))} is neither a folder with config.json and params.pt nor a file.")
+        try:
+            from transformer_lens.tools.analysis.jacobian_lens import JacobianLens
+
+            lens = JacobianLens.load(str(path))
+        except Exception as error:  # of unpickling, and of another TransformerLens
+            raise InputError(f"{str(path)!r} is not a Jacobian lens that can be read ({error}).") from error
+    if hasattr(lens, "transport") and hasattr(lens, "source_layers"):
+        own, fitted = getattr(lens, "d_model", width), set(lens.source_layers)
+        last = max(fitted, default=0)
+        if own != width or last >= layers - 1:
+            raise InputError(f"this lens is for a stream of {own} and layers to {last}, not {width} and {layers - 2}.")
+        return "Jacobian lens", lambda x, done: lens.transport(x, done - 1) if done - 1 in fitted else None
+    if not callable(lens):
+        kinds = "the folder of a tuned lens, a JacobianLens or its .pt file, or a function of the stream and its layers"
+        raise InputError(f"lens={shown(lens)} must be {kinds}.")
+    return getattr(lens, "__name__", type(lens).__name__), lens
+
+
+def _tuned_lens(path: Path, layers: int, width: int) -> tuple[str, Translate]:
+    """Read the format of the tuned-lens library: x + W x + b, with one (W, b) for each stream before the final one."""
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        state = torch.load(path / "params.pt", map_location="cpu", weights_only=True)
+        weights = [state[f"{done}.weight"] for done in range(config["num_hidden_layers"])]
+        biases = [state.get(f"{done}.bias", torch.zeros(())) for done in range(len(weights))]
+    except Exception as error:  # a damaged archive raises whatever its pieces do
+        raise InputError(f"{str(path)!r} is not a tuned lens that can be read ({error}).") from error
+    if len(weights) != layers or any(tuple(weight.shape) != (width, width) for weight in weights):
+        of = f"{len(weights)} layers and a stream of {weights[0].shape[-1] if weights else 0}"
+        raise InputError(f"the tuned lens {path.name!r} is for {of}, and this model has {layers} and {width}.")
+
+    def translate(stream: Tensor, done: int) -> Tensor:
+        weight, bias = (x[done].to(stream.device).float() for x in (weights, biases))
+        return stream + stream.float() @ weight.T + bias
+
+    return f"tuned lens {path.name}", translate

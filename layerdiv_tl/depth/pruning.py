@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, Literal, get_args
 
@@ -63,21 +63,18 @@ def drop_plan(
         components: Labels of the components that may be dropped; None means all of the part.
         ablation: What stands in for a dropped component. "zero": nothing; a dropped layer is skipped. "mean", for heads
             only and their default: the mean of its values over the scoring rows' predictions, the same at every token,
-            so that it can be written into the model as a bias. (`effects` takes means of first, last and other tokens
-            apart, which no bias can.)
+            so that it can be written into the model as a bias.
         greedy: Choose one by one, each with the earlier choices removed, by the "loss" or "accuracy" of the remaining
-            model, so that components that compensate for one another are not all dropped. Scoring every component alone
-            does not see that; the plan it gives is measured for comparison.
+            model, so that components that compensate for one another are not all dropped. The plan by every component
+            alone is measured for comparison.
         scoring: Share of the rows that score; the others measure, because rows that chose a plan would flatter it.
         random: Number of random plans to compare with; the plan by block influence (ShortGPT) is always included.
         seed: Seed of the split of rows and of the random plans.
 
-    Makes 2 + C/2 passes over the scoring rows for C candidates (2 for a score from a clean pass, one more for means),
-    and 1 + P/2 over the others for P plans (up to 12 sizes of the plan and of that by block influence, and the random
-    ones): 1.7 CPU seconds per row for the default model. Fewer rows (`task(…, limit=24)`) or `random=5` cost less. A
-    greedy plan rescores the candidates after each choice, so that choosing costs `budget` times as much. Raises
-    InputError for input that cannot be used: a budget of nothing or everything, a score that does not exist for these
-    rows, labels that no component has; and for a model with hooks in it, which a plan cannot name.
+    Makes 2 + C/2 passes over the scoring rows for C candidates (2 for a score from a clean pass, one more for means,
+    `budget` times as many for a greedy plan), and 1 + P/2 over the others for P plans (up to 12 sizes of each, and the
+    random ones). Raises InputError for input that cannot be used: a budget of nothing or everything, a score that does
+    not exist for these rows, labels that no component has; and for a model with hooks in it, which a plan cannot name.
 
     >>> import layerdiv_tl as ld
     >>> texts = [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)]
@@ -117,60 +114,54 @@ def drop_plan(
     choosing, measured = (predictions.take(sorted(some)) for some in (order[:first], order[first:]))
     draw = np.random.default_rng([seed, 1])
     drawn = [sorted(draw.permutation(len(candidates))[:budget].tolist()) for _ in range(random)]
-    randoms = [[candidates[i] for i in some] for some in drawn]
+    randoms = tuple(tuple(candidates[i] for i in some) for some in drawn)
     sizes = np.unique(np.linspace(0, budget, min(budget, MOST_SIZES) + 1).round().astype(int))[1:].tolist()
-    steps, plans = len(candidates) - np.arange(budget), (3 if greedy else 2) * len(sizes) + random
-    total = (
-        len(choosing) * int((1 + steps).sum() + (ablation == "mean")) + len(measured) * (1 + plans) if greedy else None
-    )
+
+    def lowest(values: Float[np.ndarray, " candidate"]) -> tuple[Component, ...]:
+        return tuple(candidates[i] for i in np.argsort(values, kind="stable")[:budget])
+
+    steps, plans = len(candidates) - np.arange(budget), 3 * len(sizes) + random
+    total = len(choosing) * int((1 + steps).sum() + (ablation == "mean")) + len(measured) * (1 + plans)
+    alone: tuple[Component, ...] = ()
     with progress(model.name, total, "pass") if greedy else nullcontext():
         means = head_means(model, choosing, batch_tokens) if ablation == "mean" else None
-        influence = score_components(model, choosing, candidates, "block_influence", batch_tokens)
-        usual = _lowest(candidates, influence, budget)
-        alone: list[Component] = []
+        usual = lowest(score_components(model, choosing, candidates, "block_influence", batch_tokens))
         if greedy:
-            alone, plan, values = _one_after_another(
+            singly, plan, values = _one_after_another(
                 model, choosing, candidates, str(score), budget, batch_tokens, means
             )
+            alone = lowest(singly)
         else:
-            values = (
-                score_components(model, choosing, candidates, str(score), batch_tokens, means)
-                if given is None
-                else given
-            )
-            plan = _lowest(candidates, values, budget)
-        sets = [some[:k] for some in (plan, usual, alone) if some for k in sizes] + randoms
+            scored = given
+            if scored is None:
+                scored = score_components(model, choosing, candidates, str(score), batch_tokens, means)
+            plan, values = lowest(scored), scored
+        sets = [*(some[:k] for some in (plan, usual, alone) if some for k in sizes), *randoms]
         distinct = list(dict.fromkeys(map(frozenset, sets)))  # each is run once
         loss, correct = score_ablations(model, measured, distinct, batch_tokens, means=means)
     columns = [0, *(1 + distinct.index(frozenset(members)) for members in sets)]
     labels = None if predictions.options is None else predictions.targets
     content = [predictions.ids, *(None if x is None else x.tolist() for x in (predictions.options, labels))]
-    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-    about = {"where": source, "sha256": digest, "scored": len(choosing)}
-    about |= {"measured": len(measured), "seed": seed}
-    provenance = dict(model.provenance) | {"name": model.name, "weights": weights, "rows": about}
+    about: dict[str, Any] = {"where": source, "sha256": hashlib.sha256(json.dumps(content).encode()).hexdigest()}
+    about |= {"scored": len(choosing), "measured": len(measured), "seed": seed}
     return DropPlan(
         candidates=candidates,
         values=values,
-        dropped=tuple(plan),
-        influence_dropped=tuple(usual),
-        alone_dropped=tuple(alone),
-        random_dropped=tuple(map(tuple, randoms)),
+        dropped=plan,
+        influence_dropped=usual,
+        alone_dropped=alone,
+        random_dropped=randoms,
         loss=loss[:, columns],
         correct=correct[:, columns],
         count=np.bincount(measured.row).astype(float),
         score=score if isinstance(score, str) else "given",
         part=part,
         model=model.name,
-        provenance=provenance,
+        provenance=dict(model.provenance) | {"name": model.name, "weights": weights, "rows": about},
         sizes=tuple(sizes),
         ablation=ablation,
         means=() if means is None else tuple(means[c.layer, c.repeat][c.index].cpu().numpy() for c in plan),
     )
-
-
-def _lowest(candidates: Sequence[Component], values: Float[np.ndarray, " candidate"], count: int) -> list[Component]:
-    return [candidates[i] for i in np.argsort(values, kind="stable")[:count]]
 
 
 def _one_after_another(
@@ -181,19 +172,19 @@ def _one_after_another(
     budget: int,
     batch_tokens: int | None,
     means: HeadMeans | None,
-) -> tuple[list[Component], list[Component], Float[np.ndarray, " candidate"]]:
-    """Return (components dropped by their scores alone, those dropped one by one, the last score of each)."""
-    left, values = list(candidates), np.empty(len(candidates))
-    gone: list[Component] = []
-    alone: list[Component] = []
+) -> tuple[Float[np.ndarray, " candidate"], tuple[Component, ...], Float[np.ndarray, " candidate"]]:
+    """Return (scores of every component alone, components dropped one by one, the last score of each)."""
+    gone, values = list[Component](), np.empty(len(candidates))
+    alone = values
     for _ in range(budget):
+        left = [c for c in candidates if c not in gone]
         scores = score_ablations(model, rows, [[c] for c in left], batch_tokens, gone, means)
         sums, counts = ablation_effects(rows, *scores)[score]
         lost = sums.sum(0) / counts.sum()
         values[[candidates.index(c) for c in left]] = lost
-        alone = alone or _lowest(left, lost, budget)
-        gone.append(left.pop(int(np.argmin(lost))))
-    return alone, gone, values
+        alone = alone if gone else lost
+        gone.append(left[int(np.argmin(lost))])
+    return alone, tuple(gone), values
 
 
 def _given_scores(score: Mapping[Any, float], components: tuple[Component, ...]) -> Float[np.ndarray, " component"]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -18,12 +19,9 @@ from ..components import Component, component_columns
 from ..ensemble.intervals import Estimate, Kind, estimate, estimates_frame, percentile_interval
 from ..errors import InputError
 from ..model.load import Model, as_model
-from ..results import Result
+from ..results import Figure, Result
 from .quantities import UNITS
 from .smaller_model import free_folder, load_again, smaller_model, write_model
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 # The plans of a frame: the chosen one, by block influence, by the same score of each component alone, random.
 OWN, INFLUENCE, ALONE, RANDOM = "plan", "block_influence", "alone", "random"
@@ -33,21 +31,22 @@ OWN, INFLUENCE, ALONE, RANDOM = "plan", "block_influence", "alone", "random"
 class DropPlan(Result):
     """Components to drop, in order, by a score on some rows; and loss and accuracy without them on others.
 
-    candidates, values: Components that could be dropped, in stream order, and their scores; ties are dropped in this
-        order. In a greedy plan a dropped component's score is measured with all dropped before it removed, and a kept
-        one's with all but the last dropped removed.
-        dropped, influence_dropped: Components in order of dropping: by the score, and by block influence.
-        alone_dropped: For a greedy plan, what the same score of every component alone would drop; otherwise empty.
+    Attributes:
+        candidates, values: Components that could be dropped, in stream order, and their scores; ties are dropped in
+            this order. In a greedy plan a dropped component's score is measured with all dropped before it removed, and
+            a kept one's with all but the last dropped removed.
+        dropped, influence_dropped, alone_dropped: Components in order of dropping: by the score; by block influence;
+            for a greedy plan, by the same score of every component alone.
         random_dropped: The components that each random plan drops.
         sizes: The numbers of dropped components at which plans are measured, up to the budget.
-        loss, correct: `[row, plan]`: sums over the measured rows' predictions, of the unpruned model, then without the
-            first components of `dropped`, as many as each of `sizes` says, then of `influence_dropped` and of
+        loss, correct: Sums over each measured row's predictions, of the unpruned model, then without the first
+            components of `dropped`, as many as each of `sizes` says, then of `influence_dropped` and of
             `alone_dropped`, then of the random plans, which all drop the full budget.
-        count: `[row]`: number of predictions in each row.
+        count: Number of predictions in each row.
         score, provenance: The score asked for ("given" for one's own scores); the model, and the rows: their source,
             SHA-256 of their ids, options and labels, and how many scored and measured.
-        ablation: "zero", or "mean" for heads that are replaced by their mean values.
-        means: For "mean": the values of each of `dropped`, before the output projection, that stay in its place.
+        ablation, means: "zero", or "mean" for heads replaced by their mean values; these, of each of `dropped`, before
+            the output projection.
 
     Nothing is retrained: training after pruning recovers some of the loss, and may then favor another plan.
     """
@@ -78,7 +77,7 @@ class DropPlan(Result):
 
     figures: ClassVar = {"curve": "pruning.drop_curve", "components": "pruning.score_bars"}
 
-    def plot(self, kind: Literal["curve", "components"] | None = None, **options: Any) -> go.Figure:
+    def plot(self, kind: Literal["curve", "components"] | None = None, **options: Any) -> Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
@@ -89,27 +88,21 @@ class DropPlan(Result):
         `loss_growth` and `accuracy_lost` compare with the unpruned model on the same rows. For `random` plans the
         interval is the middle 95 % of the plans' means.
         """
-        budget = len(self.dropped)
-        plans = [("none", 0, [0])]
-        places = list(enumerate(self.sizes, start=1))
-        plans += [(plan, size, [start + k]) for plan, start in self._starts.items() for k, size in places]
-        plans += [(RANDOM, budget, self._random_columns)] if self.random_dropped else []
         sums = {"loss": self.loss, "accuracy": self.correct}
         sums |= {"loss_growth": self.loss - self.loss[:, :1], "accuracy_lost": self.correct[:, :1] - self.correct}
         records = []
-        for plan, dropped, columns in plans:
+        for plan, dropped, columns in self._plans:
             record: dict[str, Any] = {"plan": plan, "dropped": dropped}
             for name, values in sums.items():
                 means = values[:, columns].sum(0) / self.count.sum()
                 if plan == RANDOM:
                     record[name] = Estimate(means.mean(), *percentile_interval(means), len(self.count))
+                elif plan == "none" and name == "accuracy_lost":  # compared with itself: zero on any rows
+                    record[name] = Estimate(0.0, 0.0, 0.0, len(self.count))
                 else:
                     record[name] = self._estimate(name, values[:, columns[0]])
-                if plan == "none" and name == "accuracy_lost":  # compared with itself: zero on any rows
-                    record[name] = Estimate(0.0, 0.0, 0.0, len(self.count))
             records.append(record)
-        units = {"loss": "nats", "loss_growth": "nats", "accuracy": "share", "accuracy_lost": "share"}
-        return estimates_frame(records, units)
+        return estimates_frame(records, dict(zip(sums, ("nats", "share", "nats", "share"), strict=True)))
 
     def compare(self) -> pd.DataFrame:
         """Compare this plan with others that drop as much, one row per other plan.
@@ -117,19 +110,14 @@ class DropPlan(Result):
         `loss` and `accuracy`: this plan's minus the other's, on the same rows, with 95 % intervals over rows. Random
         plans enter by their mean; `win_rate` is the share of them with a higher loss.
         """
-        full, total_loss = len(self.sizes), self.loss.sum(0)
-        others = {plan: [start + full] for plan, start in self._starts.items() if plan != OWN}
-        others |= {RANDOM: self._random_columns} if self.random_dropped else {}
-        records = []
-        for other, columns in others.items():
-            record: dict[str, Any] = {"other": other, "dropped": len(self.dropped)}
-            for name, kind, values in (("loss", "loss", self.loss), ("accuracy", "accuracy_lost", self.correct)):
-                difference = values[:, full] - values[:, columns].mean(1)
-                record[name] = self._estimate(kind, difference)
-            record["win_rate"] = float((total_loss[columns] > total_loss[full]).mean())
-            records.append(record)
-        units = {"loss": "nats", "accuracy": "share", "win_rate": "share of plans"}
-        return estimates_frame(records, units)
+        (_, _, [own]), *others = (plan for plan in self._plans if plan[1] == len(self.dropped))
+        lost, records = self.loss.sum(0), []
+        for other, dropped, columns in others:
+            loss, correct = (x[:, own] - x[:, columns].mean(1) for x in (self.loss, self.correct))
+            record = {"other": other, "dropped": dropped, "loss": self._estimate("loss", loss)}
+            record["accuracy"] = self._estimate("accuracy_lost", correct)
+            records.append(record | {"win_rate": float((lost[columns] > lost[own]).mean())})
+        return estimates_frame(records, {"loss": "nats", "accuracy": "share", "win_rate": "share of plans"})
 
     @property
     def ordered(self) -> dict[str, tuple[Component, ...]]:
@@ -138,13 +126,12 @@ class DropPlan(Result):
         return {OWN: self.dropped, INFLUENCE: self.influence_dropped} | alone
 
     @property
-    def _starts(self) -> dict[str, int]:
-        """The column before each of these plans."""
-        return {plan: number * len(self.sizes) for number, plan in enumerate(self.ordered)}
-
-    @property
-    def _random_columns(self) -> list[int]:
-        return list(range(len(self.ordered) * len(self.sizes) + 1, self.loss.shape[1]))
+    def _plans(self) -> list[tuple[str, int, list[int]]]:
+        """Plan, number of components dropped, and columns of `loss`, of each row of the frame."""
+        rows = [("none", 0), *product(self.ordered, self.sizes)]
+        plans = [(plan, size, [column]) for column, (plan, size) in enumerate(rows)]
+        random = list(range(len(rows), self.loss.shape[1]))
+        return plans + ([(RANDOM, len(self.dropped), random)] if random else [])
 
     def _estimate(self, name: str, sums: Float[np.ndarray, " row"]) -> Estimate:
         """A share of predictions, a difference of shares, or a mean, over rows."""
@@ -156,7 +143,8 @@ class DropPlan(Result):
     def random_plans(self) -> pd.DataFrame:
         """One row per random plan: dropped components, `loss` in nats per prediction, `accuracy` as a share of them."""
         names = [", ".join(c.label for c in dropped) for dropped in self.random_dropped]
-        loss, accuracy = (x[:, self._random_columns].sum(0) / self.count.sum() for x in (self.loss, self.correct))
+        first = self.loss.shape[1] - len(names)
+        loss, accuracy = (x[:, first:].sum(0) / self.count.sum() for x in (self.loss, self.correct))
         columns = {"number": np.arange(1, len(names) + 1), "components": names, "loss": loss, "accuracy": accuracy}
         return estimates_frame(columns, {"loss": "nats", "accuracy": "share"})
 
@@ -165,9 +153,8 @@ class DropPlan(Result):
         order = {c: number for number, c in enumerate(self.dropped, start=1)}
         columns: dict[str, Any] = component_columns(self.candidates)
         columns |= {"score": self.values, "scored_by": self.score}
-        columns["drop_order"] = [order.get(c, 0) for c in self.candidates]
-        columns["drop"] = [c in order for c in self.candidates]
-        columns["model"] = self.model
+        columns |= {"drop_order": [order.get(c, 0) for c in self.candidates]}
+        columns |= {"drop": [c in order for c in self.candidates], "model": self.model}
         columns |= {name: str(self.provenance.get(name) or "") for name in ("source", "revision", "weights", "dtype")}
         columns |= {f"rows_{name}": value for name, value in self.provenance["rows"].items()}
         return estimates_frame(columns, {"score": UNITS.get(self.score, "")})
@@ -196,8 +183,8 @@ class DropPlan(Result):
         if file.suffix == ".json":
             rows = self.frame().set_index(["plan", "dropped"])[["loss", "accuracy"]].to_dict("index")
             about: dict[str, Any] = {"model": self.provenance, "score": self.score, "part": self.part}
-            about["greedy"] = bool(self.alone_dropped)
-            about |= {"before": rows["none", 0], "after": rows[OWN, len(self.dropped)]}
+            about |= {"greedy": bool(self.alone_dropped), "before": rows["none", 0]}
+            about |= {"after": rows[OWN, len(self.dropped)]}
             text = json.dumps(self.llm_drop() | {"layerdiv_tl": about}, indent=1, default=float) + "\n"
         elif file.suffix == ".csv":
             text = self.scores().to_csv(index=False)

@@ -27,6 +27,7 @@ from ..model.prompts import Ids
 from .engine import HeadMeans, Patch, Rows, ablation, log_softmax, loss_and_hits, read_logits, run_patches
 from .inputs import Part, read_texts, resolved
 from .residual_norms import measure_norms
+from .tokens import sums_per_text
 
 Direct = Literal["diversity", "diversity_centered", "net", "relevancy", "relative_norm", "block_influence"]
 Effect = Literal["loss", "accuracy"]
@@ -144,11 +145,9 @@ def direct_measures(
     if {"relative_norm", "block_influence"} & set(wanted):
         norms = measure_norms(model, rows.ids, batch_tokens, _unit(components))
         columns = [norms.components.index(component) for component in components]
-        counts = np.bincount(norms.text).astype(float)
-        for name, values in (("relative_norm", norms.relative_norm), ("block_influence", norms.block_influence)):
-            sums = np.zeros((len(rows), len(components)))
-            np.add.at(sums, norms.text, values[:, columns])
-            measures[name] = sums, counts
+        for name in ("relative_norm", "block_influence"):
+            sums, counts = sums_per_text(getattr(norms, name)[:, columns].astype(np.float64), norms.text)
+            measures[name] = sums, counts[:, 0]
     return {name: measures[name] for name in get_args(Direct) if name in measures and name in wanted}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -15,21 +15,20 @@ from torch import Tensor
 
 from ..attribution.blocks import cut_output
 from ..components import Component, Unit
-from ..ensemble.intervals import percentile_interval
+from ..ensemble.intervals import Estimate, percentile_interval
 from ..errors import InputError
 from ..model.architecture import Architecture
 from ..model.capture import Activations
 from ..model.load import Model, as_model
 from ..model.prompts import Ids
 from ..model.stream_path import stream_after
-from ..results import Result
+from ..results import Figure, Result
 from .inputs import Part, check_choices, read_texts
-from .tokens import TokenResult, measure_tokens, resampled_ratio, summarize, sums_per_text
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from .tokens import TokenResult, measure_tokens, resampled_ratio, sums_per_text
 
 Quantity = Literal["relative_norm", "cosine", "norm", "block_influence"]
+UNITS = {"relative_norm": "share of the stream's norm", "cosine": "cosine", "norm": "norm"}
+UNITS |= {"block_influence": "1 − cosine"}
 # Streams this short are only rounding error.
 SMALLEST = 1e-6
 
@@ -62,7 +61,7 @@ class ChangePoint(Result):
 
     figures: ClassVar = {"bars": "depth.change_point_bars"}
 
-    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
+    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
@@ -123,17 +122,13 @@ class ResidualNorms(TokenResult):
 
     figures: ClassVar = {"bars": "depth.norm_bars"}
 
-    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
+    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
         """One row per component: means over tokens, 95 % intervals over texts, quantiles and maxima over tokens."""
-        columns: dict[str, Any] = {}
-        for name in get_args(Quantity):
-            columns |= summarize(name, getattr(self, name), self.text)
-        units = {"relative_norm": "share of the stream's norm", "cosine": "cosine", "norm": "norm"}
-        return self._with_units(columns, units | {"block_influence": "1 − cosine"})
+        return self._summary(UNITS)
 
     def change_point(self, part: Part = "layer", quantity: Quantity = "relative_norm") -> ChangePoint:
         """Find the layer from which on the mean over tokens is smaller than before, with its interval over texts.
@@ -151,10 +146,8 @@ class ResidualNorms(TokenResult):
         `displacement`: Ψ_l = (1 − cos(h_{l−1}, h_l))/2 of the streams before and after layer l, from 0 to 1, the mean
         over tokens. `jump_rate`: ζ_l = 100 Σ_{k≥l} max(0, Ψ_k − Ψ_{k−1}), what displacement rises from layer l on; the
         last row is the jump at the last layer, the first row has no layer before it and sums over all others. 95 %
-        intervals are percentiles over resampled texts: measured on known laws, they hold a clear jump as often as they
-        say. Where layers hardly differ, the sum of positive parts is above 0 by chance.
-
-        Raises InputError for fewer than two layers.
+        intervals are percentiles over resampled texts. Where layers hardly differ, the sum of positive parts is above 0
+        by chance. Raises InputError for fewer than two layers.
 
         >>> import layerdiv_tl as ld
         >>> ld.depth.residual_norms("zoo/d2", [[1, 2, 3], [4, 5]]).jump_rate()["component"].tolist()
@@ -164,17 +157,18 @@ class ResidualNorms(TokenResult):
         if len(layers) < 2:
             raise InputError("a jump is between layers, and this model has one.")
         mean, drawn = resampled_ratio(*sums_per_text(self.block_influence[:, layers] / 2, self.text))
-        columns: dict[str, Any] = {}
-        for name, of in (("displacement", lambda x: x), ("jump_rate", _jumps)):
-            low, high = percentile_interval(of(drawn))
-            columns |= {name: of(mean[None])[0], f"{name}_low": low, f"{name}_high": high}
+        texts = int(self.text.max()) + 1
+        columns = {
+            "displacement": Estimate(mean, *percentile_interval(drawn), texts, "texts"),
+            "jump_rate": Estimate(_jumps(mean), *percentile_interval(_jumps(drawn)), texts, "texts"),
+        }
         return self._with_units(columns, {"displacement": "(1 − cosine)/2", "jump_rate": "% of displacement"}, layers)
 
 
-def _jumps(displacement: Float[np.ndarray, "draw layer"]) -> Float[np.ndarray, "draw layer"]:
+def _jumps(displacement: Float[np.ndarray, "*draw layer"]) -> Float[np.ndarray, "*draw layer"]:
     """Sum the rises of displacement from each layer to the last, in percent."""
-    rises = np.maximum(np.diff(displacement, axis=1, prepend=displacement[:, :1]), 0)
-    return 100 * rises[:, ::-1].cumsum(1)[:, ::-1]
+    rises = np.maximum(np.diff(displacement, prepend=displacement[..., :1]), 0)
+    return 100 * rises[..., ::-1].cumsum(-1)[..., ::-1]
 
 
 def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -> ResidualNorms:
@@ -199,10 +193,9 @@ def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -
 
 def measure_norms(model: Model, ids: Sequence[Ids], batch_tokens: int | None, unit: Unit = "sublayer") -> ResidualNorms:
     """Measure `residual_norms` of token ids; at unit "head" also those of every head's output."""
-    found = measure_tokens(
+    components, (relative, cosine, norm), text = measure_tokens(
         model, ids, batch_tokens, lambda activations, tell: _measure(model.architecture, activations, unit), unit=unit
     )
-    components, (relative, cosine, norm), text = found
     return ResidualNorms(components, relative, cosine, norm, text, model.name)
 
 
@@ -215,23 +208,20 @@ def _measure(
     stream = activations.embed if activations.pos_embed is None else activations.embed + activations.pos_embed
     components: list[Component] = []
     columns: list[Tensor] = []
-    done = 0  # sublayers so far
-    in_order = zip(activations.sublayer_outputs, activations.repeats, strict=True)
-    for (layer, repeat), group in groupby(in_order, key=lambda pair: (pair[0].sublayer.layer, pair[1])):
-        layer_output = torch.zeros_like(stream)
-        entering: Tensor | None = None
-        for sublayer_output, _ in group:
-            stream = stream_after(activations, stream, done)
+    outputs = enumerate(zip(activations.sublayer_outputs, activations.repeats, strict=True))
+    for (layer, repeat), group in groupby(outputs, key=lambda item: (item[1][0].sublayer.layer, item[1][1])):
+        entering, layer_output = None, torch.zeros_like(stream)
+        for number, (found, _) in group:
+            stream = stream_after(activations, stream, number)
             entering = stream if entering is None else entering
-            done += 1
-            components.append(Component(sublayer_output.sublayer.kind, layer, repeat=repeat))
             before = entering if architecture.parallel else stream
-            columns.append(_relative_to(before, sublayer_output.output))
-            for block in cut_output(sublayer_output, sublayer_output.sublayer.components(unit, repeat)):
+            components.append(Component(found.sublayer.kind, layer, repeat=repeat))
+            columns.append(_relative_to(before, found.output))
+            for block in cut_output(found, found.sublayer.components(unit, repeat)):
                 components += block.components
                 of_rows = (block.vectors([row])[:, 0].to(stream) for row in range(len(block.components)))
                 columns += [_relative_to(before, vector) for vector in of_rows]
-            stream, layer_output = stream + sublayer_output.output, layer_output + sublayer_output.output
+            stream, layer_output = stream + found.output, layer_output + found.output
         assert entering is not None
         components.append(Component("layer", layer, repeat=repeat))
         columns.append(_relative_to(entering, layer_output))

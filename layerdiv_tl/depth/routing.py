@@ -1,14 +1,13 @@
 """Router statistics of a mixture of experts on some texts: loads, gates, entropies and over-represented tokens.
 
-A router sends every token to k of n experts. The load of an expert is the share of tokens that go to it; over a layer
-the loads sum to k, and k/n each is an even load.
+A router sends every token to k of n experts. The load of an expert is the share of tokens that go to it: k/n if even.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -27,14 +26,9 @@ from ..model.load import as_model
 from ..model.prompts import token_texts
 from ..model.routing import read_routes
 from ..model.stream_path import number_repeats
-from ..results import Result
+from ..results import Figure, Result
 from .engine import map_batches
 from .inputs import read_texts
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-_NATS = "nats"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,15 +37,13 @@ class RouterStatistics(Result):
 
     Attributes:
         components, layers: The routed experts, layer by layer, and the layers with a router, in the order they ran.
-        routed: `[text, expert]`, number of a text's tokens routed to an expert (with a nonzero gate).
-        gates: `[text, expert]`, sum of their gates, the factors on the expert's output.
-        entropies: `[text, layer]`, sum over tokens of the entropy of the router's scores of all experts, normalized to
-            sum 1, in nats; NaN where the router's gates are not such scores (PhiMoE, ZAYA).
-        lengths: `[text]`, number of tokens in a text.
-        active: `[layer]`, number of experts per token.
-        token_ids, token_routed, token_counts: `[expert, rank]`, the tokens that an expert takes most beyond its load,
-            how many of them it took, and how many there were; id −1 where there are fewer.
-        tokens: Their spellings, `[expert][rank]`.
+        routed, gates: Number of a text's tokens routed to an expert (with a nonzero gate), and the sum of their gates,
+            the factors on the expert's output.
+        entropies: Sum over tokens of the entropy of the router's scores of all experts, normalized to sum 1, in nats;
+            NaN where the router's gates are not such scores (PhiMoE, ZAYA).
+        lengths, active: Number of tokens in a text; number of experts per token.
+        token_ids, tokens, token_routed, token_counts: The tokens that an expert takes most beyond its load, their
+            spellings, how many of them it took, and how many there were; id −1 where there are fewer.
         compared: Number of distinct tokens, for which the intervals of `by_token` hold jointly.
     """
 
@@ -88,7 +80,7 @@ class RouterStatistics(Result):
 
     figures: ClassVar = {"map": "depth.load_map", "entropy": "depth.entropy_lines"}
 
-    def plot(self, kind: Literal["map", "entropy"] | None = None, **options: Any) -> go.Figure:
+    def plot(self, kind: Literal["map", "entropy"] | None = None, **options: Any) -> Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
@@ -98,10 +90,12 @@ class RouterStatistics(Result):
         Intervals are over texts.
         """
         counts = np.bincount(self.layer_of)[self.layer_of]
-        load = estimate(self.routed, "share", counts=self.lengths[:, None], over="texts")
-        columns = {"load": load, "even_load": self.active[self.layer_of] / counts}
-        columns |= {"gate": estimate(self.gates, counts=self.routed, over="texts")}
-        columns |= {"tokens": self.routed.sum(0).astype(int)}
+        columns = {
+            "load": estimate(self.routed, "share", counts=self.lengths[:, None], over="texts"),
+            "even_load": self.active[self.layer_of] / counts,
+            "gate": estimate(self.gates, counts=self.routed, over="texts"),
+            "tokens": self.routed.sum(0).astype(int),
+        }
         return self._labeled(self.components, columns, {"load": "share of tokens", "gate": "gate", "tokens": "tokens"})
 
     def by_layer(self) -> pd.DataFrame:
@@ -115,24 +109,24 @@ class RouterStatistics(Result):
         rows = []
         for number in range(len(self.layers)):
             inside, entropy = self.layer_of == number, self.entropies[:, number]
-            routed, load, highest = self.routed[:, inside], self.loads[inside], float(np.log(inside.sum()))
+            load, highest = self.loads[inside], float(np.log(inside.sum()))
+            row: dict[str, Any] = {"experts": int(inside.sum()), "active": int(self.active[number])}
             # NaN where the router's gates are not scores of all experts.
-            row: dict[str, Any] = {"entropy": estimate(entropy, counts=self.lengths, over="texts")}
-            row["load_entropy"] = estimate_function(_entropy, routed, within=(0.0, highest), over="texts")
-            row |= {"highest_entropy": highest, "largest_load": load.max(), "smallest_load": load.min()}
-            rows.append({"experts": int(inside.sum()), "active": int(self.active[number])} | row)
-        columns = dict(estimates_frame(rows))
-        units = dict.fromkeys(("entropy", "load_entropy", "highest_entropy"), _NATS)
-        return self._labeled(self.layers, columns, units | dict.fromkeys(("largest_load", "smallest_load"), "share"))
+            row["entropy"] = estimate(entropy, counts=self.lengths, over="texts")
+            evenness = estimate_function(_entropy, self.routed[:, inside], within=(0.0, highest), over="texts")
+            row |= {"load_entropy": evenness, "highest_entropy": highest}
+            rows.append(row | {"largest_load": load.max(), "smallest_load": load.min()})
+        units = dict.fromkeys(("entropy", "load_entropy", "highest_entropy"), "nats")
+        units |= dict.fromkeys(("largest_load", "smallest_load"), "share")
+        return self._labeled(self.layers, dict(estimates_frame(rows)), units)
 
     def by_token(self) -> pd.DataFrame:
         """One row per expert and token that it takes most: how many of them it took, and how much beyond its load.
 
         `share` is the share of the token's occurrences routed to the expert; `lift` is that share over the expert's
         load (1: as any other token). Tokens are ordered by the lower end of their `lift`. Intervals are Clopper and
-        Pearson's, for all `compared` tokens jointly (Bonferroni): where routing does not depend on the token, fewer
-        than 2.5 % of experts have one whose `lift_low` is above 1 (with Wilson's, 6 %). Occurrences are treated as
-        independent; those in one text are not, so a token of a single text is weak evidence.
+        Pearson's, for all `compared` tokens jointly (Bonferroni). Occurrences are treated as independent; those in one
+        text are not, so a token of a single text is weak evidence.
         """
         known = self.token_ids >= 0
         rows = np.nonzero(known)[0]
@@ -141,12 +135,12 @@ class RouterStatistics(Result):
         load = self.loads[rows]
         texts = [token for row, own in zip(known, self.tokens, strict=True) for token in own[: row.sum()]]
         columns = component_columns(self.components, rows)
-        columns |= {"rank": np.nonzero(known)[1], "token": np.array(texts, dtype=object), "id": self.token_ids[known]}
         share = Estimate(hits / counts, low, high, int(counts.sum()), "tokens")
         lift = share._replace(value=hits / counts / load, low=low / load, high=high / load)
+        columns |= {"rank": np.nonzero(known)[1], "token": np.array(texts, dtype=object), "id": self.token_ids[known]}
         columns |= {"routed": hits, "count": counts, "share": share, "lift": lift}
-        note = f"{LEVEL:.0%} intervals for {self.compared} tokens at once".replace("%", " %")
         units = {"share": "share of the token's occurrences", "lift": "share / load"}
+        note = f"{100 * LEVEL:.0f} % intervals for {self.compared} tokens at once"
         return estimates_frame(columns, units, intervals=note)
 
     def _labeled(self, components: Any, columns: Any, units: dict[str, str]) -> pd.DataFrame:
@@ -193,17 +187,16 @@ def router_statistics(
         text, token = np.repeat(rows, lengths[rows]), np.concatenate([token_of[i] for i in rows])
         real, runs = mask.flatten().bool(), Counter[int]()
         for number, routes in read_routes(architecture, mixtures, tokens, mask):
-            key, count = (number, runs[number]), mixtures[number].count
+            key, shape = (number, runs[number]), (len(ids), mixtures[number].count)
             runs[number] += 1
             index, gates, entropy = (x[real].cpu().numpy() for x in (routes.index, routes.gates, routes.entropy()))
-            tables = (np.zeros((len(ids), count)), np.zeros((len(ids), count)), np.zeros(len(ids)))
-            hits = np.zeros((count, len(distinct)), np.int32)
-            routed, gate_sums, entropies, hits, _ = sums.setdefault(key, (*tables, hits, np.array(index.shape[1])))
+            empty = np.zeros(shape), np.zeros(shape), np.zeros(len(ids)), np.zeros((shape[1], len(distinct)), np.int32)
+            routed, gate_sums, entropies, hits, _ = sums.setdefault(key, (*empty, np.array(index.shape[1])))
             taken = gates != 0  # a router may also skip its experts (ZAYA)
-            row, expert = np.broadcast_to(text[:, None], index.shape)[taken], index[taken]
-            np.add.at(routed, (row, expert), 1.0)
-            np.add.at(gate_sums, (row, expert), gates[taken].astype(np.float64))
-            np.add.at(hits, (expert, np.broadcast_to(token[:, None], index.shape)[taken]), 1)
+            row, word = (np.broadcast_to(x[:, None], index.shape)[taken] for x in (text, token))
+            np.add.at(routed, (row, index[taken]), 1.0)
+            np.add.at(gate_sums, (row, index[taken]), gates[taken].astype(np.float64))
+            np.add.at(hits, (index[taken], word), 1)
             np.add.at(entropies, text, entropy.astype(np.float64))
         advance(len(rows))
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,7 @@ from ..errors import InputError
 from ..model.batches import upcast
 from ..model.load import as_model
 from ..model.patched_forward import PatchedForward, See
+from ..results import Figure
 from .engine import (
     Patch,
     Rows,
@@ -36,9 +37,6 @@ from .inputs import FirstToken, Part, ablatable_blocks, check_choices, read_laye
 from .residual_norms import SMALLEST
 from .tokens import SOFTMAX_CHANGE, TokenResult, quantile_columns, summarize
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
 Mode = Literal["current", "future", "local", "future_local"]
 Cuts = Sequence[float] | Literal["published"]
 _CUTS = "'published', or a list of shares of a text's length"
@@ -51,12 +49,12 @@ class Skip(TokenResult):
     With Δ_l the output that layer l adds to its stream, and primes where a component s < l is skipped:
 
     Attributes:
-        downstream_change, downstream_change_max: `[text, skipped, layer]`: ‖Δ_l − Δ'_l‖ / ‖Δ_l‖, its mean and maximum
-            over the measured tokens of a text; NaN for layers up to the skipped one.
-        output_change: `[measurement, skipped]`: ‖softmax − softmax'‖₂ over the vocabulary, between 0 and √2.
-        loss: `[measurement, skipped]`: growth of the next token's cross-entropy in nats; NaN at the last token.
-        text, position: `[measurement]`: the token measured. With cuts a token comes once for every cut before it.
         components, layers: The skipped components, and the measured layers.
+        downstream_change, downstream_change_max: ‖Δ_l − Δ'_l‖ / ‖Δ_l‖, its mean and maximum over the measured tokens
+            of a text; NaN for layers up to the skipped one.
+        output_change: ‖softmax − softmax'‖₂ over the vocabulary, between 0 and √2.
+        loss: Growth of the next token's cross-entropy in nats; NaN at the last token.
+        text, position: The token measured. With cuts a token comes once for every cut before it.
 
     The released code of *Do Language Models Use Their Depth Efficiently?* plots the maxima over tokens, cuts and texts:
     `by_pair().effect_max` and `frame().output_change_max`. Its map also has a diagonal, 1 for a whole layer.
@@ -84,7 +82,7 @@ class Skip(TokenResult):
 
     figures: ClassVar = {"map": "depth.skip_map", "bars": "depth.skip_bars"}
 
-    def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> go.Figure:
+    def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
@@ -95,15 +93,16 @@ class Skip(TokenResult):
         `downstream_change`: the mean over later layers and their tokens, and its maximum; NaN for the last layer.
         """
         later = np.isfinite(self.downstream_change)
-        count = later.sum(2)
         with np.errstate(invalid="ignore"):
-            mean = np.where(later, self.downstream_change, 0.0).sum(2) / count
+            mean = np.where(later, self.downstream_change, 0.0).sum(2) / later.sum(2)
         largest = np.where(later, self.downstream_change_max, -np.inf).max((0, 2))
+        later_columns = {
+            "downstream_change": self._over_texts(mean),
+            "downstream_change_max": np.where(later.any((0, 2)), largest, np.nan),
+        }
         columns = summarize("output_change", self.output_change, self.text) | summarize("loss", self.loss, self.text)
-        columns["downstream_change"] = self._over_texts(mean)
-        columns["downstream_change_max"] = np.where(count.any(0), largest, np.nan)
         units = {"output_change": SOFTMAX_CHANGE, "loss": "nats", "downstream_change": "share of the layer's write"}
-        return self._with_units(columns, units)
+        return self._with_units(columns | later_columns, units)
 
     def by_pair(self) -> pd.DataFrame:
         """One row per skipped component and later layer.
@@ -114,9 +113,7 @@ class Skip(TokenResult):
         skipped, layer = np.argwhere(np.isfinite(self.downstream_change).all(0)).T
         values = self.downstream_change[:, skipped, layer]
         columns: dict[str, Any] = {"downstream_layer": [self.layers[number].label for number in layer]}
-        columns["effect"] = self._over_texts(values)
-        if len(layer):
-            columns |= quantile_columns("effect", values)
+        columns |= {"effect": self._over_texts(values)} | (quantile_columns("effect", values) if len(layer) else {})
         columns["effect_max"] = self.downstream_change_max[:, skipped, layer].max(0)
         return self._with_units(columns, {"effect": "share of the layer's write"}, skipped)
 
@@ -142,23 +139,21 @@ def skip(
     Follows Csordás et al. (arXiv 2505.13898), with the defaults of their released code except for `cuts`.
 
     Args:
-        model, texts, batch_tokens: As in `residual_norms`; texts need at least two tokens. For each text all layers'
-            streams are kept, twice.
+        model, texts, batch_tokens: As in `residual_norms`; texts need at least two tokens. All layers' streams of a
+            batch are kept, twice.
         part: What is zero-ablated: the "layer", its "attn" or its "mlp".
         mode: "current": skip at every token, and measure every token. "future": skip at the tokens before a cut, and
-            measure the tokens from the cut on, to see what later tokens need. "local" and "future_local": subtract the
-            output at the same tokens from the stream that each later layer and the read-out read, without passing on
-            their reaction: the direct effect.
-        first_token: Whether a text's first token is also skipped: "kept" (published, and the default: it is an
-            attention sink, so a change of it says little about the layer) or "changed".
+            measure the tokens from the cut on. "local" and "future_local": the direct effect; subtract the output at
+            the same tokens from the stream that each later layer and the read-out read, without their reaction.
+        first_token: Whether a text's first token, an attention sink, is also skipped: "kept" (published) or "changed".
         layers: Layers to skip, in order of use; None means all.
         cuts: For the future modes, shares of a text's length; or "published": up to four random multiples of eight
-            tokens, drawn for one text after another from Python's generator seeded with 123. The published choice needs
-            texts of 13 tokens, so it is not the default.
+            tokens, drawn for one text after another from Python's generator seeded with 123. It needs texts of 13
+            tokens.
 
     A layer that is used several times is skipped one use at a time (`L3@2.layer`). Makes 1 + L/2 passes over every text
-    for L layers, and as many for each cut, because blocks before a skipped layer are not rerun. Raises InputError for
-    input that cannot be used, and for a layer that does not exist.
+    for L layers, and as many for each cut. Raises InputError for input that cannot be used, and for a layer that does
+    not exist.
 
     >>> import layerdiv_tl as ld
     >>> skips = ld.depth.skip("zoo/d2", [[1, 2, 3], [4, 5]])
@@ -189,31 +184,37 @@ def skip(
 
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Patch]]:
         where = tokens_between(clean, int(kept), cut[batch] if future else clean.ids.shape[1])
-        blocks = ablatable_blocks(model, clean, part, layers)
-        tables = np.full((len(batch), 2, len(blocks), len(clean.layers)), np.nan)
-        watch = _changes_of_outputs(clean, rows.take(batch).places(clean))
-        for block, table in zip(blocks, np.moveaxis(tables, 2, 0), strict=True):
-            yield clean.component(part, block), _skip(clean, block, part, mode, where, watch(table, block))
-        later.update(zip(batch, tables, strict=True))
+        measured, blocks = rows.take(batch).places(clean), ablatable_blocks(model, clean, part, layers)
+        outputs = [upcast(y) - upcast(x) for x, y in zip(clean.streams[:-1], clean.block_outputs, strict=True)]
+        sizes = [output.norm(dim=-1).clamp_min(SMALLEST) for output in outputs]
+        tables = np.full((len(batch), 2, len(blocks), len(outputs)), np.nan)
         after.append(layer_components(clean))
+        later.update(zip(batch, tables, strict=True))
 
-    count = len(read_layers(layers, layer_count(model)))
-    skipped, (change, loss) = run_patches(model, rows, patches, read_logits(rows, softmax_change), count, batch_tokens)
+        def see(skipped: int, layer: int, before: Tensor, stream: Tensor) -> None:
+            if layer > blocks[skipped]:
+                change = (upcast(stream) - upcast(before) - outputs[layer]).norm(dim=-1) / sizes[layer]
+                change = change.masked_fill(~measured.to(change.device), 0.0)
+                tables[:, 0, skipped, layer] = change.sum(1, dtype=torch.float64).cpu() / measured.sum(1).cpu()
+                tables[:, 1, skipped, layer] = change.amax(1).cpu()
+
+        for i, block in enumerate(blocks):
+            yield clean.component(part, block), _skip(clean, block, part, mode, where, partial(see, i))
+
+    count, reading = len(read_layers(layers, layer_count(model))), read_logits(rows, softmax_change)
+    skipped, (change, loss) = run_patches(model, rows, patches, reading, count, batch_tokens)
     mean, largest = np.stack([later[row] for row in range(len(rows))], 1)
     counts, first = np.bincount(rows.row)[:, None, None], np.flatnonzero(np.diff(text, prepend=-1))
     return Skip(
-        components=skipped,
-        layers=same_components(model, after),
+        skipped,
+        same_components(model, after),
         downstream_change=np.add.reduceat(mean * counts, first) / np.add.reduceat(counts, first),
         downstream_change_max=np.maximum.reduceat(largest, first),
         output_change=change.astype(np.float32),
         loss=loss.astype(np.float32),
         text=text[rows.row],
         position=rows.position,
-        part=part,
-        mode=mode,
-        model=model.name,
-        first_token=first_token,
+        **{"part": part, "mode": mode, "model": model.name, "first_token": first_token},
         cuts="none" if not future else cuts if isinstance(cuts, str) else ", ".join(f"{cut:g}" for cut in cuts),
     )
 
@@ -244,23 +245,3 @@ def _skip(
         return streams[layer] - clean.through_loop_norms(output, block, layer).to(streams[layer].device)
 
     return Patch(block + 1, without(block + 1, output), edit=without, see=see)
-
-
-def _changes_of_outputs(
-    clean: PatchedForward, measured: Bool[Tensor, "row token"]
-) -> Callable[[Float[np.ndarray, "row 2 layer"], int], See]:
-    """A function of a table and a skipped block: see relative changes of later outputs, their mean and maximum."""
-    through = zip(clean.streams[:-1], clean.block_outputs, strict=True)
-    outputs = [upcast(after) - upcast(before) for before, after in through]
-    norms = [output.norm(dim=-1).clamp_min(SMALLEST) for output in outputs]
-    counts = measured.sum(1).cpu().numpy()
-
-    def see(table: np.ndarray, skipped: int, layer: int, before: Tensor, after: Tensor) -> None:
-        if layer == skipped:
-            return
-        change = upcast(after) - upcast(before) - outputs[layer]
-        effect = (change.norm(dim=-1) / norms[layer]).masked_fill(~measured.to(change.device), 0.0)
-        table[:, 0, layer] = effect.sum(1, dtype=torch.float64).cpu().numpy() / counts
-        table[:, 1, layer] = effect.amax(1).cpu().numpy()
-
-    return lambda table, skipped: partial(see, table, skipped)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -33,12 +33,17 @@ class TokenResult(Result):
     position: Int[np.ndarray, " token"]
     tokens: tuple[str, ...]
 
-    def _with_units(self, columns: dict[str, Any], units: dict[str, str], rows: Any = None) -> pd.DataFrame:
+    def _summary(self, units: Mapping[str, str], **columns: Any) -> pd.DataFrame:
+        """Summarize the fields named in `units`; `columns` are more, or replace some."""
+        of_fields = (summarize(name, getattr(self, name), self.text) for name in units)
+        return self._with_units({name: x for some in of_fields for name, x in some.items()} | columns, units)
+
+    def _with_units(self, columns: Mapping[str, Any], units: Mapping[str, str], rows: Any = None) -> pd.DataFrame:
         """Return a frame of one row per component, or of those of `rows`, with intervals over texts."""
-        columns = component_columns(self.components, rows) | columns
+        columns = component_columns(self.components, rows) | dict(columns)
         return estimates_frame(columns, units, intervals=interval_note(int(self.text.max()) + 1, "texts"))
 
-    def _by_token(self, units: dict[str, str]) -> pd.DataFrame:
+    def _by_token(self, units: Mapping[str, str]) -> pd.DataFrame:
         """Return a frame of one row per token and component; `units` are those of the columns, which are fields."""
         count = len(self.components)
         of_token = {"text": self.text, "position": self.position, "token": np.array(self.tokens, dtype=object)}
@@ -47,11 +52,11 @@ class TokenResult(Result):
         return estimates_frame(columns | {name: getattr(self, name).ravel() for name in units}, units)
 
 
-def read_tokens(model: Model, rows: Sequence[Ids]) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Return `text`, `position` and `tokens` of a result with one entry per token."""
+def read_tokens(model: Model, rows: Sequence[Ids]) -> dict[str, Any]:
+    """Return the fields `text`, `position` and `tokens` of a result with one entry per token."""
     text = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     position = np.concatenate([np.arange(len(row)) for row in rows])
-    return text, position, token_texts(model, [token for row in rows for token in row])
+    return {"text": text, "position": position, "tokens": token_texts(model, [token for row in rows for token in row])}
 
 
 def measure_tokens(
@@ -87,11 +92,11 @@ def measure_tokens(
 
 
 @lru_cache(maxsize=4)
-def bootstrap_weights(n: int, n_resamples: int = 1000, seed: int = 0) -> Float[np.ndarray, "draw example"]:
-    """Draw weights of resamples with replacement: `weights @ values` is each resample's mean; NaN for one example."""
+def bootstrap_weights(n: int, seed: int = 0) -> Float[np.ndarray, "draw example"]:
+    """Draw weights of 1000 resamples: `weights @ values` is each resample's mean; NaN for one example."""
     if n == 1:
-        return np.full((n_resamples, 1), np.nan)
-    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=n_resamples) / n
+        return np.full((1000, 1), np.nan)
+    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=1000) / n
     weights.flags.writeable = False  # the result is cached
     return weights
 
@@ -99,7 +104,7 @@ def bootstrap_weights(n: int, n_resamples: int = 1000, seed: int = 0) -> Float[n
 def resampled_ratio(
     sums: Float[np.ndarray, "text row"], counts: Float[np.ndarray, "text #row"]
 ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, "draw row"]]:
-    """Return (Σ sums / Σ counts, its 1000 resamples of texts: NaN for too few), where not smooth in the mean."""
+    """Return (Σ sums / Σ counts, its resamples over texts: NaN for too few), for what is not smooth in the mean."""
     weights = bootstrap_weights(len(sums)) if len(sums) >= LEAST else np.full((1000, len(sums)), np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
         return sums.sum(0) / counts.sum(0), (weights @ sums) / (weights @ counts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -23,11 +23,8 @@ from ..ensemble.permutation import (
 )
 from ..ensemble.validation import checked
 from ..errors import InputError
-from ..results import Result
+from ..results import Figure, Result
 from .correlation import depths_of
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 ACCURACY = ("rises", "still", "falls")
 STILL = 1
@@ -61,7 +58,7 @@ class TradeOff(Result):
 
     figures: ClassVar = {"steps": "study.tradeoff_steps"}
 
-    def plot(self, kind: Literal["steps"] | None = None, **options: Any) -> go.Figure:
+    def plot(self, kind: Literal["steps"] | None = None, **options: Any) -> Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 

@@ -79,10 +79,14 @@ def analyses_of(model: Model, before: tuple[Model, Identity] | None, inputs: Dep
     texts = [list(ids if model.context is None else ids[: model.context]) for ids in rows]
     on_texts = f"{len(texts)} texts"
     read = {"texts": digest_of(texts), **size}
-    yield _Wanted("residual_norms", on_texts, read, lambda: depth.residual_norms(model, texts, **size))
-    yield _Wanted("skip", on_texts, read, lambda: depth.skip(model, texts, **size))
-    yield _Wanted("skip_future", on_texts, read, lambda: depth.skip(model, texts, mode="future", **size))
-    yield _Wanted("logit_lens", on_texts, read, lambda: depth.logit_lens(model, texts, **size))
+    of_texts: dict[str, Callable[..., Result]] = {
+        "residual_norms": depth.residual_norms,
+        "skip": depth.skip,
+        "skip_future": partial(depth.skip, mode="future"),
+        "logit_lens": depth.logit_lens,
+    }
+    for name, analysis in of_texts.items():
+        yield _Wanted(name, on_texts, read, partial(analysis, model, texts, **size))
     known = [asked for asked in inputs.questions if _knows(model, asked.answers)]
     # If the tokenizer knows the answers of no set, requested questions fail with a message.
     is_wanted = len(inputs.questions) == 1 or inputs.analyses != STANDARD
@@ -95,31 +99,25 @@ def analyses_of(model: Model, before: tuple[Model, Identity] | None, inputs: Dep
     if inputs.drop is not None and 0 < count <= budget:
         raise InputError(f"drop={budget} must be below {count}, the {inputs.part}s of {model.name} that could go.")
     plan = {"drop": inputs.drop, "part": inputs.part, "score": inputs.score}
-    tasks: list[Task | None] = [*inputs.tasks] or [None]
-    for t in tasks:
+
+    # A task that does not fit the model fails only its own jobs.
+    def on_rows(analysis: Callable[..., Result], t: Task | None, *more: Any, **options: Any) -> Callable[[], Result]:
+        return lambda: analysis(model, texts if t is None else t.resolve(model, inputs.multi_token), *more, **options)
+
+    for t in inputs.tasks or (None,):
         dataset, settings = on_texts, read | seeded
         if t is not None:
             labels = hashlib.sha256(t.labels.tobytes()).hexdigest()
             settings = {"prompts": t.prompt_hash, "options": list(t.options), "labels": labels, **seeded}
             dataset, settings["multi_token"] = t.name, inputs.multi_token
-
-        def agreement(t: Task | None = t) -> Result:
-            return depth.agreement(model, _resolved(t, model, inputs.multi_token, texts), **seeded)
-
-        def drop_plan(t: Task | None = t) -> Result:
-            rows = _resolved(t, model, inputs.multi_token, texts)
-            return depth.drop_plan(model, rows, budget, inputs.score, inputs.part, **seeded)
-
-        yield _Wanted("agreement", dataset, settings, agreement)
+        yield _Wanted("agreement", dataset, settings, on_rows(depth.agreement, t, **seeded))
         # A single layer cannot be dropped; this fails only if a plan was requested.
         if inputs.drop is not None or count > 1 or inputs.analyses != STANDARD:
-            yield _Wanted("drop_plan", dataset, settings | plan, drop_plan)
+            drop = on_rows(depth.drop_plan, t, budget, inputs.score, inputs.part, **seeded)
+            yield _Wanted("drop_plan", dataset, settings | plan, drop)
         if t is not None:
-
-            def ablate(t: Task = t) -> Result:
-                return effects(model, t.resolve(model, inputs.multi_token), unit="sublayer", ablation="mean", **seeded)
-
-            yield _Wanted("effects", dataset, settings | {"unit": "sublayer", "ablation": "mean"}, ablate)
+            about = {"unit": "sublayer", "ablation": "mean"}
+            yield _Wanted("effects", dataset, settings | about, on_rows(effects, t, **about, **seeded))
     if before is not None:
         shallow, identity = before
         settings = {"texts": digest_of(inputs.texts), "from": asdict(identity), **seeded}
@@ -133,11 +131,6 @@ def analyses_of(model: Model, before: tuple[Model, Identity] | None, inputs: Dep
 def _knows(model: Model, texts: Iterable[str]) -> bool:
     tokenizer = model.tokenizer
     return tokenizer is None or all(knows(tokenizer, ids_after_text(tokenizer, text), text) for text in texts)
-
-
-def _resolved(t: Task | None, model: Model, multi_token: bool, texts: list[list[int]]) -> Any:
-    """Return the task with this model's option ids, or the texts; a task that does not fit fails only its own jobs."""
-    return texts if t is None else t.resolve(model, multi_token)
 
 
 def _comparable_texts(before: Model, model: Model, texts: Sequence[Any]) -> list[Any]:

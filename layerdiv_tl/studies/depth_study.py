@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, cast
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
 import pandas as pd
 
@@ -24,12 +24,9 @@ from ..depth.skipping import Skip
 from ..errors import InputError
 from ..replication.claim import claims_frame
 from ..replication.depth_claims import DepthResults, depth_claim_tests
-from ..results import Result, load_result, save_result
+from ..results import Figure, Result, load_result, save_result
 from .folder import OLD, SkippedFile, read_newest, write_page
 from .shards import digest_of, read_json, safe_name, write_json
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 FOLDER = "depth"
 # Format version of analyses and their defaults. 5: results of format 4; 4: results name their analysis.
@@ -144,7 +141,7 @@ class DepthStudy(Result):
 
     figures: ClassVar = {"depth": "curves.study_lines"}
 
-    def plot(self, kind: Literal["depth"] | None = None, **options: Any) -> go.Figure:
+    def plot(self, kind: Literal["depth"] | None = None, **options: Any) -> Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 

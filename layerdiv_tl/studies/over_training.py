@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -15,36 +14,25 @@ from jaxtyping import Float
 from .._checks import choice, instance, number, some_of, whole_number
 from ..components import Component, component_columns
 from ..depth.effect_results import Effects
-from ..ensemble.intervals import estimate
+from ..ensemble.intervals import ENDS, estimate
 from ..errors import InputError
 from ..replication.populations import LEAST_SEEDS, mean_over_seeds
-from ..results import Result
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from ..results import Figure, Result
 
 # Quantities of a checkpoint: {name: (loss, term of the totals)}.
+_SQUARED = ("bias", "diversity", "diversity_logit", "coherence")
 QUANTITIES: Mapping[str, tuple[str, str]] = {
     "accuracy": ("squared", "accuracy"),
     "loss": ("cross_entropy", "loss"),
     "entropy": ("cross_entropy", "entropy"),
-    **{
-        term + gauge: ("squared", term + gauge)
-        for term in ("bias", "diversity", "diversity_logit", "coherence")
-        for gauge in ("", "_centered")
-    },
+    **{name: ("squared", name) for term in _SQUARED for name in (term, f"{term}_centered")},
 }
 INFORMATION = ("joint", "relevancy", "redundancy", "conditional_redundancy")
 EFFECTS = ("direct", "total")
 COMPONENT_TERMS = ("bias", "diversity", "net", "bias_centered", "diversity_centered", "net_centered", "accuracy")
 # Units of quantities not in squared logits; quantities of log-likelihoods are in nats.
-_UNITS = {
-    "accuracy": "share",
-    **dict.fromkeys(("loss", "entropy"), "nats"),
-    **dict.fromkeys(("coherence", "coherence_centered"), "ratio"),
-    **dict.fromkeys(INFORMATION, "bits"),
-    **{f"{name}_effect": "logits" for name in EFFECTS},
-}
+_UNITS = {"accuracy": "share", "loss": "nats", "entropy": "nats", "coherence": "ratio", "coherence_centered": "ratio"}
+_UNITS |= dict.fromkeys(INFORMATION, "bits") | {f"{name}_effect": "logits" for name in EFFECTS}
 _NAMES = ["run", "shape", "seed", "task", "step"]
 _STEP = re.compile(r"(?P<run>.*?)[@/ _-]*step[-_ ]?(?P<step>\d+)")
 _SEED = re.compile(r"(?P<shape>.*?)[-_ ]*seed[-_ ]?(?P<seed>\d+)")
@@ -80,7 +68,7 @@ class OverTraining(Result):
 
     figures: ClassVar = {"curves": "curves.training_curves"}
 
-    def plot(self, kind: Literal["curves"] | None = None, **options: Any) -> go.Figure:
+    def plot(self, kind: Literal["curves"] | None = None, **options: Any) -> Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
@@ -103,11 +91,10 @@ class OverTraining(Result):
         InputError for an invalid share.
         """
         share = number("share", share, above=0, below=1)
-        rows = []
-        keys = ["run", "shape", "seed", "task"]
+        rows, keys = [], ["run", "shape", "seed", "task"]
         for key, curve in self.frame().groupby(keys, sort=False):
             for name in self.quantities:
-                values, low, high = (curve.get(name + end, curve[name]).to_numpy() for end in ("", "_low", "_high"))
+                values, low, high = (curve.get(name + end, curve[name]).to_numpy() for end in ENDS)
                 step, resolution = crossing(curve["step"].to_numpy(dtype=float), values, share)
                 if low[0] <= high[-1] and low[-1] <= high[0]:
                     step = resolution = np.nan
@@ -134,14 +121,15 @@ class OverTraining(Result):
         rows = []
         for (shape, task, name), group in joined.groupby(["shape", "task", "quantity"], sort=False):
             lag = mean_over_seeds(group["lag"].to_numpy())
-            told = "before" if lag.high < 0 else "later" if lag.low > 0 else "not told apart"
+            order = "before" if lag.high < 0 else "later" if lag.low > 0 else "not told apart"
             if name == reference:
-                told = ""
+                order = ""
+            elif not group[["first", "last"]].notna().all(axis=1).any():
+                order = "not measured"
             elif lag.n == 0:
-                told = f"{reference} does not move" if group["reached"].notna().any() else "does not move"
-                told = told if group[["first", "last"]].notna().all(axis=1).any() else "not measured"
+                order = f"{reference} does not move" if group["reached"].notna().any() else "does not move"
             row = {"shape": shape, "task": task, "quantity": name, "n": lag.n, "reached": group["reached"].mean()}
-            rows.append(row | lag.columns("lag") | {"resolution": group["gap"].mean(), "order": told})
+            rows.append(row | lag.columns("lag") | {"resolution": group["gap"].mean(), "order": order})
         frame = pd.DataFrame(rows)
         frame.attrs["intervals"] = f"95 % intervals over training seeds, none of fewer than {LEAST_SEEDS}"
         return frame
@@ -175,23 +163,21 @@ def over_training(
     frame = _columns(rows[rows["term"] != ""], "mean", QUANTITIES)
     if information is not None:
         frame = frame.join(_columns(information[information["term"].isin(INFORMATION)], "bits", INFORMATION))
-    own = {name: {key: e.effect(name) for key, e in effects.items() if name in e.effects} for name in EFFECTS}
-    for name, of in own.items() if effects else ():
-        sums = {key: estimate(values.sum(1)).columns(f"{name}_effect") for key, values in of.items()}
-        frame = frame.join(pd.DataFrame(list(sums.values()), pd.MultiIndex.from_tuples(sums, names=keys)))
-    where = pd.DataFrame(list(placed.values()), list(placed), ["run", "shape", "seed", "step"])
-    order = ["shape", "seed", "task", "step"]
-    frame = frame.reset_index().join(where, on="model", how="inner").sort_values(order)
     parts = components[[*keys, "component", *(term for term in COMPONENT_TERMS if term in components)]]
-    for name, of in own.items() if effects else ():
+    for name in EFFECTS if effects else ():
+        own = {key: e.effect(name) for key, e in effects.items() if name in e.effects}
+        sums = {key: estimate(values.sum(1)).columns(f"{name}_effect") for key, values in own.items()}
+        frame = frame.join(pd.DataFrame(list(sums.values()), pd.MultiIndex.from_tuples(sums, names=keys)))
         means = {
             (*key, component.label): value
-            for key, values in of.items()
+            for key, values in own.items()
             for component, value in zip(effects[key].components, values.mean(0), strict=True)
         }
         column = pd.Series(means, name=f"{name}_effect").rename_axis([*keys, "component"])
         parts = parts.join(column, on=[*keys, "component"])
-    parts = frame[[*keys, "run", "shape", "seed", "step"]].merge(parts, on=keys, sort=False)
+    where = pd.DataFrame(list(placed.values()), list(placed), ["run", "shape", "seed", "step"])
+    frame = frame.reset_index().join(where, on="model", how="inner").sort_values(["shape", "seed", "task", "step"])
+    parts = frame[[*keys, *where]].merge(parts, on=keys, sort=False)
     for (shape, _), group in parts.groupby(["shape", "task"], sort=False):
         labels = group.groupby("model", sort=False)["component"].agg(tuple).tolist()
         if other := [some for some in labels if some != labels[0]]:
@@ -205,17 +191,16 @@ def over_training(
 def _columns(rows: pd.DataFrame, value: str, names: Iterable[str]) -> pd.DataFrame:
     """Return {name, _low, _high} of each term by (model, task); NaN where not measured."""
     wide = rows.pivot(index=["model", "task"], columns="term", values=[value, "low", "high"])
-    ends = {"": value, "_low": "low", "_high": "high"}
-    wide = wide.reindex(columns=[(ends[end], name) for name, end in product(names, ends)])
-    return wide.set_axis([name + end for name, end in product(names, ends)], axis=1)
+    columns = {
+        (column, name): name + end for name in names for end, column in zip(ENDS, (value, "low", "high"), strict=True)
+    }
+    return wide.reindex(columns=list(columns)).set_axis(list(columns.values()), axis=1)
 
 
 def _stored(frame: pd.DataFrame) -> dict[str, Any]:
     """Convert a frame to a result's columns, names first: numbers as arrays, texts as tuples."""
     ordered = frame[[*_NAMES, *frame.columns.drop([*_NAMES, "model"])]]
-    return {
-        str(name): column.to_numpy() if column.dtype.kind in "fi" else tuple(column) for name, column in ordered.items()
-    }
+    return {str(name): x.to_numpy() if x.dtype.kind in "fi" else tuple(x) for name, x in ordered.items()}
 
 
 def checkpoints(names: Sequence[str], steps: Mapping[str, int] | None = None) -> dict[str, tuple[str, str, int, int]]:
@@ -232,11 +217,11 @@ def checkpoints(names: Sequence[str], steps: Mapping[str, int] | None = None) ->
     placed = {}
     for name in names:
         match = _STEP.fullmatch(name)
-        if (steps is None and match is None) or (steps is not None and name not in steps):
+        step = int(match["step"]) if steps is None and match else (steps or {}).get(name)
+        if step is None:
             continue
         run = match["run"] if match else ""
         seeded = _SEED.fullmatch(run)
-        step = int(match["step"]) if steps is None and match else (steps or {})[name]
         shape, seed = (seeded["shape"], int(seeded["seed"])) if seeded else (run, 0)
         placed[name] = (run or "model", shape or "model", seed, step)
     if len(set(placed.values())) < len(placed):

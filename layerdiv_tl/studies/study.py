@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import pandas as pd
 
@@ -28,16 +28,13 @@ from ..replication.depth_claims import depth_claim_tests
 from ..replication.layer_sharing import Seeds, layer_sharing_table
 from ..replication.shares import module_shares
 from ..replication.tradeoff import TradeOff, tradeoff_signs
-from ..results import load_result
+from ..results import Figure, load_result
 from .depth_study import DepthStudy
 from .folder import CARD, OLD, SkippedFile, card_of, read_newest, refuse_two_models, write_page
 from .information import CELL, PATTERN, study_information
 from .over_training import OverTraining, checkpoints, over_training
 from .shards import FORMAT, META, METRICS, Shard, digest_of, file_digest
 from .tables import StudyTables
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 Form = Literal["squared", "paper"]
 
@@ -68,7 +65,7 @@ class Study(StudyTables):
         kind: Literal["table", "size", "correlations", "curves", "shares", "scaling", "tradeoff", "information"]
         | None = None,
         **options: Any,
-    ) -> go.Figure:
+    ) -> Figure:
         """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
         return super().plot(kind=kind, **options)
 
@@ -124,16 +121,15 @@ class Study(StudyTables):
         cells = [cell for cell in self.cells if wanted.items() <= cell["settings"].items()]
         if not cells:
             raise InputError(f"this study has no cell of {shown(model)} on {shown(task)} at unit {unit!r}.")
-        folder, settings = cells[-1]["folder"], cells[-1]["settings"]
-        rows, digest = settings["rows"], digest_of(settings)
-        shards = [load_result(Shard, file, digest) for file in sorted(Path(folder).glob("shard-*.safetensors"))]
-        if not shards:
+        folder, settings = Path(cells[-1]["folder"]), cells[-1]["settings"]
+        files, digest = sorted(folder.glob("shard-*.safetensors")), digest_of(settings)
+        if not files:
             raise InputError("this study was saved without its contributions: load the folder it was run in.")
-        stored = sum(len(shard.rows) for shard in shards)
-        if stored != rows:
+        shards = [load_result(Shard, file, digest) for file in files]
+        if (stored := sum(len(shard.rows) for shard in shards)) != settings["rows"]:
             raise InputError(
-                f"{folder!r} holds {stored} of {rows} rows: remove its metrics.parquet and run the study again, which "
-                "computes the others."
+                f"{str(folder)!r} holds {stored} of {settings['rows']} rows: remove its metrics.parquet and run the "
+                "study again, which computes the others."
             )
         return Shard.join(shards)
 
@@ -222,9 +218,8 @@ class Study(StudyTables):
         >>> claims.loc[claims["number"] == 6, ["interval_over", "n"]].values.tolist()
         [['seeds', 3]]
         """
-        metrics, curves = self._metrics(unit), None
-        if metrics["table"].eq("depth").any():
-            curves = self.curves(unit)
+        metrics = self._metrics(unit)
+        curves = self.curves(unit) if metrics["table"].eq("depth").any() else None
         evidence = Evidence(metrics, self.models(unit), curves, self.shapes(unit), pairs, n_resamples, seed)
         if seeds is None:
             tests, attrs = list(claim_tests(evidence)), {"n_resamples": n_resamples, "seed": seed}
@@ -296,17 +291,11 @@ class Study(StudyTables):
             name = choice("estimator", estimator, get_args(EstimatorName))
             information = self.information(name, unit, models=list(placed))
         about = [cell["settings"] for cell in self.cells]
-        found = [(model, task) for model, task in {(s["model"], s["task"]) for s in about} if model in placed]
+        found = {(s["model"], s["task"]) for s in about if s["model"] in placed}
         effects = self.depth.effects(found) if self.depth is not None and unit == "sublayer" else {}
-        return over_training(
-            totals,
-            self.components(unit),
-            placed,
-            information,
-            effects,
-            unit=unit,
-            sequences=tuple(dict.fromkeys(s["task"] for s in about if not s["option_ids"])),
-        )
+        sequences = tuple(dict.fromkeys(s["task"] for s in about if not s["option_ids"]))
+        components = self.components(unit)
+        return over_training(totals, components, placed, information, effects, unit=unit, sequences=sequences)
 
     def layer_sharing(
         self, unit: Unit = "sublayer", pairs: Mapping[str, str] | None = None, seeds: Seeds | None = None

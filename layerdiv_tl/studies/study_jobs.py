@@ -1,18 +1,22 @@
-"""Jobs of a study for one model: its cells, computed shard by shard and then summarized."""
+"""Jobs of a study for one model: its cells, computed shard by shard and then summarized; and an estimate of them."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from .._checks import flag, some_of, whole_number
+import numpy as np
+import pandas as pd
+
+from .._checks import file_path, flag, some_of, whole_number
 from .._files import sweep, write_text, written
 from .._progress import progress
 from ..components import Unit
@@ -24,10 +28,9 @@ from ..model.prompts import encode
 from ..tasks.baselines import bag_of_words
 from ..tasks.task import Task, task
 from .folder import failing, made_by
-from .grid import load_options, models_of, tasks_of
-from .ranks import first_shard
+from .grid import load_options, load_registered, models_of, tasks_of
 from .shards import FORMAT, META, METRICS, Cell, Shard, cell_of, file_digest, metrics_of, write_json
-from .work import Job, Work
+from .work import Job, Work, first_shard
 
 # Baselines of tasks shared by many models: counting words can take longer than a small model.
 _KNOWN_BASELINES: dict[str, dict[str, Any]] = {}
@@ -103,7 +106,7 @@ class StudyWork(Work):
 
     def _computed(self, model: Model, cell: Cell, batch_tokens: int) -> Path:
         """Compute the missing shards of one cell, then its metrics; return its folder."""
-        prompts = cell.task
+        prompts, metrics = cell.task, cell.folder / METRICS
         try:
             cell.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -111,15 +114,12 @@ class StudyWork(Work):
         if self.keep_text:
             lines = "".join(json.dumps({"row": i, "prompt": p}) + "\n" for i, p in enumerate(prompts.prompts))
             write_text(cell.folder / "prompts.jsonl", lines)
-        metrics = cell.folder / METRICS
         if cell.finished:
             return cell.folder
         sweep(cell.folder)
-        start, computed = time.time(), 0
-        total = len(prompts)
+        start, computed, total = time.time(), 0, len(prompts)
         stored = total - sum(len(cell.rows(number)) for number in cell.missing())
-        title = f"{model.name} on {prompts.name} ({cell.unit})"
-        with progress(title, total, "prompt", stored):
+        with progress(f"{model.name} on {prompts.name} ({cell.unit})", total, "prompt", stored):
             for number in cell.missing(first_shard(cell.count)):
                 cell.compute(model, number, batch_tokens)
                 computed += len(cell.rows(number))
@@ -127,8 +127,15 @@ class StudyWork(Work):
         frame = metrics_of(_whole_shards(cell, model, batch_tokens))
         with written(metrics) as partial:
             frame.to_parquet(partial, index=False)
-        asked = self.asked if prompts.name in self.by_name else None
-        write_json(cell.folder / META, _meta(model, cell, asked, seconds, computed))
+        about = {name: getattr(prompts, name) for name in ("source", "license", "dropped", "truncated", "scored")}
+        about |= {"format": FORMAT, "settings": cell.settings, "metrics": file_digest(metrics)}
+        about |= {"asked": self.asked if prompts.name in self.by_name else None, "rows_here": computed}
+        about |= {
+            "baselines": _baselines(prompts, f"{prompts.prompt_hash} {prompts.options} {cell.settings['labels']}")
+        }
+        about |= {"seconds_here": round(seconds, 3)}
+        about |= {"rows_per_second": round(computed / seconds, 3) if computed else None}
+        write_json(cell.folder / META, about | made_by(model))
         return cell.folder
 
 
@@ -149,22 +156,6 @@ def _whole_shards(cell: Cell, model: Model, batch_tokens: int) -> Iterator[Shard
             yield cell.read(number)
 
 
-def _meta(model: Model, cell: Cell, asked: dict[str, Any] | None, seconds: float, rows: int) -> dict[str, Any]:
-    t = cell.task
-    about = {name: getattr(t, name) for name in ("source", "license", "dropped", "truncated", "scored")}
-    return about | {
-        "format": FORMAT,
-        "settings": cell.settings,
-        "metrics": file_digest(cell.folder / METRICS),
-        "asked": asked,
-        "baselines": _baselines(t, f"{t.prompt_hash} {t.options} {cell.settings['labels']}"),
-        "rows_here": rows,
-        "seconds_here": round(seconds, 3),
-        "rows_per_second": round(rows / seconds, 3) if rows else None,
-        **made_by(model),
-    }
-
-
 def _baselines(t: Task, key: str) -> dict[str, Any]:
     """Return the accuracy of guessing and of word counts, the latter with a 95 % interval (None for few rows)."""
     if key not in _KNOWN_BASELINES:
@@ -175,3 +166,53 @@ def _baselines(t: Task, key: str) -> dict[str, Any]:
             words = [float(x) for x in (correct.mean(), *wilson(correct.sum(), len(correct)))]
         _KNOWN_BASELINES[key] = {"chance": 1 / t.option_count, "bag_of_words": words}
     return _KNOWN_BASELINES[key]
+
+
+def dry_run(
+    models: Any, tasks: Any, units: Any, limit: Any, out: Any, data: Any, **settings: Any
+) -> tuple[pd.DataFrame, list[str]]:
+    """Estimate the work that `run_study` with the same arguments has left; write nothing.
+
+    Returns a frame with one row per model, task and unit, and one sentence for every model or cell that cannot be
+    estimated. `rows` counts all rows; `rows_left`, `tokens` (prompts without padding) and `seconds` (one process at
+    the speed of the timed batch) count what is not in `out` yet.
+
+    Raises InputError for arguments that `run_study` rejects, and if nothing can be estimated.
+
+    >>> frame, _ = dry_run("zoo/d1", "synthetic/recall", "sublayer", 8, None, None)
+    >>> frame[["model", "rows", "rows_left", "tokens"]].values.tolist()
+    [['zoo/d1', 8, 8, 208]]
+    """
+    grid, work = read_work(models, tasks, units, limit, Path(), data, **settings)
+    records: list[dict[str, Any]] = []
+    failures: list[str] = []
+    with tempfile.TemporaryDirectory() as empty:
+        work = replace(work, out=Path(empty) if out is None else file_path("out", out))
+        for name, x in grid.items():
+            with failing(failures, name):
+                model, identity = load_registered(name, x, work.out, work.load, look_only=True)
+                batch_tokens = model.checked_batch_tokens(work.asked["batch_tokens"])
+                per_token: dict[str, float] = {}
+                for where, cell in work.cells(model, identity, batch_tokens, failures):
+                    with failing(failures, where):
+                        missing = () if cell.finished else cell.missing()
+                        left = np.concatenate([np.empty(0, dtype=int), *map(cell.rows, missing)])
+                        tokens = int(cell.lengths[left].sum())
+                        if len(left) and cell.unit not in per_token:
+                            per_token[cell.unit] = _seconds_per_token(model, cell, left, batch_tokens)
+                        about = {"model": name, "task": cell.task.name, "unit": cell.unit, "rows": len(cell.order)}
+                        about |= {"rows_left": len(left), "tokens": tokens}
+                        records.append(about | {"seconds": tokens * per_token.get(cell.unit, 0.0)})
+    if not records:
+        raise InputError(" ".join(failures))
+    return pd.DataFrame(records), failures
+
+
+def _seconds_per_token(model: Model, cell: Cell, rows: np.ndarray, batch_tokens: int) -> float:
+    """Time the middle batch of these rows and divide by its tokens."""
+    cell.shard(model, rows[-1:], batch_tokens)  # the first pass is slower than all others
+    middle = rows[len(rows) // 2 :]
+    batch = middle[: max(1, batch_tokens // int(cell.lengths[middle[0]]))]
+    start = time.perf_counter()
+    cell.shard(model, batch, batch_tokens)
+    return (time.perf_counter() - start) / int(cell.lengths[batch].sum())

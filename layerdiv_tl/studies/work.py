@@ -1,14 +1,19 @@
-"""Work on the models of a grid, in sequence or in parallel: failures are recorded, and the rest continues."""
+"""Work on the models of a grid, in sequence or in parallel: failures are recorded, and the rest continues.
+
+Processes that Accelerate, torchrun or SLURM launched begin at different shards.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
 import os
+import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,9 +58,10 @@ class Work:
     def collected(self, kind: type[AnyStudy], grid: Mapping[str, Any], workers: int = 1) -> AnyStudy:
         """Run all jobs in `workers` processes and read the results. Raises InputError if nothing was measured."""
         workers = min(workers, len(grid))  # a single worker is this process
-        parts = _in_processes(self.run, grid, workers) if workers > 1 else [self.run(grid)]
-        failed = tuple(failure for some, _ in parts for failure in some)
-        done = {path for _, paths in parts for path in paths}
+        failures, finished = zip(
+            *(_in_processes(self.run, grid, workers) if workers > 1 else [self.run(grid)]), strict=True
+        )
+        failed, done = tuple(chain(*failures)), set(chain(*finished))
         study: Any = kind.collect([self.out], done) if done else None
         if study is None:
             raise InputError(" ".join(failed))
@@ -120,3 +126,31 @@ def _not_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+
+
+def first_shard(count: int) -> int:
+    """Return the shard to begin with: the start of this rank's part, or a random one for unrelated processes.
+
+    `accelerate launch`, `srun` and the tasks of a SLURM array, each of which may launch several processes, name their
+    rank in the environment. Raises InputError if these variables are not valid numbers.
+    """
+    names = ("RANK", "WORLD_SIZE") if "WORLD_SIZE" in os.environ else ("SLURM_PROCID", "SLURM_NTASKS")
+    rank, world = (_number(name, default) for default, name in enumerate(names))
+    if not 0 <= rank < world:
+        raise InputError(
+            f"{names[0]}={rank} in the environment does not number one of {names[1]}={world} processes, from 0 on: "
+            "unset both, or launch it again."
+        )
+    array = {"ID": 0, "MIN": 0, "STEP": 1, "COUNT": 1}
+    task, least, step, tasks = (_number(f"SLURM_ARRAY_TASK_{name}", default) for name, default in array.items())
+    # --array=3-9:2 has the tasks 3, 5, 7 and 9; two tasks of 1,5,6 may begin at the same shard, which is harmless.
+    rank, world = (task - least) // max(1, step) % max(1, tasks) * world + rank, max(1, tasks) * world
+    return rank * count // world if world > 1 else secrets.randbelow(max(1, count))
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "").strip()
+    try:
+        return int(text) if text else default
+    except ValueError as error:
+        raise InputError(f"{name}={text!r} in the environment is not a number: unset it, or give one.") from error

@@ -19,9 +19,9 @@ import layerdiv_tl as ld
 from layerdiv_tl.cli import main
 from layerdiv_tl.ensemble.losses import LOSSES
 from layerdiv_tl.studies import shards
-from layerdiv_tl.studies.dry_run import dry_run
 from layerdiv_tl.studies.grid import tasks_of
 from layerdiv_tl.studies.runner import run_study
+from layerdiv_tl.studies.study_jobs import dry_run
 from layerdiv_tl.tasks.specs import EIGHT_TASKS
 from tests.conftest import llama
 from tests.oracles.brute_force import reference
