@@ -22,7 +22,7 @@ from ..model.forward_pass import locate_mismatch, run
 from ..model.load import Model
 from ..model.patched_forward import PatchedForward
 from .effect_results import SCENARIOS
-from .engine import Patch, Place, Rows, held_values, mean_values
+from .engine import Place, Rows, held_values, mean_values
 
 EffectUnit = Literal["sublayer", "head"]
 Ablation = Literal["mean", "zero", "resample"]
@@ -104,7 +104,7 @@ class Ablations:
     gap: float = 0.0
     seen: dict[tuple[int, str], Float[Tensor, "position _"]] = field(default_factory=dict)
 
-    def patches(self, clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Patch]]:
+    def patches(self, clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Tensor]]:
         """Yield every ablation of a batch of rows."""
         read, fill = self.rows.take(batch).places(clean), self.fill(batch)
         block_of = {place: block for block, place in enumerate(clean.layers)}
@@ -120,11 +120,12 @@ class Ablations:
             places = [(block, place) for block in range(start, len(clean.layers)) for place in watched]
             self.seen.clear()
             hold = partial(self._hold, clean, read, fill)
-            yield number, Patch(start, instead={place: partial(hold, place, goes.get(place)) for place in places})
+            instead = {place: partial(hold, place, goes.get(place)) for place in places}
+            yield number, clean.resume(start, clean.streams[start], instead)
 
-    def with_clean(self, clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Patch | None]]:
+    def with_clean(self, clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Tensor]]:
         """Yield the unpatched pass, then every ablation."""
-        yield -1, None
+        yield -1, clean.streams[-1]
         yield from self.patches(clean, batch)
 
     def _hold(

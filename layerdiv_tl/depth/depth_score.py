@@ -23,7 +23,6 @@ from ..model.options import is_task
 from ..model.patched_forward import PatchedForward
 from ..results import Figure, Result
 from .engine import (
-    Patch,
     Rows,
     as_it_is,
     layer_count,
@@ -252,14 +251,14 @@ def depth_score(
     stop = {"published": begins, "skip": ends}.get(effect, begins - 1)
     means = mean_streams(model, ids, batch_tokens, first=1) if effect == "erase" else []
 
-    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Patch]]:
+    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Tensor]]:
         where = tokens_between(clean, int(kept), stop[batch])
         ablatable_blocks(model, clean, part)
         for block, stream in enumerate(clean.streams[:-1]):
-            patch = Patch(block, instead=clean.zero_ablate(part, block, where))
+            instead = clean.zero_ablate(part, block, where)
             if effect == "erase":
-                patch = Patch(block, torch.where(where[..., None].to(stream.device), means[block].to(stream), stream))
-            yield clean.component(part, block), patch
+                instead, stream = {}, torch.where(where[..., None].to(stream.device), means[block].to(stream), stream)
+            yield clean.component(part, block), clean.resume(block, stream, instead)
 
     count, change_of = layer_count(model), read_logits(measured, softmax_change)
     components, (change, _) = run_patches(model, measured, patches, change_of, count, batch_tokens)

@@ -34,15 +34,15 @@ class Effects(Result):
         components, groups: The ablations, in this order: components alone, then groups together, {name: components}.
         score: "logits", or "log_likelihood" (in nats) where options have several tokens. These have only total effects:
             `members` is empty, and `values`, `changes` and the gap are missing.
-        members: All components whose contributions sum to the logits, in stream order.
-        values: float64 `[row, member, option]`: their contributions to the logits in the clean pass.
-        logits: `[row, option]`: the model's own, before any soft-cap; or log-likelihoods.
-        without: float64 `[scenario, row, ablation, option]`: the same under each ablation: without its own writes, at
-            the clean final norm ("direct") or at that of the stream without them ("direct_recomputed"); or ablated in
-            the pass, at the clean norm ("total_frozen") or the model's own ("total").
-        changes: `[row, ablation, member]`: each member's contribution to the logit difference in the clean pass minus
-            that under the ablation, both at the clean norm; None for more than 50 million numbers.
-        labels: `[row]`, the index of the right option.
+        members, values: All components whose contributions sum to the logits, in stream order, and these contributions
+            in the clean pass.
+        logits: The model's own, before any soft-cap; or log-likelihoods.
+        without: The same under each ablation: without its own writes, at the clean final norm ("direct") or at that of
+            the stream without them ("direct_recomputed"); or ablated in the pass, at the clean norm ("total_frozen") or
+            the model's own ("total").
+        changes: Each member's contribution to the logit difference in the clean pass minus that under the ablation,
+            both at the clean norm; None for more than 50 million numbers.
+        labels: The index of the right option.
         gap: max |Σ changes + the norm's share − total| / max Σ|u_i|, over all rows, ablations and options, where the
             total is that of the model's own logits.
     """

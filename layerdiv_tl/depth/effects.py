@@ -50,10 +50,8 @@ def effects(
     where the component helps) and accuracy. The *direct* effect replaces only the component's own write to the logits
     by what the ablation leaves of it. The *total* effect lets every later component and the final norm react;
     *indirect* is total − direct. Behind a post-norm (Gemma 2, OLMo 2), what the ablation leaves of a head is read at
-    that norm's statistic in the ablated pass.
-
-    Options of several tokens are compared by their log-likelihoods, in nats. They have only total effects, because a
-    log-likelihood is not a sum over components.
+    that norm's statistic in the ablated pass. Options of several tokens are compared by their log-likelihoods, in nats,
+    which are no sums over components: they have only total effects.
 
     Args:
         model, batch_tokens, attention_mask: As in `contributions`.
@@ -69,8 +67,8 @@ def effects(
         groups: Components to ablate together, as rows of their own: {name: labels}, one list of labels, or several.
         seed: Seed of the rows that resampling draws.
 
-    Makes 2 + A/2 passes over every row for A ablations (plus one for means): blocks before the ablated component are
-    not rerun. Raises InputError for input that cannot be used, and for models whose stream is not only added to.
+    Makes 2 + A/2 passes over every row for A ablations (plus one for means). Raises InputError for input that cannot be
+    used, and for models whose stream is not only added to.
 
     >>> import layerdiv_tl as ld
     >>> planted = ld.zoo.planted("undo")

@@ -1,8 +1,7 @@
 """One engine for interventions: it runs rows under patches and reads predictions from the final stream.
 
-A `Patch` changes a pass from some block on. The engine runs every batch of rows once unpatched, resumes that pass at
-each patch's block, and hands the final streams at the rows' positions to a reader. It alone handles batches, progress
-and the size of logits.
+The engine runs every batch of rows once unpatched, lets an analysis resume that pass with one change after another, and
+hands the final streams at the rows' positions to a reader. It alone handles batches, progress and the size of logits.
 
 Sums over a vocabulary are in float64: in float32, over tens of thousands of tokens, they are off by up to 1e-3 of a
 small divergence or change. Blocks of a few rows stay in the processor's cache, where float64 costs less than float32 on
@@ -29,7 +28,7 @@ from ..model.batches import batches, inference_mode_for, pad
 from ..model.capture import Activations
 from ..model.forward_pass import run
 from ..model.load import Model
-from ..model.patched_forward import Edit, HeadsTo, Instead, PatchedForward, See
+from ..model.patched_forward import HeadsTo, Instead, PatchedForward
 from ..model.prompts import Ids
 from .inputs import Part
 
@@ -98,27 +97,9 @@ class Rows:
         return self.reduce(np.add, values) / counts
 
 
-@dataclass(frozen=True, eq=False)
-class Patch:
-    """A change to a pass from block `start` on; see `PatchedForward.resume`.
-
-    `stream` enters that block; None keeps the clean pass's stream.
-    """
-
-    start: int
-    stream: Tensor | None = None
-    instead: Instead | None = None
-    edit: Edit = None
-    see: See = None
-
-    def run(self, clean: PatchedForward) -> Float[Tensor, "row token d"]:
-        """Return the final stream of the patched pass."""
-        stream = clean.streams[self.start] if self.stream is None else self.stream
-        return clean.resume(self.start, stream, self.instead, self.edit, self.see)
-
-
-# The named patches of a batch, in the same order for every batch; None is the unpatched pass.
-Patches = Callable[[PatchedForward, list[int]], Iterator[tuple[Any, Patch | None]]]
+# Yields the name and the final stream of each patched pass of a batch (`PatchedForward.resume`), in the same order for
+# every batch, from its clean pass and its row numbers.
+Patches = Callable[[PatchedForward, list[int]], Iterator[tuple[Any, Float[Tensor, "row token d"]]]]
 # The values read of a batch, `[position, *rest]`, from its clean pass, its row numbers, and the final streams at their
 # positions, one patched pass after another.
 Reader = Callable[[PatchedForward, list[int], Iterator[Float[Tensor, "position d"]]], tuple[np.ndarray, ...]]
@@ -142,9 +123,8 @@ def run_patches(
         where = some.places(clean)
 
         def finals() -> Iterator[Tensor]:
-            for name, patch in patches(clean, batch):
+            for name, final in patches(clean, batch):
                 names.append(name)
-                final = clean.streams[-1] if patch is None else patch.run(clean)
                 advance(len(batch))
                 yield final[where.to(final.device)]
 
@@ -157,9 +137,9 @@ def run_patches(
     return same_components(model, names), [np.concatenate(tables)[same] for tables in zip(*parts, strict=True)]
 
 
-def as_it_is(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Patch | None]]:
+def as_it_is(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
     """Yield only the unpatched pass."""
-    yield "clean", None
+    yield "clean", clean.streams[-1]
 
 
 def read_logits(rows: Rows, reading: Reading) -> Reader:

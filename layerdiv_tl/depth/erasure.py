@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
+from torch import Tensor
 
 from .._checks import shown
 from ..components import Component
@@ -17,7 +18,7 @@ from ..errors import InputError
 from ..model.load import as_model
 from ..model.patched_forward import PatchedForward
 from ..results import Figure
-from .engine import Patch, Rows, mean_streams, read_logits, run_patches, softmax_change, tokens_between
+from .engine import Rows, mean_streams, read_logits, run_patches, softmax_change, tokens_between
 from .inputs import FirstToken, check_choices, read_answers, read_layers, read_texts
 from .tokens import SOFTMAX_CHANGE, TokenResult, read_tokens
 
@@ -30,10 +31,10 @@ class Erasure(TokenResult):
     """The change of the predictions when tokens are erased from the stream that enters a layer.
 
     Attributes:
-        effect, effect_max: `[token, layer]`: ‖softmax − softmax'‖₂ over the vocabulary, mean and maximum over the
-            measured positions, when this token (span "position") or it and those before it (span "prefix") are erased;
-            NaN where nothing is erased or measured. The released code plots the maximum.
-        text, position, tokens: `[token]`: index of the text, position in it, and spelling of the token.
+        effect, effect_max: ‖softmax − softmax'‖₂ over the vocabulary, mean and maximum over the measured positions,
+            when this token (span "position") or it and those before it ("prefix") are erased; NaN where nothing is
+            erased or measured. The released code plots the maximum.
+        text, position, tokens: Index of the text, position in it, and spelling of the token.
         components: The layers.
     """
 
@@ -94,13 +95,12 @@ def erase(
             "answer" for a position, "later" for a prefix.
         first_token: Whether a prefix includes the first token: "kept" (not erased, as published) or "changed".
         answers: Number of tokens at the end of each text that are its answer (default 1); or the answers themselves,
-            one text or list of ids per text; a task brings its gold options. Omit it where later tokens are measured.
+            one text or list of ids per text; a task brings its gold options.
         reference: Texts whose mean stream replaces erased ones; None is `texts`. (The paper uses ten of GSM8K.)
         layers: Layers to erase at, in order of use; None means all.
 
-    Makes 1 + L/2 passes over a text for each of its tokens and L layers: 40 CPU seconds for a text of 30 tokens with
-    the default model; `layers=[5, 15, 25]` takes a tenth of that. Raises InputError for input that cannot be used, and
-    for a layer that does not exist.
+    Makes 1 + L/2 passes over a text for each of its tokens and L layers. Raises InputError for input that cannot be
+    used, for answers where later tokens are measured, and for a layer that does not exist.
 
     >>> import layerdiv_tl as ld
     >>> ld.depth.erase("zoo/d2", [[1, 2, 3, 4], [4, 5]]).effect.shape
@@ -133,13 +133,14 @@ def erase(
     ran = [number for number, positions in enumerate(at) if len(positions) and position[number] >= first]
     rows = Rows([ids[text[number]] for number in ran], [at[number] for number in ran])
 
-    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Patch]]:
+    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Tensor]]:
         erased = position[ran][batch]
         where = tokens_between(clean, first if span == "prefix" else erased, erased + 1)[..., None]
         for block in blocks:
             stream = clean.streams[block]
             mean = means[block].to(stream)
-            yield clean.component("layer", block), Patch(block, torch.where(where.to(stream.device), mean, stream))
+            erased_stream = torch.where(where.to(stream.device), mean, stream)
+            yield clean.component("layer", block), clean.resume(block, erased_stream)
 
     reading = read_logits(rows, softmax_change)
     components, (change, _) = run_patches(model, rows, patches, reading, len(blocks), batch_tokens)

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
+from torch import Tensor
 
 from .._checks import choice, one_of
 from .._progress import counted
@@ -24,7 +25,7 @@ from ..model.load import Model
 from ..model.options import is_task, single_tokens
 from ..model.patched_forward import PatchedForward
 from ..model.prompts import Ids
-from .engine import HeadMeans, Patch, Rows, ablation, log_softmax, loss_and_hits, read_logits, run_patches
+from .engine import HeadMeans, Rows, ablation, log_softmax, loss_and_hits, read_logits, run_patches
 from .inputs import Part, read_texts, resolved
 from .residual_norms import measure_norms
 from .tokens import sums_per_text
@@ -106,7 +107,7 @@ def score_ablations(
     or by zero.
     """
 
-    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Patch]]:
+    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Tensor]]:
         removed, streams = ablation(clean, already_removed, means), list(clean.streams)
         if removed:  # every pass resumes from the streams without it
             start = min(block for block, _ in removed)
@@ -115,7 +116,7 @@ def score_ablations(
             )
         for number, members in enumerate([(), *ablations]):
             start = min((block for block, _ in ablation(clean, members)), default=len(clean.layers))
-            yield number, Patch(start, streams[start], ablation(clean, {*already_removed, *members}, means))
+            yield number, clean.resume(start, streams[start], ablation(clean, {*already_removed, *members}, means))
 
     _, tables = run_patches(model, rows, patches, read_logits(rows, loss_and_hits), 1 + len(ablations), batch_tokens)
     loss, correct = (rows.reduce(np.add, table) for table in tables)
@@ -137,7 +138,7 @@ def direct_measures(
 ) -> dict[str, Sums]:
     """Compute the wanted direct measures of components, as (sums, counts) of every row; see `Agreement`."""
     measures: dict[str, Sums] = {}
-    if {"diversity", "diversity_centered", "net", "relevancy"} & set(wanted):
+    if {"contribution", "diversity", "diversity_centered", "net", "relevancy"} & set(wanted):
         if rows.options is None:
             measures = _of_texts(model, rows, components, batch_tokens)
         else:
@@ -148,7 +149,7 @@ def direct_measures(
         for name in ("relative_norm", "block_influence"):
             sums, counts = sums_per_text(getattr(norms, name)[:, columns].astype(np.float64), norms.text)
             measures[name] = sums, counts[:, 0]
-    return {name: measures[name] for name in get_args(Direct) if name in measures and name in wanted}
+    return {name: measures[name] for name in UNITS if name in measures and name in wanted}
 
 
 def score_components(
@@ -159,11 +160,13 @@ def score_components(
     batch_tokens: int | None,
     means: HeadMeans | None = None,
 ) -> Float[np.ndarray, " component"]:
-    """Score how much each component is needed, by one quantity. Raises InputError for one that these rows lack."""
+    """Score how much each component is needed, by one quantity. Raises InputError for one that these rows lack.
+
+    "contribution" is the size of the mean contribution to the right option's logit minus the mean of the others', or,
+    in texts, to the next token's logit minus the vocabulary's mean.
+    """
     if score not in UNITS:
         raise InputError(f"score={score!r:.40} is unknown: use {one_of(UNITS)}, or give {{label: number}}.")
-    if score == "contribution":
-        return np.abs(_mean_contributions(model, rows, components, batch_tokens))
     if score in get_args(Effect):
         alone = score_ablations(model, rows, [[c] for c in components], batch_tokens, means=means)
         measures = ablation_effects(rows, *alone)
@@ -172,29 +175,8 @@ def score_components(
     if score not in measures:
         raise InputError(f"score={score!r} needs a task with at least 8 scoring rows of every class: choose another.")
     sums, counts = measures[score]
-    return (-1 if score in LOWER_IS_BETTER else 1) * sums.sum(0) / counts.sum()
-
-
-def _mean_contributions(
-    model: Model, rows: Rows, components: Sequence[Component], batch_tokens: int | None
-) -> Float[np.ndarray, " component"]:
-    """Average each component's contribution to the answer: the right option's logit minus the mean of the others.
-
-    In texts, to the next token's logit minus the mean over the vocabulary.
-    """
-    unit = _unit(components)
-    if rows.options is not None:
-        c = contributions(
-            model, [list(ids) for ids in rows.ids], rows.options.tolist(), unit, batch_tokens=batch_tokens
-        )
-        right = np.take_along_axis(c.values, rows.targets[:, None, None], 2)[..., 0]
-        mean = (right - (c.values.sum(2) - right) / (c.values.shape[2] - 1)).mean(0)
-        return np.asarray(mean @ _membership(c.components, components))
-    total: Any = 0.0
-    for ids in counted(rows.ids, model.name, len(rows.ids), "text"):
-        p = profile(model, [list(ids)], unit, batch_tokens=batch_tokens)
-        total = total + p.centered_targets[:-1].astype(np.float64).sum(0) @ _membership(p.components, components)
-    return np.asarray(total / len(rows.row))
+    mean = sums.sum(0) / counts.sum()
+    return np.abs(mean) if score == "contribution" else -mean if score in LOWER_IS_BETTER else mean
 
 
 def _unit(components: Sequence[Component]) -> Unit:
@@ -211,7 +193,10 @@ def _of_task(
     members, ones = _membership(c.components, components), np.ones(len(rows))
     squared = decompose(c, labels)
     raw, centered = squared.diversities, squared.centered.diversities
+    right = np.take_along_axis(c.values, labels[:, None, None], 2)[..., 0]
+    contrast = right - (c.values.sum(2) - right) / (c.values.shape[2] - 1)
     measures = {
+        "contribution": (contrast @ members, ones),
         "diversity": (raw @ members, raw.sum(1)),
         "diversity_centered": (centered @ members, centered.sum(1)),
         "net": (decompose(c, labels, loss="cross_entropy").net_linear @ members, ones),
@@ -230,7 +215,7 @@ def _of_task(
 
 
 def _of_texts(model: Model, rows: Rows, components: Sequence[Component], batch_tokens: int | None) -> dict[str, Sums]:
-    sums, counts = np.zeros((3, len(rows), len(components))), np.zeros((3, len(rows)))
+    sums, counts = np.zeros((4, len(rows), len(components))), np.zeros((4, len(rows)))
     for row, ids in enumerate(counted(rows.ids, model.name, len(rows.ids), "text")):
         # With its own prediction as target, products with it are the expectations that the net needs.
         target = _predictions_at(model, ids)
@@ -240,10 +225,11 @@ def _of_texts(model: Model, rows: Rows, components: Sequence[Component], batch_t
         assert p.agreements is not None
         last = len(ids) - 1
         diversity, centered = (values[:, :last].sum(1) for values in (p.diversity, p.centered.diversity))
-        net = (p.agreements - p.centered_targets)[:last].astype(np.float64).sum(0)
-        sums[:, row] = np.stack([diversity, centered, net]) @ _membership(p.components, components)
-        counts[:, row] = diversity.sum(), centered.sum(), last
-    return dict(zip(("diversity", "diversity_centered", "net"), zip(sums, counts, strict=True), strict=True))
+        differences = p.centered_targets, p.agreements - p.centered_targets
+        contrast, net = (x[:last].astype(np.float64).sum(0) for x in differences)
+        sums[:, row] = np.stack([contrast, diversity, centered, net]) @ _membership(p.components, components)
+        counts[:, row] = last, diversity.sum(), centered.sum(), last
+    return dict(zip(UNITS, zip(sums, counts, strict=True), strict=False))  # the first four of these
 
 
 def _predictions_at(model: Model, ids: Sequence[int]) -> Float[np.ndarray, "position vocabulary"]:

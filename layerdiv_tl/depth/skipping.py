@@ -23,7 +23,6 @@ from ..model.load import as_model
 from ..model.patched_forward import PatchedForward, See
 from ..results import Figure
 from .engine import (
-    Patch,
     Rows,
     layer_components,
     layer_count,
@@ -182,7 +181,7 @@ def skip(
     later: dict[int, Float[np.ndarray, "2 skipped layer"]] = {}
     after: list[tuple[Component, ...]] = []
 
-    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Patch]]:
+    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Tensor]]:
         where = tokens_between(clean, int(kept), cut[batch] if future else clean.ids.shape[1])
         measured, blocks = rows.take(batch).places(clean), ablatable_blocks(model, clean, part, layers)
         outputs = [upcast(y) - upcast(x) for x, y in zip(clean.streams[:-1], clean.block_outputs, strict=True)]
@@ -233,15 +232,15 @@ def _cuts(lengths: list[int], cuts: Cuts, least: int) -> list[list[int]]:
 
 def _skip(
     clean: PatchedForward, block: int, part: Part, mode: Mode, where: Bool[Tensor, "row token"], see: See
-) -> Patch:
+) -> Float[Tensor, "row token d"]:
     """Run a pass without a component at some tokens; `see` is called on the layers after it."""
-    if not mode.endswith("local"):
-        return Patch(block, instead=clean.zero_ablate(part, block, where), see=see)
     streams = clean.streams
+    if not mode.endswith("local"):
+        return clean.resume(block, streams[block], clean.zero_ablate(part, block, where), see=see)
     output = clean.block_outputs[block] - streams[block] if part == "layer" else clean.sublayer_output(part, block)
     output = output.masked_fill(~where.to(output.device)[..., None], 0.0)
 
     def without(layer: int, _: Tensor) -> Tensor:
         return streams[layer] - clean.through_loop_norms(output, block, layer).to(streams[layer].device)
 
-    return Patch(block + 1, without(block + 1, output), edit=without, see=see)
+    return clean.resume(block + 1, without(block + 1, output), edit=without, see=see)

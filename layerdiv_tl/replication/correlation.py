@@ -66,14 +66,12 @@ def correlations(
     - `per_model`: tanh of the mean atanh r over models' curves; `p_t` is Student's t over 8 models or more.
     - `final`: raw values at the last junction, over models; `p_t` has n − 2 degrees of freedom.
 
-    Intervals come from a jackknife of atanh r over models with Student's t, and need 8 models. For unrelated curves
-    they exclude 0 in 1-5 % of studies of 8 models (`tests/calibration`).
+    Intervals come from a jackknife of atanh r over models with Student's t, and need 8 models.
 
     **Use `p_permutation`.** It gives every model the metric's curve of another model with as many junctions, so that
-    trends and jumps shared by all models along depth are part of the null: at most 5 % of independent curves are
-    significant. It needs five models of one depth, or several of each of a few depths; otherwise it is NaN. `p_t` of
-    `pooled`, with n − 2 degrees of freedom, is the paper's test. It is invalid along depth: it treats junctions as
-    independent, and calls independent random walks significant 60 % of the time at the 5 % level.
+    trends and jumps shared by all models along depth are part of the null. It needs five models of one depth, or
+    several of each of a few depths; otherwise it is NaN. `p_t` of `pooled`, the paper's test, is invalid along depth:
+    it takes junctions as independent, and calls independent random walks significant 60 % of the time at the 5 % level.
 
     Rows of the task "average" hold tanh(mean atanh r) over tasks with an interval over models, untested as in the
     paper. A model whose curve is constant or not finite is left out; `note` names it, and explains an r, an interval

@@ -21,11 +21,10 @@ def module_shares(frame: pd.DataFrame, *, confidence_level: float = LEVEL) -> pd
             additive over modules.
 
     Returns one row per model, module, term (`bias`, `diversity`) and gauge (`raw`, `centered`). `share` is the mean
-    over tasks of part / whole, with an interval over tasks (NaN for fewer than 8). `member_share` is the mean of
-    n_g/|L|, the share if all members were alike. `excess` is share − member_share. `tasks` counts tasks; those with a
-    whole of 0 are left out. The share of `constant` is 0 in tasks without it: log-likelihoods have a normalizer, logits
-    need not have a constant. Raises InputError for missing columns, duplicate modules in a task, and a model whose
-    other modules differ between tasks.
+    over `tasks` of part / whole, with an interval over tasks (NaN for fewer than 8); tasks with a whole of 0 are left
+    out, and a missing `constant` counts as 0. `member_share` is the mean of n_g/|L|, the share if all members were
+    alike, and `excess` is share − member_share. Raises InputError for missing columns, duplicate modules in a task, and
+    a model whose other modules differ between tasks.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"model": "m", "task": "t", "module": ["attention", "mlp"], "members": [1, 3],

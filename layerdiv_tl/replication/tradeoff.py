@@ -35,14 +35,12 @@ class TradeOff(Result):
     """Counts of steps along depth, by the direction of accuracy and the joint movement of bias and diversity.
 
     Attributes:
-        counts: `[accuracy, movement]`, numbers of steps. Accuracy rises, stands still or falls. Bias and diversity move
-            together (a trade-off: the loss is their difference, so a lower bias costs diversity), apart, or at least
-            one of them does not move.
+        counts: Numbers of steps. Accuracy rises, stands still or falls. Bias and diversity move together (a trade-off:
+            the loss is their difference, so a lower bias costs diversity), apart, or at least one does not move.
         difference, low, high: Share of trade-offs where accuracy stands still minus that where it moves, with Student's
             interval of the jackknife over models (NaN for fewer than 8). The paper claims that it is above 0.
         null_low, null_high, p: The middle 95 % of the difference when every model gets bias and diversity of another
-            model with as many junctions, and the two-sided p. This null allows for trends shared by all models at the
-            same depth. NaN if too few models have the same depth.
+            model with as many junctions, and the two-sided p; NaN if too few models have the same depth.
         models: Number of models; those of one cluster count as one.
     """
 

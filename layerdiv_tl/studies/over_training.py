@@ -86,9 +86,8 @@ class OverTraining(Result):
         """Return the step at which each quantity completes a `share` of its change: one row per run, task, quantity.
 
         The step is the first crossing, interpolated linearly between measured checkpoints; `resolution` is the gap
-        between the two checkpoints around it. It is NaN if the intervals of the first and the last checkpoint overlap.
-        The change counts from first to last, so inspect the curve of a quantity that rises and falls again. Raises
-        InputError for an invalid share.
+        between the two around it. It is NaN if the intervals of the first and the last checkpoint overlap. A quantity
+        that rises and falls again needs a look at its curve. Raises InputError for an invalid share.
         """
         share = number("share", share, above=0, below=1)
         rows, keys = [], ["run", "shape", "seed", "task"]
@@ -105,12 +104,11 @@ class OverTraining(Result):
     def order(self, reference: str = "accuracy", share: float = 0.5) -> pd.DataFrame:
         """Order the quantities by the lag, in steps, at which each completes a share of its change after a reference.
 
-        Returns one row per shape, task and quantity. `lag` is the quantity's step minus the reference's, averaged over
-        training seeds, with Student's interval over three or more seeds. `order` is "before" or "later", or "not told
-        apart" if the interval contains 0 or is missing. If no seed has a lag, it says which of the two does not move,
-        or that the quantity is "not measured" at both ends. `resolution` is the mean gap between the checkpoints
-        around both crossings: a lag below it is not resolved. Raises InputError for a quantity that was not measured,
-        and like `reached`.
+        Returns one row per shape, task and quantity. `lag` is averaged over training seeds, with Student's interval
+        over three or more. `order` is "before" or "later", "not told apart" if the interval contains 0 or is missing,
+        or, without a lag of any seed, says which of the two does not move, or that it was "not measured". A lag below
+        `resolution`, the mean gap between the checkpoints around both crossings, is not resolved. Raises InputError
+        for a quantity that was not measured, and like `reached`.
         """
         choice("reference", reference, self.quantities)
         steps, keys = self.reached(share), ["run", "task"]

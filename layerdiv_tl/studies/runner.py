@@ -108,16 +108,16 @@ def run_depth(
     """Run the standard depth analyses of one or several models, in a folder that can be resumed.
 
     The standard set has residual norms, skips (at all tokens, or at earlier tokens with the effect on later ones), the
-    logit lens and the depth score. For each task, or for the texts if no task is named, it has the agreement of direct
-    measures with ablation and a plan of layers to drop. It also maps each model's layers linearly to the next model's.
+    logit lens, the depth score, the linear maps of each model's layers to the next model's and, for each task, or for
+    the texts if no task is named, the agreement of direct measures with ablation and a plan of layers to drop.
 
     Args:
         models, data, limit, multi_token, load: As in `run_study`; by default the first 64 rows of each task.
         tasks: As in `run_study`; None is the authored sample tasks, or no task if texts are given.
         texts: Texts for residual norms, skips and the lens, some with at least 4 tokens; None is the first 16 prompts
             of each task.
-        analyses: Names of the analyses to run; None is the standard set. "effects" is not in it: the direct and total
-            effect of each sublayer on a task's answers by mean ablation (`effects`), used by `Study.over_training`.
+        analyses: Names of the analyses to run; None is the standard set. "effects" is not in it: the effects of each
+            sublayer on a task's answers by mean ablation, used by `Study.over_training`.
         out: The folder; None is a temporary one. Finished analyses are not computed again. It may also hold a study,
             whose report then shows both.
         drop, part, score: Number of layers that the plan drops (None: a fifth), their part and the score: see

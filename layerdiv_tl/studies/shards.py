@@ -179,10 +179,10 @@ class Cell:
 def metrics_of(shards: Iterable[Shard]) -> pd.DataFrame:
     """Compute all tables of a cell as one long frame: loss, table, row names, term, mean, low, high.
 
-    Intervals of means are over examples (none for fewer than 8); those of accuracies are Wilson's. `share` is n_g/|L|
-    of a module. The totals of every loss include the zero baseline (`zero_bias`). Those of the loss "none" have the
-    gaps and, for options scored as sequences, the accuracy per token and per byte; its table "answers" has the share of
-    rows answered with each option. There is no depth table at unit neuron or above 3000 members.
+    Intervals of means are over examples (none for fewer than 8); those of accuracies are Wilson's. The totals of every
+    loss include the zero baseline (`zero_bias`). Those of the loss "none" have the gaps and, for options scored as
+    sequences, the accuracy per token and per byte; its table "answers" has the share of rows answered with each option.
+    There is no depth table at unit neuron or above 3000 members.
     """
     answers = RunningMean()
     options: tuple[str, ...] = ()

@@ -194,13 +194,12 @@ class Study(StudyTables):
         still. 6. Bias stays away from 0. 7. Returns diminish with the number of components. 8. Reuse of layers lowers
         diversity, before and after the size correction. 9-12: see `DepthStudy.claims`, for analyses in the same folder.
 
-        `estimate` has a 95 % interval (`low`, `high`) over the `n` units in `interval_over`, and is compared with
-        `null`. The `verdict` is "confirmed" or "refuted" if the interval lies on one side of the null, "within noise"
-        if it contains the null, and otherwise "not tested". It holds for the `population` only ("8 models", "8 tasks
-        of one model"). The level is 5 %, without correction for the number of claims; `tests/calibration` measures the
-        error rate. Intervals are over models if there are eight (training seeds of one shape count as one), otherwise
-        over eight tasks. Claims 1 and 5 are decided over models only and also need `p` below 0.05, from a test that
-        permutes models of one depth (see `correlations`). Claim 2 is estimated but never decided.
+        `estimate` has a 95 % interval over the `n` units in `interval_over`: models if there are eight (training seeds
+        of one shape count as one), otherwise eight tasks. The `verdict` is "confirmed" or "refuted" if the interval
+        lies on one side of `null`, "within noise" if it contains it, otherwise "not tested"; it holds for the
+        `population` only. The level is 5 %, without correction for the number of claims. Claims 1 and 5 are decided
+        over models only and also need `p` below 0.05, from a test that permutes models of one depth (see
+        `correlations`). Claim 2 is estimated but never decided.
 
         Args:
             pairs: {model that reuses layers: model that does not} for claim 8; None pairs models whose numbers of
@@ -246,14 +245,14 @@ class Study(StudyTables):
         Args:
             estimator: One or several estimators of `ld.information`.
             models, tasks: One or several of the study's; None is all.
-            n_groups, n_contrasts, n_permutations, n_resamples, seed: As in `ld.information`; the default of one
-                contrast per component makes 2000 rows suffice for dozens of components.
+            n_groups, n_contrasts, n_permutations, n_resamples, seed: As in `ld.information`; one contrast per component
+                makes 2000 rows suffice for dozens of components.
 
         Returns one row per model, task, estimator and term: members, rows, `bits` with interval, its null, H(Y) as
         `label_entropy`, `warnings` to read first, a variational `lower_bound` of the joint information, and
-        `settings`. Estimates are stored with the cell's metrics and shown in the report. Cells with too few rows are
-        listed in `attrs["left_out"]`. Raises InputError if no cell has enough rows, and for a model, task or unit that
-        is not in the study.
+        `settings`. Estimates are stored with the cell's metrics. Cells with too few rows are listed in
+        `attrs["left_out"]`. Raises InputError if no cell has enough rows, and for a model, task or unit that is not in
+        the study.
         """
         options = {"n_groups": n_groups, "n_contrasts": n_contrasts, "n_permutations": n_permutations}
         options |= {"n_resamples": n_resamples, "seed": seed}
@@ -273,10 +272,8 @@ class Study(StudyTables):
             estimator: Estimator of `information` whose terms (in bits) are added; None adds none.
 
         If the folder also has effects (`run_depth(models, tasks, analyses="effects", out=the same)`), `direct_effect`
-        and `total_effect` are the effects of each sublayer on the logit difference, or their sums in the totals, over
-        the rows of the latest run.
-
-        Raises InputError for a study without two checkpoints of one run, and like `information`.
+        and `total_effect` are those of each sublayer on the logit difference, or their sums in the totals. Raises
+        InputError for a study without two checkpoints of one run, and like `information`.
 
         >>> from layerdiv_tl import run_study
         >>> models = {"step1": "zoo/d2", "step2": "zoo/d2-seed1"}
@@ -304,9 +301,8 @@ class Study(StudyTables):
 
         `matched_on` is "same parameters" (within 5 %) or "same depth" (equal number of members and training seed).
         Columns of `table` are averaged over the `tasks` that both models have; the baseline's end in `_baseline`.
-        `<diversity>_ratio` is the geometric mean of reused over baseline. Its interval is over the `n` tasks of the two
-        models if there are eight. The first rows, named by shapes, average two or more training seeds of one pair of
-        shapes, with an interval over three or more seeds (`interval_over`).
+        `<diversity>_ratio` is the geometric mean of reused over baseline, with an interval over eight or more tasks.
+        The first rows, named by shapes, average two or more training seeds, with an interval over three or more.
 
         Args:
             pairs, seeds: As in `claims`; None pairs models of the same number of parameters and of the same depth, and

@@ -112,10 +112,9 @@ class StudyTables(Result):
 
         `accuracy` and `bag_of_words`, a cross-validated word-counting classifier (NaN if a class has fewer than 5
         rows), are shares with 95 % intervals. `answers` is {option: share of rows answered with it}.
-        `logit_difference` is the right option's logit minus the mean of the other options. For options scored as
-        sequences, `accuracy_token` and `accuracy_byte` use the log-likelihood per token and per byte (NaN for single
-        tokens). `loss`, `bias` and `diversity` are in squared logits, `cross_entropy` and `entropy` in nats. A cell
-        without metrics has no row.
+        `logit_difference` is the right option's logit minus the mean of the others. For options scored as sequences,
+        `accuracy_token` and `accuracy_byte` use the log-likelihood per token and per byte. `loss`, `bias` and
+        `diversity` are in squared logits, `cross_entropy` and `entropy` in nats.
         """
         m = self._metrics(unit)
         frames = [(cell, cell["settings"]) for cell in self.cells if cell["settings"]["unit"] == unit]

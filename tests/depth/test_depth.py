@@ -1,9 +1,11 @@
 """Depth use: every analysis against one intervention at a time on the plain Hugging Face modules."""
 
+import dataclasses
 import inspect
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -14,21 +16,15 @@ from layerdiv_tl.model.batches import inference_mode_for
 from layerdiv_tl.model.patched_forward import PatchedForward
 from layerdiv_tl.results import Result
 from tests.conftest import TEXTS, gpt2, llama
+from tests.depth.plain import Plain, close, first
 from tests.oracles.families import FAMILIES
 from tests.oracles.tokenizers import word_tokenizer
 
+FAMILY_NAMES = ("gpt2", "neox_parallel", "gemma2", "qwen3", "stories")
 IDS = [[5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11], [3, 14, 15], [17, 11, 60, 0, 7]]
-# Where each family keeps its blocks, and which modules of one give exactly what is added to the stream.
-PLACES = {
-    "gpt2": ("transformer.h", "attn", "mlp"),
-    "neox_parallel": ("gpt_neox.layers", "attention", "mlp"),
-    "gemma2": ("model.layers", "post_attention_layernorm", "post_feedforward_layernorm"),
-    "qwen3": ("model.layers", "self_attn", "mlp"),
-    "stories": ("model.layers", "self_attn", "mlp"),
-}
 
 
-@pytest.fixture(scope="module", params=list(PLACES))
+@pytest.fixture(scope="module", params=FAMILY_NAMES)
 def case(request):
     """(model, its Hugging Face model by hand, texts as ids)."""
     if request.param == "stories":
@@ -36,75 +32,7 @@ def case(request):
         ids = [model.tokenizer(text)["input_ids"] for text in [*TEXTS[:2], "One day there"]]
     else:
         model, ids = ld.load_model(FAMILIES[request.param]()), IDS
-    return model, Plain(model.architecture.root, *PLACES[request.param]), ids
-
-
-def first(x):
-    return x[0] if isinstance(x, tuple) else x
-
-
-class Plain:
-    """A Hugging Face model of which one place is changed at a time."""
-
-    def __init__(self, root, blocks, attn, mlp):
-        self.root, self.blocks = root, root.get_submodule(blocks)
-        self.parts = {"attn": attn, "mlp": mlp}
-        self.final = next(
-            getattr(root.base_model, n) for n in ("ln_f", "final_layer_norm", "norm") if hasattr(root.base_model, n)
-        )
-
-    def part(self, kind, layer):
-        return self.blocks[layer] if kind == "layer" else self.blocks[layer].get_submodule(self.parts[kind])
-
-    @torch.no_grad()
-    def run(self, ids, outputs=(), inputs=()):
-        """(streams entering every block and the norm, logits); `outputs`, `inputs`: [(module, function)]."""
-        streams, handles = [], []
-        for module, change in outputs:
-
-            def out(module, args, kwargs, output, change=change):
-                stream = args[0] if args else kwargs["hidden_states"]
-                new = change(stream, first(output))
-                return (new, *output[1:]) if isinstance(output, tuple) else new
-
-            handles.append(module.register_forward_hook(out, with_kwargs=True))
-        for module, change in inputs:
-
-            def into(module, args, kwargs, change=change):
-                if args:
-                    return (change(args[0]), *args[1:]), kwargs
-                return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"])}
-
-            handles.append(module.register_forward_pre_hook(into, with_kwargs=True))
-        for module in [*self.blocks, self.final]:
-
-            def see(module, args, kwargs):
-                streams.append((args[0] if args else kwargs["hidden_states"])[0].clone())
-
-            handles.append(module.register_forward_pre_hook(see, with_kwargs=True))
-        logits = self.root(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
-        for handle in handles:
-            handle.remove()
-        return streams, logits
-
-    def writes(self, ids):
-        """What every attention and MLP of every layer writes."""
-        seen = {}
-        taps = [
-            (self.part(kind, layer), lambda _, y, key=(kind, layer): seen.setdefault(key, y[0].clone())[None])
-            for layer in range(len(self.blocks))
-            for kind in ("attn", "mlp")
-        ]
-        streams, logits = self.run(ids, taps)
-        return seen, streams, logits
-
-    def skip(self, ids, kind, layer, where):
-        """One pass in which one part of one layer writes nothing at the tokens `where`."""
-
-        def nothing(stream, output):
-            return torch.where(where[None, :, None], stream if kind == "layer" else 0.0, output)
-
-        return self.run(ids, [(self.part(kind, layer), nothing)])
+    return model, Plain(model.architecture.root, request.param), ids
 
 
 def effects(clean, changed, layer, measured):
@@ -120,10 +48,6 @@ def effects(clean, changed, layer, measured):
 def losses(logits, ids):
     rows = -logits.log_softmax(-1)[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]
     return torch.cat([rows, torch.tensor([torch.nan])])
-
-
-def close(a, b, tolerance=1e-5):
-    np.testing.assert_allclose(np.asarray(a, dtype=float), np.asarray(b, dtype=float), rtol=tolerance, atol=tolerance)
 
 
 def test_sizes_are_those_of_the_modules_themselves(case):
@@ -350,22 +274,7 @@ def test_integrated_gradients_are_the_path_integral(case, part, baseline):
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "name",
-    [
-        "llama",
-        "gpt_neo",
-        "gptj",
-        "opt",
-        "bloom",
-        "mpt",
-        "falcon_alibi",
-        "granite",
-        "gemma3",
-        "mixtral",
-        "gpt_oss",
-        "nanochat",
-        "llama4",
-    ],
+    "name", "llama gpt_neo gptj opt bloom mpt falcon_alibi granite gemma3 mixtral gpt_oss nanochat llama4".split()
 )
 def test_resuming_is_the_same_as_whole_passes(name):
     """Where blocks cannot be called again, whole passes give the same numbers."""
@@ -454,43 +363,43 @@ def test_texts_may_be_longer_than_the_vocabulary(options):
     assert np.isfinite(found.effect[1:-1]).all()
 
 
+ASKED = [([5, 1, 4, 1, 5, 9, 2, 6], [8, 30, 11], 3), ([3, 14, 15, 9], [26], 1), ([17, 11, 60, 7], [5, 35], 1)]
+# Every analysis of a model, and the numbers of its result that others are compared with.
+ANALYSES = {
+    "residual_norms": (lambda m, **more: ld.depth.residual_norms(m, IDS, **more), "relative_norm"),
+    "skip": (lambda m, **more: ld.depth.skip(m, IDS, "attn", **more), "output_change"),
+    "local": (lambda m, **more: ld.depth.skip(m, IDS, "mlp", "local", **more), "downstream_change"),
+    "future": (lambda m, **more: ld.depth.skip(m, IDS, "layer", "future", **more), "output_change"),
+    "logit_lens": (lambda m, **more: ld.depth.logit_lens(m, IDS, **more), "kl"),
+    "erase": (lambda m, **more: ld.depth.erase(m, IDS, **more), "effect"),
+    "gradients": (lambda m, **more: ld.depth.integrated_gradients(m, IDS[:1], "mlp", steps=8, **more), "attribution"),
+    "map_layers": (lambda m, **more: ld.depth.map_layers(m, m, IDS, **more), "error"),
+    "depth_score": (lambda m, **more: ld.depth.depth_score(m, ASKED, n_resamples=50, **more), "effects"),
+    "erased score": (lambda m, **more: ld.depth.depth_score(m, ASKED, effect="erase", **more), "effects"),
+    "agreement": (lambda m, **more: ld.depth.agreement(m, IDS, **more), "sums"),
+    "drop_plan": (lambda m, **more: ld.depth.drop_plan(m, IDS, 1, "contribution", "head", random=1, **more), "loss"),
+    "effects": (lambda m, **more: ld.effects(m, IDS, [7, 9], [0, 1, 1], components=["L1.mlp"], **more), "without"),
+}
+every_analysis = pytest.mark.parametrize("name", ANALYSES)
+
+
 @pytest.mark.full
-def test_batches_do_not_matter(stories):
+@every_analysis
+def test_batches_do_not_matter(name):
     """One text at a time gives what all together give."""
-    for one, all_ in (
-        (ld.depth.skip(stories, TEXTS, batch_tokens=1), ld.depth.skip(stories, TEXTS)),
-        (ld.depth.logit_lens(stories, TEXTS, batch_tokens=1), ld.depth.logit_lens(stories, TEXTS)),
-        (ld.depth.residual_norms(stories, TEXTS, batch_tokens=1), ld.depth.residual_norms(stories, TEXTS)),
-        (ld.depth.erase(stories, TEXTS, batch_tokens=1), ld.depth.erase(stories, TEXTS)),
-    ):
-        a, b = (result.frame().drop(columns=["layer", "index", "repeat"]) for result in (one, all_))
-        assert a.component.tolist() == b.component.tolist()
-        close(a.select_dtypes("number"), b.select_dtypes("number"))
+    (analysis, numbers), model = ANALYSES[name], ld.load_model(llama())
+    for batch_tokens in (1, 24):
+        close(getattr(analysis(model, batch_tokens=batch_tokens), numbers), getattr(analysis(model), numbers), 1e-4)
 
 
 @pytest.mark.full
 def test_a_bridge_gives_the_same_numbers():
-    """Through TransformerLens' hooks every analysis gives what it gives on the plain model."""
+    """Through TransformerLens' hooks every analysis gives what it gives on the plain model; a plan names no bridge."""
     from tests.model.test_bridge import boot
 
-    root = gpt2()
-    plain = ld.load_model(root)
-    first_numbers = [analysis(plain) for analysis in ANALYZES]
-    bridge = ld.load_model(boot(gpt2()))
-    for analysis, expected in zip(ANALYZES, first_numbers, strict=True):
-        close(analysis(bridge), expected, 1e-4)
-
-
-ANALYZES = [
-    lambda m: ld.depth.residual_norms(m, IDS).relative_norm,
-    lambda m: ld.depth.skip(m, IDS, "attn").output_change,
-    lambda m: ld.depth.skip(m, IDS, "mlp", "local").downstream_change,
-    lambda m: ld.depth.skip(m, IDS, "layer", "future").output_change,
-    lambda m: ld.depth.logit_lens(m, IDS).kl,
-    lambda m: ld.depth.erase(m, IDS).effect,
-    lambda m: ld.depth.integrated_gradients(m, IDS[:1], "mlp", steps=8).attribution,
-    lambda m: ld.depth.map_layers(m, m, IDS).error,
-]
+    plain, bridge = ld.load_model(gpt2()), ld.load_model(boot(gpt2()))
+    for analysis, numbers in (pair for name, pair in ANALYSES.items() if name != "drop_plan"):
+        close(getattr(analysis(bridge), numbers), getattr(analysis(plain), numbers), 1e-4)
 
 
 @pytest.mark.full
@@ -500,7 +409,7 @@ def test_the_users_model_is_left_as_it_was():
     root.model.layers[1].eval()
     before = {name: p.clone() for name, p in root.named_parameters()}
     modes = {name: m.training for name, m in root.named_modules()}
-    for analysis in ANALYZES:
+    for analysis, _ in ANALYSES.values():
         analysis(root)
     assert {name: m.training for name, m in root.named_modules()} == modes
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in root.modules())
@@ -509,21 +418,17 @@ def test_the_users_model_is_left_as_it_was():
     assert root.config._attn_implementation == "sdpa"
 
 
-@pytest.mark.full
-def test_results_survive_the_disk(tmp_path):
-    """What is loaded is what was saved."""
-    results = [
-        ld.depth.residual_norms(llama(), IDS),
-        ld.depth.skip(llama(), IDS),
-        ld.depth.logit_lens(llama(), IDS),
-        ld.depth.erase(llama(), IDS),
-        ld.depth.integrated_gradients(llama(), IDS, steps=4),
-        ld.depth.map_layers(llama(), llama(seed=1), IDS),
-    ]
-    for number, result in enumerate(results):
-        loaded = type(result).load(result.save(tmp_path / f"{number}.safetensors"))
-        assert loaded.components == result.components
-        assert loaded.frame().equals(result.frame())
+@every_analysis
+def test_results_survive_the_disk(name, tmp_path):
+    """What is loaded is what was saved: fields, and every frame that takes no argument."""
+    result = ANALYSES[name][0](ld.load_model(llama(num_hidden_layers=4)))
+    loaded = type(result).load(result.save(tmp_path / "result.safetensors"))
+    assert repr(loaded) == repr(result)
+    for frame in ("frame", "by_pair", "by_token", "by_layer", "by_question", "correlations", "compare", "scores"):
+        if callable(getattr(result, frame, None)):
+            pd.testing.assert_frame_equal(getattr(loaded, frame)(), getattr(result, frame)())
+    for field in dataclasses.fields(result):
+        np.testing.assert_equal(getattr(loaded, field.name), getattr(result, field.name))
 
 
 def test_intervals_hold_the_mean_and_widen_with_fewer_texts():
@@ -569,7 +474,7 @@ def test_maps_are_ridge_regressions(stories):
     found = ld.depth.map_layers(stories, other, texts, ridge=0.01, held_out=0.25, seed=3)
     order = np.random.default_rng(3).permutation(12)
     held, fitting = sorted(order[:3]), sorted(order[3:])
-    x, y = ([Plain(m.architecture.root, *PLACES["stories"]).run(row)[0][1:] for row in texts] for m in (stories, other))
+    x, y = ([Plain(m.architecture.root, "stories").run(row)[0][1:] for row in texts] for m in (stories, other))
     for s in range(5):
         for t in range(3):
             together = [
@@ -649,8 +554,6 @@ def test_a_change_point_is_found_where_it_was_planted():
 
 def test_a_task_brings_its_prompts_and_answers(stories):
     """A task's prompts are read, and its gold options are the answers."""
-    import pandas as pd
-
     rows = pd.DataFrame({"word": ["hot", "big"], "opposite": ["a", "the"]})
     task = ld.Task.from_frame(rows, template="One {word} day Lily saw", options=["a", "the"], label="opposite")
     by_hand = ld.depth.erase(stories, list(task.prompts), answers=[" a", " the"])
@@ -704,15 +607,12 @@ def test_bad_input_is_refused_in_a_sentence(call, says):
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "many"])
-@pytest.mark.parametrize(
-    "name", ["residual_norms", "skip", "logit_lens", "erase", "integrated_gradients", "agreement", "map_layers"]
-)
-def test_a_pass_of_no_tokens_is_refused(name, wrong):
+def test_a_pass_of_no_tokens_is_refused(wrong):
     """0 is not "what is fast"."""
     m = ld.load_model(llama())
-    given = (m, m, IDS) if name == "map_layers" else (m, IDS)
-    with pytest.raises(ld.InputError, match=f"batch_tokens={wrong!r}"):
-        getattr(ld.depth, name)(*given, batch_tokens=wrong)
+    for analysis, _ in ANALYSES.values():
+        with pytest.raises(ld.InputError, match=f"batch_tokens={wrong!r}"):
+            analysis(m, batch_tokens=wrong)
 
 
 def test_a_stream_that_something_else_writes_to_is_refused():

@@ -11,7 +11,8 @@ from layerdiv_tl.components import Component
 from layerdiv_tl.ensemble.fits import slope
 from layerdiv_tl.views import style
 from tests.conftest import llama
-from tests.depth.test_depth import PLACES, Plain, close
+from tests.depth.plain import Plain, close
+from tests.depth.test_depth import FAMILY_NAMES
 from tests.oracles.families import FAMILIES
 
 ROWS = [
@@ -27,12 +28,12 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module", params=list(PLACES))
+@pytest.fixture(scope="module", params=FAMILY_NAMES)
 def case(request):
     """(model, its Hugging Face model by hand, questions)."""
     model = request.getfixturevalue("stories") if request.param == "stories" else FAMILIES[request.param]()
     model = ld.load_model(model)
-    return model, Plain(model.architecture.root, *PLACES[request.param]), TEXTS if request.param == "stories" else ROWS
+    return model, Plain(model.architecture.root, request.param), TEXTS if request.param == "stories" else ROWS
 
 
 def whole(model, text, answer):
@@ -102,19 +103,6 @@ def test_erasing_puts_the_mean_stream_in_the_earlier_tokens_place(case):
 
     effects, *_ = by_hand(model, plain, questions, change)
     close(ld.depth.depth_score(model, questions, effect="erase").effects, effects)
-
-
-@pytest.mark.full
-def test_batches_change_nothing():
-    """Batches of any size give the same effects, in the order of the questions."""
-    model = ld.load_model(llama())
-    for effect in ("published", "skip", "skip_before", "erase"):
-        one = ld.depth.depth_score(model, ROWS, effect=effect, batch_tokens=1)
-        all_at_once = ld.depth.depth_score(model, ROWS, effect=effect)
-        close(one.effects, all_at_once.effects)
-        close(one.probability, all_at_once.probability)
-        assert one.lengths.tolist() == all_at_once.lengths.tolist() == [8, 4, 4, 5]
-        assert one.answer_lengths.tolist() == [3, 1, 2, 1]
 
 
 def made(effects, groups, lengths=None, rank=None, n_resamples=1000):
@@ -296,17 +284,6 @@ def test_ties_count_in_part_wherever_a_model_answers():
     assert ld.logit_difference(silent, ids, 7, 9).accuracy == 0.5
     assert ld.decompose(ld.contributions(silent, ids, [7, 9, 11]), labels).accuracy == pytest.approx(1 / 3)
     assert ld.depth.agreement(silent, ids, "layer").accuracy == pytest.approx(1 / 61)
-
-
-def test_a_result_comes_back_from_disk(tmp_path):
-    """What is loaded is what was saved."""
-    found = ld.depth.depth_score(llama(), [*ROWS, *ROWS], part="mlp", n_resamples=50, seed=3)
-    assert np.isfinite(found.slope.low)
-    again = ld.depth.DepthScore.load(found.save(tmp_path / "score.safetensors"))
-    assert again.frame().equals(found.frame())
-    assert again.by_layer().equals(found.by_layer())
-    assert again.slope == found.slope
-    assert (again.by, again.part, again.n_resamples, again.seed) == ("hops", "mlp", 50, 3)
 
 
 def test_tasks_and_other_groups():

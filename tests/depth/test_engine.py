@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.depth.engine import Patch, Rows, as_it_is, read_logits, run_patches
+from layerdiv_tl.depth.engine import Rows, as_it_is, read_logits, run_patches
 from tests.oracles.families import FAMILIES
 
 IDS = [(5, 1, 4, 1, 5, 9), (3, 14, 15), (17, 11, 60, 2, 7)]
@@ -15,7 +15,8 @@ AT = [range(2, 6), [1], [0, 4]]
 def halve_mlps(clean, batch):
     """An intervention: each layer's MLP writes half of what it wrote."""
     for block in range(len(clean.layers)):
-        yield clean.component("mlp", block), Patch(block, instead={(block, "mlp"): lambda output: output / 2})
+        halved = {(block, "mlp"): lambda output: output / 2}
+        yield clean.component("mlp", block), clean.resume(block, clean.streams[block], halved)
 
 
 def entropy_change(clean, targets):

@@ -1,7 +1,6 @@
 """What removing a sublayer does, and plans of what to drop: against plain forward passes with one hook a removal."""
 
 import json
-from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 
@@ -15,26 +14,15 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 import layerdiv_tl as ld
 from layerdiv_tl.ensemble.intervals import jackknife, wilson
 from tests.conftest import llama
+from tests.depth import plain
+from tests.depth.plain import close
 from tests.oracles.families import FAMILIES
 from tests.oracles.tokenizers import word_tokenizer
 
 VOCAB = 61
-# Where each family keeps its blocks and final norm, and which modules of a block give exactly what is added.
-PLACES = {
-    "gpt2": ("transformer.h", "transformer.ln_f", "attn", "mlp"),
-    "neox_parallel": ("gpt_neox.layers", "gpt_neox.final_layer_norm", "attention", "mlp"),
-    "gemma2": ("model.layers", "model.norm", "post_attention_layernorm", "post_feedforward_layernorm"),
-    "qwen3": ("model.layers", "model.norm", "self_attn", "mlp"),
-    "llama": ("model.layers", "model.norm", "self_attn", "mlp"),
-    "stories": ("model.layers", "model.norm", "self_attn", "mlp"),
-}
 PARTS = {"sublayer": ("attn", "mlp"), "layer": ("layer",), "attn": ("attn",), "mlp": ("mlp",)}
 DIRECT = ("diversity", "diversity_centered", "net", "relative_norm", "block_influence")
 EFFECTS = ("loss", "accuracy")
-
-
-def close(a, b, tolerance=1e-5):
-    np.testing.assert_allclose(np.asarray(a, dtype=float), np.asarray(b, dtype=float), rtol=tolerance, atol=tolerance)
 
 
 def texts(count, longest=9, seed=0, vocabulary=VOCAB):
@@ -58,42 +46,18 @@ def asked(rows, options, labels, name="made"):
     )
 
 
-class Plain:
-    """A Hugging Face model whose named parts can be taken away, one hook each; knows nothing of the package."""
-
-    def __init__(self, root, family):
-        self.root = root
-        blocks, norm, self.attn, self.mlp = PLACES[family]
-        self.blocks, self.norm = root.get_submodule(blocks), root.get_submodule(norm)
-        self.parallel = family == "neox_parallel"
+class Plain(plain.Plain):
+    """A Hugging Face model whose named parts can be taken away, one hook each."""
 
     def names(self, part):
         return [f"L{i}.{kind}" for i in range(len(self.blocks)) for kind in PARTS[part]]
 
-    def _hook(self, label):
-        layer, kind = label.split(".")
-        block = self.blocks[int(layer[1:])]
-
-        def given_back(module, args, kwargs, output):
-            stream = args[0] if args else kwargs["hidden_states"]
-            return (stream, *output[1:]) if isinstance(output, tuple) else stream
-
-        def nothing(module, args, kwargs, output):
-            if isinstance(output, tuple):
-                return (torch.zeros_like(output[0]), *output[1:])
-            return torch.zeros_like(output)
-
-        module = block if kind == "layer" else block.get_submodule(getattr(self, kind))
-        return module.register_forward_hook(given_back if kind == "layer" else nothing, with_kwargs=True)
-
-    @torch.no_grad()
     def logits(self, row, gone=()):
-        handles = [self._hook(label) for label in gone]
-        try:
-            return self.root(input_ids=torch.tensor([row]), use_cache=False).logits[0].double()
-        finally:
-            for handle in handles:
-                handle.remove()
+        hooks = []
+        for layer, kind in (label.split(".") for label in gone):
+            place = self.part(kind, int(layer[1:]))
+            hooks.append((place, lambda stream, output, kind=kind: stream if kind == "layer" else 0.0 * output))
+        return self.run(row, hooks)[1].double()
 
     def answers(self, rows, task, gone=()):
         """`[row]` each: sum of cross-entropies, of right answers, and number of answers."""
@@ -120,30 +84,15 @@ class Plain:
             found["accuracy"].append((clean_right - right).sum() / count.sum())
         return found
 
-    @torch.no_grad()
     def sizes(self, row, part):
         """{quantity: [token, component]} from the hidden states and what the modules write."""
-        writes, last = {}, []
-        with ExitStack() as stack:
-            for number, block in enumerate(self.blocks):
-                for kind in ("attn", "mlp"):
-
-                    def keep(module, args, output, key=(number, kind)):
-                        writes[key] = (output[0] if isinstance(output, tuple) else output)[0].double()
-
-                    handle = block.get_submodule(getattr(self, kind)).register_forward_hook(keep)
-                    stack.callback(handle.remove)
-            handle = self.norm.register_forward_pre_hook(lambda module, args: last.append(args[0][0].double()))
-            stack.callback(handle.remove)
-            out = self.root(input_ids=torch.tensor([row]), use_cache=False, output_hidden_states=True)
-        streams = [h[0].double() for h in out.hidden_states[: len(self.blocks)]] + last
+        writes, streams, _ = self.writes(row)
         relative, influence = [], []
-        for number, (before, after) in enumerate(pairwise(streams)):
-            a, m = writes[number, "attn"], writes[number, "mlp"]
+        for number, (before, after) in enumerate(pairwise(stream.double() for stream in streams)):
+            a, m = (writes[kind, number].double() for kind in ("attn", "mlp"))
             pairs = {"attn": (before, before + a), "layer": (before, after)}
             pairs["mlp"] = (before, before + m) if self.parallel else (before + a, before + a + m)
-            for kind in PARTS[part]:
-                h, new = pairs[kind]
+            for h, new in (pairs[kind] for kind in PARTS[part]):
                 relative.append((new - h).norm(dim=-1) / h.norm(dim=-1))
                 influence.append(1 - cosine_similarity(h, new, dim=-1))
         return {
@@ -440,17 +389,6 @@ def test_ranks_of_two_layers_correlate_with_nothing():
     assert found.correlations().columns.equals(sublayers.columns)
 
 
-def test_agreement_survives_the_disk(found, tmp_path):
-    """What is loaded has the same fields and the same frames."""
-    loaded = ld.depth.Agreement.load(found.save(tmp_path / "a.safetensors"))
-    assert loaded.components == found.components
-    assert loaded.quantities == found.quantities
-    assert (loaded.sums == found.sums).all()
-    assert (loaded.counts == found.counts).all()
-    for name in ("frame", "correlations"):
-        pd.testing.assert_frame_equal(getattr(loaded, name)(), getattr(found, name)())
-
-
 LENGTHS = [np.random.default_rng(7 + n).integers(3, VOCAB, n).tolist() for n in range(3, 19)]
 
 
@@ -599,8 +537,6 @@ def test_a_greedy_plan_measures_what_is_left_each_time(family, score):
 
 def test_a_plan_does_not_beat_itself(plan):
     """Random plans that happen to be the plan lose exactly as much, whatever the order of a sum."""
-    from dataclasses import replace
-
     for seed in range(20):
         lost = np.random.default_rng(seed).exponential(size=(157, 1)).repeat(10, 1)
         same = replace(plan, loss=lost, correct=np.zeros_like(lost), count=np.ones(157))
@@ -680,18 +616,6 @@ def test_rows_that_are_drawn_follow_the_seed(plan):
     assert other.provenance["rows"]["sha256"] == plan.provenance["rows"]["sha256"]
 
 
-def test_a_plan_survives_the_disk(plan, tmp_path):
-    """What is loaded has the same fields, frames and files."""
-    loaded = ld.depth.DropPlan.load(plan.save(tmp_path / "p.safetensors"))
-    assert loaded.dropped == plan.dropped
-    assert loaded.random_dropped == plan.random_dropped
-    assert loaded.provenance == plan.provenance
-    for name in ("frame", "compare", "scores"):
-        pd.testing.assert_frame_equal(getattr(loaded, name)(), getattr(plan, name)())
-    assert loaded.export(tmp_path / "a.json").read_bytes() == plan.export(tmp_path / "b.json").read_bytes()
-    assert loaded.export(tmp_path / "a.csv").read_bytes() == plan.export(tmp_path / "b.csv").read_bytes()
-
-
 @pytest.mark.full
 def test_uses_of_a_reused_layer_go_one_by_one(tmp_path):
     """A block listed twice: its uses are removed apart; a list of layers cannot say so, a table can."""
@@ -731,28 +655,6 @@ def test_uses_of_a_reused_layer_go_one_by_one(tmp_path):
 
 
 @pytest.mark.full
-def test_batches_do_not_matter():
-    """The same numbers for any size of batch."""
-    model = ld.load_model(FAMILIES["gemma2"](), tokenizer=word_tokenizer())
-    for rows in (LENGTHS, asked(LENGTHS, [7, 11, 30], np.arange(len(LENGTHS)) % 3)):
-        one, all_ = (ld.depth.agreement(model, rows, batch_tokens=tokens) for tokens in (1, 10_000))
-        close(one.sums, all_.sums, 1e-4)
-        close(one.counts, all_.counts)
-
-
-@pytest.mark.full
-def test_the_users_model_is_left_as_it_was():
-    """No hook, mode or weight changes."""
-    root = llama().train()
-    before = {name: tensor.clone() for name, tensor in root.state_dict().items()}
-    ld.depth.agreement(root, LENGTHS)
-    ld.depth.drop_plan(root, LENGTHS, 1, random=1)
-    assert root.training
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in root.modules())
-    assert all(torch.equal(before[name], tensor) for name, tensor in root.state_dict().items())
-
-
-@pytest.mark.full
 def test_half_precision_agrees_with_itself_in_plain_passes():
     """In bfloat16 the effects are those of the bfloat16 model, up to its own rounding."""
     root = llama().bfloat16()
@@ -763,58 +665,37 @@ def test_half_precision_agrees_with_itself_in_plain_passes():
 
 
 FULL = {"L0.layer": 0.3, "L1.layer": 0.1, "L2.layer": 0.2}
+WRONG_AGREEMENTS = [
+    *({"rows": rows} for rows in ([[1, 2], [3]], [], asked(LENGTHS, [7, 11], np.zeros(len(LENGTHS), int)))),
+    *({"part": part} for part in ("head", "attn", None, ["layer"])),
+    *({"seed": seed} for seed in ("x", -1)),
+    {"batch_tokens": 0},
+]
+WRONG_PLANS = [
+    *({"budget": budget} for budget in (0, 3, 99, -1, True, 1.0, "1", None)),
+    *({"score": score} for score in ("size", "relevancy", None, 3, {}, pd.Series(FULL), np.arange(3.0))),
+    *({"score": FULL | wrong} for wrong in ({"L3.layer": 0.1}, {"L0.attn": 0.1}, {"nonsense": 0.1}, {7: 0.1})),
+    *({"score": FULL | {"L1.layer": x}} for x in (np.nan, np.inf, "a", None, [1], True, 10**400, np.complex128(1))),
+    {"score": FULL | {ld.Component("layer", 0): 0.7}},
+    {"score": {"L0.layer": 0.3, "L1.layer": 0.1}},
+    *({"score": score, "greedy": True} for score in ("net", FULL)),
+    {"greedy": "yes"},
+    {"budget": 6, "part": "sublayer"},
+    *({"part": part} for part in ("neuron", ["layer"])),
+    *({"random": random} for random in (-1, 1.5, "x", True, None)),
+    *({"scoring": scoring} for scoring in (0, 1, 1.5, -0.1, "x", np.nan, None, True)),
+    *({"seed": seed} for seed in (-1, "x", 1.5, None)),
+    *({"rows": rows} for rows in (LENGTHS[:1], [[1, 2], [3]])),
+    {"batch_tokens": 0},
+]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
     "call",
     [
-        lambda m: ld.depth.agreement(m, [[1, 2], [3]]),
-        lambda m: ld.depth.agreement(m, []),
-        lambda m: ld.depth.agreement(m, LENGTHS, "head"),
-        lambda m: ld.depth.agreement(m, LENGTHS, "attn"),
-        lambda m: ld.depth.agreement(m, LENGTHS, None),
-        lambda m: ld.depth.agreement(m, LENGTHS, ["layer"]),
-        lambda m: ld.depth.agreement(m, LENGTHS, seed="x"),
-        lambda m: ld.depth.agreement(m, LENGTHS, seed=-1),
-        lambda m: ld.depth.agreement(m, LENGTHS, batch_tokens=0),
-        lambda m: ld.depth.agreement(m, asked(LENGTHS, [7, 11], np.zeros(len(LENGTHS), int))),
-        *[lambda m, b=b: ld.depth.drop_plan(m, LENGTHS, b) for b in (0, 3, 99, -1, True, 1.0, "1", None)],
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 6, part="sublayer"),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, "size"),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, "relevancy"),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, None),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, "net", greedy=True),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL, greedy=True),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, greedy="yes"),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, 3),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, part="neuron"),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, part=["layer"]),
-        *[lambda m, r=r: ld.depth.drop_plan(m, LENGTHS, 1, random=r) for r in (-1, 1.5, "x", True, None)],
-        *[
-            lambda m, s=s: ld.depth.drop_plan(m, LENGTHS, 1, scoring=s)
-            for s in (0, 1, 1.5, -0.1, "x", np.nan, None, True)
-        ],
-        *[lambda m, s=s: ld.depth.drop_plan(m, LENGTHS, 1, seed=s) for s in (-1, "x", 1.5, None)],
-        lambda m: ld.depth.drop_plan(m, LENGTHS[:1], 1),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, batch_tokens=0),
-        lambda m: ld.depth.drop_plan(m, [[1, 2], [3]], 1),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, {}),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, {"L0.layer": 0.3, "L1.layer": 0.1}),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL | {"L3.layer": 0.1}),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL | {"L0.attn": 0.1}),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL | {"nonsense": 0.1}),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL | {7: 0.1}),
-        *[
-            lambda m, v=v: ld.depth.drop_plan(m, LENGTHS, 1, FULL | {"L1.layer": v})
-            for v in (np.nan, np.inf, "a", None, [1])
-        ],
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL | {ld.Component("layer", 0): 0.7}),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL | {"L1.layer": True}),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL | {"L1.layer": 10**400}),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, FULL | {"L1.layer": np.complex128(1)}),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, pd.Series(FULL)),
-        lambda m: ld.depth.drop_plan(m, LENGTHS, 1, np.arange(3.0)),
+        *(lambda m, wrong=wrong: ld.depth.agreement(m, **({"rows": LENGTHS} | wrong)) for wrong in WRONG_AGREEMENTS),
+        *(lambda m, w=wrong: ld.depth.drop_plan(m, **({"rows": LENGTHS, "budget": 1} | w)) for wrong in WRONG_PLANS),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(call):
@@ -831,15 +712,10 @@ def test_options_must_be_single_tokens():
     """A task whose options are several tokens of this model is refused; so are options that are the same token."""
     model = ld.load_model(llama(), tokenizer=word_tokenizer())
     task = asked(LENGTHS, [7, 11], np.arange(len(LENGTHS)) % 2)
-    from dataclasses import replace
-
     for options in ((" w7 w8", " w9 w10"), (" w7", " w7"), (" unheard", " of")):
-        for call in (
-            lambda t: ld.depth.agreement(model, t),
-            lambda t: ld.depth.drop_plan(model, t, 1),
-        ):
+        for analysis in (ld.depth.agreement, lambda *given: ld.depth.drop_plan(*given, 1)):
             with pytest.raises(ld.InputError):
-                call(replace(task, options=options))
+                analysis(model, replace(task, options=options))
 
 
 def test_one_row_has_effects_but_no_interval_of_rows():

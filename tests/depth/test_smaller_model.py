@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 import layerdiv_tl as ld
 from layerdiv_tl.model.fingerprint import fingerprint
 from tests.conftest import llama
-from tests.depth.test_pruning import LENGTHS, asked, close, halves
+from tests.depth.plain import close
+from tests.depth.test_pruning import LENGTHS, asked, halves
 from tests.oracles.families import BY_STRUCTURE, FAMILIES
 from tests.oracles.tokenizers import word_tokenizer
 
