@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -26,6 +25,8 @@ from .tokens import TokenResult, read_tokens, summarize, sums_per_text
 
 Baseline = Literal["token_mean", "dimension_mean", "zero"]
 Path = Literal["uniform", "graded"]
+# The answer's probability at each point, as a function of streams.
+Value = Callable[[Float[Tensor, "point token d"]], Float[Tensor, " point"]]
 # Near a baseline of almost 0, norms turn a small change of the stream into a large one: a graded path is finer there.
 POWER = 4
 
@@ -140,14 +141,27 @@ def integrated_gradients(
 
     def integrate(rows: list[int], advance: Advance) -> tuple[Component, ...]:
         (number,) = rows
-        row = ids[number]
+        row, length = ids[number], lengths[number]
+
+        def probability(final: Float[Tensor, "point token d"]) -> Float[Tensor, " point"]:
+            stream = final[:, -length - 1 : -1]
+            logits = forward.logits(stream.reshape(-1, stream.shape[-1])).view(*stream.shape[:2], -1)
+            return logits.double().softmax(-1)[:, torch.arange(length), forward.ids[0, -length:]].sum(1)
+
         # Tensors made in inference mode cannot take part in a gradient.
         with torch.inference_mode(False), torch.no_grad():
+            # Each row is the text at another point of the path.
             forward = PatchedForward(model, [row] * max(1, min(steps, size // len(row))))
             blocks = ablatable_blocks(model, forward, part, layers)
-            of_text = _PathIntegral(forward, lengths[number], part, baseline, points, weights, advance)
-            attributions, changes = zip(*map(of_text.integrate, blocks), strict=True)
-        found[number] = np.stack(attributions, 1), np.array(changes)
+            attribution, change = np.empty((len(row) - 1, len(blocks))), np.empty(len(blocks))
+            change[:] = float(probability(forward.streams[-1])[0])
+            for i, block in enumerate(blocks):
+                output, value = _output_of(forward, part, block, probability)
+                base = output.mean(1 if baseline == "token_mean" else -1, keepdim=True)
+                base = torch.zeros_like(base) if baseline == "zero" else base
+                change[i] -= float(value(base.expand_as(output).clone())[0])
+                attribution[:, i] = _path_integral(value, base, output, points, weights, advance)[:-1].cpu()
+        found[number] = attribution, change
         return tuple(forward.component(part, block) for block in blocks)
 
     count = steps * len(read_layers(layers, layer_count(model)))
@@ -164,64 +178,37 @@ def integrated_gradients(
     )
 
 
-@dataclass
-class _PathIntegral:
-    """Compute the path integrals of one text; each row of its forward is the text at another point of the path."""
+def _output_of(
+    forward: PatchedForward, part: Part, block: int, probability: Value
+) -> tuple[Float[Tensor, "point token d"], Value]:
+    """Return (a component's output, the answer's probability as a function of it)."""
+    if part == "layer":
+        return forward.streams[block + 1], lambda x: probability(forward.resume(block + 1, x))
+    stream, key, scale = forward.streams[block], (block, part), forward.scales[block, part]
+    output = forward.sublayer_output(part, block)
+    return output, lambda x: probability(forward.resume(block, stream, {key: lambda _: x / scale}))
 
-    forward: PatchedForward
-    length: int  # of the answer
-    part: Part
-    baseline: Baseline
-    points: Float[Tensor, " step"]
-    weights: Float[Tensor, " step"]
-    advance: Advance
 
-    @cached_property
-    def clean(self) -> float:
-        """F(x)."""
-        return float(self._objective(self.forward.streams[-1])[0])
-
-    def integrate(self, block: int) -> tuple[Float[np.ndarray, " token"], float]:
-        """Return (attribution of every token but the last, F(x) − F(x')) of one component."""
-        output, run = self._output_of(block)
-        base = self._base(output)
-        difference = (output - base)[:1].double()
-        total = torch.zeros(output.shape[1], dtype=torch.float64, device=output.device)
-        size = len(output)
-        for points, weights in zip(self.points.split(size), self.weights.split(size), strict=True):
-            alpha = torch.zeros(size, dtype=torch.float64)
-            alpha[: len(points)] = points
-            alpha = alpha.to(output.device, output.dtype)[:, None, None]
-            with torch.enable_grad():
-                x = (base + alpha * (output - base)).requires_grad_()
-                (gradient,) = torch.autograd.grad(self._objective(run(x)).sum(), x)
-            self.advance(len(points))
-            weight = weights.to(output.device)[:, None, None]
-            total += (gradient[: len(points)].double() * weight * difference).sum((0, 2))
-        at_baseline = float(self._objective(run(base.expand_as(output).clone()))[0])
-        return total[:-1].cpu().numpy(), self.clean - at_baseline
-
-    def _base(self, output: Float[Tensor, "row token d"]) -> Tensor:
-        """Return the start of the path, in a shape that broadcasts."""
-        if self.baseline == "zero":
-            return torch.zeros_like(output[..., :1])
-        return output.mean(1 if self.baseline == "token_mean" else -1, keepdim=True)
-
-    def _output_of(self, block: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """Return (a component's output, the final stream as a function of it)."""
-        forward = self.forward
-        if self.part == "layer":
-            return forward.streams[block + 1], lambda x: forward.resume(block + 1, x)
-        key, scale = (block, self.part), forward.scales[block, self.part]
-        output = forward.sublayer_output(self.part, block)
-        return output, lambda x: forward.resume(block, forward.streams[block], {key: lambda _: x / scale})
-
-    def _objective(self, final: Float[Tensor, "row token d"]) -> Float[Tensor, " row"]:
-        """Compute F, the sum of the probabilities of the answer's tokens."""
-        stream = final[:, -self.length - 1 : -1]
-        logits = self.forward.logits(stream.reshape(-1, stream.shape[-1])).view(*stream.shape[:2], -1)
-        answer = self.forward.ids[0, -self.length :]
-        return logits.double().softmax(-1)[:, torch.arange(self.length), answer].sum(1)
+def _path_integral(
+    value: Value,
+    base: Float[Tensor, "point #token #d"],
+    output: Float[Tensor, "point token d"],
+    points: Float[Tensor, " step"],
+    weights: Float[Tensor, " step"],
+    advance: Advance,
+) -> Float[Tensor, " token"]:
+    """Integrate the gradient of `value` times the way from `base` to `output`, for as many points at once as rows."""
+    total, size = torch.zeros(output.shape[1], dtype=torch.float64, device=output.device), len(output)
+    for some, weight in zip(points.split(size), weights.split(size), strict=True):
+        alpha = torch.zeros(size, dtype=torch.float64)
+        alpha[: len(some)] = some
+        with torch.enable_grad():
+            x = base + alpha.to(output.device, output.dtype)[:, None, None] * (output - base)
+            (gradient,) = torch.autograd.grad(value(x.requires_grad_()).sum(), x)
+        advance(len(some))
+        way = weight.to(output.device)[:, None, None] * (output - base)[:1].double()
+        total += (gradient[: len(some)].double() * way).sum((0, 2))
+    return total
 
 
 def _path_points(path: Path, steps: int) -> tuple[Float[Tensor, " step"], Float[Tensor, " step"]]:

@@ -109,9 +109,8 @@ def _difference(model: Model, folder: Path) -> str:
         return f" ({str(error).replace(str(folder), 'written')})"
     if fingerprint(again) != (mine := fingerprint(model)):
         again.hf_model.to(model.architecture.dtype)  # casts rotary frequencies, too, as `to` may have cast the model's
-    if fingerprint(again) != mine:
-        return ", because its class builds layers by a rule that its config cannot change"
-    return ""
+    is_same = fingerprint(again) == mine
+    return "" if is_same else ", because its class builds layers by a rule that its config cannot change"
 
 
 def free_folder(name: str, value: Any) -> Path:
@@ -241,12 +240,12 @@ def _check_logits(model: Model, smaller: Model, dropped: Sequence[Component], me
     length = 24 if architecture.window is None else min(architecture.window + 8, _PROBE)
     length = min(length, architecture.context or length)
     ids = [int(i) for i in np.random.default_rng(0).integers(architecture.vocabulary, size=length)]
-    places: dict[Any, Tensor] = {}
     with inference_mode_for(architecture):
         clean = PatchedForward(model, [ids])
-        block_of: dict[Any, int] = {place: block for block, place in enumerate(clean.layers)}
+        places: dict[Any, Tensor] = {}
         for c, mean in zip(dropped if means else (), means, strict=True):
-            table = torch.zeros(clean.head_count(block_of[c.layer, c.repeat]), len(mean), dtype=torch.float64)
+            heads = clean.head_count(clean.layers.index((c.layer, c.repeat)))  # type: ignore[arg-type]
+            table = torch.zeros(heads, len(mean), dtype=torch.float64)
             places.setdefault((c.layer, c.repeat), table)[c.index] = torch.as_tensor(mean)
         patch = ablation(clean, dropped, places or None)
         start = min(block for block, _ in patch)
