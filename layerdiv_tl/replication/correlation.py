@@ -146,11 +146,10 @@ def curve_correlations(
     pairs = _pairs_by_task(frame, metric, sign)
     rows = []
     for (m, model), task in product(enumerate(models), pairs):
-        if m in pairs[task]:
-            r = [np.nan, np.nan]
-            if not why_undefined(*pairs[task][m]):
-                curves = [standardized(pairs[task][m], name) for name in COEFFICIENTS]
-                r = [float(np.clip(np.mean(a * b), -1, 1)) for a, b in curves]
+        if pair := pairs[task].get(m):
+            unknown = why_undefined(*pair)
+            each = (np.nan if unknown else np.mean(np.multiply(*standardized(pair, name))) for name in COEFFICIENTS)
+            r = (float(np.clip(x, -1, 1)) for x in each)
             rows.append({"model": model, "task": task} | dict(zip(COEFFICIENTS, r, strict=True)))
     varying = [{m: standardized(p) for m, p in of_task.items() if not why_undefined(*p)} for of_task in pairs.values()]
     lengths = frame.groupby("model", sort=False)["junction"].nunique().to_numpy()
@@ -313,14 +312,8 @@ class Curves:
             p = permuted_p(products, lengths, self.cluster[:count], n_resamples, seed)
             reason = "" if np.isfinite(p) else "too few models of one depth to permute"
         few = "" if clusters >= LEAST else f"no interval: {clusters} of {LEAST} models that it needs"
-        more = {
-            "p_t": p_t,
-            "p_permutation": p,
-            "n": n,
-            "models": models,
-            "note": "; ".join(filter(None, (few, reason))),
-        }
-        return with_interval(z, z_without, confidence_level, **more)
+        more: dict[str, Any] = {"p_t": p_t, "p_permutation": p, "n": n, "models": models}
+        return with_interval(z, z_without, confidence_level, **more, note="; ".join(filter(None, (few, reason))))
 
 
 def products_between(curves: Mapping[int, Pair], models: int) -> Float[np.ndarray, "model model"]:

@@ -66,12 +66,13 @@ def _late_skips_disturb_less(skips: Mapping[str, Skip]) -> Iterator[ClaimTest]:
     }
     what = f"‖Δ softmax‖₂, {where}; the last layer, whose effect must be 0, is left out; {_RATIO}"
     yield _over_models_or_texts(10, "answers", ratios, what)
-    ratios = {model: _downstream_ratio(skip, same_distance=False) for model, skip in skips.items()}
-    what = f"change of all later layers' writes, {where}; {_RATIO}"
-    yield _over_models_or_texts(10, "later layers", ratios, what)
-    ratios = {model: _downstream_ratio(skip, same_distance=True) for model, skip in skips.items()}
-    what = f"the same over layers that lie as far after the skipped one, for late layers have near ones only; {_RATIO}"
-    yield _over_models_or_texts(10, "later layers, equally far", ratios, what)
+    far = "the same over layers that lie as far after the skipped one, for late layers have near ones only"
+    for variant, same_distance, what in (
+        ("later layers", False, f"change of all later layers' writes, {where}"),
+        ("later layers, equally far", True, far),
+    ):
+        ratios = {model: _downstream_ratio(skip, same_distance) for model, skip in skips.items()}
+        yield _over_models_or_texts(10, variant, ratios, f"{what}; {_RATIO}")
 
 
 def _downstream_ratio(skip: Skip, same_distance: bool) -> Estimate:

@@ -624,16 +624,6 @@ def test_a_stream_that_something_else_writes_to_is_refused():
         ld.depth.skip(model, IDS)
 
 
-def test_a_result_tells_itself_in_a_line():
-    """In a notebook a result is its name, its model and what was found, not what it holds."""
-    sizes = ld.depth.residual_norms(llama(), [[1, 2, 3, 4]])
-    told, frame = repr(sizes), sizes.frame()
-    assert told.startswith(f"ResidualNorms({sizes.model}: ")
-    assert f"{frame['relative_norm'].min():.3g}" in told
-    assert "array" not in told
-    assert len(told) < 200
-
-
 @pytest.mark.parametrize(
     ("ask", "passes"),
     [

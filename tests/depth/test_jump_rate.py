@@ -7,25 +7,10 @@ import torch
 import layerdiv_tl as ld
 from layerdiv_tl.depth.residual_norms import ResidualNorms
 from tests.conftest import llama
+from tests.depth.plain import Plain
 from tests.oracles.families import FAMILIES
 
 ROWS = [[(7 * i + 3 * j) % 61 for j in range(3 + i % 4)] for i in range(10)]
-
-
-def hidden_states(model, ids):
-    """The streams before the first layer and after each layer, `[layer, token, d]`, by plain hooks."""
-    blocks = model.model.layers if hasattr(model, "model") else model.transformer.h
-    seen = []
-    hooks = [blocks[0].register_forward_pre_hook(lambda module, args, kwargs: seen.append(args[0]), with_kwargs=True)]
-    for block in blocks:
-        hooks.append(
-            block.register_forward_hook(lambda m, a, out: seen.append(out if torch.is_tensor(out) else out[0]))
-        )
-    with torch.no_grad():
-        model(torch.tensor([ids]), use_cache=False)
-    for hook in hooks:
-        hook.remove()
-    return torch.stack([x[0] for x in seen]).double().numpy()
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
@@ -33,7 +18,7 @@ def test_they_are_the_papers_formulas_of_plain_hidden_states(name):
     model = FAMILIES[name]()
     psi = []
     for ids in ROWS:
-        h = hidden_states(model, ids)
+        h = torch.stack(Plain(model, name).run(ids)[0]).double().numpy()
         cosine = (h[1:] * h[:-1]).sum(-1) / np.linalg.norm(h[1:], axis=-1) / np.linalg.norm(h[:-1], axis=-1)
         psi.append(1 - 0.5 * (1 + cosine))
     mean = np.concatenate(psi, 1).mean(1)

@@ -8,6 +8,7 @@ import torch
 
 import layerdiv_tl as ld
 from tests.conftest import llama
+from tests.depth.plain import Plain
 from tests.oracles.families import FAMILIES
 
 IDS = [5, 1, 4, 1, 5, 9, 2]
@@ -39,33 +40,17 @@ def divergences(model, logits_of_layers):
     return torch.stack(kl, 1).numpy(), torch.stack(overlap, 1).numpy()
 
 
-def streams(model):
-    """The streams before the first layer and after each but the last, by plain hooks."""
-    blocks = model.model.layers if hasattr(model, "model") else model.transformer.h
-    seen = []
-    hooks = [block.register_forward_pre_hook(lambda m, args: seen.append(args[0][0])) for block in blocks]
-    with torch.no_grad():
-        model(torch.tensor([IDS]), use_cache=False)
-    for hook in hooks:
-        hook.remove()
-    return seen
-
-
-def unembed(model, stream):
-    norm = model.model.norm if hasattr(model, "model") else model.transformer.ln_f
-    with torch.no_grad():
-        return model.lm_head(norm(stream))
-
-
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_tuned_lens_is_its_formula(name, bias, tmp_path):
     """x + W x + b for each stream before the final one, then the model's own norm and unembedding."""
     model = FAMILIES[name]()
-    found = streams(model)
+    plain = Plain(model, name)
+    found = plain.run(IDS)[0][:-1]
     state = saved_tuned_lens(tmp_path / "lens", len(found), found[0].shape[1], bias)
     moved = [x + x @ state[f"{i}.weight"].T + state.get(f"{i}.bias", torch.zeros(1)) for i, x in enumerate(found)]
-    kl, overlap = divergences(model, [unembed(model, x) for x in moved])
+    with torch.no_grad():
+        kl, overlap = divergences(model, [model.lm_head(plain.final(x)) for x in moved])
     lens = ld.depth.logit_lens(model, [IDS], lens=tmp_path / "lens")
     assert lens.lens == "tuned lens lens"
     np.testing.assert_allclose(lens.kl[:, :-1], kl, atol=1e-5)
@@ -83,7 +68,7 @@ def test_a_tuned_lens_is_what_the_tuned_lens_library_reads(tmp_path, monkeypatch
     monkeypatch.setitem(vars(transformer_lens), "HookedTransformer", type("HookedTransformer", (), {}))
     tuned = pytest.importorskip("tuned_lens", reason="tuned-lens is not installed")
     model = FAMILIES["gpt2"]()
-    found = streams(model)
+    found = Plain(model, "gpt2").run(IDS)[0][:-1]
     saved_tuned_lens(tmp_path, len(found), found[0].shape[1])
     library = tuned.TunedLens.from_model_and_pretrained(model, str(tmp_path), map_location="cpu")
     with torch.no_grad():
