@@ -42,9 +42,7 @@ def mean_filling(
     weights: Float[np.ndarray, " row"],
     batch_tokens: int | None,
 ) -> Callable[[list[int]], Values]:
-    """Fill places with means over all rows, taken apart for each row's first token, the last of its prompt,
-    those in between, and those of its option.
-    """
+    """Fill places with means over rows, taken apart over first tokens, prompts' last tokens, options' and the others."""
     kinds = [torch.ones(len(row), dtype=torch.long) for row in ids]
     for kind, end in zip(kinds, prompts, strict=True):
         kind[0] = 0
@@ -57,10 +55,7 @@ def mean_filling(
 def partner_filling(
     model: Model, unit: EffectUnit, ids: Sequence[Sequence[int]], prompts: Sequence[int], partners: Sequence[Partner]
 ) -> Callable[[list[int]], Values]:
-    """Fill places with the values of each row's partner, aligned from the end of the prompt.
-
-    Prompts of one template are alike there. A first token takes only a first one's values.
-    """
+    """Fill places with values of each row's partner, aligned from the prompt's end; first tokens take first ones."""
 
     def fill(batch: list[int]) -> Values:
         begin, index = 0, []
@@ -85,12 +80,8 @@ def _gather(tables: dict[Place, Tensor], index: list[Int[Tensor, " token"]], pla
 class Ablations:
     """Ablations of a set of rows as patches of the engine, and the contributions that they leave.
 
-    Attributes:
-        members: The components that each ablation ablates together.
-        fill: Returns the values that ablated places of some rows take.
-        keep_changes: Whether each ablation's change of each component is kept.
-        everyone, gap: The model's components, and the largest |Σ changes + norm − total| relative to max Σ|u|.
-        seen: By block and place, the values that places behind the latest patch held where rows are read.
+    `fill` returns the values that ablated places of some rows take. `seen` holds, by block and place, what places after
+    the latest patch held where rows are read; `gap` the largest |Σ changes + norm − total| relative to max Σ|u|.
     """
 
     model: Model
@@ -156,9 +147,7 @@ class Ablations:
     def read_contributions(
         self, gold: Int[np.ndarray, " row"], clean: PatchedForward, batch: list[int], finals: Iterator[Tensor]
     ) -> tuple[np.ndarray, ...]:
-        """Read contributions, logits in every scenario, and each ablation's change of each component; for options of
-        one token.
-        """
+        """Read contributions, logits in every scenario, and each ablation's changes, for options of one token."""
         some, architecture, unit = self.rows.take(batch), self.model.architecture, self.unit
         known = run(architecture, *pad(some.ids), unit, torch.as_tensor(some.position))
         if known.path:

@@ -40,13 +40,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Sequences of tokens, and the positions of each at which the model's predictions are read.
+    """Sequences of tokens, and the positions of each, in ascending order, at which the model's predictions are read.
 
-    Attributes:
-        at: The positions of every row, in ascending order.
-        options: `[row, option]` token ids that predictions are among; None means the whole vocabulary.
-        answers: The targets at the positions of every row: one or several tokens (or an option's number); None means
-            the next token, −1 at the end of a row.
+    `answers` are the targets at the positions of every row: one or several tokens, or an option's number where
+    predictions are among `options`; None means the next token, −1 at the end of a row.
     """
 
     ids: Sequence[Ids]
@@ -110,11 +107,7 @@ Reading = Callable[[Tensor, Tensor], Callable[[Tensor], Float[Tensor, "quantity 
 def run_patches(
     model: Model, rows: Rows, patches: Patches, read: Reader, count: int, batch_tokens: int | None = None
 ) -> tuple[tuple[Any, ...], list[np.ndarray]]:
-    """Return (names of the patches, values read of every patched pass at every position, in row order).
-
-    `count` is the number of patches. Makes one pass over the rows, and for each patch the part of a pass behind its
-    block: half a pass on average where every block is patched.
-    """
+    """Return (names of the `count` patches, values read of every patched pass at every position, in row order)."""
     order: list[np.ndarray] = []
 
     def measure(batch: list[int], advance: Advance) -> tuple[tuple[Any, ...], tuple[np.ndarray, ...]]:
@@ -192,10 +185,9 @@ def map_batches(
     measure: Callable[[list[int], Advance], T],
     count: int = 1,
 ) -> list[T]:
-    """Apply `measure(row numbers, advance)` to batches of rows of similar length, in inference mode and with progress.
+    """Apply `measure(row numbers, advance)` to batches of rows of similar length, in inference mode.
 
-    The progress counts `count` passes for each row, so that the remaining work is known before the first row is done;
-    `measure` calls `advance` with the passes that it has made.
+    `measure` calls `advance` with the passes that it has made, of `count` for each row.
     """
     limit, switch = model.checked_batch_tokens(batch_tokens), model.architecture.length_switch
     with inference_mode_for(model.architecture), progress(model.name, count * len(ids), "pass") as advance:
@@ -309,11 +301,7 @@ def mean_streams(
 
 
 def cross_entropy(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """−log p of the targets in nats, float64; NaN where a target is negative.
-
-    >>> round(float(cross_entropy(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))), 6)
-    0.693147
-    """
+    """−log p of the targets in nats, float64; NaN where a target is negative."""
     return _by_rows(lambda z, t: _softmax(z, t)[1:], logits, targets)[0]
 
 
@@ -323,12 +311,7 @@ def log_softmax(logits: Float[Tensor, "n v"]) -> Float[Tensor, "n v"]:
 
 
 def divergence(logits: Float[Tensor, "n v"], other: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
-    """KL(softmax ‖ other) in nats, float64, `other` as `log_softmax` returns it.
-
-    >>> kl = divergence(torch.tensor([[9.0, -900.0]]), log_softmax(torch.zeros(1, 2)))
-    >>> bool(np.isclose(kl, np.log(2), rtol=1e-12))
-    True
-    """
+    """KL(softmax ‖ other) in nats, float64, `other` as `log_softmax` returns it."""
 
     def kl(logits: Tensor, other: Tensor) -> tuple[Tensor]:
         z = logits.double() - logits.amax(-1, keepdim=True)

@@ -25,10 +25,7 @@ def check_choices(**arguments: tuple[Any, Any]) -> None:
 
 
 def read_texts(model: Model, texts: Any, least: int = 1, why: str = "") -> Prompts:
-    """Return token ids of texts as `model.prompts` reads them, or of a task's prompts.
-
-    Raises InputError for a text of fewer than `least` tokens (`why` says what they are for), and as `encode`.
-    """
+    """Return token ids of texts, or of a task's prompts. Raises InputError for one of fewer than `least` tokens."""
     ids = encode(model, unwrap_texts(texts))
     for number, row in enumerate(ids):
         if len(row) < least:
@@ -57,11 +54,8 @@ def resolved(model: Model, task: Any) -> Any:
 def read_answers(model: Model, texts: Any, answers: Any) -> tuple[Prompts, list[int]]:
     """Return (token ids of each text followed by its answer, number of tokens of the answer).
 
-    Args:
-        answers: An int: the number of answer tokens that each text ends in. One text or list of ids per text: it is
-            appended. None: the last token is the answer, or the gold option of a task.
-
-    Raises InputError where there is no answer, or nothing before it.
+    `answers` is the number of tokens that each text ends in, or one text or list of ids per text, which is appended.
+    None is the gold option of a task, or 1. Raises InputError where there is no answer, or nothing before it.
     """
     if answers is None and is_task(texts):
         answers = texts.answers
@@ -106,10 +100,7 @@ def read_layers(layers: Any, count: int, name: str = "layers") -> list[int]:
 
 
 def known_components(name: str, given: Any, known: Sequence[Component], least: bool = True) -> list[Component]:
-    """Look up components by label.
-
-    Raises InputError for a component named twice, for one that cannot be ablated, and for none unless `least` is False.
-    """
+    """Look up components by label, each once; none only with `least` False. Raises InputError for unknown ones."""
     if not least and isinstance(given, Sequence) and not len(given):
         return []
     labels = labels_of(name, given)

@@ -171,8 +171,7 @@ def lens_answers(
 ) -> tuple[tuple[Component, ...], Int[np.ndarray, "junction token"], Float[np.ndarray, "junction token"]]:
     """Return the likeliest next token and its probability, after the embedding and after every few layers of a pass.
 
-    The final norm uses each stream's own statistic ("recomputed"); the last row is the model's own answer. Call it
-    inside `inference_mode_for`.
+    The last row is the model's own answer. Call it inside `inference_mode_for`.
     """
     ends = [(Component("layer", architecture.sublayers[-1].layer), activations.final)]
     if architecture.has_prefixes:  # otherwise only the model's own answer is meaningful
@@ -252,10 +251,7 @@ def _translated(name: str, translate: Translate) -> Read:
 
 
 def read_translators(lens: Any, layers: int, width: int) -> tuple[str, Translate]:
-    """Read a lens for a model of some layers and width, as `logit_lens` describes; return its name and translators.
-
-    Raises InputError for anything else, for files that cannot be read, and for a lens of another model's size.
-    """
+    """Return the name and translators of a lens for a model of some layers and width. Raises InputError for others."""
     if isinstance(lens, str | os.PathLike):
         path = Path(lens)
         if (path / "config.json").is_file() and (path / "params.pt").is_file():

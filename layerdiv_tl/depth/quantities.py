@@ -54,11 +54,7 @@ Sums = tuple[Float[np.ndarray, "row component"], Float[np.ndarray, " row"]]
 
 
 def read_rows(model: Model, given: Any) -> tuple[Rows, str]:
-    """Read rows of a task at its options' predictions, or texts at all tokens but the last; and name them.
-
-    Raises InputError for a text of one token, options that are not single tokens of this model, and labels that
-    name no option.
-    """
+    """Read rows of a task at its options' predictions, or texts at all tokens but the last; and name them."""
     if not is_task(given):
         ids = read_texts(model, given, 2, "no other follows to be predicted")
         return Rows(ids, [range(len(row) - 1) for row in ids]), "texts"
@@ -101,10 +97,9 @@ def score_ablations(
     already_removed: Collection[Component] = (),
     means: HeadMeans | None = None,
 ) -> tuple[Float[np.ndarray, "row ablation"], Float[np.ndarray, "row ablation"]]:
-    """Compute cross-entropy in nats and correct predictions under ablations, summed over each row's predictions.
+    """Sum cross-entropy in nats, and correct predictions, over each row's predictions, first without any ablation.
 
-    The first ablation ablates nothing; all of them also ablate `already_removed`. Heads are replaced by their `means`,
-    or by zero.
+    All also ablate `already_removed`. Heads are replaced by their `means`, or by zero.
     """
 
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Tensor]]:
@@ -160,11 +155,7 @@ def score_components(
     batch_tokens: int | None,
     means: HeadMeans | None = None,
 ) -> Float[np.ndarray, " component"]:
-    """Score how much each component is needed, by one quantity. Raises InputError for one that these rows lack.
-
-    "contribution" is the size of the mean contribution to the right option's logit minus the mean of the others', or,
-    in texts, to the next token's logit minus the vocabulary's mean.
-    """
+    """Score how much each component is needed, by one of `UNITS`. Raises InputError for one that these rows lack."""
     if score not in UNITS:
         raise InputError(f"score={score!r:.40} is unknown: use {one_of(UNITS)}, or give {{label: number}}.")
     if score in get_args(Effect):

@@ -67,10 +67,9 @@ def measure_tokens(
     count: int = 1,
     unit: Unit = "sublayer",
 ) -> tuple[tuple[Component, ...], Float[np.ndarray, "quantity token component"], Int[np.ndarray, " token"]]:
-    """Return (components, their measure at every token of every text, text of each token), in the order of the texts.
+    """Return (components, `[quantity, token, component]` of every text in their order, text of each token).
 
-    `measure` returns components and `[quantity, token, component]` of one pass, and may report the share that is done;
-    a pass counts as `count` in the progress.
+    `measure` may report the share of a pass that is done, which counts as `count` in the progress.
     """
 
     def measure_batch(rows: list[int], advance: Advance) -> tuple[tuple[Component, ...], np.ndarray, np.ndarray]:
@@ -130,11 +129,6 @@ def quantile_columns(name: str, values: Float[np.ndarray, "value row"]) -> dict[
 def summarize(
     name: str, values: Float[np.ndarray, "token row"], text: Int[np.ndarray, " token"]
 ) -> dict[str, Estimate | Float[np.ndarray, " row"]]:
-    """The mean over tokens with its interval over texts, and columns `_q10`, `_median`, `_q90`, `_max`, by name.
-
-    >>> columns = summarize("x", np.arange(6.0)[:, None], np.array([0, 0, 1, 1, 2, 2]))
-    >>> float(columns["x"].value[0]), float(columns["x_median"][0]), float(columns["x_max"][0])
-    (2.5, 2.5, 5.0)
-    """
+    """The mean over tokens with its interval over texts, and columns `_q10`, `_median`, `_q90`, `_max`, by name."""
     mean = estimate(values, clusters=text, over="texts")
     return {name: mean} | quantile_columns(name, values) | {f"{name}_max": np.nanmax(values, axis=0)}

@@ -36,12 +36,10 @@ NO_PERMUTATION = (
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of a paper, as a number above (1) or below (−1) a null; read from claims.json.
+    """A statement of a paper, as a number above (1) or below (−1) a null, averaged on a `scale`; read from claims.json.
 
-    A claim with `needs_p` is decided only together with the p of its own permutation test. A null of NaN means that
-    no valid null is known. `quantity` describes the estimate, which is averaged on a `scale`. `undecided` says why the
-    claim is not decided over seeds (claim 2: never decided). A claim with a `condition` is void unless the condition's
-    interval lies above 0; `unless` is the sentence for that.
+    A claim with `needs_p` is decided only together with the p of its own permutation test, one with `undecided` not
+    over seeds (claim 2: never), and one with a `condition` only if that one's interval lies above 0, else `unless`.
     """
 
     number: int
@@ -147,13 +145,10 @@ def claims_frame(tests: Iterable[ClaimTest], **attrs: Any) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The frames of a study at one unit, on which claims 1-8 are tested.
+    """The frames of a study at one unit, on which claims 1-8 are tested: `Study.frame`, `models`, and `curves` if any.
 
-    Attributes:
-        metrics, models, curves: The rows of `Study.frame` at this unit, `Study.models`, `Study.curves`; no curves if
-            the study has no depth tables.
-        shapes: {model: shape}; training seeds of one shape are not independent.
-        pairs: {model that reuses layers: model that does not}; None finds them.
+    `shapes` are {model: shape}, since training seeds of one shape are not independent; `pairs` are {model that reuses
+    layers: model that does not}, and None finds them.
     """
 
     metrics: pd.DataFrame

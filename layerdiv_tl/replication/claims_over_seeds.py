@@ -57,7 +57,7 @@ def _over_seeds(tests: Sequence[ClaimTest], count: int, description: str) -> Cla
 def _split_by_seed(evidence: Evidence, seeds: Seeds) -> tuple[dict[Hashable, Evidence], list[str]]:
     """Split the frames by seed, with the shapes and tasks that all seeds have, named by shape and ordered by depth.
 
-    Also returns what was left out: models of no seed, and tasks of a shape that some seed lacks.
+    Also returns the models of no seed, and the tasks of a shape that some seed lacks: they are left out.
     """
 
     def order(seed: Any) -> tuple[Any, ...]:  # numbers, then everything else by its repr

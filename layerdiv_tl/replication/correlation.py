@@ -194,11 +194,7 @@ def _checked_signs(frame: pd.DataFrame, signs: Mapping[str, int] | None) -> dict
 
 
 def z_scores(x: Float[np.ndarray, " junction"]) -> Float[np.ndarray, " junction"]:
-    """Standardize a curve to mean 0 and standard deviation 1; NaN where it is not finite, and for a constant curve.
-
-    >>> z_scores(np.array([0.0, 2.0])).tolist(), z_scores(np.full(3, 0.1)).tolist()
-    ([-1.0, 1.0], [nan, nan, nan])
-    """
+    """Standardize a curve to mean 0 and deviation 1; NaN where it is not finite, and for a constant curve."""
     known = x[np.isfinite(x)]
     if not known.size or _constant(known):
         return np.full(len(x), np.nan)
@@ -206,11 +202,7 @@ def z_scores(x: Float[np.ndarray, " junction"]) -> Float[np.ndarray, " junction"
 
 
 def student_p(r: float, n: int) -> float:
-    """Return the two-sided p of a correlation of n independent pairs (Student's t, n − 2); NaN for n < 3.
-
-    >>> round(student_p(0.5, 20), 4)
-    0.0248
-    """
+    """Return the two-sided p of a correlation of n independent pairs (Student's t, n − 2); NaN for n < 3."""
     if n < 3 or not np.isfinite(r):
         return np.nan
     if abs(r) >= 1:
@@ -240,11 +232,7 @@ class CorrelationEstimate:
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """The curves {model number: (accuracy, sign × metric)} of one task and metric, and their aggregation.
-
-    Attributes:
-        cluster: `[model]`, the index of each model's cluster.
-    """
+    """The curves {model number: (accuracy, sign × metric)} of one task and metric, and each model's cluster number."""
 
     pairs: Mapping[int, Pair]
     cluster: Int[np.ndarray, " model"]

@@ -34,13 +34,7 @@ def layer_sharing_table(
     pairs: Mapping[str, str] | None,
     seeds: Seeds | None,
 ) -> pd.DataFrame:
-    """Make the table of `Study.layer_sharing`.
-
-    Args:
-        models, table: `Study.models` and `Study.table` of one unit.
-        repeats: {model: number of runs of a layer}.
-        pairs, seeds: As in `Study.layer_sharing`.
-    """
+    """Make the table of `Study.layer_sharing` of one unit; `repeats` are {model: number of runs of a layer}."""
     known = registry.seeds(models["model"]) if seeds is None else checked_seeds(seeds, models["model"])
     matches = _matches(models, repeats, pairs, {name: seed for name, (_, seed) in known.items()})
     if not matches:
@@ -82,10 +76,7 @@ def _matches(
 def _row(
     table: pd.DataFrame, about: pd.DataFrame, pairs: Sequence[tuple[str, str]], names: Match
 ) -> dict[str, Any] | None:
-    """Make the row of one pair with intervals over tasks, or of a pair of shapes with intervals over seeds.
-
-    `names` are the names in the row. Returns None if there is no common task.
-    """
+    """Make the row of a pair over tasks, or of a pair of shapes over seeds; None without a common task."""
     tasks = table["accuracy"].columns.drop("Avg.")
     # [pair, model of the pair, task]
     values = {
@@ -147,18 +138,7 @@ def checked_seeds(seeds: Seeds, models: Iterable[str]) -> dict[str, tuple[str, H
 
 
 def same_parameters(models: pd.DataFrame, seeds: Mapping[str, Hashable]) -> dict[str, str]:
-    """Return {reuses: baseline} pairs of nearly equal numbers of parameters, preferably of the same training seed.
-
-    Args:
-        models: The frame of `Study.models`.
-        seeds: {model: seed}, where known.
-
-    >>> import pandas as pd
-    >>> models = pd.DataFrame({"model": ["a", "b", "shared"], "parameters": [100, 101, 101],
-    ...                        "reuses": [False, False, True]})
-    >>> same_parameters(models, {}), same_parameters(models, {"a": 1, "b": 0, "shared": 1})
-    ({'shared': 'b'}, {'shared': 'a'})
-    """
+    """Pair models that reuse layers with ones of nearly as many parameters, if possible of the same training seed."""
     # Sorted by name, so that ties do not depend on the study's order.
     table = models.set_index("model").sort_index()
     baselines = table["parameters"][~table["reuses"]]
@@ -173,16 +153,10 @@ def same_parameters(models: pd.DataFrame, seeds: Mapping[str, Hashable]) -> dict
 
 
 def same_depth(models: pd.DataFrame, seeds: Mapping[str, Hashable], repeats: Mapping[Any, int]) -> dict[str, str]:
-    """Return {reuses: baseline} pairs of equal number of members and seed: each repeat of the baseline has own layers.
+    """Pair models that reuse layers with ones of as many members and the same seed, whose repeats have own layers.
 
-    The baseline has more parameters than the model that reuses layers, by at most the factor by which layers are
-    repeated (`repeats`, by model). This excludes wider and narrower models of the same depth.
-
-    >>> import pandas as pd
-    >>> models = pd.DataFrame({"model": ["narrow", "twin", "wide", "shared"], "parameters": [50, 170, 400, 100],
-    ...                        "members": 9, "reuses": [False, False, False, True]})
-    >>> same_depth(models, {}, {"shared": 2})
-    {'shared': 'twin'}
+    The baseline has more parameters, by at most the factor by which layers are repeated (`repeats`, by model): this
+    excludes wider and narrower models of the same depth.
     """
     table = models.set_index("model").sort_index()
     pairs = {}

@@ -123,14 +123,7 @@ def families() -> dict[Any, dict[str, Any]]:
 
 
 def task_records() -> list[dict[str, Any]]:
-    """Return every named task as plain values: question, options, templates, rows and license.
-
-    `rows` is the number of rows used without a limit (the maximum, for a paper's task).
-
-    >>> record = next(record for record in task_records() if record["name"] == "rte")
-    >>> record["options"], record["rows"], record["source"]
-    (['Yes', 'No'], 2000, 'Hugging Face nyu-mll/glue rte validation')
-    """
+    """Return every named task as plain values; `rows` is the number of rows used without a limit."""
     from ..tasks.task import task_specs
 
     records = []

@@ -20,12 +20,7 @@ NOTHING = Estimate(np.nan, np.nan, np.nan, 0, "nothing")
 
 
 def mean_over(values: Float[np.ndarray, " value"], over: str) -> Estimate:
-    """Estimate a mean with Hall's interval; over "nothing" for fewer than `LEAST` values. NaNs are dropped.
-
-    >>> e = mean_over(np.arange(8.0), "models")
-    >>> bool(e.low < e.value < e.high), mean_over(np.arange(7.0), "models").over
-    (True, 'nothing')
-    """
+    """Estimate a mean with Hall's interval; over "nothing" for fewer than `LEAST` values. NaNs are dropped."""
     values = values[np.isfinite(values)]
     if not len(values):
         return NOTHING
@@ -35,12 +30,7 @@ def mean_over(values: Float[np.ndarray, " value"], over: str) -> Estimate:
 
 
 def mean_over_seeds(values: Float[np.ndarray, " seed"]) -> Estimate:
-    """Estimate a mean over training seeds with Student's interval; over "nothing" for fewer than three.
-
-    >>> e = mean_over_seeds(np.array([1.0, 2.0, 3.0]))
-    >>> round(e.low, 3), e.value, round(e.high, 3)
-    (-0.484, 2.0, 4.484)
-    """
+    """Estimate a mean over training seeds with Student's interval; over "nothing" for fewer than three."""
     values = values[np.isfinite(values)]
     n, mean = len(values), float(values.mean()) if len(values) else np.nan
     if n < LEAST_SEEDS:
@@ -70,13 +60,7 @@ def mean_over_models(
 def mean_by_shape(
     models: pd.DataFrame, means: pd.Series, shapes: Mapping[str, Hashable], least_parameters: float = 0.0
 ) -> pd.DataFrame:
-    """Return `members` and `mean` of every shape under its first model's name; training seeds are averaged.
-
-    Args:
-        models: The frame of `Study.models`.
-        means: One value per model, NaN if missing.
-        shapes: {model: shape}; any other model is its own shape.
-    """
+    """Average a value of each model over the training seeds of its shape ({model: shape}); add the members."""
     about, means = models.set_index("model"), means.dropna()
     means = means[about["parameters"][means.index] >= least_parameters]
     table = pd.DataFrame({"model": means.index, "members": about["members"][means.index].to_numpy(float)})

@@ -53,10 +53,9 @@ class Card:
 
 
 def register_model(out: Path, model: Model, identity: Identity, look_only: bool = False) -> None:
-    """Register this model under a name in a folder. Raises InputError if the name identifies another model.
+    """Register this model under a name in a folder, before any computation; the first of several processes gets it.
 
-    It is called before any computation with the model. Of several concurrent processes the first gets the name;
-    `look_only` only checks and writes nothing.
+    `look_only` writes nothing. Raises InputError if the name identifies another model.
     """
     own = Card.of(model.name, identity.weights, identity.tokenizer, model.provenance)
     folder = out / safe_name(model.name)
@@ -125,9 +124,8 @@ def read_newest(
 ) -> tuple[list[T], list[str]]:
     """Read the results in folders, the latest for each key, and list the files that could not be read.
 
-    `find` yields the description files below a folder; `read` takes such a file and its content and returns key,
-    description and result, or raises SkippedFile. Raises InputError for a missing folder, and for two models of one
-    name.
+    `read` returns key, description and result of a file that `find` yields, or raises SkippedFile. Raises InputError
+    for a missing folder, and for two models of one name.
     """
     newest: dict[tuple[str, ...], tuple[str, T]] = {}
     failures: dict[str, None] = {}

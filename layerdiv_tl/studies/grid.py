@@ -80,10 +80,7 @@ def load_options(load: Any) -> dict[str, Any]:
 def load_registered(
     name: str, x: Any, out: Path, options: Mapping[str, Any], look_only: bool = False
 ) -> tuple[Model, Identity]:
-    """Load a model and register its name in a folder. Raises InputError if the name identifies another model.
-
-    `look_only` writes nothing.
-    """
+    """Load a model and register its name in a folder, or `look_only`. Raises InputError for another model's name."""
     model = load_model(x, **({} if isinstance(x, Model) else options))
     # In a list, the default model goes by its own name.
     model = model if x is None and name == "default" else replace(model, name=name)

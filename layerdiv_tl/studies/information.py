@@ -33,10 +33,7 @@ def study_information(
     tasks: str | Sequence[str] | None,
     options: dict[str, Any],
 ) -> pd.DataFrame:
-    """Make the frame of `Study.information` for cells of one unit; stored estimates are reused.
-
-    `read(model=, task=, unit=)` returns the contributions of a cell.
-    """
+    """Make the frame of `Study.information` for cells of one unit; `read` returns a cell's contributions."""
     frames, left_out = [], []
     estimators = list(dict.fromkeys(some_of("estimator", estimator, get_args(EstimatorName))))
     options = {name: None if x is None else whole_number(name, x) for name, x in options.items()}

@@ -145,15 +145,10 @@ def over_training(
     effects: Mapping[tuple[str, str], Effects],
     **about: Any,
 ) -> OverTraining:
-    """Arrange the frames of a study along the training step.
+    """Arrange a study's totals, components and information of one unit, and {(model, task): effects}, along the step.
 
-    Args:
-        totals, components, information: A study's totals, `Study.components` and `Study.information` of one unit.
-        placed: The models that are checkpoints, as returned by `checkpoints`.
-        effects: {(model, task): result}, where available.
-        about: The other attributes.
-
-    Raises InputError if checkpoints of one shape have different components.
+    `placed` are the models that `checkpoints` returns. Raises InputError if checkpoints of one shape have different
+    components.
     """
     keys = ["model", "task"]
     terms = {pair: name for name, pair in QUANTITIES.items()}
@@ -205,9 +200,6 @@ def checkpoints(names: Sequence[str], steps: Mapping[str, int] | None = None) ->
     """Return {model: (run, shape, seed, step)} from names like `d4-seed1@step1000`, or from `steps`.
 
     Raises InputError if no run has two checkpoints, and for two models of the same run and step.
-
-    >>> checkpoints(["d4@step0", "d4@step50", "d4-seed1@step50", "gpt2"])["d4-seed1@step50"]
-    ('d4-seed1', 'd4', 1, 50)
     """
     if steps is not None:
         some_of("steps", list(instance("steps", steps, Mapping, "give {name of a model: step}")), names)
@@ -238,11 +230,6 @@ def crossing(
     """Return where values first complete a share of their total change, and the gap between the steps around it.
 
     Unmeasured values in between are skipped; both are NaN if the first or last is missing, or if these are equal.
-
-    >>> crossing(np.array([0.0, 100.0, 200.0]), np.array([0.0, 1.0, 3.0]))
-    (125.0, 100.0)
-    >>> crossing(np.array([0.0, 100.0, 200.0]), np.array([0.0, np.nan, 1.0]))
-    (100.0, 200.0)
     """
     way = values[-1] - values[0]
     if way == 0 or not np.isfinite(way):

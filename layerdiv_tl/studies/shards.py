@@ -53,14 +53,10 @@ PER_EXAMPLE = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Shard(Contributions):
-    """Contributions and gold options of some rows of a task. `token_ids` is empty: no text is stored.
+    """Contributions and gold options of some rows of a task, by the rows' indices in it. `token_ids` is empty: no text.
 
-    For options scored as sequences, `values` holds parts of log-likelihoods in nats, and ids are −1.
-
-    Attributes:
-        rows, labels: `[example]`, the row's index in the task, and its gold option.
-        option_sizes: `[example, option, 2]`, the numbers of tokens and of UTF-8 bytes of options that are scored as
-            sequences; None for single tokens.
+    For options scored as sequences, `values` holds parts of log-likelihoods in nats, ids are −1, and `option_sizes` the
+    numbers of tokens and of UTF-8 bytes of each option.
     """
 
     rows: Int[np.ndarray, " example"] = field(kw_only=True)
@@ -94,10 +90,8 @@ class Shard(Contributions):
 class Cell:
     """One model on one task at one unit, and the folder of its numbers.
 
-    Attributes:
-        settings: Everything that determines the numbers; its hash is part of the folder's name, so that different
-            settings never share a folder.
-        lengths: `[example]`, the number of tokens of each of the task's prompts.
+    `settings` determine the numbers: their hash is part of the folder's name, so that different ones never share it.
+    `lengths` are the numbers of tokens of the task's prompts.
     """
 
     task: Task

@@ -171,12 +171,10 @@ def _baselines(t: Task, key: str) -> dict[str, Any]:
 def dry_run(
     models: Any, tasks: Any, units: Any, limit: Any, out: Any, data: Any, **settings: Any
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Estimate the work that `run_study` with the same arguments has left; write nothing.
+    """Estimate the work that `run_study` with the same arguments has left, from one timed batch; write nothing.
 
-    Returns a frame with one row per model, task and unit, and one sentence for every model or cell that cannot be
-    estimated. `rows` counts all rows; `rows_left`, `tokens` (prompts without padding) and `seconds` (one process at
-    the speed of the timed batch) count what is not in `out` yet.
-
+    Returns one row per model, task and unit, and a sentence for every model or cell that cannot be estimated. `rows`
+    counts all rows; `rows_left`, `tokens` (without padding) and `seconds` (of one process) what is not in `out` yet.
     Raises InputError for arguments that `run_study` rejects, and if nothing can be estimated.
 
     >>> frame, _ = dry_run("zoo/d1", "synthetic/recall", "sublayer", 8, None, None)

@@ -69,9 +69,9 @@ class Work:
 
 
 def _in_processes(work: Callable[[dict[str, Any]], T], grid: Mapping[str, Any], workers: int) -> list[T]:
-    """Run `work` on each {name: model} of a grid in several processes; results keep the grid's order.
+    """Run `work` on each {name: model} of a grid in several processes, which end with this one; keep the grid's order.
 
-    An interrupt or kill of this process ends them immediately. Raises InputError if one of them was killed.
+    Raises InputError if one of them was killed.
     """
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
