@@ -42,7 +42,7 @@ def mean_filling(
     weights: Float[np.ndarray, " row"],
     batch_tokens: int | None,
 ) -> Callable[[list[int]], Values]:
-    """Fill places with means over rows, taken apart over first tokens, prompts' last tokens, options' and the others."""
+    """Fill places with means over rows, apart for first tokens, prompts' last tokens, options' and all others."""
     kinds = [torch.ones(len(row), dtype=torch.long) for row in ids]
     for kind, end in zip(kinds, prompts, strict=True):
         kind[0] = 0

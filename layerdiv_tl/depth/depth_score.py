@@ -134,12 +134,9 @@ class DepthScore(Result):
             row: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[mask]).sum()), "score": score}
             row |= {"relative": score._replace(value=value, low=low, high=high)}
             row |= {"accuracy": estimate(self.correct[mask].astype(float), "share")}
-            means = (
-                ("probability", self.probability),
-                ("length", self.lengths),
-                ("answer_length", self.answer_lengths),
-            )
-            rows.append(row | {name: float(values[mask].mean()) for name, values in means})
+            for name in ("probability", "lengths", "answer_lengths"):
+                row[name.removesuffix("s")] = float(getattr(self, name)[mask].mean())
+            rows.append(row)
         units = {"group": self.by, "score": "layers", "relative": "share of the depth"}
         units |= {"length": "tokens", "answer_length": "tokens"}
         note = "95 % intervals over the questions of a group, where it has at least 8"

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from .._checks import listed, shown, whole_number
 from ..attribution.contexts import Contexts
+from ..attribution.question import read_question
 from ..components import Component, labels_of
 from ..ensemble.validation import gold_options
 from ..errors import InputError
 from ..model.load import Model, as_model
-from ..model.options import NONE, contrast_pairs, is_task, read_options, warn_of_missing_spaces
-from ..model.prompts import encode, with_mask
+from ..model.options import NONE, is_task
 from .ablations import Ablation, Ablations, EffectUnit, Partner, Positions, Values, mean_filling, partner_filling
 from .effect_results import Effects
 from .engine import Rows, log_softmax, read_logits, run_patches
-from .inputs import check_choices, known_components, resolved, unwrap_texts
+from .inputs import check_choices, known_components, resolved
 
 # Changes of every component under every ablation are kept for every row up to this many numbers (400 MB).
 MOST_CHANGES = 50_000_000
@@ -84,7 +84,7 @@ def effects(
         raise InputError(f"{model.name} has a {min(others)} on its stream: effects are of attentions and MLPs alone.")
     if any(sublayer.adapter for sublayer in model.architecture.sublayers):
         raise InputError(f"{model.name} has rows of adapters, which cannot be ablated: load it with adapters='merged'.")
-    contexts, names, gold, source = _question(model, with_mask(prompts, attention_mask), options, labels, contrast)
+    contexts, names, gold, source = _question(model, prompts, options, labels, contrast, attention_mask)
     n = len(gold)
     if n == 1 and ablation != "zero":
         why = "the mean over one row is that row" if ablation == "mean" else "there is no other row to take values from"
@@ -177,34 +177,29 @@ def _partners(contexts: Contexts, owner: Int[np.ndarray, " row"], seed: int) -> 
 
 
 def _question(
-    model: Model, prompts: Any, options: Any, labels: Any, contrast: Any
+    model: Model, prompts: Any, options: Any, labels: Any, contrast: Any, attention_mask: Any
 ) -> tuple[Contexts, tuple[Any, ...], Int[np.ndarray, " row"], str]:
     """Return the contexts of options' tokens, the options, the right ones, and a name for the rows."""
-    source = "prompts"
+    source, names = "prompts", ()
     if is_task(prompts):
         if options is not None or labels is not None or contrast is not None:
             raise InputError("a task brings its own options and labels: leave options, labels and contrast out.")
         task = resolved(model, prompts)
-        prompts, options, labels, source = task.prompts, task.option_ids or task.options, task.labels, task.name
-        texts: tuple[Any, ...] | None = tuple(task.options)
-    else:
-        texts = None
-    ids = encode(model, unwrap_texts(prompts))
-    if contrast is not None:
-        if options is not None or labels is not None:
-            raise InputError("contrast= says what is right and what is wrong: leave options and labels out.")
-        options, labels = contrast_pairs(contrast), np.zeros(len(ids), dtype=np.int64)
-    if options is None or labels is None:
+        prompts, options, labels = task.prompts, task.option_ids or task.options, task.labels
+        source, names = task.name, tuple(task.options)
+    if contrast is None and (options is None or labels is None):
         raise InputError("effects are on an answer: give options= and labels=, a contrast=(right, wrong), or a task.")
-    option_ids, names = read_options(model, options, ids)
-    warn_of_missing_spaces(model, ids, options)
-    texts = names if texts is None else texts
-    if option_ids.shape[1] < 2:
+    if contrast is not None and (options is not None or labels is not None):
+        raise InputError("contrast= says what is right and what is wrong: leave options and labels out.")
+    asked = read_question(model, prompts, options, contrast=contrast, attention_mask=attention_mask)
+    shape = len(asked.ids), 1, asked.option_ids.shape[1]
+    if shape[2] < 2:
         raise InputError("there is one option only, so nothing to compare it with: give at least two options.")
-    gold = gold_options(labels, (len(ids), 1, option_ids.shape[1]), texts)
-    contexts = Contexts(ids, option_ids, model.architecture.length_switch)
+    names = names or asked.options
+    gold = gold_options(np.zeros(len(asked.ids), dtype=np.int64) if labels is None else labels, shape, names)
+    contexts = Contexts(asked.ids, asked.option_ids, model.architecture.length_switch)
     contexts.check(model)
-    return contexts, texts, gold, source
+    return contexts, names, gold, source
 
 
 def _groups(groups: Any) -> dict[str, Any]:

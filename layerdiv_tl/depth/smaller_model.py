@@ -243,9 +243,9 @@ def _check_logits(model: Model, smaller: Model, dropped: Sequence[Component], me
     with inference_mode_for(architecture):
         clean = PatchedForward(model, [ids])
         places: dict[Any, Tensor] = {}
+        block_of: dict[Any, int] = {place: block for block, place in enumerate(clean.layers)}
         for c, mean in zip(dropped if means else (), means, strict=True):
-            heads = clean.head_count(clean.layers.index((c.layer, c.repeat)))  # type: ignore[arg-type]
-            table = torch.zeros(heads, len(mean), dtype=torch.float64)
+            table = torch.zeros(clean.head_count(block_of[c.layer, c.repeat]), len(mean), dtype=torch.float64)
             places.setdefault((c.layer, c.repeat), table)[c.index] = torch.as_tensor(mean)
         patch = ablation(clean, dropped, places or None)
         start = min(block for block, _ in patch)

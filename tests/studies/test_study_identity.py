@@ -440,29 +440,14 @@ def test_strange_models_tasks_and_flags_end_in_a_sentence(model, tmp_path, name)
         _says({"models": {"m": model}, "tasks": rows(4), "out": tmp_path / "out", name: value})
 
 
-DEPTH = [
-    "models",
-    "tasks",
-    "texts",
-    "out",
-    "data",
-    "limit",
-    "drop",
-    "part",
-    "score",
-    "ask",
-    "questions",
-    "load",
-    "seed",
-]
+DEPTH = "models tasks texts out data limit drop part score ask questions load seed multi_token batch_tokens"
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", [*DEPTH, "multi_token", "batch_tokens"])
+@pytest.mark.parametrize("name", DEPTH.split())
 def test_strange_arguments_of_a_depth_study_end_in_a_sentence(model, tmp_path, name, monkeypatch):
-    monkeypatch.setattr(
-        "layerdiv_tl.studies.depth_jobs.analyses_of", lambda *given: []
-    )  # the arguments, not the analyses
+    # The arguments, not the analyses.
+    monkeypatch.setattr("layerdiv_tl.studies.depth_jobs.analyses_of", lambda *given: [])
     for value in STRANGE:
         asked = {"models": {"m": model}, "texts": TEXTS, "out": tmp_path / "out", name: value}
         _says(asked, ld.run_depth)
