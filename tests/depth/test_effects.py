@@ -431,6 +431,9 @@ def test_what_is_not_clear_of_zero_has_no_share():
     """A direct effect of 0 ± noise has no share to compensate; one that is clear has it with an interval."""
     effects = ld.effects("zoo/d4", ld.task("synthetic/recall", limit=16), unit="head")
     frame, direct = effects.backups(), effects.effect("direct")
+    count = frame["share"].notna().sum()  # the strongest backups come first, and those without a share last
+    assert frame["share"][:count].is_monotonic_decreasing
+    assert frame["compensation"][count:].abs().is_monotonic_decreasing
     error = direct.std(0, ddof=1) / np.sqrt(len(direct))
     clear = np.abs(direct.mean(0)) > 2.5 * error
     unclear = np.abs(direct.mean(0)) < 1.5 * error
