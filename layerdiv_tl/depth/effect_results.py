@@ -13,8 +13,8 @@ from scipy.special import logsumexp
 from .._checks import choice
 from ..components import Component, component_columns, own_label
 from ..ensemble.grouping import shares
-from ..ensemble.losses import hits
 from ..ensemble.intervals import Kind, estimate, estimates_frame
+from ..ensemble.losses import hits
 from ..errors import InputError
 from ..results import Figure, Result
 
