@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 from jaxtyping import Float, Int
 
 from ..components import positions
@@ -17,10 +19,6 @@ from ..ensemble.intervals import estimate
 from .contribution_results import Contributions
 from .profile_results import ComponentByPosition, PerPosition, SquaredProfile, row_columns, token_columns
 from .two_models import Compared, PerComponent, TwoModels
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
 
 Values = Float[np.ndarray, "example component option"]
 # The compared terms, by table: first those of the cross-entropy, then those of the squared error.
@@ -110,8 +108,6 @@ class Comparison(TwoModels):
         two exact parts (`entropy` + `net_linear` = `cross_entropy`), and Theorem 1 (`bias` − `diversity` = `loss`, raw
         and centered) among the rows that both models have.
         """
-        import pandas as pd
-
         scores: Any = [score.sum(1, keepdims=True) for score in self._compared.scores]
         records = []
         for name, (before, after) in {"score": scores, **self._terms("totals")}.items():
@@ -126,8 +122,6 @@ class Comparison(TwoModels):
 
         `answer_a` and `answer_b` are indices of options; with labels also `label`.
         """
-        import pandas as pd
-
         a, b = (score.sum(1) for score in self._compared.scores)
         columns: dict[str, Any] = {"example": np.arange(len(a)), "a": a, "b": b, "change": b - a}
         columns |= {f"answer_{name}": side.logits.argmax(1) for name, side in (("a", self.a), ("b", self.b))}
@@ -247,8 +241,6 @@ class TextComparison(TwoModels):
         `conditions` select components, as in `Profile.frame`. Raises InputError for more than five million rows, and
         for models of different shape.
         """
-        import pandas as pd
-
         rows = self.components
         kept = positions(rows, **conditions) if conditions else list(range(len(rows)))
         columns = row_columns(self.a, [rows[i] for i in kept])
@@ -264,8 +256,6 @@ class TextComparison(TwoModels):
 
         `most` names the component whose part of the loss changed most. Works for models of any shape, except `most`.
         """
-        import pandas as pd
-
         known, columns = self.a.has_target, token_columns(self.a)
         columns |= {"loss_a": self.a.losses, "loss_b": self.b.losses, "loss_change": self.b.losses - self.a.losses}
         columns["entropy_change"] = np.where(known, self.entropies[1] - self.entropies[0], np.nan)
@@ -293,8 +283,6 @@ class TextComparison(TwoModels):
 
         `loss` is the models' own, `entropy` + `net_linear` the loss before any soft-cap.
         """
-        import pandas as pd
-
         known, nets = self.a.has_target, [net.sum(1) for net in self.nets]
         rows = {"loss": (self.a.losses, self.b.losses), "entropy": self.entropies, "net_linear": nets}
         frame = pd.DataFrame({"quantity": list(rows), "measured_in": "nats"})

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 import torch
 from jaxtyping import Int
 
@@ -22,10 +24,6 @@ from ..results import Result
 from .contribution_results import Contributions
 from .passes import ContributionPasses
 from .question import LogitQuestion
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -64,8 +62,6 @@ class Continuation(Contributions):
         and `difference` is the first minus the second. `log_likelihood` is the component's part of log p of the token,
         in nats: these parts and the `normalizer` sum to log p.
         """
-        import pandas as pd
-
         n, members, _ = self.values.shape
         of = np.repeat(np.arange(n), members)
         tokens, rivals = (np.array([pair[side] for pair in self.options], dtype=object) for side in (0, 1))

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 from jaxtyping import Bool, Float, Int
 
 from .._checks import choice, shown
@@ -20,8 +22,6 @@ from .contexts import TABLES
 from .logit_difference import LogitDifference, Score
 
 if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
     from torch import Tensor
 
 Per = Literal["option", "token", "byte"]
@@ -290,8 +290,6 @@ class Contributions(Result):
 
     def frame(self) -> pd.DataFrame:
         """One row per example, component and option: its contribution in logits."""
-        import pandas as pd
-
         n, members, k = self.values.shape
         options = np.array(self.options).reshape(-1, 1, k)  # one row where all examples share them
         texts = np.broadcast_to(options, (n, members, k)).reshape(-1)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
+import pandas as pd
 
 from ..components import Unit
 from ..errors import InputError
 from ..model.load import as_model
 from .contributions import contributions
 from .question import read_question
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def exactness(model: Any, prompts: Any = None) -> pd.DataFrame:
@@ -31,8 +29,6 @@ def exactness(model: Any, prompts: Any = None) -> pd.DataFrame:
     >>> frame.loc[frame["reason"] == "", "unit"].tolist(), bool(frame["identity_gap"].max() < 1e-6)
     (['sublayer', 'head', 'neuron'], True)
     """
-    import pandas as pd
-
     model = as_model(model)
     if prompts is None:
         ids = np.random.default_rng(0).integers(1, max(2, model.vocabulary), 14)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from .._checks import number, whole_number
 from ..components import component_columns
 from ..errors import InputError
 from ..model.attention import attention_patterns
 from ..model.load import as_model
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # The distance back from a token of the second half to the key that each class attends to; T is a half's length.
 CLASSES = ("induction", "duplicate token", "previous token", "first token")
@@ -53,8 +51,6 @@ def head_scores(model: Any, length: int = 40, n_texts: int = 2, seed: int = 0) -
         found = attention_patterns(model, half + half)
         for name in CLASSES:
             total[name] = total[name] + found.patterns[:, query, keys[name]].mean(1) / n_texts
-    import pandas as pd
-
     frame = pd.DataFrame(component_columns(found.components) | total)
     frame.attrs["units"] = dict.fromkeys(CLASSES, "share of attention")
     return frame

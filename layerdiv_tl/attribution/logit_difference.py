@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 from jaxtyping import Float
 
 from ..components import Component, component_columns
 from ..ensemble.intervals import estimate, estimates_frame
 from ..ensemble.losses import hits
 from ..results import Result
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
 
 Score = Literal["logits", "log_likelihood"]
 

@@ -8,6 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 import torch
 from jaxtyping import Float
 
@@ -25,9 +27,6 @@ from .profile_results import Profile, ProfileSource
 from .promoted_tokens import promotions_of_pairs
 
 if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
-
     from ..model.capture import Activations
     from ..model.load import Model
 
@@ -259,8 +258,6 @@ def _top_tokens(
     run: ProfileRun, ids: Texts, columns: Sequence[int], document: int, position: int, k: int
 ) -> pd.DataFrame:
     """Find the k largest and smallest logits of some components at a position of a text, with another pass up to it."""
-    import pandas as pd
-
     model, readout, row = run.model, run.readout, ids[document]
     window = next(w for w in run.windows([row]) if w.first <= position < w.stop)
     # A model that reads long texts differently must see the text at its full length.

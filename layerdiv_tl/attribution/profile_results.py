@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 from jaxtyping import Float, Int
 
 from .._checks import whole_number
@@ -22,10 +24,6 @@ from ..ensemble.decomposition import Gauge
 from ..ensemble.intervals import RunningMean, interval_note
 from ..errors import InputError
 from ..results import Result
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
 
 MOST_ROWS = 5_000_000
 # Numbers of one term that are averaged at a time, which bounds memory for neurons.
@@ -60,8 +58,6 @@ class ProfileSource(Result):
 
     def _mean_frame(self, terms: dict[str, np.ndarray], measured_in: str, texts: int) -> pd.DataFrame:
         """Make one row per component: mean, `_low` and `_high` of every term, from tables of these three rows."""
-        import pandas as pd
-
         rows = component_columns(self.components)
         for name, ends in terms.items():
             rows |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
@@ -187,8 +183,6 @@ class Profile(ProfileSource):
 
         Raises InputError for more than five million rows.
         """
-        import pandas as pd
-
         columns = component_positions(self.components, **conditions) if conditions else range(len(self.components))
         rows = row_columns(self, [self.components[i] for i in columns])
         terms = self._at(slice(None), list(columns))._terms()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 from jaxtyping import Float, Int
 
 from .._checks import whole_number
@@ -18,10 +20,6 @@ from ..ensemble.validation import EnsembleLike, Labels, as_ensemble, gold_option
 from ..errors import InputError
 from ..model.load import as_model
 from ..results import Result
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
 
 # The penalties that are tried, relative to the mean square of a row of predictors.
 PENALTIES = np.logspace(-6, 2, 17)

@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -31,10 +33,6 @@ from .directions import Directions
 from .passes import OptionReader
 from .question import read_question
 from .vocabulary import vocabulary_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
 
 # The tolerance for the gap between parts and their head, relative to max Σ|parts|; half precisions have their own.
 _EXACT = 1e-6
@@ -100,8 +98,6 @@ class SourceTokens(Result):
         and, where there is one, its "value bias"; an attention's "output bias" has a row of its own component.
         `contribution_centered` subtracts the part's mean over the options, where there are several.
         """
-        import pandas as pd
-
         tables, k = [], self.values.shape[3]
         for example, end in enumerate(self.positions + 1):
             none, texts = np.array([None]), np.array(self.tokens[example][:end], dtype=object)

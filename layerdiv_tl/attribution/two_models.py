@@ -6,9 +6,10 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float, Int
 
 from .._checks import whole_number
@@ -19,9 +20,6 @@ from ..errors import InputError
 from ..model.architecture import ADAPTER_ROWS
 from ..results import Result
 from .blocks import in_rows, merge
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Names = tuple[Component, ...]
 PerComponent = Float[np.ndarray, "example component"]

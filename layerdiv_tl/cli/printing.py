@@ -10,14 +10,13 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from .._files import write_text
 from ..errors import InputError
 from .arguments import output_file
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def print_progress(line: str) -> None:

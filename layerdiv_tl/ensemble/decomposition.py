@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 from jaxtyping import Bool, Float, Int
 
 from .._checks import choice, flag
@@ -23,10 +25,6 @@ from .grouping import By, PerExample, RowTerms, estimates, with_shares
 from .intervals import ENDS, estimates_frame, interval_note
 from .losses import LOSSES, Gauges, LacksQuantityError, Loss, Members, Terms, hits, measure, relative_gap, split_gauges
 from .theorems import theorem_2, theorem_3
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
 
 Gauge = Literal["raw", "centered", "shift"]
 NormAt = Literal["frozen", "recomputed"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 from jaxtyping import Float
 from scipy.special import stdtr, stdtrit
 
@@ -14,10 +16,6 @@ from ..errors import InputError
 from ..results import Result
 from .intervals import LEVEL, jackknife
 from .validation import numbers
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
 
 Points = Float[np.ndarray, " point"]
 Design = Float[np.ndarray, "point term"]
@@ -51,8 +49,6 @@ class LogFit(Result):
 
     def predict(self, x: Float[np.ndarray, " place"] | float) -> pd.DataFrame:
         """The curve at `x`: `y`, and Student's interval of the mean curve. Raises InputError for an x not above 0."""
-        import pandas as pd
-
         points = np.atleast_1d(numbers(x, "x", "[place]"))
         if points.ndim != 1:
             raise InputError(f"x has the shape {points.shape}, but must be a number or a list of them.")
@@ -83,8 +79,6 @@ class LogFit(Result):
         proportional to x^±½ or x, and in up to 10 % for curvatures with noise proportional to x². Both treat points as
         independent; models of one family are not.
         """
-        import pandas as pd
-
         logarithm, straight = _line(np.log(self.x)), _line(self.x)
         curve = np.vander((self.x - self.x.mean()) / self.x.std(), 3, increasing=True)
         terms = (("intercept", logarithm, 0), ("slope", logarithm, 1), ("curvature", curve, 2))

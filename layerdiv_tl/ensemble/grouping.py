@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Bool, Float
 
 from .._checks import listed
@@ -19,9 +20,6 @@ from ..components import Component, component_columns
 from ..errors import InputError
 from .intervals import Estimate, concatenate, estimate, estimate_function, estimates_frame
 from .losses import Gauges, Group, Loss, Members, PerMember, group_numbers, mean_square, ratio, relative_gap
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Names = Sequence[Component]
 # Every term `[example]` or `[example, member]`, by its column.

@@ -8,16 +8,14 @@ for skewness. `tests/calibration` measures its coverage.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 from scipy.special import ndtri, stdtrit
 
 from ..errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # One value for each example or cluster; (low, high), `[*rest]`: arrays, or numbers where `rest` is empty.
 Values = Float[np.ndarray, "example *rest"]
@@ -151,8 +149,6 @@ def estimates_frame(
     >>> list(frame), frame.attrs["units"]["norm_low"], frame.attrs["intervals"]
     (['layer', 'norm', 'norm_low', 'norm_high'], 'logits', '95 % intervals over 8 rows')
     """
-    import pandas as pd
-
     records = [columns] if isinstance(columns, Mapping) else columns
     found = {name: x for record in records for name, x in record.items() if isinstance(x, Estimate)}
     expanded: list[dict[str, Any]] = []

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 from jaxtyping import Bool, Float, Int
 from scipy.optimize import minimize
 from scipy.special import log_softmax
@@ -19,11 +21,6 @@ from ..results import Result
 from .intervals import estimate, estimates_frame, interval_note
 from .losses import Members, OfEnsemble, Target, hits
 from .validation import LARGEST, Ensemble, EnsembleLike, Labels, as_ensemble, gold_options
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
-
 
 # Distance to the minimum, in nats, at which the search may stop, and the largest number of restarts.
 ENOUGH = 1e-7
@@ -108,8 +105,6 @@ class Reweighting(Result):
 
     def by_component(self) -> pd.DataFrame:
         """One row per component: its weight, and whether it was left alone (`kept`, 1) or zero-ablated (`silenced`)."""
-        import pandas as pd
-
         frame = pd.DataFrame(component_columns(self.components) | {"weight": self.weights})
         frame["kept"], frame["silenced"] = self.weights == 1, self.weights == 0
         return frame

@@ -16,16 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ..components import Component
 from .intervals import estimate, estimate_function, estimates_frame
 from .losses import Members, Target, Terms, group_numbers
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def theorem_3(u: Members, t: Target, paper: bool = False) -> pd.DataFrame:

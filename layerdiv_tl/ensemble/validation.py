@@ -7,18 +7,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from numbers import Integral
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float, Int
 from scipy.special import softmax
 
 from .._checks import instance, listed, number, shown, text
 from ..components import Component, labels_of, members
 from ..errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Squares of larger numbers overflow.
 LARGEST = 1e100
@@ -171,8 +169,6 @@ def numbers(x: Any, name: str, shape: str = "[example, member, option]") -> np.n
 
 def framed(frame: Any) -> pd.DataFrame:
     """A pandas frame. Raises InputError for anything else."""
-    import pandas as pd
-
     return instance("frame", frame, pd.DataFrame, "give a pandas frame, as studies and decompositions make them")
 
 

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -32,11 +34,6 @@ from .load import Model, as_model
 from .prompts import encode_one, token_texts
 from .reconstruction import SAME_ANSWERS, answer_gap, tolerance
 from .transformer_lens import is_transformer_lens
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
-
 
 _PRODUCTS = (torch.matmul, torch.bmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul__)
 _MULTIPLES = (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__)
@@ -69,8 +66,6 @@ class AttentionPatterns(Result):
 
     def frame(self) -> pd.DataFrame:
         """One row per head, query and key up to it."""
-        import pandas as pd
-
         query, key = np.tril_indices(len(self.tokens))
         texts, heads = np.array(self.tokens, dtype=object), len(self.components)
         return pd.DataFrame(

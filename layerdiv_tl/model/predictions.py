@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from .._checks import whole_number
 from .batches import inference_mode_for, pad, upcast
 from .load import as_model
 from .prompts import encode_one, token_texts
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def top_tokens(model: Any, text_or_ids: Any, k: int = 5) -> pd.DataFrame:
@@ -36,8 +34,6 @@ def top_tokens(model: Any, text_or_ids: Any, k: int = 5) -> pd.DataFrame:
     >>> len(frame), bool(np.allclose(frame.groupby("position")["probability"].sum(), 1))
     (96, True)
     """
-    import pandas as pd
-
     model = as_model(model)
     ids, k = encode_one(model, text_or_ids), whole_number("k", k, 1, model.architecture.outputs)
     with inference_mode_for(model.architecture):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 from jaxtyping import Float, Int
 
 from ..._checks import choice, whole_number
@@ -18,10 +20,6 @@ from ..losses import ratio
 from .estimator import TERMS, Estimator, entropy_of_labels, normal_quantile
 from .gaussian import Gaussian
 from .sample import MAX_DRAWS, Sample
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
 
 Order = Literal["depth", "greedy", "random"]
 MAX_NULL_SHARES = 20  # a share needs four estimates for every pair
@@ -107,8 +105,6 @@ class GainCurve(Result):
         for these rows. `null_low` and `null_high` show the share under noise, with shuffled labels, where nothing
         diminishes. 1 is submodular; a share inside the null is not evidence.
         """
-        import pandas as pd
-
         each = np.ones(len(self.shares))
         found = estimate(self.shares, "share", counts=each, confidence_level=self.confidence_level)
         null_low, null_high = map(float, percentile_interval(self.null_shares, self.confidence_level))

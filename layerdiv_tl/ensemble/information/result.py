@@ -6,9 +6,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 from jaxtyping import Float
 from scipy.optimize import brentq
 
@@ -26,10 +28,6 @@ from .estimator import (
 )
 from .gain_curve import GainCurve, Order, gain_curve_of
 from .sample import Sample
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
 
 
 def fano(remaining: float, options: int) -> float:
@@ -97,8 +95,6 @@ class Bounds(Result):
         `bound` is lower or upper; `valid`: whether a lower bound of I keeps the bound (missing for observations); `low`
         and `high` come from those of I, or are Wilson's.
         """
-        import pandas as pd
-
         # More information means less error, so its high end gives the low one.
         remaining = self.label_entropy - np.clip([self.information, self.high, self.low], 0.0, self.label_entropy)
         rows: list[tuple[Any, ...]] = []
@@ -221,8 +217,6 @@ class Information(Sample, Result):
         `null_model` names; `inside_null`; `bound`: an estimate, a lower bound, or no bound. `attrs` has the `warnings`,
         and `lower_bound`: bits, low and high.
         """
-        import pandas as pd
-
         rows = []
         for term, value in self.terms.items():
             null = self.null[term]
@@ -245,8 +239,6 @@ class Information(Sample, Result):
         `span` is what the member contains; `low`, `high` and `null_low`, `null_high` (labels shuffled) are the
         relevancy's; `gain` is the member's information that all the others together lack.
         """
-        import pandas as pd
-
         numbers = {"relevancy": self._estimate.relevancies}
         numbers |= dict(zip(("low", "high"), self.member_intervals, strict=True))
         null = percentile_interval(self.member_null, self.confidence_level)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
 from ..._checks import choice
@@ -13,8 +14,6 @@ from .. import kit, layout, style
 from .attribution import token_map
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ...attribution.comparison import Comparison, TextComparison
 
 Changed = Literal["loss", "logit", "own"]
