@@ -149,6 +149,8 @@ def factor(tau: Any) -> float | None:
 
 def numbers(x: Any, name: str, shape: str = "[example, member, option]") -> np.ndarray:
     """Arrays, tensors and lists as float64. Raises InputError for what is none of them."""
+    if type(x).__name__ == "ActivationCache":
+        raise InputError(f"{name} is an ActivationCache: give layerdiv_tl.contributions(cache, options=...).")
     try:
         if hasattr(x, "detach"):  # a tensor of any precision, on any device
             x = x.detach().cpu()

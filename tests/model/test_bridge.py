@@ -348,6 +348,9 @@ def test_an_attribute_of_transformer_lens_is_found_on_the_bridge():
     with pytest.raises(AttributeError, match=r"to_tokens.*model\.bridge"):
         model.to_tokens("a text")
     assert not hasattr(model, "cfg")
+    _, cache = model.bridge.run_with_cache(torch.tensor([[5, 1, 4]]))
+    with pytest.raises(ld.InputError, match=r"contributions\(cache"):
+        ld.decompose(cache, [0])
     assert copy.copy(model).name == model.name
 
 
