@@ -51,10 +51,10 @@ class Vocabulary:
 
     @cached_property
     def _mean_row(self) -> tuple[Float[Tensor, "1 d"], Float[Tensor, " 1"] | None]:
-        """The mean of the unembedding's own rows, and of its bias; float64."""
+        """The mean of the unembedding's own rows, and of its bias; float64, to the bit whatever else is computed."""
         rows, bias = self.architecture.unembed_rows(None)
         total = _weighted_sum(torch.ones(1, len(rows), dtype=torch.float64, device=self.architecture.device), rows)
-        return _mean_of(total, rows, bias)
+        return total / len(rows), None if bias is None else bias.to(total).mean(0, keepdim=True)
 
     @cached_property
     def mean(self) -> Float[Tensor, " d+1"]:
@@ -78,10 +78,7 @@ class Vocabulary:
     ) -> Float[Tensor, "position d+1"]:
         """Σ_v weight · direction at each position, in float64; `dtype` is that of the products."""
         rows, bias = self.architecture.unembed_rows(None)
-        if dtype == torch.float64 and "_mean_row" not in vars(self):  # the same reading of all rows gives their mean
-            total = _weighted_sum(torch.cat([weights, torch.ones_like(weights[:1])]), rows)
-            total, vars(self)["_mean_row"] = total[:-1], _mean_of(total[-1:], rows, bias)
-        elif dtype == torch.float64:
+        if dtype == torch.float64:
             total = _weighted_sum(weights, rows)
         else:
             mean, total = self._mean_row[0], torch.zeros(1, dtype=torch.float64, device=weights.device)
@@ -115,10 +112,6 @@ class Vocabulary:
                 factor = torch.linalg.qr(values.clamp_min(0).sqrt()[:, None] * vectors.T).R
             self._roots[dtype] = factor
         return self._roots[dtype]
-
-
-def _mean_of(total: Tensor, rows: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    return total / len(rows), None if bias is None else bias.to(total).mean(0, keepdim=True)
 
 
 def _weighted_sum(weights: Float[Tensor, "n v"], rows: Float[Tensor, "v d"]) -> Float[Tensor, "n d"]:
