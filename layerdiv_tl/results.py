@@ -53,6 +53,8 @@ class Result:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         Result._classes[cls.__name__] = cls
+        if "plot" in vars(cls):  # `help` shows the kinds
+            cls.plot.__doc__ = f"{cls.plot.__doc__}\n\nKinds: {', '.join(cls.figures)}.\n"
 
     def frame(self) -> pd.DataFrame:
         """The result as one tidy pandas frame; `frame.attrs["units"]` holds the units of its columns."""

@@ -129,7 +129,9 @@ def contributions(
     """
     if is_cache(model):
         if cache is not None or prompts is not None:
-            raise InputError("the cache comes first and has its own prompts: leave prompts= and cache= out.")
+            raise InputError(
+                "the cache has its own prompts: name the options, as in contributions(cache, options=[...])."
+            )
         cache, model = model, model.model
     model = as_model(model)
     unit = unit_of(unit)

@@ -53,3 +53,7 @@ __all__ = [
     "residual_norms",
     "skip",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

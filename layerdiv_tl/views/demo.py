@@ -21,7 +21,7 @@ LISTED = 5
 
 
 def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Block, str, Explorer]:
-    """Test whether the component with the largest mean logit difference reads the examples, on the rows of a task.
+    """Describe the component with the largest mean logit difference on the rows of a task: a reader or a counterweight.
 
     The first half of the rows ranks components, the second half measures the cost of ablation. Returns a block (the
     sentence, the figure of roles, a link to `address`), the sentence, and the explorer for that address: a row of the
@@ -40,10 +40,11 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
     mean, zero = (-e.frame().set_index("component")["total_loss"] for e in ablated)
     reads = ": it is a reader" * bool(reader["accuracy_low"] > 1 / c.values.shape[2])
     found = (
-        f"On {half} rows of {task.name}, {_describe(c, d, first)} {labels[1]}, number {1 + listed.index(reader)} of "
-        f"the list, is right alone on {reader['accuracy']:.0%}{reads}. On {half} other rows, mean ablation of "
-        f"{labels[0]} costs {mean[labels[0]]:.2f} nats and that of {labels[1]} {mean[labels[1]]:.2f}; zero ablation, "
-        f"which removes all that a component writes, costs {zero[labels[0]]:.2f} and {zero[labels[1]]:.2f}."
+        f"On {half} rows of {task.name}, {_describe(c, d, first, chosen.labels)} {labels[1]}, "
+        f"number {1 + listed.index(reader)} of the list, is right alone on {reader['accuracy']:.0%}{reads}. "
+        f"On {half} other rows, mean ablation of {labels[0]} costs {mean[labels[0]]:.2f} nats and that of {labels[1]} "
+        f"{mean[labels[1]]:.2f}; zero ablation, which removes all that a component writes, costs "
+        f"{zero[labels[0]]:.2f} and {zero[labels[1]]:.2f}."
     )
     link = f"Open one of these rows in the explorer, with {labels[0]} selected."
     figure = chart(d.plot(kind="roles", effects=ablated), "").html
@@ -51,8 +52,8 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
     return block, found, _example(model, others, labels[0])
 
 
-def _describe(c: Contributions, d: Decomposition, row: dict[Any, Any]) -> str:
-    """Describe the top component: a reader, a counterweight (strong, and for one option on most rows), or neither."""
+def _describe(c: Contributions, d: Decomposition, row: dict[Any, Any], labels: np.ndarray) -> str:
+    """Describe the top component: a reader, a counterweight (its constant part outweighs what it reads), or neither."""
     text = f"{row['component']} has the largest mean contribution to the right answer "
     text += f"({row['logit_difference']:+.2f} logits)"
     if row["accuracy_low"] > 1 / c.values.shape[2]:
@@ -62,10 +63,12 @@ def _describe(c: Contributions, d: Decomposition, row: dict[Any, Any]) -> str:
     push = written[:, option] - np.delete(written, option, 1).mean(1)
     if push.std() > push.mean() or row["bias"] < d.zero_bias:
         return f"{text} and is right alone on {row['accuracy']:.0%}."
+    right, wrong = (push[(labels == option) == side].mean() for side in (True, False))
     return (
         f"{text}, but alone it is right on {row['accuracy']:.0%}, like a guess, and its bias is {row['bias']:.2f} "
-        f"where the zero baseline has {d.zero_bias:.2f}: it writes {push.mean():.1f} ± {push.std():.1f} logits for "
-        f"{c.options[option].strip()!r} whatever the row, and other components write against it. It is a counterweight."
+        f"where the zero baseline has {d.zero_bias:.2f}: it writes {right:.1f} logits for "
+        f"{c.options[option].strip()!r} where that is right and {wrong:.1f} where it is wrong, a constant part that "
+        "other components write against. It is a counterweight."
     )
 
 
