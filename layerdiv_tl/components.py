@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, cast, get_args
 
-import pandas as pd
-
 from ._checks import listed, shown, whole_number
 from .errors import InputError
 
@@ -212,6 +210,8 @@ def component_columns(components: Sequence[Component], rows: Sequence[int] | Any
     >>> list(columns), str(columns["layer"].dtype)
     (['component', 'kind', 'module', 'layer', 'index', 'repeat'], 'Int64')
     """
+    import pandas as pd
+
     columns: dict[str, Any] = {"component": [c.label for c in components], "kind": [c.kind for c in components]}
     columns["module"] = [c.module for c in components]
     for name in ("layer", "index", "repeat"):

@@ -17,14 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
-import pandas as pd
-from plotly.graph_objects import Figure as Figure
 
 from . import _registry
 from ._checks import file_path, with_article
 from ._files import parse_json, written
 from .components import Component
 from .errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from plotly.graph_objects import Figure as Figure
+else:
+    Figure = Any  # lists of tasks and models load neither pandas nor plotly
 
 FORMAT = "layerdiv_tl.result/6"
 # The limit on the text in a file's header: labels, options, prompts.

@@ -10,13 +10,14 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from .._files import write_text
 from ..errors import InputError
 from .arguments import output_file
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def print_progress(line: str) -> None:

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
 
 from .._checks import listed, number, shown, whole_number
@@ -19,6 +18,9 @@ from ..errors import InputError
 from .rows import Row, Rows, read_rows, sample_rows
 from .synthetic import PREFIX
 from .task import task
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SAMPLE_QUESTIONS = "sample/hops"  # not a task: every question has a different answer
 # The parameter of each generator that sets the number of steps, and its default values.
@@ -58,6 +60,8 @@ class Questions:
 
     def frame(self) -> pd.DataFrame:
         """One row per question."""
+        import pandas as pd
+
         columns = {"id": self.ids, "group": self.groups, "text": self.texts, "answer": self.answers}
         frame = pd.DataFrame(columns | {"chain": [" ; ".join(chain) for chain in self.chains]})
         frame.attrs |= {"by": self.by, "name": self.name, "source": self.source, "license": self.license}

@@ -8,10 +8,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Int
 
 from .._checks import file_path, flag, listed, shown, text, whole_number
@@ -23,6 +22,9 @@ from .rows import read_rows
 from .specs import PACKAGED_TASKS, PAPER_ROWS, custom_spec, read_spec_file
 from .synthetic import GENERATORS, PREFIX, synthetic
 from .templates import TaskSpec, demonstrations, render
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MAX_ROWS = 1_000_000  # a synthetic task is unlimited
 
@@ -245,6 +247,8 @@ class Task(Result):
 
     def frame(self) -> pd.DataFrame:
         """One row per example: text, prompt, gold label and option."""
+        import pandas as pd
+
         frame = pd.DataFrame({"text": self.texts, "prompt": self.prompts, "label": self.labels})
         frame["option"] = self.answers
         names = ("source", "license", "template", "shots", "prompt_hash", "dropped", "truncated", "scored")

@@ -14,16 +14,18 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
-import plotly.graph_objects as go
 from markupsafe import Markup
 
 from .._checks import file_path
 from .._files import write_text
 from ..errors import InputError
 from . import style
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
 
 # A column with a cell longer than this holds sentences, which wrap.
 _SENTENCE = 64
@@ -153,6 +155,7 @@ def captioned(block: Block, caption: str) -> Block:
 
 def chart(figure: go.Figure, caption: str) -> Block:
     """Make an interactive figure for a `Page`, which holds plotly.js and the colors once for all figures."""
+    import plotly.graph_objects as go
 
     # "</" inside a script would end it, whatever a token or a model's name holds.
     data = go.Figure(figure).update_layout(template=None).to_json().replace("<", "\\u003c")

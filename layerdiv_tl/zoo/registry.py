@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from .._checks import listed, shown, text
 from ..errors import InputError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ..model.load import Loadable
 
 PREFIX = "zoo/"
@@ -137,6 +137,8 @@ def models() -> pd.DataFrame:
     >>> frame.loc[frame["name"] == "zoo/d4", ["depth", "width", "shared", "members"]].values.tolist()
     [[4, 64, False, 9]]
     """
+    import pandas as pd
+
     rows = []
     for model in SHIPPED:
         settings, evaluations = training_log(model)

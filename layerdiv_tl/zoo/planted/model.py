@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
 
 from ..._checks import choice, shown
@@ -21,6 +20,9 @@ from ...tasks.synthetic import COLORS
 from ...tasks.task import Task, task
 from .cases import CASES, UNSURE, Case
 from .weights import EraserMLP, Shape, VoteLogits, build
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PREFIX = "planted-"
 LEAST_ROWS = 64
@@ -88,6 +90,8 @@ class Planted(Loadable):
 
     def by_component(self) -> pd.DataFrame:
         """Return bias, diversity and net (raw, centered and shift, as in `Decomposition`): one row per member."""
+        import pandas as pd
+
         frame = pd.DataFrame({"component": [c.label for c in self.components]})
         for term in ("bias", "diversity"):
             frame[term], frame[f"{term}_shift"] = self.per_member[term], self.per_member[f"{term}_shift"]
@@ -99,6 +103,8 @@ class Planted(Loadable):
 
     def frame(self) -> pd.DataFrame:
         """Return the expected value and unit of each quantity: one row per quantity."""
+        import pandas as pd
+
         rows = [(name, value, _unit_of(name)) for name, value in self.expected.items()]
         return pd.DataFrame(rows, columns=["quantity", "expected", "unit"])
 
@@ -189,6 +195,8 @@ def _expected(case: Case, per_member: Mapping[str, tuple[float, ...]]) -> dict[s
 
 def _make_task(name: str, case: Case) -> Task:
     """Render the rows as prompts of `synthetic/votes`, repeating all combinations equally until there are enough."""
+    import pandas as pd
+
     repeats = -(-LEAST_ROWS // len(case.rows))
     frame = pd.DataFrame(
         [{"votes": ", ".join(words), "members": len(words), "label": gold} for words, gold in case.rows * repeats]
