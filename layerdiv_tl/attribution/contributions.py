@@ -130,7 +130,7 @@ def contributions(
     if is_cache(model):
         if cache is not None or prompts is not None:
             raise InputError(
-                "the cache has its own prompts: name the options, as in contributions(cache, options=[...])."
+                "the cache has its own prompts: leave prompts= and cache= out, and write options=[...] by name."
             )
         cache, model = model, model.model
     model = as_model(model)
