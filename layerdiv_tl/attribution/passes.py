@@ -112,6 +112,9 @@ class OptionReader:
             moments = expected.log_partition, expected.mean_logit
             parts = u[:, :, :k].sum(1) - likelihood["expectations"].sum(1, keepdim=True)
             likelihood |= likelihoods(architecture, parts, logits, unembedded, *moments)
+            self.error.add("averages", likelihood["likelihood_gap"].abs())
+            if uniform is not None:
+                self.error.add("averages", (likelihood["vocabulary_means"].sum(1) - expected.average_logit).abs())
         stream = torch.stack([write.vector for write in rows.writes if write.junction], 1).double().cpu()
         statistics = architecture.norm.statistic(stream.cumsum(1))
         return BatchContributions(

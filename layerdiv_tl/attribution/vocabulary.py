@@ -245,8 +245,8 @@ class NextTokenDistribution:
     """The distribution p of the next token at each position of a pass; on the CPU, in float64.
 
     Attributes:
-        log_partition, mean_logit: `[position]`: log Σ_v exp of the logits, and the mean under p of the logits before
-            any soft-cap.
+        log_partition, mean_logit, average_logit: `[position]`: log Σ_v exp of the logits, and the means under p and
+            over the vocabulary of the logits before any soft-cap.
         directions: One for every position: the mean of all tokens' directions under p.
     """
 
@@ -256,15 +256,18 @@ class NextTokenDistribution:
             log_partition = log_sum_exp(own)
             p = (own.double() - log_partition[:, None]).exp_()
             mean_logit = torch.cat([*map(_dot, p.split(16), before.split(16))])
-            mean_logit = mean_logit * vocabulary.architecture.logit_multiplier
-            steps.append((log_partition, mean_logit, vocabulary.average(p)[:, None]))
-        self.log_partition, self.mean_logit, vectors = (torch.cat(x).cpu() for x in zip(*steps, strict=True))
+            average = before.mean(1, dtype=torch.float64)
+            means = (x * vocabulary.architecture.logit_multiplier for x in (mean_logit, average))
+            steps.append((log_partition, *means, vocabulary.average(p)[:, None]))
+        joined = (torch.cat(x).cpu() for x in zip(*steps, strict=True))
+        self.log_partition, self.mean_logit, self.average_logit, vectors = joined
         self.directions = Directions(vectors)
 
     def at(self, some: slice) -> NextTokenDistribution:
         """Select some positions."""
         own = copy(self)
         own.log_partition, own.mean_logit = self.log_partition[some], self.mean_logit[some]
+        own.average_logit = self.average_logit[some]
         own.directions = self.directions.at(some)
         return own
 

@@ -44,8 +44,9 @@ class ReconstructionError:
     Attributes:
         dtypes: The precisions of the stream and of the logits.
         split, stream: Heads or neurons against their sublayer, all components against the stream; relative to Σ|u_i|.
-        absolute, unexplained, size: In logits: Σ u_i against the unembedding's output, the model's logits against the
-            known transform of that output, and max Σ|u_i|, the scale of these two.
+        absolute, unexplained, averages, size: In logits: Σ u_i against the unembedding's output, the model's logits
+            against the known transform of that output, means over the vocabulary against those of the model's own
+            logits, and max Σ|u_i|, the scale of these three.
         moments: Relative: sums over the vocabulary from the unembedding's moments against those of the model's own
             logits.
     """
@@ -55,6 +56,7 @@ class ReconstructionError:
     stream: float = 0.0
     absolute: float = 0.0
     unexplained: float = 0.0
+    averages: float = 0.0
     size: float = float(torch.finfo(torch.float64).tiny)
     moments: float = 0.0
 
@@ -83,11 +85,13 @@ class ReconstructionError:
             "its final norm and unembedding do not give its logits (as where it may exit early, or rounds its input)"
         )
         unknown = "it changes what its unembedding returned in a way this package does not know"
+        stale = "its unembedding does not give the means of its logits (load it again if weights were changed)"
         for gap, tolerance, reason in (
             (self.split, stream, f"{heads} rounds its input)"),
             (self.stream, stream, None),
             (self.identity_gap, answer, early),
             (self.unexplained / self.size, answer, unknown),
+            (self.averages / self.size, answer, stale),
         ):
             if not gap <= tolerance:  # NaN too
                 raise InputError(

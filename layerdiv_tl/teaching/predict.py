@@ -64,9 +64,10 @@ def _number(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return float(value.rstrip(" %")) / (100 if value.rstrip().endswith("%") else 1)
+        number = float(value.rstrip(" %")) / (100 if value.rstrip().endswith("%") else 1)
     except ValueError:
         return value
+    return number if np.isfinite(number) else value  # "nan" is no number to compare
 
 
 def _shown(value: Any, digits: int) -> str:

@@ -213,7 +213,8 @@ def _components(page: Page, study: Study) -> None:
             lacking.append(str(error))
             continue
         figure = decompose(shard, shard.labels).plot(part="centered")
-        charts[f"{model} on {task}, unit {unit}"] = chart(figure, "Values are a component's own, not divided by |L|.")
+        caption = "A bar is one component's own number; those of the title are means."
+        charts[f"{model} on {task}, unit {unit}"] = chart(figure, caption)
     if charts:
         page.block(switch(charts, "Model and task"), name="components")
     for reason in dict.fromkeys(lacking):

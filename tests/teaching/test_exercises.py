@@ -191,6 +191,8 @@ def test_predictions_are_compared() -> None:
     assert "wrote nothing" in predict(...).compare(1)
     assert "wrote nothing" in predict([..., 2]).compare([1, 2])
     assert "no" in predict("x").compare("early")
+    assert "close" in predict("61 %").compare(0.6)
+    assert "nan" not in str(predict("nan").compare(0.6)).partition(":")[2]
     assert predict(["a", "b", "c"]).compare(["a", "b"]).endswith("2 of 2 found, 1 wrong")
     assert predict([]).compare(["a", "b"]).endswith("0 of 2 found")
     assert "you wrote" in predict({"a": 1}).compare(2)

@@ -158,7 +158,7 @@ def depth_curves(
     terms = [term for term in ("accuracy", "loss", "bias", "diversity") if term in frame]
     x, x_title = axes.component_axis(frame) | {"showgrid": True}, "junction: the last component written"
     read = "the whole stream's norm" if norm == "frozen" else "each junction's own norm"
-    subtitle = f"All components before a junction, read out with {read}."
+    subtitle = f"All components before a junction, read out with {read}; the prediction is their mean."
     subtitle += " Open marks: partial sums, which the stream never holds." * bool(partial.any())
     exact = " = bias − diversity" * (decomposition.gap is not None)
     fair, views = ["", "|L|² × "] if "diversity_logit" in frame else [""], {}
