@@ -21,6 +21,7 @@ from ..components import COLUMNS, Component
 from ..errors import InputError
 from ..results import NumberProperty, Result
 from . import grouping
+from .auc import member_auc
 from .grouping import By, PerExample, RowTerms, estimates, with_shares
 from .intervals import ENDS, estimates_frame, interval_note
 from .losses import LOSSES, Gauges, LacksQuantityError, Loss, Members, Terms, hits, measure, relative_gap, split_gauges
@@ -31,7 +32,7 @@ NormAt = Literal["frozen", "recomputed"]
 Table = Literal["totals", "components", "modules", "depth", "depth_recomputed"]
 Figure = Literal["bars", "cross_entropy", "heads", "modules", "pairwise", "depth", "tradeoff", "roles", "scatter"]
 # Columns of the short table of components.
-_LABELED = tuple(x + end for x in ("accuracy", "logit_difference") for end in ENDS)
+_LABELED = tuple(x + end for x in ("accuracy", "auc", "logit_difference") for end in ENDS)
 _SHORT = (*COLUMNS, "bias", "diversity", "net", "net_linear", *_LABELED)
 
 
@@ -232,10 +233,16 @@ class Decomposition(Result):
         """One row per member: bias, diversity, net and other terms of the loss, not divided by |L|.
 
         Args:
-            full: Include the intervals of all terms (otherwise only `accuracy` and `logit_difference`), the gauges
+            full: Include the intervals of all terms (otherwise only those below), the gauges
                 (`_centered`, which a softmax sees, and `_shift`), and `_share`, the member's share of the total.
+
+        With labels: `accuracy` is how often the member alone prefers the gold option, its constant part included;
+        `auc`, without it, how well it tells examples with different labels apart (0.5: not at all; see `member_auc`);
+        `logit_difference` is its logit of the gold option minus the mean of the others.
         """
         frame = with_shares(self.per_example("components"), self.gauge_arrays)
+        if self.gold is not None:
+            frame = frame.assign(**member_auc(self.values, self.gold).columns("auc"))
         return self._finish(frame if flag("full", full) else frame[[x for x in _SHORT if x in frame]].copy())
 
     def by_module(self) -> pd.DataFrame:

@@ -149,7 +149,7 @@ class Loss:
 
     def unit_of(self, column: str) -> str | None:
         """Return the unit of a table's column, or None."""
-        if "_share" in column or column.startswith(("accuracy", "share", "active")):
+        if "_share" in column or column.startswith(("accuracy", "auc", "share", "active")):
             return "share"
         units = {"cosine": "cosine", "logit_difference": "logits"}
         units |= dict.fromkeys((*_MEASURED, "model_loss", "combiner_gap"), self.unit) | self.column_units

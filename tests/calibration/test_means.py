@@ -7,6 +7,7 @@ these intervals replace held the truth of log-normal rows in 77 % (8 rows), 86 %
 import numpy as np
 import pytest
 
+from layerdiv_tl.ensemble.auc import member_auc
 from layerdiv_tl.ensemble.fits import slope
 from layerdiv_tl.ensemble.intervals import LEAST, RunningMean, estimate, jackknife, leave_one_out
 
@@ -181,3 +182,21 @@ def test_p_of_slopes_at_equal_length():
         assert below / 200 < 0.12
         assert excluded / 200 < 0.1
         assert mixed / 200 < 0.1
+
+
+@pytest.mark.parametrize("is_skewed", [False, True])
+@pytest.mark.parametrize("options", [2, 4, 8])
+def test_auc_of_members(options, is_skewed):
+    """Nominal 95 %. Measured at 16, 44 and 200 rows and AUC 0.5 to 1: 94.1 to 100 %."""
+    rng = np.random.default_rng(options)
+
+    def draw(rows, members, effect):
+        labels, u = np.arange(rows) % options, rng.normal(size=(rows, members, options))
+        u = (np.exp(0.7 * u) if is_skewed else u) + effect * np.eye(options)[labels][:, None, :]
+        return u * (np.exp(0.5 * rng.normal(size=(rows, members, 1))) if is_skewed else 1), labels
+
+    for effect in (0, 1, 2, 4):
+        truth = member_auc(*draw(40_000, 10, effect)).value.mean()
+        for rows in (16, 44, 200):
+            found = member_auc(*draw(rows, 2000, effect))
+            assert held(found[1:3], truth) > 0.935, (effect, rows)

@@ -514,7 +514,7 @@ def test_real_contributions_by_module_and_component():
     assert frame.attrs["units"]["bias"] == "logits²"
     assert by_index.identity_gap == c.identity_gap
     few = by_index.by_component()
-    labeled = [name + end for name in ("accuracy", "logit_difference") for end in ("", "_low", "_high")]
+    labeled = [name + end for name in ("accuracy", "auc", "logit_difference") for end in ("", "_low", "_high")]
     assert list(few) == [
         "component",
         "kind",

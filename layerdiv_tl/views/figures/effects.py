@@ -44,7 +44,8 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     diagonal = kit.line(ends, ends, dash="dash", name="total = direct")
     labels = kit.extreme_names(frame["component"], x, y, sides, [np.abs(v) for v in (y - x, y, x)])
     title = f"{kit.most(frame, total)['component']} has the largest total effect on the {on} of {effects.model}"
-    subtitle = f"{_about(effects)} Off the diagonal, others compensate for the component or depend on it. {said}"
+    subtitle = f"{_about(effects)} Where total and direct effect differ, later components "
+    subtitle += f"react to the ablation: they compensate for the component or depend on it. {said}"
     traces = [*kit.by_module(frame, direct, total, texts), diagonal, labels]
     return layout.finish(traces, title, subtitle, x=sides[0], y=sides[1], plot=440, hovermode="closest")
 
@@ -131,8 +132,9 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     """Draw every component's size, √(centered diversity), against its mean logit difference, colored by its accuracy.
 
     A reader is to the right of 0 and often right alone; a counterweight is large but right alone only as often as
-    guessing. `effects` are one or several `Effects` of some components on other rows, whose costs in nats are drawn
-    below. Raises InputError for a decomposition without labels, or effects of another type.
+    guessing, since its constant part outweighs what it reads (its AUC, in the hover, leaves the constant out).
+    `effects` are one or several `Effects` of some components on other rows, whose costs in nats are drawn below. Raises
+    InputError for a decomposition without labels, or effects of another type.
     """
     gauge = decomposition.gauges.get("centered", decomposition)
     if gauge.gold is None:
@@ -156,7 +158,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     # The ablated components, then the farthest right and up, and the farthest from 0.
     first = np.where(known, np.inf, 0)
     labels = kit.extreme_names(frame["component"], x, y, ends, [x + first, y + first, np.abs(x) + first], most=10)
-    named, texts = frame[np.isin(x, labels.x)], kit.hover(frame, ["logit_difference", "accuracy", "bias"])
+    named, texts = frame[np.isin(x, labels.x)], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
     traces = [whiskers, kit.trace(frame, x, y, beyond, texts, marker=marker), labels]
     reader = kit.most(frame, "logit_difference", 1)
