@@ -23,6 +23,7 @@ from plotly.utils import PlotlyJSONEncoder
 
 import layerdiv_tl as ld
 from layerdiv_tl.results import Result
+from layerdiv_tl.views import html as html_pages
 from layerdiv_tl.views import style
 
 WIDTHS = (400, 700, 1440)
@@ -69,6 +70,7 @@ function draw(cell) {
   const figure = FIGURES[cell.dataset.figure], layout = structuredClone(figure.layout);
   layout.template = TEMPLATES[cell.dataset.scheme];
   layout.width = +cell.dataset.width;
+  fitTitles(layout, layout.width);
   return Plotly.newPlot(cell, structuredClone(figure.data), layout, {displayModeBar: false});
 }
 document.querySelectorAll(".cell").forEach(cell => seen.observe(cell));
@@ -174,7 +176,7 @@ def write(page: Path) -> Path:
     page.write_text(
         f"<!doctype html><meta charset=utf-8><title>Figures of layerdiv_tl</title><style>{css}</style>"
         f"<script>{get_plotlyjs()}</script><h1>Figures of layerdiv_tl</h1>{''.join(cells)}"
-        f"<script>{values}{SCRIPT}</script>",
+        f"<script>{html_pages.read('titles.js')}{values}{SCRIPT}</script>",
         encoding="utf-8",
     )
     return page

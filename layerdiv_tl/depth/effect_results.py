@@ -170,6 +170,8 @@ class Effects(Result):
     def backups(self) -> pd.DataFrame:
         """List backup components, the strongest first: one row per ablated component and later component.
 
+        The rows of one ablated component, in stream order and with their sum, are those of `compensation`.
+
         `compensation` is as in `compensation()`. `share` is the share of the ablated component's direct effect for
         which the later one compensates, −Σ compensation · direct / Σ direct² over rows: negative where it adds to the
         effect, NaN where the interval of the direct effect contains 0. Rows go by `share` and, without one, by the size

@@ -105,7 +105,8 @@ def _accuracy(summary: pd.DataFrame, models: pd.DataFrame) -> str:
     pairs, words = len(summary), summary["bag_of_words"]
     who = f"{models['model'].iloc[0]} is" if len(models) == 1 else "The models are"
     above = int((summary["accuracy_low"] > summary["chance"]).sum())
-    bag = f", a bag of words on {words.mean():.1%}" if words.notna().all() else ""
+    bag = f", a cross-validated bag of words on {words.mean():.1%}" if words.notna().all() else ""
+    bag += " (the rows are too few for it to learn from)" * bool(words.mean() < summary["chance"].mean())
     text = (
         f"{who} right on {summary['accuracy'].mean():.1%} of the rows{' on average' * (pairs > 1)}; guessing would be "
         f"right on {summary['chance'].mean():.1%}{bag}. Accuracy is clearly above guessing in {above} of {pairs} pairs "

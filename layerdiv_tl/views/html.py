@@ -239,7 +239,8 @@ class Page:
         css = style.css_variables(scales=True) + read("page.css") + read("blocks.css")
         settings = {"light": style.template(style.LIGHT).to_plotly_json(), "config": CONFIG}
         settings["dark"] = style.template(style.DARK).to_plotly_json()
-        script = f"const SETTINGS = {json.dumps(settings)};\n{read('page.js')}\n{read('blocks.js')}\nready(document);"
+        sources = (read(name) for name in ("titles.js", "page.js", "blocks.js"))
+        script = "\n".join((f"const SETTINGS = {json.dumps(settings)};", *sources, "ready(document);"))
         has_charts = any("class=chart" in block for block in self.blocks)
         scripts = [get_plotlyjs()] * has_charts + [circuitsvis()] * self.circuits
         body = templates().main(self.title, self.contents and self.sections, "\n".join(self.blocks), script)

@@ -18,9 +18,9 @@ from plotly.subplots import make_subplots
 
 from . import style
 
-# Characters that fit a figure on a page of 400 pixels: in a title's line, in a line below it, on a button, in a row of
-# buttons.
-_TITLE, _LINE, _BUTTON, _ROW = 40, 50, 30, 40
+# Characters that fit a figure of 700 pixels: in a title's line, in a line below it (`titles.js` wraps them for narrower
+# pages); of 400 pixels: on a button, in a row of buttons.
+_TITLE, _LINE, _BUTTON, _ROW = 72, 95, 30, 40
 # Fields of a trace that hold text.
 _TEXTS = ("name", "legendgroup", "text", "hovertext", "x", "y", "customdata")
 
@@ -140,8 +140,8 @@ def _markup(value: Any, bold: bool = False) -> Any:
 
 
 def _wrapped(text: str | None, width: int) -> str:
-    """Wrap and escape text."""
-    lines = [line for part in (text or "").split("\n") for line in textwrap.wrap(part, width, break_on_hyphens=False)]
+    """Wrap and escape text; a blank before a break marks those of the wrapping, for `titles.js`."""
+    lines = [" \n".join(textwrap.wrap(line, width, break_on_hyphens=False)) for line in (text or "").split("\n")]
     return str(_markup("\n".join(lines)))
 
 

@@ -7,6 +7,8 @@ const all = (selector) => document.querySelectorAll(selector);
 function draw(chart) {
   const { data, layout } = JSON.parse(chart.nextElementSibling.textContent);
   layout.template = theme();
+  fitTitles(layout, chart.clientWidth);
+  if (layout.height) chart.style.height = layout.height + "px";
   return Plotly.newPlot(chart, data, layout, SETTINGS.config);
 }
 

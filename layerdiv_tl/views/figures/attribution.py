@@ -138,7 +138,10 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
     traces[0].update(name="sums", legendgroup="sums")
     pair = difference.pairs if isinstance(difference.pairs[0], str) else None
     of = f"{pair[0]!r} − {pair[1]!r}" if pair else "two answers of each prompt"
-    subtitle = f"{of}. The model prefers the first in {difference.accuracy:.0%} of {len(difference.values)} examples. "
+    count = len(difference.values)
+    share = f"in {difference.accuracy:.0%} of {count} examples" if count > 1 else "in this example"
+    prefers = "prefers the first" if count > 1 or difference.accuracy > 0.5 else "does not prefer the first"
+    subtitle = f"{of}. The model {prefers} {share}. "
     if difference.sides is not None:
         for side, symbol in ((0, "circle"), (1, "diamond")):
             name = f"to {quoted(pair[side])}" if pair else f"to the {('first', 'second')[side]}"

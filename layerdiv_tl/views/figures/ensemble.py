@@ -211,7 +211,8 @@ def head_map(
     subtitle = f"Relative to the zero baseline, {style.number(zero)}. " if zero else ""
     subtitle += "Minus the mean of the layer's heads. " * within_layer + "Bars: the layer's MLP. " * bool(len(mlps))
     best = kit.most(frame[frame["kind"] == "head"], name)["component"]
-    title = _named(f"{best} has the largest {name.replace('_', ' ')} of the attention heads", decomposition)
+    words = f"{part} {term.replace('_', ' ')}" if name == f"{term}_{part}" else name.replace("_", " ")
+    title = _named(f"{best} has the largest {words} of the attention heads", decomposition)
     y, plot = axes.layer_axis(layers), max(200, min(640, 18 * len(layers)))
     return layout.finish(figure, title, subtitle + "Colors end at the 99th percentile.", y=y, plot=plot)
 
