@@ -49,7 +49,7 @@ def run_demo(options: argparse.Namespace) -> int:
     accuracy, chance = (f"{summary[name].mean():.0%}" for name in ("accuracy", "chance"))
     for sentence in (
         f"{model.name} is right on {accuracy} of {rows} questions; guessing would be right on {chance}.",
-        found,
+        *found,
         f"The contributions of its components sum to its logits, to {gap:.0e}.",
     ):
         printing.print_paragraph(sentence, end="")

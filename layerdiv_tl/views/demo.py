@@ -20,11 +20,11 @@ from .html import Block, chart, templates
 LISTED = 5
 
 
-def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Block, str, Explorer]:
+def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Block, list[str], Explorer]:
     """Describe the component with the largest mean logit difference on the rows of a task: a reader or a counterweight.
 
     The first half of the rows ranks components, the second half measures the cost of ablation. Returns a block (the
-    sentence, the figure of roles, a link to `address`), the sentence, and the explorer for that address: a row of the
+    sentences, the figure of roles, a link to `address`), the sentences, and the explorer for that address: a row of the
     second half on which the component lowers the right answer's logit, with the component selected.
     """
     task = task.resolve(model)
@@ -38,37 +38,39 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
     labels = [first["component"], reader["component"]]
     ablated = [effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
     mean, zero = (-e.frame().set_index("component")["total_loss"] for e in ablated)
-    reads = ": it is a reader" * bool(reader["accuracy_low"] > 1 / c.values.shape[2])
-    found = (
-        f"On {half} rows of {task.name}, {_describe(c, d, first, chosen.labels)} {labels[1]}, "
-        f"number {1 + listed.index(reader)} of the list, is right alone on {reader['accuracy']:.0%}{reads}. "
-        f"On {half} other rows, mean ablation of {labels[0]} costs {mean[labels[0]]:.2f} nats and that of {labels[1]} "
-        f"{mean[labels[1]]:.2f}; zero ablation, which removes all that a component writes, costs "
-        f"{zero[labels[0]]:.2f} and {zero[labels[1]]:.2f}."
-    )
+    reads = "it is a reader, " if reader["accuracy_low"] > 1 / c.values.shape[2] else ""
+    found = [
+        f"On {half} rows of {task.name}, {labels[0]} has the largest mean contribution to the right answer "
+        f"({first['logit_difference']:+.2f} logits), and alone it is right on {first['accuracy']:.0%}.",
+        _role(c, d, first, chosen.labels),
+        f"{labels[1]} is number {1 + listed.index(reader)} of the list: {reads}right alone on {reader['accuracy']:.0%}. "
+        f"Without their constant parts, {labels[0]} tells the answers apart with an AUC of {first['auc']:.2f}, "
+        f"{labels[1]} with {reader['auc']:.2f}; 0.5 would be not at all.",
+        f"On {half} other rows, mean ablation, which keeps a component's constant part, costs "
+        f"{mean[labels[0]]:.2f} nats for {labels[0]} and {mean[labels[1]]:.2f} for {labels[1]}. Zero ablation, which "
+        f"removes all that it writes, costs {zero[labels[0]]:.2f} and {zero[labels[1]]:.2f}.",
+    ]
     link = f"Open one of these rows in the explorer, with {labels[0]} selected."
     figure = chart(d.plot(kind="roles", effects=ablated), "").html
+    found = [sentence for sentence in found if sentence]
     block = Block(templates().lead(found, address, link, figure))
     return block, found, _example(model, others, labels[0])
 
 
-def _describe(c: Contributions, d: Decomposition, row: dict[Any, Any], labels: np.ndarray) -> str:
-    """Describe the top component: a reader, a counterweight (its constant part outweighs what it reads), or neither."""
-    text = f"{row['component']} has the largest mean contribution to the right answer "
-    text += f"({row['logit_difference']:+.2f} logits)"
+def _role(c: Contributions, d: Decomposition, row: dict[Any, Any], labels: np.ndarray) -> str:
+    """Say whether a component is a reader, a counterweight (its constant part outweighs what it reads), or neither."""
     if row["accuracy_low"] > 1 / c.values.shape[2]:
-        return f"{text} and is right alone on {row['accuracy']:.0%}: it is a reader."
+        return f"{row['component']} is a reader: that is more often than guessing."
     written = c[row["component"]]
     option = int(written.mean(0).argmax())
     push = written[:, option] - np.delete(written, option, 1).mean(1)
     if push.std() > push.mean() or row["bias"] < d.zero_bias:
-        return f"{text} and is right alone on {row['accuracy']:.0%}."
+        return ""
     right, wrong = (push[(labels == option) == side].mean() for side in (True, False))
     return (
-        f"{text}, but alone it is right on {row['accuracy']:.0%}, like a guess, and its bias is {row['bias']:.2f} "
-        f"where the zero baseline has {d.zero_bias:.2f}: it writes {right:.1f} logits for "
-        f"{c.options[option].strip()!r} where that is right and {wrong:.1f} where it is wrong, a constant part that "
-        "other components write against. It is a counterweight."
+        f"{row['component']} is a counterweight: it writes {right:.1f} logits for {c.options[option].strip()!r} where "
+        f"that is right and {wrong:.1f} where it is wrong, a constant part that other components write against. Its "
+        f"bias is {row['bias']:.2f}, where a component that writes nothing has {d.zero_bias:.2f}."
     )
 
 
