@@ -71,6 +71,7 @@ function draw(cell) {
   layout.template = TEMPLATES[cell.dataset.scheme];
   layout.width = +cell.dataset.width;
   fitTitles(layout, layout.width);
+  cell.style.height = "auto";
   return Plotly.newPlot(cell, structuredClone(figure.data), layout, {displayModeBar: false});
 }
 document.querySelectorAll(".cell").forEach(cell => seen.observe(cell));

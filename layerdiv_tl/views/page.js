@@ -8,7 +8,7 @@ function draw(chart) {
   const { data, layout } = JSON.parse(chart.nextElementSibling.textContent);
   layout.template = theme();
   fitTitles(layout, chart.clientWidth);
-  if (layout.height) chart.style.height = layout.height + "px";
+  chart.style.height = "auto"; // it kept the place; a button may need more
   return Plotly.newPlot(chart, data, layout, SETTINGS.config);
 }
 
