@@ -38,12 +38,12 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
     labels = [first["component"], reader["component"]]
     ablated = [effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
     mean, zero = (-e.frame().set_index("component")["total_loss"] for e in ablated)
-    reads = "it is a reader, " if reader["accuracy_low"] > 1 / c.values.shape[2] else ""
+    reads = "a reader, " if reader["accuracy_low"] > 1 / c.values.shape[2] else ""
     found = [
         f"On {half} rows of {task.name}, {labels[0]} has the largest mean contribution to the right answer "
         f"({first['logit_difference']:+.2f} logits), and alone it is right on {first['accuracy']:.0%}.",
         _role(c, d, first, chosen.labels),
-        f"{labels[1]} is number {1 + listed.index(reader)} of the list: {reads}right alone on {reader['accuracy']:.0%}. "
+        f"{labels[1]}, number {1 + listed.index(reader)} of the list, is {reads}right alone on {reader['accuracy']:.0%}. "
         f"Without their constant parts, {labels[0]} tells the answers apart with an AUC of {first['auc']:.2f}, "
         f"{labels[1]} with {reader['auc']:.2f}; 0.5 would be not at all.",
         f"On {half} other rows, mean ablation, which keeps a component's constant part, costs "
