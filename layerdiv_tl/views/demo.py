@@ -43,9 +43,9 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
         f"On {half} rows of {task.name}, {labels[0]} has the largest mean contribution to the right answer "
         f"({first['logit_difference']:+.2f} logits), and alone it is right on {first['accuracy']:.0%}.",
         _role(c, d, first, chosen.labels),
-        f"{labels[1]}, number {1 + listed.index(reader)} of the list, is {reads}right alone on {reader['accuracy']:.0%}. "
-        f"Without their constant parts, {labels[0]} tells the answers apart with an AUC of {first['auc']:.2f}, "
-        f"{labels[1]} with {reader['auc']:.2f}; 0.5 would be not at all.",
+        f"{labels[1]}, number {1 + listed.index(reader)} of the list, is {reads}right alone on "
+        f"{reader['accuracy']:.0%}. Without their constant parts, {labels[0]} tells the answers apart with an AUC of "
+        f"{first['auc']:.2f}, {labels[1]} with {reader['auc']:.2f}; 0.5 would be not at all.",
         f"On {half} other rows, mean ablation, which keeps a component's constant part, costs "
         f"{mean[labels[0]]:.2f} nats for {labels[0]} and {mean[labels[1]]:.2f} for {labels[1]}. Zero ablation, which "
         f"removes all that it writes, costs {zero[labels[0]]:.2f} and {zero[labels[1]]:.2f}.",
