@@ -113,7 +113,8 @@ def continuation_map(continuation: Continuation, prompt: int = 0, max_components
     margins = continuation.model_logits[own, 0] - continuation.model_logits[own, 1]
     least = int(margins.argmin())
     best = continuation.components[int(values[:, least].argmax())].label
-    title = f"Closest: {names[least]}, {margins[least]:+.2f} logits; most for it from {best}"
+    margin = f"{margins[least]:.2f}".replace("-", "−")
+    title = f"Smallest margin: {names[least]}, {margin} logits; the largest part from {best}"
     subtitle = f"Contributions to each token minus those to its strongest rival.{remark}"
     look: dict[str, Any] = {"x": axes.token_axis([continuation.written[i] for i in own]), "y": axes.named_rows(labels)}
     plot = max(240, 13 * len(kept))
@@ -170,7 +171,8 @@ def profile_map(profile: Profile, term: Term = "net", part: Gauge = "centered") 
     values = np.asarray(getattr(gauge_of(profile, part) if has_gauges else profile, term), dtype=np.float64)
     unit = "logits" if term == "target_logit" else profile.measured_in
     name = "Contribution to the next token's logit" if term == "target_logit" else term.capitalize()
-    title = f"{name}{f', {part}' * has_gauges} of every component at every token"
+    name = f"{part.capitalize()} {name.lower()}" if has_gauges else name
+    title = f"{name} of every component at every token"
     return token_map(profile, values, title, "", unit, term in ("net", "target_logit"))
 
 

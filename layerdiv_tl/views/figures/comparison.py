@@ -105,7 +105,7 @@ def sums_by_depth(comparison: Comparison | TextComparison, n_bins: int = 4) -> g
     figure = layout.panels(contents, headings, units=[unit, unit], shared_xaxes=False, gap=0.5)
     what = "the loss, means over tokens" if hasattr(comparison, "nets") else "the score, means over rows"
     subtitle = f"Sums of the components' parts of {what}. No bar: the model has none there."
-    title = f"{kit.most(modules, 'change')['component']} changes most of two models' modules"
+    title = f"Of the modules, {kit.most(modules, 'change')['component']} changes most between the two models"
     return layout.finish(figure, title, subtitle, plot=420, barmode="group")
 
 

@@ -189,6 +189,7 @@ def training_curves(
         for row in order.query("task == @t and quantity == 'accuracy'").dropna(subset="reached").itertuples():
             ends, line = {"x0": row.reached, "x1": row.reached, "y0": 0, "y1": 1}, {"color": color[row.shape]}
             figure.add_shape(type="line", yref="paper", line=kit.DOTTED | line, **ends)
-        title, look = f"{len(runs)} runs over training", {"showlegend": len(shapes) > 1, "plot": 150 * len(names)}
+        title = f"{len(runs)} run{'s' * (len(runs) > 1)} over training"
+        look = {"showlegend": len(shapes) > 1, "plot": 150 * len(names)}
         views[t] = layout.finish(figure, title, subtitle, **look)
     return layout.choose(views, first, **_MENU)

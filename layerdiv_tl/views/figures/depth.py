@@ -92,7 +92,7 @@ def lens_bars(lens: LogitLens) -> go.Figure:
     """Draw the KL divergence and top-k overlap of every junction's prediction and the last one."""
     columns = {"kl": "KL(junction ‖ last)", "topk_overlap": f"Overlap of the {lens.k} likeliest tokens"}
     norm = "each junction's own norm" if lens.norm == "recomputed" else "the last stream's norm"
-    title = f"Logit lens: after {{}} the prediction of {lens.model} is farthest from its last"
+    title = f"Logit lens: after {{}} the prediction of {lens.model} is farthest from its final one"
     about = f"Read out with {norm}; means over texts of means over tokens. {_DASHES}"
     return kit.component_bars(lens.frame(), columns, title, about)
 
@@ -100,7 +100,7 @@ def lens_bars(lens: LogitLens) -> go.Figure:
 def erasure_bars(erasure: Erasure) -> go.Figure:
     """Draw the effect of erasing a token on the answer, by the layer before which it is erased."""
     where = "the answer, where it is predicted" if erasure.measured == "answer" else "predictions at later tokens"
-    title = f"Erasing a token of {erasure.model} before {{}} changes predictions most"
+    title = f"Erasing a token before {{}} changes {erasure.model}'s predictions most"
     columns = {"effect": f"Change of {where}"}
     return kit.component_bars(erasure.frame(), columns, title, f"{_erased(erasure)} {_DASHES}")
 
@@ -168,7 +168,7 @@ def _pairs(
 def erasure_map(erasure: Erasure, text: int = 0) -> go.Figure:
     """Draw a map layer × token of the effect of erasing the token before the layer on the answer of one text."""
     where = "the answer's positions" if erasure.measured == "answer" else "later positions"
-    title = f"Erasing {{token}} of {erasure.model} before {{layer}} changes predictions most"
+    title = f"Erasing the token {{token}} before {{layer}} changes {erasure.model}'s predictions most"
     return _token_map(erasure, erasure.effect, text, "‖Δ softmax‖₂", title, f"{_erased(erasure)} Mean over {where}.")
 
 

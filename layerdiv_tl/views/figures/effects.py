@@ -123,9 +123,8 @@ def _frame(effects: Effects) -> pd.DataFrame:
 def _about(effects: Effects) -> str:
     of = f" of {effects.source}" * (effects.source != "prompts")
     where = "all tokens" if effects.positions == "all" else "the last token"
-    return (
-        f"{len(effects.labels)} rows{of}, {effects.ablation} ablation at {where}; with the component minus without it."
-    )
+    rows = f"{len(effects.labels)} rows{of}, {effects.ablation} ablation at {where}."
+    return f"{rows} An effect is with the component minus without it."
 
 
 def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure:

@@ -137,8 +137,10 @@ def bias_diversity_scatter(
             traces.append(kit.line(corners, corners, dash="dash", name="net = 0"))
         x_axis, y_axis = sides[0] | {"title_text": f"bias, {units[bias]}"}, sides[1]
         y_axis |= {"title_text": f"diversity, {units[diversity]}"}
-        title = _named(f"{frame['component'].iloc[int(np.argmax(y))]} has the largest diversity", gauge)
-        views[p] = layout.finish(traces, title, remark, x=x_axis, y=y_axis, plot=460, hovermode="closest")
+        largest = frame["component"].iloc[int(np.argmax(y))]
+        title = f"{largest} has the largest {f'{p} ' * (len(parts) > 1)}diversity"
+        about = "A mark is a component" + "; bias − diversity is 0 on the dashed diagonal" * ("net" in frame)
+        views[p] = layout.finish(traces, title, f"{about}. {remark}", x=x_axis, y=y_axis, plot=460, hovermode="closest")
     return layout.choose(views, part)
 
 

@@ -77,7 +77,7 @@ def member_bars(information: Information) -> go.Figure:
         frame["module"] = "group"
     columns = {"relevancy": "Relevancy I(u_i; Y); gray: labels shuffled", "gain": "Gain I(U; Y) − I(U without it; Y)"}
     title = f"{{}} tells most about the label: {kit.most(frame, 'relevancy')['relevancy']:.3g} bits"
-    figure = kit.component_bars(frame, columns, title)
+    figure = kit.component_bars(frame, columns, title, "A gain is what no other member tells.")
     return figure.add_trace(kit.band(np.arange(len(frame)), frame["null_low"], frame["null_high"]), row=1, col=1)
 
 
@@ -94,10 +94,10 @@ def bound_marks(bounds: Bounds) -> go.Figure:
     marks = kit.trace(frame, "error", frame.index, colors, texts, marker=marker)
     errors = frame.set_index("component")["error"]
     seen = errors[~is_bound]
-    title = f"Errors of {seen.min():.1%} ({seen.idxmin()}); Fano's bound is {errors[_BOUNDS['fano']]:.1%} (Eq. 12)"
+    title = f"Fano's lower bound of the error is {errors[_BOUNDS['fano']]:.1%} (Eq. 12); observed: {seen.min():.1%}"
     subtitle = (
         f"From I(U; Y) ≥ {style.number(bounds.information)} of {style.number(bounds.label_entropy)} bits, by a "
-        "cross-validated classifier. Pale: a lower bound that needs I from above, so it may be passed."
+        "cross-validated classifier. Pale: a bound that is not valid, since I is only bounded from below."
     )
     x, y = {"title_text": "share of rows", "tickformat": ".0%"}, axes.named_rows(frame["component"])
     return layout.finish(marks, title, subtitle, x=x, y=y, plot=280)

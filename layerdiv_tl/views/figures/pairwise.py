@@ -41,7 +41,7 @@ def pairwise_map(
         kept = kit.top(gauge.diversities.mean(0), max_components)
         components = tuple(decomposition.components[i] for i in kept)
         decomposition = replace(decomposition, values=decomposition.values[:, kept], components=components)
-        remark = f"the {max_components:,} of {count:,} most diverse; "
+        remark = f"The {max_components:,} of {count:,} most diverse members. "
     frame = decomposition.pairwise(by)
     name, order = column_of(frame, by, part), list[str](frame.attrs["order"])
     one, other = (pd.Index(order).get_indexer(pd.Index(frame[side])) for side in ("component", "other"))
@@ -65,13 +65,13 @@ def pairwise_map(
     figure.add_shape(type="path", path=path, xref="x", yref="y3", line={"width": 1})
     first = kit.most(frame, name, 1 if by == "cosine" else -1)
     title = f"{_TITLES[by]}: most alike are {first['component']} and {first['other']} ({style.number(first[name])})"
-    centered = {"disagreement": ""}.get(by, "raw; " if name == by else "centered over the options; ")
+    centered = {"disagreement": "Predictions"}.get(by, f"{'Raw' if name == by else 'Centered'} contributions")
     ticks = {"type": "category", "categoryorder": "array", "categoryarray": order, "nticks": 24, "showgrid": False}
     bare = {"visible": False, "fixedrange": True}
     return layout.finish(
         figure,
         title,
-        f"{remark}{centered}ordered by average linkage",
+        f"{remark}{centered}, ordered by average linkage.",
         plot=560,
         below=40,
         barmode="overlay",
