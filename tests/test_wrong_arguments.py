@@ -144,7 +144,7 @@ def public_cases(folder: Path) -> list[Case]:
         if name == "Task":
             given |= {"resolve": {"tokenizer": model}, "fit": {"tokenizer": model, "context": 200}}
             given |= {"as_chat": {"tokenizer": model}, "from_frame": {}}
-        cases += methods(name, result, leave=("from_frame",), **given)
+        cases += methods(name, result, leave=("from_frame", "from_lm_eval"), **given)
     named = {"model": "d4", "task": "synthetic/recall"}
     cases += methods(
         "Study",

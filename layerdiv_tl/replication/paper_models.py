@@ -124,7 +124,7 @@ def families() -> dict[Any, dict[str, Any]]:
 
 def task_records() -> list[dict[str, Any]]:
     """Return every named task as plain values; `rows` is the number of rows used without a limit."""
-    from ..tasks.task import task_specs
+    from ..tasks.specs import task_specs
 
     records = []
     for spec in task_specs().values():

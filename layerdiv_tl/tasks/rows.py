@@ -76,13 +76,14 @@ def read_rows(data: Any, names: Sequence[str], split: str = "validation") -> Row
     if getattr(data, "ndim", 0) == 2 and hasattr(data, "iloc"):
         if twice := data.columns[data.columns.duplicated()].tolist():
             raise InputError(f"the frame has two columns {shown(twice[0])}: rename one, or leave it out.")
-        return _numbered(data.to_dict("records"), "the frame", "a pandas frame")
+        return numbered(data.to_dict("records"), "the frame", "a pandas frame")
     if hasattr(data, "to_list") and hasattr(data, "column_names"):
-        return _numbered(data.to_list(), "the data set", "a data set in memory")
+        return numbered(data.to_list(), "the data set", "a data set in memory")
     raise InputError(f"data={shown(data)} has no rows: give a file, a folder, a pandas frame or a datasets.Dataset.")
 
 
-def _numbered(values: Iterable[Any], name: str, source: str) -> Rows:
+def numbered(values: Iterable[Any], name: str, source: str) -> Rows:
+    """Make rows that messages call "row 1 of …"."""
     return Rows([Row(value, f"row {number} of {name}") for number, value in enumerate(values, start=1)], source)
 
 
@@ -121,7 +122,7 @@ def _file_rows(path: Path) -> Rows:
         raise InputError(
             f"{str(path)!r} cannot be read ({one_line(error)}): write its rows again, in UTF-8."
         ) from error
-    return _numbered(values, path.name, str(path))
+    return numbered(values, path.name, str(path))
 
 
 def _json_lines(content: bytes, name: str) -> Iterator[Row]:
@@ -159,20 +160,18 @@ def hub_rows(path: str, config: str | None, split: str, name: str) -> Rows:
     """
     with asking_hub(f"{path} ({split})", f"give data=, a folder with {name}{{{','.join(SUFFIXES)}}}") as datasets:
         rows = datasets.load_dataset(path, config, split=split)
-    return _numbered(rows, path, " ".join(filter(None, ["Hugging Face", path, config, split])))
+    return numbered(rows, path, " ".join(filter(None, ["Hugging Face", path, config, split])))
 
 
 def _saved_rows(folder: Path, split: str) -> Rows:
     datasets = import_optional("datasets", "pip install datasets, or write the rows as JSONL")
-    try:
+    with refusing(f"{str(folder)!r} is not a saved data set", "save it again"):
         rows = datasets.load_from_disk(str(folder))
-    except Exception as error:
-        raise InputError(f"{str(folder)!r} is not a saved data set ({one_line(error)}): save it again.") from error
     if isinstance(rows, Mapping):
         if split not in rows:
             raise InputError(f"{str(folder)!r} has no split {split!r}, only {', '.join(rows)}: save that split.")
         rows = rows[split]
-    return _numbered(rows, folder.name, str(folder))
+    return numbered(rows, folder.name, str(folder))
 
 
 @contextlib.contextmanager
@@ -188,12 +187,19 @@ def asking_hub(what: str, instead: str) -> Iterator[Any]:
     try:
         if unreachable():
             datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
-        yield datasets
-    except Exception as error:  # datasets, huggingface_hub, fsspec and requests each raise their own
-        reason = f"{type(error).__name__}: {one_line(error)}"
-        raise InputError(f"{what} is not on Hugging Face ({reason}): go online or {instead}.") from error
+        with refusing(f"{what} is not on Hugging Face", f"go online or {instead}"):
+            yield datasets
     finally:
         datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
+
+
+@contextlib.contextmanager
+def refusing(fault: str, advice: str) -> Iterator[None]:
+    """Turn every error of another library, each of which raises its own kinds, into an InputError."""
+    try:
+        yield
+    except Exception as error:
+        raise InputError(f"{fault} ({type(error).__name__}: {one_line(error)}): {advice}.") from error
 
 
 def import_optional(name: str, install: str) -> Any:

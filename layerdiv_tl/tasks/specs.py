@@ -16,16 +16,18 @@ open; they are decided here:
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from .._checks import whole_number
+from .._checks import file_path, shown, whole_number
 from .._files import parse_json, read_bytes
 from ..errors import InputError
 from ..model.prompts import refuse_unordered
 from .rows import Row, Rows, hub_rows, read_rows, sample_rows
+from .synthetic import GENERATORS, PREFIX, synthetic
 from .templates import TaskSpec
 
 ARC_LETTERS = ("A", "B", "C", "D")
@@ -120,6 +122,27 @@ def custom_spec(
     return TaskSpec(
         name, described, templates, options, load_rows, license, label_column, file_names=files, limit=limit
     )
+
+
+def task_specs() -> dict[str, TaskSpec]:
+    """Return all tasks by name, with templates, options and license; synthetic ones with their defaults.
+
+    >>> task_specs()["rte"].options, list(task_specs()["arc"].templates)
+    (('Yes', 'No'), ['table3', 'promptsource'])
+    """
+    return {**PACKAGED_TASKS, **{name: synthetic(name) for name in GENERATORS}}
+
+
+def find_spec(name: str | os.PathLike[str]) -> tuple[TaskSpec, Path | None]:
+    """Return the task of a name or a JSON file, and the path of its training rows if a file gives one."""
+    if isinstance(name, os.PathLike) or (isinstance(name, str) and name.endswith(".json")):
+        return read_spec_file(file_path("name", name))
+    if isinstance(name, str) and name.startswith(PREFIX):
+        return synthetic(name), None
+    known = task_specs()
+    if not isinstance(name, str) or name not in known:
+        raise InputError(f"there is no task {shown(name)}: choose among {', '.join(known)}, or give a JSON file.")
+    return known[name], None
 
 
 def read_spec_file(path: Path) -> tuple[TaskSpec, Path | None]:

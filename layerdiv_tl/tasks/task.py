@@ -17,10 +17,11 @@ from .._checks import file_path, flag, listed, shown, text, whole_number
 from ..errors import InputError
 from ..model.prompts import check_ids, refuse_unordered
 from ..results import Result
-from . import lm_eval, option_tokens
-from .rows import read_rows
-from .specs import PACKAGED_TASKS, PAPER_ROWS, custom_spec, read_spec_file
-from .synthetic import GENERATORS, PREFIX, synthetic
+from . import option_tokens
+from .lm_eval import PREFIX as LM_EVAL
+from .lm_eval import lm_eval_rows
+from .rows import Rows, read_rows
+from .specs import PAPER_ROWS, custom_spec, find_spec
 from .templates import TaskSpec, demonstrations, render
 
 if TYPE_CHECKING:
@@ -148,6 +149,28 @@ class Task(Result):
             text(argument, value)
         spec = custom_spec(name, {"default": template}, options, label, license)
         return _build(spec, frame, limit, None, shots, seed, train)
+
+    @classmethod
+    def from_lm_eval(cls, name: str, data: Any = None, *, limit: int | None = None) -> Task:
+        """Make a task from a multiple-choice task of EleutherAI's `lm-eval` (`pip install lm-eval datasets`).
+
+        Its own templates render prompts and options, without demonstrations; every prompt has options of its own.
+
+        Args:
+            name: A task of lm-eval, as in "arc_easy", or "lm_eval/arc_easy", the name that `task` takes.
+            data: The rows in the columns of its data set, given as for `task`. Without it, lm-eval loads them from
+                Hugging Face.
+            limit: Use the first `limit` rows, by default 2000.
+
+        Raises InputError where lm-eval is not installed, for an unknown name or a group of tasks, for a task that is
+        not one choice among options after one prompt, and for rows that its templates cannot read.
+
+        >>> Task.from_lm_eval("piqa", data="piqa.jsonl")  # doctest: +SKIP
+        Task(lm_eval/piqa: 3 rows, 2 options each; piqa.jsonl)
+        """
+        full_name = LM_EVAL + text("name", name).removeprefix(LM_EVAL)
+        limit = PAPER_ROWS if limit is None else whole_number("limit", limit, 1, MAX_ROWS)
+        return _with_own_options(full_name, lm_eval_rows(full_name, data, limit), limit)
 
     def take(self, rows: Sequence[int]) -> Task:
         """Select some of the task's rows by index, e.g. to choose on some and measure on others.
@@ -291,8 +314,8 @@ def task(
             means", "options": ["a", "b"], "label": "gold", "data": "rows.csv"}`, with `name`, `license`, `train`,
             `limit`, or `templates` by name instead of `template`, if wanted; its paths are relative. With options of
             each prompt: a `.jsonl` file of rows `{"prompt": "2 + 2 =", "options": [" 4", " five"], "label": 0}`, and
-            `lm_eval/…`, a multiple-choice task of EleutherAI's `lm-eval` (`pip install lm-eval datasets`) as
-            that package renders it; neither takes a template or shots.
+            `lm_eval/…`, a multiple-choice task of EleutherAI's `lm-eval` (see `Task.from_lm_eval`); neither takes a
+            template or shots.
         data: The rows: a folder with `<name>.jsonl` (or .json, .csv, .parquet) in the columns of the Hugging Face data
             set, such a file itself, a pandas frame, or a `datasets.Dataset`. Without it the paper's tasks come from
             Hugging Face through the optional library `datasets`. Tasks that bring their rows ignore a folder.
@@ -318,44 +341,23 @@ def task(
     <BLANKLINE>
     (85 + 62) mod 7=
     """
-    own_train = None
-    if isinstance(name, str | os.PathLike) and (str(name).endswith(".jsonl") or str(name).startswith(lm_eval.PREFIX)):
+    if isinstance(name, str | os.PathLike) and (str(name).endswith(".jsonl") or str(name).startswith(LM_EVAL)):
         if template is not None or whole_number("shots", shots, 0, MAX_ROWS) or train is not None:
             raise InputError(f"{name} brings its prompts: leave template=, shots= and train= out.")
-        return _with_own_options(str(name), data, limit)
-    if isinstance(name, os.PathLike) or (isinstance(name, str) and name.endswith(".json")):
-        spec, own_train = read_spec_file(file_path("name", name))
-    elif isinstance(name, str) and name.startswith(PREFIX):
-        spec = synthetic(name)
-    else:
-        known = task_specs()
-        if not isinstance(name, str) or name not in known:
-            raise InputError(f"there is no task {shown(name)}: choose among {', '.join(known)}, or give a JSON file.")
-        spec = known[name]
+        if not str(name).endswith(".jsonl"):
+            return Task.from_lm_eval(str(name), data, limit=limit)
+        if data is not None and not (isinstance(data, str | os.PathLike) and os.path.isdir(data)):
+            raise InputError(f"{shown(str(name))} holds its rows itself: leave data= out.")
+        return _with_own_options(Path(name).stem, read_rows(name, ()), limit)
+    spec, own_train = find_spec(name)
     return _build(spec, data, limit, template, shots, seed, own_train if train is None else train)
 
 
-def _with_own_options(name: str, data: Any, limit: int | None) -> Task:
-    """Load a JSONL file with `prompt`, `options` and `label`, or a task of lm-eval."""
-    if name.endswith(".jsonl"):
-        if data is not None and not (isinstance(data, str | os.PathLike) and os.path.isdir(data)):
-            raise InputError(f"{shown(name)} holds its rows itself: leave data= out.")
-        rows, title = read_rows(name, ()), Path(name).stem
-    else:
-        limit = PAPER_ROWS if limit is None else whole_number("limit", limit, 1)
-        rows, title = lm_eval.lm_eval_rows(name, data, limit), name
-    spec = custom_spec(title, {"default": "{prompt}{answer}"}, "options", "label", "unknown")
+def _with_own_options(name: str, rows: Rows, limit: int | None) -> Task:
+    """Make a task of rows with the columns `prompt`, `options` and `label`."""
+    spec = custom_spec(name, {"default": "{prompt}{answer}"}, "options", "label", "unknown")
     whole = _build(replace(spec, load_rows=lambda split, count: rows), None, limit, None, 0, 0, None)
     return replace(whole, passages=whole.passages[:0])  # `fit` must not cut a prompt whose parts are unknown
-
-
-def task_specs() -> dict[str, TaskSpec]:
-    """Return all tasks by name, with templates, options and license; synthetic ones with their defaults.
-
-    >>> task_specs()["rte"].options, list(task_specs()["arc"].templates)
-    (('Yes', 'No'), ['table3', 'promptsource'])
-    """
-    return {**PACKAGED_TASKS, **{name: synthetic(name) for name in GENERATORS}}
 
 
 def _build(

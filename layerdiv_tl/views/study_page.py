@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..replication.populations import LEAST_SEEDS
 from ..studies.information import SETTINGS, stored_information
 from ..studies.study import Study
-from ..tasks.task import task_specs
+from ..tasks.specs import task_specs
 from ..zoo import registry as trained
 from . import tables
 from .depth_page import add_claims, analysis_names, count, depth_sections, first_screen

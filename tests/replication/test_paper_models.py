@@ -18,7 +18,7 @@ from layerdiv_tl.replication.paper_models import (
     families,
     task_records,
 )
-from layerdiv_tl.tasks.task import task_specs
+from layerdiv_tl.tasks.specs import task_specs
 from tests.conftest import llama
 from tests.oracles.families import FAMILIES, each
 

@@ -145,6 +145,7 @@ def test_lm_eval_tasks_are_scored_as_lm_eval_scores_them(tmp_path):
     runner = HFLM(pretrained=model.architecture.root, tokenizer=model.tokenizer, backend="causal", batch_size=4)
     for name, file in lm_eval_data(tmp_path).items():
         t = ld.task(f"lm_eval/{name}", data=file if name == "rte" else tmp_path)
+        assert ld.Task.from_lm_eval(name, file, limit=2).frame().equals(t.frame()[:2])
         assert t.dropped == (name == "arc_easy")
         pairs = [
             (prompt, option) for prompt, options in zip(t.prompts, t.row_options, strict=True) for option in options
@@ -171,5 +172,10 @@ def test_lm_eval_is_optional(monkeypatch):
     lm_eval._manager.cache_clear()
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
-    with pytest.raises(ld.InputError, match="pip install"):
-        ld.task("lm_eval/arc_easy")
+    for load in (lambda: ld.task("lm_eval/arc_easy"), lambda: ld.Task.from_lm_eval("arc_easy")):
+        with pytest.raises(ld.InputError, match="pip install"):
+            load()
+    with pytest.raises(ld.InputError, match="name"):
+        ld.Task.from_lm_eval(3)
+    with pytest.raises(ld.InputError, match="limit"):
+        ld.Task.from_lm_eval("arc_easy", limit=0)
