@@ -75,17 +75,15 @@ def run_run(options: argparse.Namespace) -> int:
         printing.print_progress("Loading every model and timing a batch of each …")
         settings.pop("workers")
         frame, failures = dry_run(*grid, **settings)
-        rows_left, tokens = int(frame["rows_left"].sum()), int(frame["tokens"].sum())
-        seconds = float(frame["seconds"].sum())
+        left = {name: sum(frame[name].tolist()) for name in ("rows_left", "tokens", "seconds")}
         if options.json:
-            left = {"rows_left": rows_left, "tokens": tokens, "seconds": seconds}
             printing.print_json({"cells": frame.to_dict("records"), **left})
         else:
             print(frame.round({"seconds": 1}).to_string(index=False))
-            print(
-                f"\n{rows_left:,} rows with {tokens:,} tokens are left: about {seconds:,.0f} s of passes for one "
-                "process on this machine, loading not counted."
+            said = (
+                "{rows_left:,} rows with {tokens:,} tokens are left: about {seconds:,.0f} s of passes for one process"
             )
+            print(f"\n{said.format(**left)} on this machine, loading not counted.")
         return printing.print_failures(failures)
     models, tasks = len(options.model), len(options.task)
     rows = "2000 rows of the paper's tasks" if options.limit is None else f"{options.limit} rows of each task"

@@ -1,9 +1,9 @@
-"""Studies of training checkpoints: the course of each quantity along training, and their order."""
+"""A study of training checkpoints: its quantities by training step, and the order in which they change."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -14,10 +14,11 @@ from jaxtyping import Float
 from .._checks import choice, instance, number, some_of, whole_number
 from ..components import Component, component_columns
 from ..depth.effect_results import Effects
-from ..ensemble.intervals import ENDS, estimate
+from ..ensemble.intervals import ENDS, estimate, estimates_frame
 from ..errors import InputError
 from ..replication.populations import LEAST_SEEDS, mean_over_seeds
 from ..results import Figure, Result
+from .tables import widen
 
 # Quantities of a checkpoint: {name: (loss, term of the totals)}.
 _SQUARED = ("bias", "diversity", "diversity_logit", "coherence")
@@ -28,14 +29,13 @@ QUANTITIES: Mapping[str, tuple[str, str]] = {
     **{name: ("squared", name) for term in _SQUARED for name in (term, f"{term}_centered")},
 }
 INFORMATION = ("joint", "relevancy", "redundancy", "conditional_redundancy")
-EFFECTS = ("direct", "total")
+EFFECTS = {"direct": "direct_effect", "total": "total_effect"}
 COMPONENT_TERMS = ("bias", "diversity", "net", "bias_centered", "diversity_centered", "net_centered", "accuracy")
 # Units of quantities not in squared logits; quantities of log-likelihoods are in nats.
 _UNITS = {"accuracy": "share", "loss": "nats", "entropy": "nats", "coherence": "ratio", "coherence_centered": "ratio"}
-_UNITS |= dict.fromkeys(INFORMATION, "bits") | {f"{name}_effect": "logits" for name in EFFECTS}
+_UNITS |= dict.fromkeys(INFORMATION, "bits") | dict.fromkeys(EFFECTS.values(), "logits")
 _NAMES = ["run", "shape", "seed", "task", "step"]
-_STEP = re.compile(r"(?P<run>.*?)[@/ _-]*step[-_ ]?(?P<step>\d+)")
-_SEED = re.compile(r"(?P<shape>.*?)[-_ ]*seed[-_ ]?(?P<seed>\d+)")
+_NAME = re.compile(r"((.*?)(?:[-_ ]*seed[-_ ]?(\d+))?)[@/ _-]*step[-_ ]?(\d+)")  # run (shape, seed), step
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +94,10 @@ class OverTraining(Result):
         for key, curve in self.frame().groupby(keys, sort=False):
             for name in self.quantities:
                 values, low, high = (curve.get(name + end, curve[name]).to_numpy() for end in ENDS)
-                step, resolution = crossing(curve["step"].to_numpy(dtype=float), values, share)
-                if low[0] <= high[-1] and low[-1] <= high[0]:
-                    step = resolution = np.nan
                 row = dict(zip(keys, key, strict=True)) | {"quantity": name, "first": values[0], "last": values[-1]}
-                rows.append(row | {"reached": step, "resolution": resolution})
+                overlap = low[0] <= high[-1] and low[-1] <= high[0]
+                ends = (np.nan, np.nan) if overlap else crossing(curve["step"].to_numpy(dtype=float), values, share)
+                rows.append(row | dict(zip(("reached", "resolution"), ends, strict=True)))
         return pd.DataFrame(rows)
 
     def order(self, reference: str = "accuracy", share: float = 0.5) -> pd.DataFrame:
@@ -112,13 +111,11 @@ class OverTraining(Result):
         """
         choice("reference", reference, self.quantities)
         steps, keys = self.reached(share), ["run", "task"]
-        other = steps[steps["quantity"] == reference].set_index(keys)[["reached", "resolution"]]
-        joined = steps.join(other.add_suffix("_of_reference"), on=keys)
-        joined["lag"] = joined["reached"] - joined["reached_of_reference"]
-        joined["gap"] = joined[["resolution", "resolution_of_reference"]].mean(axis=1)
+        steps = steps.merge(steps[steps["quantity"] == reference], on=keys, suffixes=("", "_of_reference"))
         rows = []
-        for (shape, task, name), group in joined.groupby(["shape", "task", "quantity"], sort=False):
-            lag = mean_over_seeds(group["lag"].to_numpy())
+        for (shape, task, name), group in steps.groupby(["shape", "task", "quantity"], sort=False):
+            lag = mean_over_seeds((group["reached"] - group["reached_of_reference"]).to_numpy())
+            gap = group[["resolution", "resolution_of_reference"]].mean(axis=1).mean()
             order = "before" if lag.high < 0 else "later" if lag.low > 0 else "not told apart"
             if name == reference:
                 order = ""
@@ -127,10 +124,9 @@ class OverTraining(Result):
             elif lag.n == 0:
                 order = f"{reference} does not move" if group["reached"].notna().any() else "does not move"
             row = {"shape": shape, "task": task, "quantity": name, "n": lag.n, "reached": group["reached"].mean()}
-            rows.append(row | lag.columns("lag") | {"resolution": group["gap"].mean(), "order": order})
-        frame = pd.DataFrame(rows)
-        frame.attrs["intervals"] = f"95 % intervals over training seeds, none of fewer than {LEAST_SEEDS}"
-        return frame
+            rows.append(row | {"lag": lag, "resolution": gap, "order": order})
+        note = f"95 % intervals over training seeds, none of fewer than {LEAST_SEEDS}"
+        return estimates_frame(rows, intervals=note)
 
     def __repr__(self) -> str:
         counts = " × ".join(f"{len(set(self.totals[name]))} {name}s" for name in ("run", "step", "task"))
@@ -151,25 +147,22 @@ def over_training(
     components.
     """
     keys = ["model", "task"]
-    terms = {pair: name for name, pair in QUANTITIES.items()}
-    rows = totals.assign(term=[terms.get(pair, "") for pair in zip(totals["loss"], totals["term"], strict=True)])
-    frame = _columns(rows[rows["term"] != ""], "mean", QUANTITIES)
+    frame = widen(totals, keys, {pair: name for name, pair in QUANTITIES.items()})
     if information is not None:
-        frame = frame.join(_columns(information[information["term"].isin(INFORMATION)], "bits", INFORMATION))
+        bits = information.rename(columns={"bits": "mean"}).assign(loss="")
+        frame = frame.merge(widen(bits, keys, {("", term): term for term in INFORMATION}), how="left", on=keys)
     parts = components[[*keys, "component", *(term for term in COMPONENT_TERMS if term in components)]]
-    for name in EFFECTS if effects else ():
-        own = {key: e.effect(name) for key, e in effects.items() if name in e.effects}
-        sums = {key: estimate(values.sum(1)).columns(f"{name}_effect") for key, values in own.items()}
-        frame = frame.join(pd.DataFrame(list(sums.values()), pd.MultiIndex.from_tuples(sums, names=keys)))
-        means = {
-            (*key, component.label): value
-            for key, values in own.items()
-            for component, value in zip(effects[key].components, values.mean(0), strict=True)
-        }
-        column = pd.Series(means, name=f"{name}_effect").rename_axis([*keys, "component"])
-        parts = parts.join(column, on=[*keys, "component"])
+    if effects:
+        sums, means = [], []
+        for key, e in effects.items():
+            names = dict(zip(keys, key, strict=True))
+            sums.append(names | {EFFECTS[x]: estimate(e.effect(x).sum(1)) for x in EFFECTS if x in e.effects})
+            means.append(e.frame().rename(columns=EFFECTS).assign(**names))
+        frame = frame.merge(estimates_frame(sums), how="left", on=keys)
+        some = pd.concat(means).reindex(columns=[*keys, "component", *EFFECTS.values()]).dropna(axis=1, how="all")
+        parts = parts.merge(some, how="left", on=[*keys, "component"])
     where = pd.DataFrame(list(placed.values()), list(placed), ["run", "shape", "seed", "step"])
-    frame = frame.reset_index().join(where, on="model", how="inner").sort_values(["shape", "seed", "task", "step"])
+    frame = frame.join(where, on="model", how="inner").sort_values(["shape", "seed", "task", "step"])
     parts = frame[[*keys, *where]].merge(parts, on=keys, sort=False)
     for (shape, _), group in parts.groupby(["shape", "task"], sort=False):
         labels = group.groupby("model", sort=False)["component"].agg(tuple).tolist()
@@ -179,15 +172,6 @@ def over_training(
                 "checkpoints of one run have one shape and one precision; give steps= for those that belong together."
             )
     return OverTraining(_stored(frame), _stored(parts), **about)
-
-
-def _columns(rows: pd.DataFrame, value: str, names: Iterable[str]) -> pd.DataFrame:
-    """Return {name, _low, _high} of each term by (model, task); NaN where not measured."""
-    wide = rows.pivot(index=["model", "task"], columns="term", values=[value, "low", "high"])
-    columns = {
-        (column, name): name + end for name in names for end, column in zip(ENDS, (value, "low", "high"), strict=True)
-    }
-    return wide.reindex(columns=list(columns)).set_axis(list(columns.values()), axis=1)
 
 
 def _stored(frame: pd.DataFrame) -> dict[str, Any]:
@@ -206,14 +190,10 @@ def checkpoints(names: Sequence[str], steps: Mapping[str, int] | None = None) ->
         steps = {name: whole_number(f"steps[{name!r}]", step, 0) for name, step in steps.items()}
     placed = {}
     for name in names:
-        match = _STEP.fullmatch(name)
-        step = int(match["step"]) if steps is None and match else (steps or {}).get(name)
-        if step is None:
-            continue
-        run = match["run"] if match else ""
-        seeded = _SEED.fullmatch(run)
-        shape, seed = (seeded["shape"], int(seeded["seed"])) if seeded else (run, 0)
-        placed[name] = (run or "model", shape or "model", seed, step)
+        run, shape, seed, own = match.groups() if (match := _NAME.fullmatch(name)) else ("", "", None, None)
+        step = own if steps is None else steps.get(name)
+        if step is not None:
+            placed[name] = (run or "model", shape or "model", int(seed or 0), int(step))
     if len(set(placed.values())) < len(placed):
         raise InputError("two checkpoints have the same run and step: give each model of the study a name of its own.")
     if len({run for run, *_ in placed.values()}) == len(placed):
@@ -237,5 +217,5 @@ def crossing(
     measured = np.isfinite(values)
     steps, gone = steps[measured], (values[measured] - values[0]) / way
     at = int((gone >= share).argmax())
-    gap = steps[at] - steps[at - 1]
-    return float(steps[at - 1] + (share - gone[at - 1]) / (gone[at] - gone[at - 1]) * gap), float(gap)
+    around = slice(at - 1, at + 1)
+    return float(np.interp(share, gone[around], steps[around])), float(np.ptp(steps[around]))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -181,26 +180,25 @@ def dry_run(
     >>> frame[["model", "rows", "rows_left", "tokens"]].values.tolist()
     [['zoo/d1', 8, 8, 208]]
     """
-    grid, work = read_work(models, tasks, units, limit, Path(), data, **settings)
+    folder = Path(os.devnull) if out is None else file_path("out", out)  # nothing is found below a null device
+    grid, work = read_work(models, tasks, units, limit, folder, data, **settings)
     records: list[dict[str, Any]] = []
     failures: list[str] = []
-    with tempfile.TemporaryDirectory() as empty:
-        work = replace(work, out=Path(empty) if out is None else file_path("out", out))
-        for name, x in grid.items():
-            with failing(failures, name):
-                model, identity = load_registered(name, x, work.out, work.load, look_only=True)
-                batch_tokens = model.checked_batch_tokens(work.asked["batch_tokens"])
-                per_token: dict[str, float] = {}
-                for where, cell in work.cells(model, identity, batch_tokens, failures):
-                    with failing(failures, where):
-                        missing = () if cell.finished else cell.missing()
-                        left = np.concatenate([np.empty(0, dtype=int), *map(cell.rows, missing)])
-                        tokens = int(cell.lengths[left].sum())
-                        if len(left) and cell.unit not in per_token:
-                            per_token[cell.unit] = _seconds_per_token(model, cell, left, batch_tokens)
-                        about = {"model": name, "task": cell.task.name, "unit": cell.unit, "rows": len(cell.order)}
-                        about |= {"rows_left": len(left), "tokens": tokens}
-                        records.append(about | {"seconds": tokens * per_token.get(cell.unit, 0.0)})
+    for name, x in grid.items():
+        with failing(failures, name):
+            model, identity = load_registered(name, x, work.out, work.load, look_only=True)
+            batch_tokens = model.checked_batch_tokens(work.asked["batch_tokens"])
+            per_token: dict[str, float] = {}
+            for where, cell in work.cells(model, identity, batch_tokens, failures):
+                with failing(failures, where):
+                    missing = () if cell.finished else cell.missing()
+                    left = np.concatenate([np.empty(0, dtype=int), *map(cell.rows, missing)])
+                    if len(left) and cell.unit not in per_token:
+                        per_token[cell.unit] = _seconds_per_token(model, cell, left, batch_tokens)
+                    tokens = int(cell.lengths[left].sum())
+                    about = {"model": name, "task": cell.task.name, "unit": cell.unit, "rows": len(cell.order)}
+                    about |= {"rows_left": len(left), "tokens": tokens}
+                    records.append(about | {"seconds": tokens * per_token.get(cell.unit, 0.0)})
     if not records:
         raise InputError(" ".join(failures))
     return pd.DataFrame(records), failures

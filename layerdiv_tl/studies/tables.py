@@ -137,11 +137,7 @@ class StudyTables(Result):
         """Pivot one table and loss to a column and interval per term; rows keep their order."""
         rows = self._metrics(unit, table)
         rows = rows[rows["loss"] == choice("loss", loss, rows["loss"].unique().tolist())]
-        keys = ["model", "task", *names]
-        wide = rows.pivot(index=keys, columns="term", values=list(_ENDINGS.values()))
-        terms = {(name, term): f"{term}{end}" for term in rows["term"].unique() for end, name in _ENDINGS.items()}
-        wide = wide[list(terms)].set_axis(list(terms.values()), axis=1)
-        return rows.drop_duplicates(keys)[keys].merge(wide.reset_index(), on=keys, how="left", sort=False)
+        return widen(rows, ["model", "task", *names], {(loss, term): term for term in rows["term"].unique()})
 
     def models(self, unit: Unit = "sublayer") -> pd.DataFrame:
         """Make the paper's Table 4 for these models: parameters, members |L|, dtype, source.
@@ -189,12 +185,7 @@ class StudyTables(Result):
         if models is not None:
             rows = rows[rows["model"].isin(some_of("models", models, rows["model"].unique().tolist()))]
         keys = ["model", "task", "component", "members"]
-        columns = {pair: name for name, pair in CURVES.items()}
-        rows = rows.assign(curve=[columns.get(pair, "") for pair in zip(rows["loss"], rows["term"], strict=True)])
-        rows = rows[rows["curve"] != ""]
-        wide = rows.pivot(index=keys, columns="curve", values="mean")
-        wide = wide.reindex(columns=list(CURVES)).rename_axis(columns=None)
-        frame = rows[keys].drop_duplicates().merge(wide.reset_index(), on=keys, how="left", sort=False)
+        frame = widen(rows, keys, {pair: name for name, pair in CURVES.items()}, {"": "mean"})
         frame.insert(3, "junction", frame.groupby(["model", "task"], sort=False).cumcount())
         if standardized:
             curves = frame.groupby(["model", "task"], sort=False)[list(CURVES)]
@@ -213,6 +204,21 @@ class StudyTables(Result):
     def shapes(self, unit: Unit = "sublayer") -> dict[str, str]:
         """Return {model: shape} of the zoo's models, whose training seeds are not independent models."""
         return {name: shape for name, (shape, _) in registry.seeds(self._metrics(unit)["model"].unique()).items()}
+
+
+def widen(
+    rows: pd.DataFrame,
+    keys: list[str],
+    terms: Mapping[tuple[str, str], str],
+    endings: Mapping[str, str] = _ENDINGS,
+) -> pd.DataFrame:
+    """Turn the metrics named by (loss, term) into columns with these names, one row per `keys`, in their order."""
+    names = pd.Series(list(terms.values()), pd.MultiIndex.from_tuples(terms, names=["loss", "term"]), name="column")
+    rows = rows.join(names, on=["loss", "term"], how="inner")
+    wide = rows.pivot(index=keys, columns="column", values=list(endings.values()))
+    columns = {(value, name): name + end for name in terms.values() for end, value in endings.items()}
+    wide = wide.reindex(columns=list(columns)).set_axis(list(columns.values()), axis=1)
+    return rows.drop_duplicates(keys)[keys].merge(wide.reset_index(), on=keys, how="left", sort=False)
 
 
 def _with_interval(row: pd.Series) -> str:
