@@ -66,20 +66,28 @@ def model_permutations(strata: Sequence[Hashable], n_resamples: int = 1000, seed
     return permutations
 
 
-def exchangeable_blocks(lengths: Sequence[Hashable], products: Products) -> list[Hashable]:
-    """Return the stratum of each model: one length, all products known; a model that lacks any is swapped with none."""
-    strata = list(lengths)
-    same = np.array([[a == b for b in lengths] for a in lengths], dtype=bool).reshape(len(strata), len(strata))
-    while (missing := same & ~np.isfinite(products)).any():
+def permuted_sums(
+    products: Products,
+    lengths: Int[np.ndarray, " model"],
+    cluster: Int[np.ndarray, " model"],
+    n_resamples: int,
+    seed: Any,
+) -> Float[np.ndarray, "permutation *rest"]:
+    """Compute Σ_m products[m, permutation[m]] for every permutation of clusters of models with equal numbers of
+    junctions (`lengths`), the identity first; models of one cluster are averaged, those without own curves left out.
+    """
+    between = by_cluster(products, cluster)
+    known = np.isfinite(between).reshape(*between.shape[:2], -1).all(2)
+    kept = np.flatnonzero(known.diagonal())
+    between, known = between[np.ix_(kept, kept)], known[np.ix_(kept, kept)]
+    depths = [tuple(np.unique(lengths[cluster == c])) for c in np.unique(cluster)]
+    strata: list[Hashable] = [depths[c] for c in kept]
+    same = np.array([[a == b for b in strata] for a in strata], dtype=bool).reshape(known.shape)
+    while (missing := same & ~known).any():  # a cluster that lacks a product is swapped with none
         worst = int((missing.sum(0) + missing.sum(1)).argmax())
         strata[worst] = ("alone", worst)
         same[worst] = same[:, worst] = False
-    return strata
-
-
-def permuted_sums(products: Products, permutations: Permutations) -> Float[np.ndarray, " permutation"]:
-    """Compute Σ_m products[m, permutation[m]] for every permutation."""
-    return products[np.arange(len(products)), permutations].sum(1)
+    return between[np.arange(len(between)), model_permutations(strata, n_resamples, seed)].sum(1)
 
 
 def permutation_p(drawn: Float[np.ndarray, " permutation"]) -> float:

@@ -324,17 +324,7 @@ def permuted_p(
     """Compute the p of the mean product of each model's own two curves, tasks averaged first."""
     known = np.isfinite(products)
     means = ratio(np.where(known, products, 0.0).sum(2), known.sum(2))
-    between = permutation.by_cluster(means, cluster)
-    kept = np.flatnonzero(np.isfinite(np.diag(between)))
-    between, depths = between[np.ix_(kept, kept)], depths_of(lengths, cluster)
-    blocks = permutation.exchangeable_blocks([depths[c] for c in kept], between)
-    ways = permutation.model_permutations(blocks, n_resamples, seed)
-    return permutation.permutation_p(permutation.permuted_sums(between, ways))
-
-
-def depths_of(lengths: Int[np.ndarray, " model"], cluster: Int[np.ndarray, " model"]) -> list[tuple[int, ...]]:
-    """Return the numbers of junctions of each cluster's models; clusters with equal numbers are exchangeable."""
-    return [tuple(np.unique(lengths[cluster == c])) for c in np.unique(cluster)]
+    return permutation.permutation_p(permutation.permuted_sums(means, lengths, cluster, n_resamples, seed))
 
 
 def with_interval(

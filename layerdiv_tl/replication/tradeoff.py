@@ -13,18 +13,10 @@ from jaxtyping import Float, Int
 
 from .._checks import number, resampling
 from ..ensemble.intervals import LEVEL, percentile_interval, wilson
-from ..ensemble.permutation import (
-    by_cluster,
-    cluster_numbers,
-    exchangeable_blocks,
-    jackknife_t_interval,
-    model_permutations,
-    permutation_p,
-)
+from ..ensemble.permutation import cluster_numbers, jackknife_t_interval, permutation_p, permuted_sums
 from ..ensemble.validation import checked
 from ..errors import InputError
 from ..results import Figure, Result
-from .correlation import depths_of
 
 ACCURACY = ("rises", "still", "falls")
 STILL = 1
@@ -141,9 +133,7 @@ def tradeoff_signs(
     low, high = jackknife_t_interval(difference, np.array(left_out), confidence_level)
     # The null: every cluster of models gets bias and diversity of another cluster of the same depth.
     lengths = frame.groupby("model", sort=False)["junction"].nunique()[names].to_numpy()
-    between = by_cluster(counts, cluster)
-    ways = model_permutations(exchangeable_blocks(depths_of(lengths, cluster), between[:, :, 0, 0]), n_resamples, seed)
-    permuted = _difference(between[np.arange(len(between)), ways].sum(1))
+    permuted = _difference(permuted_sums(counts, lengths, cluster, n_resamples, seed))
     null_low, null_high = map(float, percentile_interval(permuted[1:], confidence_level))
     return TradeOff(
         counts=own.sum(0).astype(np.int64),
