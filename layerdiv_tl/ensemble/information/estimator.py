@@ -22,8 +22,6 @@ Curve = Float[np.ndarray, " prefix"]
 Terms = dict[str, Curve]
 # The place of each prefix's last member in an order.
 Prefixes = Int[np.ndarray, " prefix"]
-# The order in which members are added, and every member's gain at every step.
-Sweep = tuple[Int[np.ndarray, " step"], Float[np.ndarray, "step member"]]
 
 
 class Estimator(ABC):
@@ -60,19 +58,12 @@ class Estimator(ABC):
         values = self.joint([everyone, *([j for j in everyone if j != i] for i in everyone)])
         return values[0] - values[1:]
 
-    def sweep(self, order: Sequence[int] | None = None) -> Sweep:
-        """Add members one by one in `order`, or greedily by their gains; return the order and all gains.
-
-        `gains[k, i]` is I(first k and i; Y) − I(first k; Y), NaN for a member among the first k.
-        """
+    def greedy_order(self) -> Int[np.ndarray, " step"]:
+        """Order the members so that each adds the most to the joint information of those before it."""
         chosen: list[int] = []
-        gains = np.full((self.members, self.members), np.nan)
-        for step in range(self.members):
-            left = [i for i in range(self.members) if i not in chosen]
-            values = self.joint([chosen, *([*chosen, i] for i in left)])
-            gains[step, left] = values[1:] - values[0]
-            chosen.append(left[int(np.argmax(gains[step, left]))] if order is None else int(order[step]))
-        return np.array(chosen), gains
+        while left := [i for i in range(self.members) if i not in chosen]:
+            chosen.append(left[int(self.joint([*chosen, i] for i in left).argmax())])
+        return np.array(chosen)
 
     def submodularity_gaps(self, order: Sequence[int], triples: Int[np.ndarray, "pair 3"]) -> np.ndarray:
         """For each (k, k', i), return how much less order[i] adds to the first k' of `order` than to the first k."""

@@ -176,7 +176,7 @@ def gain_curve_of(
 
     def orders_of(estimate: Estimator) -> Int[np.ndarray, "repeat step"]:
         if order == "greedy":
-            return estimate.sweep()[0][None]
+            return estimate.greedy_order()[None]
         return random_orders if order == "random" else np.arange(members)[None]
 
     def curves(estimate: Estimator, orders: Int[np.ndarray, "repeat step"]) -> Float[np.ndarray, "term step"]:

@@ -11,7 +11,7 @@ from scipy.linalg import solve_triangular
 from scipy.special import digamma, ndtr, ndtri, polygamma
 from scipy.stats import qmc, rankdata
 
-from .estimator import BITS, Columns, Curve, Estimator, Labels, Owner, Prefixes, Sweep
+from .estimator import BITS, Columns, Curve, Estimator, Labels, Owner, Prefixes
 
 # A direction with less than this share of a member's variance is rounding: the covariance counts as singular.
 SINGULAR = 1e-9
@@ -75,22 +75,19 @@ class Gaussian(Estimator):
         # Where all classes have the same mean, these are normal with variance 1/rows in every direction.
         self._means = (self._centers * np.sqrt(self.share)[:, None]).T @ _contrasts(self.share)
 
-    def sweep(self, order: Sequence[int] | None = None) -> Sweep:
+    def greedy_order(self) -> Int[np.ndarray, " step"]:
         """Condition on one member after the other; the others' remaining covariance gives their gains."""
         if self.separate:
-            return super().sweep(order)
+            return super().greedy_order()
         _factor(self.covariance)
         left, means, taken = self.covariance.copy(), self._means.copy(), 0
-        known, before = np.zeros((means.shape[1], means.shape[1])), 0.0
+        known = np.zeros((means.shape[1], means.shape[1]))
         chosen: list[int] = []
-        gains = np.full((self.members, self.members), np.nan)
-        for step in range(self.members):
+        while len(chosen) < self.members:
             others = np.setdiff1d(np.arange(self.members), chosen)
             spread = known + self._blocks(left, means, others)
-            joint = self._information(spread, taken + self._sizes[others])
-            gains[step, others] = joint - before
-            best = int(joint.argmax()) if order is None else int(np.searchsorted(others, order[step]))
-            known, before, new = spread[best], float(joint[best]), int(others[best])
+            best = int(self._information(spread, taken + self._sizes[others]).argmax())
+            known, new = spread[best], int(others[best])
             chosen.append(new)
             taken += self._sizes[new]
             # Schur complement: the covariance and means given the new member.
@@ -98,7 +95,7 @@ class Gaussian(Estimator):
             weights = np.linalg.solve(left[np.ix_(own, own)], left[own])
             means = means - weights.T @ means[own]
             left = left - left[:, own] @ weights
-        return np.array(chosen), gains
+        return np.array(chosen)
 
     def joint_and_conditional(self, order: list[int], prefixes: Prefixes) -> tuple[Curve, Curve]:
         """Compute prefixes from one Cholesky factor. Raises LinAlgError where a covariance is singular."""
