@@ -23,8 +23,8 @@ from ..tasks.questions import Questions
 from ..tasks.task import Task
 from .depth_study import FORMAT, STANDARD, Analysis, analysis_file, is_whole
 from .folder import made_by
+from .grid import Job, Work
 from .shards import digest_of
-from .work import Job, Work
 
 # A shorter text cannot hold a skipped token, a measured token and a cut between them.
 LEAST_TOKENS = 4

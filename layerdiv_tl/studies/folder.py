@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -17,39 +16,26 @@ from .._files import write_first
 from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model
-from .shards import FORMAT, read_json, safe_name
+from .shards import read_json, safe_name
 
 T = TypeVar("T")
 CARD = "model.json"
 OLD = "another version of layerdiv_tl wrote it, and its numbers are not mixed with this one's: run it again elsewhere"
 
 
-@dataclass(frozen=True)
-class Card:
-    """The model that a name identifies: hashes of weights and tokenizer (its identity), and a description."""
+def model_card(name: str, weights: str, tokenizer: str | None, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe the model that a name identifies: hashes of weights and tokenizer (its identity), and its origin."""
+    card = {"model": name, "weights": weights, "tokenizer": tokenizer}
+    card |= {key: provenance[key] for key in ("source", "parameters", "dtype", "through")}
+    versions = ", ".join(f"{name} {provenance.get(name)}" for name in ("transformers", "transformer_lens"))
+    return card | {"versions": versions}
 
-    model: str
-    weights: str
-    tokenizer: str | None
-    source: str
-    parameters: int
-    dtype: str
-    through: str
-    versions: str
 
-    @classmethod
-    def of(cls, name: str, weights: str, tokenizer: str | None, provenance: dict[str, Any]) -> Card:
-        """Make the card of a model with this provenance."""
-        versions = ", ".join(f"{name} {provenance.get(name)}" for name in ("transformers", "transformer_lens"))
-        source, parameters = str(provenance["source"]), int(provenance["parameters"])
-        return cls(name, weights, tokenizer, source, parameters, provenance["dtype"], provenance["through"], versions)
-
-    def described(self, other: Card) -> str:
-        """Describe the model and its differences from the other."""
-        tokenizer = (self.tokenizer or "none")[:8]
-        words = [f"{self.parameters:,} parameters", self.dtype, f"weights {self.weights[:8]}", f"tokenizer {tokenizer}"]
-        words += [getattr(self, x) for x in ("through", "versions") if getattr(self, x) != getattr(other, x)]
-        return f"{self.model!r} from {self.source!r} ({', '.join(words)})"
+def card_of(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the card of a finished cell or depth analysis from its description."""
+    settings = about["settings"]
+    weights = settings.get("fingerprint") or settings["weights"]
+    return model_card(settings["model"], weights, settings["tokenizer"], about["provenance"])
 
 
 def register_model(out: Path, model: Model, identity: Identity, look_only: bool = False) -> None:
@@ -57,55 +43,40 @@ def register_model(out: Path, model: Model, identity: Identity, look_only: bool 
 
     `look_only` writes nothing. Raises InputError if the name identifies another model.
     """
-    own = Card.of(model.name, identity.weights, identity.tokenizer, model.provenance)
-    folder = out / safe_name(model.name)
-    stored = read_json(folder / CARD)
-    if stored is None:
-        for file in folder.glob("*/*/meta.json"):  # a copied study has no card
-            if (card := card_of_file(file)) is not None:
-                refuse_two_models([(str(out), card), (str(out), own)])
+    own = model_card(model.name, identity.weights, identity.tokenizer, model.provenance)
+    file = out / safe_name(model.name) / CARD
+    if (first := read_json(file)) is None:
         if look_only:
             return
         try:
-            write_first(folder / CARD, json.dumps(asdict(own), indent=1, sort_keys=True) + "\n")
+            write_first(file, json.dumps(own, indent=1, sort_keys=True) + "\n")
         except OSError as error:
-            raise InputError(f"{str(folder)!r} cannot be written ({error.strerror}): give another.") from error
-        stored = read_json(folder / CARD)
-    try:
-        first = Card(**(stored or {}))
-    except TypeError as error:
-        raise InputError(f"{str(folder / CARD)!r} is of another version or not whole: remove its folder.") from error
+            raise InputError(f"{str(file.parent)!r} cannot be written ({error.strerror}): give another.") from error
+        first = read_json(file) or {}
+    if first.keys() != own.keys():
+        raise InputError(f"{str(file)!r} is of another version or not whole: remove its folder.")
     refuse_two_models([(str(out), first), (str(out), own)])
 
 
-def refuse_two_models(cards: Iterable[tuple[str, Card]]) -> None:
+def refuse_two_models(cards: Iterable[tuple[str, dict[str, Any]]]) -> None:
     """Raise InputError, naming both, if two of these (folder, card) pairs give one name to different models."""
-    known: dict[str, tuple[str, Card]] = {}
+    known: dict[str, tuple[str, dict[str, Any]]] = {}
     for folder, card in cards:
-        first_folder, first = known.setdefault(card.model, (folder, card))
-        different = [word for word in ("weights", "tokenizer") if getattr(first, word) != getattr(card, word)]
-        if different:
+        first_folder, first = known.setdefault(card["model"], (folder, card))
+        if different := [word for word in ("weights", "tokenizer") if first[word] != card[word]]:
             raise InputError(
-                f"two models have the name {card.model!r}, with other {' and '.join(different)}: "
-                f"{first.described(card)} in {first_folder!r}, and {card.described(first)} in {folder!r}. Give one of "
-                "them another name (models={name: model}) or a folder of its own."
+                f"two models have the name {card['model']!r}, with other {' and '.join(different)}: "
+                f"{_described(first, card)} in {first_folder!r}, and {_described(card, first)} in {folder!r}. Give one "
+                "of them another name (models={name: model}) or a folder of its own."
             )
 
 
-def card_of(about: dict[str, Any]) -> Card:
-    """Make the card of a finished cell or depth analysis from its description."""
-    settings = about["settings"]
-    weights = settings.get("fingerprint") or settings["weights"]
-    return Card.of(settings["model"], weights, settings["tokenizer"], about["provenance"])
-
-
-def card_of_file(file: Path) -> Card | None:
-    """Read the card of a cell; None if the cell is unfinished, damaged or of another format version."""
-    about = read_json(file)
-    try:
-        return card_of(about) if about is not None and about.get("format") == FORMAT else None
-    except (LookupError, TypeError, ValueError, AttributeError):
-        return None
+def _described(card: dict[str, Any], other: dict[str, Any]) -> str:
+    """Describe a model and its differences from the other."""
+    words = [f"{card['parameters']:,} parameters", card["dtype"], f"weights {card['weights'][:8]}"]
+    words += [f"tokenizer {(card['tokenizer'] or 'none')[:8]}"]
+    words += [card[key] for key in ("through", "versions") if card[key] != other[key]]
+    return f"{card['model']!r} from {card['source']!r} ({', '.join(words)})"
 
 
 def write_page(page: Any, path: str | os.PathLike[str]) -> Path:
@@ -129,7 +100,7 @@ def read_newest(
     """
     newest: dict[tuple[str, ...], tuple[str, T]] = {}
     failures: dict[str, None] = {}
-    cards: list[tuple[str, Card]] = []
+    cards: list[tuple[str, dict[str, Any]]] = []
     for folder in folders:
         root = file_path("folder", folder)
         if not root.is_dir():

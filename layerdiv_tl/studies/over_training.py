@@ -15,6 +15,7 @@ from .._checks import choice, instance, number, some_of, whole_number
 from ..components import Component, component_columns
 from ..depth.effect_results import Effects
 from ..ensemble.intervals import ENDS, estimate, estimates_frame
+from ..ensemble.losses import LOSSES
 from ..errors import InputError
 from ..replication.populations import LEAST_SEEDS, mean_over_seeds
 from ..results import Figure, Result
@@ -31,8 +32,7 @@ QUANTITIES: Mapping[str, tuple[str, str]] = {
 INFORMATION = ("joint", "relevancy", "redundancy", "conditional_redundancy")
 EFFECTS = {"direct": "direct_effect", "total": "total_effect"}
 COMPONENT_TERMS = ("bias", "diversity", "net", "bias_centered", "diversity_centered", "net_centered", "accuracy")
-# Units of quantities not in squared logits; quantities of log-likelihoods are in nats.
-_UNITS = {"accuracy": "share", "loss": "nats", "entropy": "nats", "coherence": "ratio", "coherence_centered": "ratio"}
+_UNITS = {name: LOSSES[loss].unit_of(term) or "ratio" for name, (loss, term) in QUANTITIES.items()}
 _UNITS |= dict.fromkeys(INFORMATION, "bits") | dict.fromkeys(EFFECTS.values(), "logits")
 _NAMES = ["run", "shape", "seed", "task", "step"]
 _NAME = re.compile(r"((.*?)(?:[-_ ]*seed[-_ ]?(\d+))?)[@/ _-]*step[-_ ]?(\d+)")  # run (shape, seed), step
@@ -64,7 +64,7 @@ class OverTraining(Result):
         """Return the unit of each quantity on a task. Raises InputError for a task that was not measured."""
         tasks = tuple(dict.fromkeys(self.totals["task"]))
         of_logits = "nats" if choice("task", task, tasks) in self.sequences else "logits"
-        return {name: _UNITS.get(name, "logits²").replace("logits", of_logits) for name in self.quantities}
+        return {name: _UNITS[name].replace("logits", of_logits) for name in self.quantities}
 
     figures: ClassVar = {"curves": "curves.training_curves"}
 

@@ -99,14 +99,14 @@ class Study(StudyTables):
         """Copy metrics, information and settings, without shards, into a folder that `load` reads."""
         copy = file_path("path", path)
         for cell in self.cells:
-            folder = Path(cell["folder"])
-            into = copy / folder.relative_to(folder.parents[2])
+            folder, root = Path(cell["folder"]), Path(cell["folder"]).parents[2]
+            into = copy / folder.relative_to(root)
             try:
                 if into.is_dir() and into.samefile(folder):
                     continue
-                for name in (*(file.name for file in folder.glob(PATTERN)), METRICS, META):
-                    with written(into / name) as partial:
-                        shutil.copyfile(folder / name, partial)
+                for file in (*folder.glob(PATTERN), *folder.parents[1].glob(CARD), folder / METRICS, folder / META):
+                    with written(copy / file.relative_to(root)) as partial:
+                        shutil.copyfile(file, partial)
             except OSError as error:
                 raise InputError(f"{str(path)!r} cannot be written ({error.strerror}): give a folder.") from error
         return copy

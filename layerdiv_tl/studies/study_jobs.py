@@ -27,9 +27,8 @@ from ..model.prompts import encode
 from ..tasks.baselines import bag_of_words
 from ..tasks.task import Task, task
 from .folder import failing, made_by
-from .grid import load_options, load_registered, models_of, tasks_of
+from .grid import Job, Work, first_shard, load_options, load_registered, models_of, tasks_of
 from .shards import FORMAT, META, METRICS, Cell, Shard, cell_of, file_digest, metrics_of, write_json
-from .work import Job, Work, first_shard
 
 # Baselines of tasks shared by many models: counting words can take longer than a small model.
 _KNOWN_BASELINES: dict[str, dict[str, Any]] = {}

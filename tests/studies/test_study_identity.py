@@ -375,7 +375,7 @@ def test_the_same_model_goes_on(words, tmp_path, monkeypatch):  # noqa: F811
     assert len(study.cells) == 3
     assert not study.failures
     assert study.depth is not None
-    saved = study.save(tmp_path / "copy")  # which has no card, and is claimed by its cells
+    saved = study.save(tmp_path / "copy")  # with the model's card
     run_study(tmp_path / "m", rows(9), out=saved)
     with pytest.raises(ld.InputError, match="two models"):
         run_study({"m": loaded(llama(seed=1), words)}, rows(9), out=saved)
