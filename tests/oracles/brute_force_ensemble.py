@@ -1,10 +1,10 @@
 """Brute-force reference for the ensemble decompositions: a test oracle, slow and literal on purpose.
 
-It is written from the formulas and the paper alone, in Python loops over examples, members and
-options, and never imports the package it is used to check. u is [example, member, option], the members' logits
-(the constant among them where it is not zero); t is [example, option]. Every quantity is formed per example and
-then averaged over examples. A list with one name (or group label) per member says which module a member is in;
-modules and groups come out in the order in which they first appear.
+It is written from the formulas and the paper alone, one example and one member at a time, and never imports the package
+it is used to check. u is [example, member, option], the members' logits (the constant among them where it is not
+zero); t is [example, option]. Every quantity is formed per example and then averaged over examples. A list with one
+name (or group label) per member says which module a member is in; modules and groups come out in the order in which
+they first appear. Results are namespaces; arrays in them are `[member]` or `[group]` where nothing else is said.
 
 Three gauges: raw, mean_k x^2; shift, (mean_k x)^2; centered, var_k x. Each is computed on its own.
 """
@@ -14,57 +14,26 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from types import SimpleNamespace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 GAUGES = ("raw", "centered", "shift")
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Small pieces
+# --- small pieces: one vector over options --------------------------------------------------------------------------
 
 
-def mean(numbers: Iterable[float]) -> float:
-    """The plain average."""
-    numbers = [float(x) for x in numbers]
-    return math.fsum(numbers) / len(numbers)
-
-
-def size(x: Sequence[float] | np.ndarray, gauge: str = "raw") -> float:
+def size(x: np.ndarray, gauge: str = "raw") -> float:
     """mean_k x^2, var_k x or (mean_k x)^2 of one vector over options."""
-    if gauge == "raw":
-        return mean(x_k * x_k for x_k in x)
-    middle = mean(x)
-    if gauge == "shift":
-        return middle * middle
-    if gauge == "centered":
-        return mean((x_k - middle) ** 2 for x_k in x)
-    raise ValueError(f"gauge must be one of {GAUGES}, not {gauge!r}")
-
-
-def mean_vector(vectors: Sequence[np.ndarray]) -> np.ndarray:
-    """The average of some vectors, option by option."""
-    return np.array([mean(v[k] for v in vectors) for k in range(len(vectors[0]))])
-
-
-def sum_vector(vectors: Sequence[np.ndarray]) -> np.ndarray:
-    """The sum of some vectors, option by option."""
-    return np.array([math.fsum(v[k] for v in vectors) for k in range(len(vectors[0]))])
+    middle = x.mean()
+    return float({"raw": (x * x).mean(), "centered": ((x - middle) ** 2).mean(), "shift": middle * middle}[gauge])
 
 
 def log_softmax(z: np.ndarray) -> np.ndarray:
     """log softmax(z) of one vector, stable."""
-    top = max(float(z_k) for z_k in z)
-    log_total = math.log(math.fsum(math.exp(z_k - top) for z_k in z))
-    return np.array([(z_k - top) - log_total for z_k in z])
-
-
-def softmax(z: np.ndarray) -> np.ndarray:
-    """softmax(z) of one vector."""
-    return np.array([math.exp(log_p) for log_p in log_softmax(z)])
+    return z - z.max() - math.log(np.exp(z - z.max()).sum())
 
 
 def cross_entropy_of(t: np.ndarray, log_q: np.ndarray) -> float:
@@ -84,440 +53,168 @@ def entropy_of(log_p: np.ndarray) -> float:
 
 def covariance(x: np.ndarray, y: np.ndarray) -> float:
     """cov_k(x, y) with 1/K."""
-    x_mean, y_mean = mean(x), mean(y)
-    return mean((x_k - x_mean) * (y_k - y_mean) for x_k, y_k in zip(x, y, strict=True))
+    return float(((x - x.mean()) * (y - y.mean())).mean())
 
 
-def checked(u: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """u and t as float64 with shapes that agree."""
-    u, t = np.asarray(u, dtype=np.float64), np.asarray(t, dtype=np.float64)
-    if u.ndim != 3 or t.ndim != 2 or (u.shape[0], u.shape[2]) != t.shape:
-        raise ValueError(f"u must be [example, member, option] and t [example, option], not {u.shape} and {t.shape}")
-    return u, t
-
-
-def checked_distribution(t: np.ndarray) -> None:
-    """Refuse a target that is not a distribution over options: cross-entropy needs sum_k t_k = 1."""
-    for row in t:
-        if min(row) < 0 or abs(math.fsum(row) - 1) > 1e-9:
-            raise ValueError("each row of t must be a probability distribution over options")
-
-
-def members_of(names: Sequence[Hashable], n_members: int) -> dict[Hashable, list[int]]:
+def members_of(names: Sequence[Hashable]) -> dict[Hashable, list[int]]:
     """name -> indices of its members, names in order of first appearance."""
-    if len(names) != n_members:
-        raise ValueError(f"{len(names)} names for {n_members} members")
     found: dict[Hashable, list[int]] = {}
-    for i in range(n_members):
-        found.setdefault(names[i], []).append(i)
+    for i, name in enumerate(names):
+        found.setdefault(name, []).append(i)
     return found
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Theorem 1 and its three columns
+def terms(
+    loss: list[float], bias: list[list[float]], diversity: list[list[float]], **more: list[float]
+) -> SimpleNamespace:
+    """Means over examples of numbers by [example] and of bias and diversity by [example][member]."""
+    b, d = np.mean(bias, axis=0), np.mean(diversity, axis=0)
+    alone = {"member_bias": b, "member_diversity": d, "member_net": b - d}
+    means = {name: float(np.mean(x)) for name, x in more.items()}
+    return SimpleNamespace(loss=float(np.mean(loss)), bias=float(b.mean()), diversity=float(d.mean()), **alone, **means)
 
 
-@dataclass(frozen=True)
-class SquaredTerms:
-    """One gauge of Theorem 1: loss = bias - diversity."""
-
-    loss: float
-    bias: float
-    diversity: float
-    diversity_logit: float  # of the members |L| u_i, whose mean is the logits
-    member_bias: np.ndarray  # [member], undivided
-    member_diversity: np.ndarray  # [member], undivided
-    member_net: np.ndarray  # [member], bias - diversity
+# --- Theorem 1, its columns and its modules -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Squared:
-    """Theorem 1 raw, centered and shift; coherence raw and of the options' centered values."""
-
-    raw: SquaredTerms
-    centered: SquaredTerms
-    shift: SquaredTerms
-    coherence: float
-    coherence_centered: float
-
-
-def squared_terms(u: np.ndarray, t: np.ndarray, gauge: str) -> SquaredTerms:
-    """Theorem 1 in one gauge."""
-    n_examples, n_members, _ = u.shape
+def squared_terms(u: np.ndarray, t: np.ndarray, gauge: str) -> SimpleNamespace:
+    """Theorem 1 in one gauge, and the diversity of the members |L| u_i, whose mean is the logits."""
     loss, bias, diversity, diversity_logit = [], [], [], []
-    for e in range(n_examples):
-        u_bar = mean_vector(u[e])
-        logits = sum_vector(u[e])
-        loss.append(size(t[e] - u_bar, gauge))
-        bias.append([size(t[e] - u[e, i], gauge) for i in range(n_members)])
-        diversity.append([size(u_bar - u[e, i], gauge) for i in range(n_members)])
-        diversity_logit.append(mean(size(logits - n_members * u[e, i], gauge) for i in range(n_members)))
-    member_bias = np.array([mean(row[i] for row in bias) for i in range(n_members)])
-    member_diversity = np.array([mean(row[i] for row in diversity) for i in range(n_members)])
-    return SquaredTerms(
-        loss=mean(loss),
-        bias=mean(mean(row) for row in bias),
-        diversity=mean(mean(row) for row in diversity),
-        diversity_logit=mean(diversity_logit),
-        member_bias=member_bias,
-        member_diversity=member_diversity,
-        member_net=member_bias - member_diversity,
-    )
+    for members, target in zip(u, t, strict=True):
+        u_bar, logits = members.mean(0), members.sum(0)
+        loss.append(size(target - u_bar, gauge))
+        bias.append([size(target - u_i, gauge) for u_i in members])
+        diversity.append([size(u_bar - u_i, gauge) for u_i in members])
+        diversity_logit.append(np.mean([size(logits - len(members) * u_i, gauge) for u_i in members]))
+    return terms(loss, bias, diversity, diversity_logit=diversity_logit)
 
 
-def coherence_of(u: np.ndarray, centered: bool = False) -> float:
+def coherence_of(u: np.ndarray) -> float:
     """|sum_i u_i|^2 / sum_i |u_i|^2 per example, then averaged; NaN where every member is zero."""
-    ratios = []
-    for members in u:
-        vectors = [v - mean(v) for v in members] if centered else list(members)
-        above = math.fsum(x * x for x in sum_vector(vectors))
-        below = math.fsum(x * x for v in vectors for x in v)
-        ratios.append(above / below if below > 0 else math.nan)
-    return mean(ratios)
+    sizes = [((members.sum(0) ** 2).sum(), sum((u_i**2).sum() for u_i in members)) for members in u]
+    return float(np.mean([above / below if below > 0 else math.nan for above, below in sizes]))
 
 
-def squared(u: np.ndarray, t: np.ndarray) -> Squared:
-    """Theorem 1 with its net, gauge and size columns."""
-    u, t = checked(u, t)
-    return Squared(
-        **{gauge: squared_terms(u, t, gauge) for gauge in GAUGES},
-        coherence=coherence_of(u),
-        coherence_centered=coherence_of(u, centered=True),
-    )
+def squared(u: np.ndarray, t: np.ndarray) -> SimpleNamespace:
+    """Theorem 1 in every gauge; coherence raw and of the options' centered values."""
+    centered = np.array([[u_i - u_i.mean() for u_i in members] for members in u])
+    gauges = {gauge: squared_terms(u, t, gauge) for gauge in GAUGES}
+    return SimpleNamespace(**gauges, coherence=coherence_of(u), coherence_centered=coherence_of(centered))
 
 
-@dataclass(frozen=True)
-class ModuleTerms:
-    """One module of Eq. 9-10 in one gauge."""
-
-    count: int
-    mean_bias: float  # over the module's members
-    mean_diversity: float
-    bias: float  # (n_g / |L|) * mean_bias: adds up to the whole over modules
-    diversity: float
-    net: float
-
-
-def modules(u: np.ndarray, t: np.ndarray, names: Sequence[Hashable]) -> dict[str, dict[Hashable, ModuleTerms]]:
-    """Eq. 9-10: gauge -> module name -> its part of bias and diversity."""
-    u, t = checked(u, t)
-    n_examples, n_members, _ = u.shape
-    result: dict[str, dict[Hashable, ModuleTerms]] = {}
+def modules(u: np.ndarray, t: np.ndarray, names: Sequence[Hashable]) -> dict[str, dict[Hashable, SimpleNamespace]]:
+    """Eq. 9-10: gauge -> module name -> its means, and its parts n_g / |L| of bias, diversity and net."""
+    result: dict[str, dict[Hashable, SimpleNamespace]] = {}
     for gauge in GAUGES:
-        result[gauge] = {}
-        for name, members in members_of(names, n_members).items():
-            bias, diversity = [], []
-            for e in range(n_examples):
-                u_bar = mean_vector(u[e])
-                bias.append(mean(size(t[e] - u[e, i], gauge) for i in members))
-                diversity.append(mean(size(u_bar - u[e, i], gauge) for i in members))
-            share = len(members) / n_members
-            result[gauge][name] = ModuleTerms(
-                count=len(members),
-                mean_bias=mean(bias),
-                mean_diversity=mean(diversity),
-                bias=share * mean(bias),
-                diversity=share * mean(diversity),
-                net=share * mean(bias) - share * mean(diversity),
-            )
+        whole, result[gauge] = squared_terms(u, t, gauge), {}
+        for name, members in members_of(names).items():
+            share = len(members) / u.shape[1]
+            b, d = (float(x[members].mean()) for x in (whole.member_bias, whole.member_diversity))
+            parts = {"bias": share * b, "diversity": share * d, "net": share * (b - d)}
+            result[gauge][name] = SimpleNamespace(count=len(members), mean_bias=b, mean_diversity=d, **parts)
     return result
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Eq. 14
+def theorem2_bounds(u: np.ndarray, t: np.ndarray, names: Sequence[Hashable]) -> SimpleNamespace:
+    """Theorem 2, squared error in raw units: bias and diversity of the whole, and the means of each module."""
+    whole = squared_terms(u, t, "raw")
+    return SimpleNamespace(bias=whole.bias, diversity=whole.diversity, modules=modules(u, t, names)["raw"])
 
 
-@dataclass(frozen=True)
-class PaperForm:
-    """Eq. 14, in its own mixed units (not times 100)."""
-
-    loss: float  # MSE with softmax(u_bar)
-    bias: float
-    diversity: float  # of the raw logits
-    mismatch: float  # loss - (bias - diversity)
-    uniform: float  # MSE of the uniform predictor
-    member_bias: np.ndarray  # [member], with softmax(u_i)
-    member_diversity: np.ndarray  # [member], of the raw logits
+# --- other losses ---------------------------------------------------------------------------------------------------
 
 
-def paper_form(u: np.ndarray, t: np.ndarray) -> PaperForm:
-    """Eq. 14: softmax in loss and bias, raw logits in diversity."""
-    u, t = checked(u, t)
-    n_examples, n_members, n_options = u.shape
+def softmax(z: np.ndarray) -> np.ndarray:
+    """softmax(z) of one vector."""
+    return np.exp(log_softmax(z))
+
+
+def paper_form(u: np.ndarray, t: np.ndarray) -> SimpleNamespace:
+    """Eq. 14 in its own mixed units (not times 100): softmax in loss and bias, raw logits in diversity."""
     loss, bias, diversity, uniform = [], [], [], []
-    for e in range(n_examples):
-        u_bar = mean_vector(u[e])
-        loss.append(size(t[e] - softmax(u_bar)))
-        bias.append([size(t[e] - softmax(u[e, i])) for i in range(n_members)])
-        diversity.append([size(u_bar - u[e, i]) for i in range(n_members)])
-        uniform.append(mean((t_k - 1 / n_options) ** 2 for t_k in t[e]))
-    total_loss = mean(loss)
-    total_bias = mean(mean(row) for row in bias)
-    total_diversity = mean(mean(row) for row in diversity)
-    return PaperForm(
-        loss=total_loss,
-        bias=total_bias,
-        diversity=total_diversity,
-        mismatch=total_loss - (total_bias - total_diversity),
-        uniform=mean(uniform),
-        member_bias=np.array([mean(row[i] for row in bias) for i in range(n_members)]),
-        member_diversity=np.array([mean(row[i] for row in diversity) for i in range(n_members)]),
-    )
+    for members, target in zip(u, t, strict=True):
+        u_bar = members.mean(0)
+        loss.append(size(target - softmax(u_bar)))
+        bias.append([size(target - softmax(u_i)) for u_i in members])
+        diversity.append([size(u_bar - u_i) for u_i in members])
+        uniform.append(size(target - 1 / len(target)))
+    found = terms(loss, bias, diversity, uniform=uniform)
+    found.mismatch = found.loss - (found.bias - found.diversity)
+    return found
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Cross-entropy
+def cross_entropy(u: np.ndarray, t: np.ndarray, tau: float | None = None) -> SimpleNamespace:
+    """CE(t, p) = mean_i CE(t, q_i) - mean_i KL(p || q_i), p = softmax(tau u_bar), q_i = softmax(tau u_i).
 
-
-@dataclass(frozen=True)
-class CrossEntropy:
-    """CE(t, p) = mean_i CE(t, q_i) - mean_i KL(p || q_i), p = softmax(tau u_bar), q_i = softmax(tau u_i)."""
-
-    tau: float
-    loss: float  # CE(t, p)
-    bias: float  # mean CE
-    diversity: float  # mean KL
-    entropy: float  # H(p)
-    member_bias: np.ndarray  # [member] CE(t, q_i), undivided
-    member_diversity: np.ndarray  # [member] KL(p || q_i), undivided
-    member_net: np.ndarray  # [member] CE_i - KL_i, undivided: their mean is the loss
-    member_net_linear: np.ndarray  # [member] (tau/|L|)(E_p[u_i] - u_i(t)): their sum plus H(p) is the loss
-    net_linear: float  # the sum of those
-
-
-def cross_entropy(u: np.ndarray, t: np.ndarray, tau: float | None = None) -> CrossEntropy:
-    """The exact cross-entropy decomposition at scale tau, by default |L|; t is a distribution."""
-    u, t = checked(u, t)
-    checked_distribution(t)
-    n_examples, n_members, n_options = u.shape
-    tau = float(n_members) if tau is None else float(tau)
+    tau is |L| by default; t is a distribution. `member_net_linear` is (tau/|L|)(E_p[u_i] - u_i(t)): their sum
+    `net_linear` plus `entropy`, H(p), is the loss.
+    """
+    tau = float(u.shape[1]) if tau is None else float(tau)
     loss, entropy, ce, kl, linear = [], [], [], [], []
-    for e in range(n_examples):
-        log_p = log_softmax(tau * mean_vector(u[e]))
-        log_q = [log_softmax(tau * u[e, i]) for i in range(n_members)]
-        loss.append(cross_entropy_of(t[e], log_p))
+    for members, target in zip(u, t, strict=True):
+        log_p = log_softmax(tau * members.mean(0))
+        log_q = [log_softmax(tau * u_i) for u_i in members]
+        loss.append(cross_entropy_of(target, log_p))
         entropy.append(entropy_of(log_p))
-        ce.append([cross_entropy_of(t[e], log_q[i]) for i in range(n_members)])
-        kl.append([kl_of(log_p, log_q[i]) for i in range(n_members)])
-        row = []
-        for i in range(n_members):
-            expected = math.fsum(math.exp(log_p[k]) * u[e, i, k] for k in range(n_options))  # E_p[u_i]
-            at_target = math.fsum(t[e, k] * u[e, i, k] for k in range(n_options))  # u_i(t)
-            row.append(tau / n_members * (expected - at_target))
-        linear.append(row)
-    member_bias = np.array([mean(row[i] for row in ce) for i in range(n_members)])
-    member_diversity = np.array([mean(row[i] for row in kl) for i in range(n_members)])
-    return CrossEntropy(
-        tau=tau,
-        loss=mean(loss),
-        bias=mean(mean(row) for row in ce),
-        diversity=mean(mean(row) for row in kl),
-        entropy=mean(entropy),
-        member_bias=member_bias,
-        member_diversity=member_diversity,
-        member_net=member_bias - member_diversity,
-        member_net_linear=np.array([mean(row[i] for row in linear) for i in range(n_members)]),
-        net_linear=mean(math.fsum(row) for row in linear),
-    )
+        ce.append([cross_entropy_of(target, q_i) for q_i in log_q])
+        kl.append([kl_of(log_p, q_i) for q_i in log_q])
+        linear.append([tau / len(members) * (np.exp(log_p) @ u_i - target @ u_i) for u_i in members])
+    found = terms(loss, ce, kl, entropy=entropy, net_linear=[sum(row) for row in linear])
+    found.tau, found.member_net_linear = tau, np.mean(linear, axis=0)
+    return found
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Brier
+def brier(u: np.ndarray, t: np.ndarray, tau: float = 1.0) -> SimpleNamespace:
+    """Eq. 14 made exact: loss = bias - diversity for q_bar = mean_i q_i, q_i = softmax(tau u_i).
 
-
-@dataclass(frozen=True)
-class Brier:
-    """loss = bias - diversity for q_bar = mean_i q_i, q_i = softmax(tau u_i)."""
-
-    tau: float
-    loss: float  # of q_bar
-    bias: float
-    diversity: float
-    model_loss: float  # of softmax(sum_i u_i), whatever tau
-    combiner_gap: float  # model_loss - loss
-    member_bias: np.ndarray  # [member], undivided
-    member_diversity: np.ndarray  # [member], undivided
-
-
-def brier(u: np.ndarray, t: np.ndarray, tau: float = 1.0) -> Brier:
-    """Eq. 14 made exact: the arithmetic mean of the members' softmaxes."""
-    u, t = checked(u, t)
-    n_examples, n_members, _ = u.shape
+    `model_loss` is that of softmax(sum_i u_i), whatever tau.
+    """
     loss, bias, diversity, model_loss = [], [], [], []
-    for e in range(n_examples):
-        q = [softmax(tau * u[e, i]) for i in range(n_members)]
-        q_bar = mean_vector(q)
-        loss.append(size(t[e] - q_bar))
-        bias.append([size(t[e] - q[i]) for i in range(n_members)])
-        diversity.append([size(q_bar - q[i]) for i in range(n_members)])
-        model_loss.append(size(t[e] - softmax(sum_vector(u[e]))))
-    return Brier(
-        tau=float(tau),
-        loss=mean(loss),
-        bias=mean(mean(row) for row in bias),
-        diversity=mean(mean(row) for row in diversity),
-        model_loss=mean(model_loss),
-        combiner_gap=mean(model_loss) - mean(loss),
-        member_bias=np.array([mean(row[i] for row in bias) for i in range(n_members)]),
-        member_diversity=np.array([mean(row[i] for row in diversity) for i in range(n_members)]),
-    )
+    for members, target in zip(u, t, strict=True):
+        q = np.array([softmax(tau * u_i) for u_i in members])
+        loss.append(size(target - q.mean(0)))
+        bias.append([size(target - q_i) for q_i in q])
+        diversity.append([size(q.mean(0) - q_i) for q_i in q])
+        model_loss.append(size(target - softmax(members.sum(0))))
+    found = terms(loss, bias, diversity, model_loss=model_loss)
+    found.tau, found.combiner_gap = tau, found.model_loss - found.loss
+    return found
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Theorem 3
+# --- Theorem 3 ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Theorem3Terms:
-    """Theorem 3 exact and as printed; each field for one example, or averaged over examples."""
-
-    mean_members: float  # m_bar
-    mean_target: float  # m_t
-    gap_squared: float  # (m_bar - m_t)^2
-    spread_of_means: float  # mean_i (m_i - m_bar)^2 = shift diversity
-    mean_var: float  # v_bar
-    mean_cov: float  # c_bar over i != j; 0 for a single member
-    omega: float
-    var_target: float
-    mean_cov_target: float  # mean_i cov(u_i, t)
-    bias: float
-    diversity: float
-    centered_diversity: float  # (1 - 1/|L|)(v_bar - c_bar)
-    printed_omega: float  # v_bar + mean_i (m_i - m_t)^2
-    printed_bias: float
-    printed_diversity: float
-
-
-@dataclass(frozen=True)
-class Theorem3:
-    """Theorem 3 per example and averaged term by term."""
-
-    examples: list[Theorem3Terms]
-    average: Theorem3Terms
-
-
-def theorem3_of_example(members: np.ndarray, target: np.ndarray) -> Theorem3Terms:
-    """Theorem 3 for one example (Eq. 11)."""
+def theorem3_of_example(members: np.ndarray, target: np.ndarray) -> dict[str, float]:
+    """Theorem 3 for one example (Eq. 11), exact and as printed."""
     n = len(members)
-    m = [mean(members[i]) for i in range(n)]
-    m_bar, m_t = mean(m), mean(target)
-    v_bar = mean(covariance(members[i], members[i]) for i in range(n))
-    pairs = [covariance(members[i], members[j]) for i in range(n) for j in range(n) if i != j]
-    c_bar = math.fsum(pairs) / (n * (n - 1)) if n > 1 else 0.0
-    var_t = covariance(target, target)
-    cov_t = mean(covariance(members[i], target) for i in range(n))
-
-    gap_squared = (m_bar - m_t) ** 2
-    spread = mean((m_i - m_bar) ** 2 for m_i in m)
-    omega = v_bar + spread
-    printed_omega = v_bar + mean((m_i - m_t) ** 2 for m_i in m)
+    m = [u_i.mean() for u_i in members]
+    m_bar, m_t = np.mean(m), target.mean()
+    v_bar = np.mean([covariance(u_i, u_i) for u_i in members])
+    pairs = [covariance(a, b) for a, b in itertools.permutations(members, 2)]
+    c_bar = np.mean(pairs) if pairs else 0.0
+    omega = v_bar + np.mean([(m_i - m_bar) ** 2 for m_i in m])
+    printed_omega = v_bar + np.mean([(m_i - m_t) ** 2 for m_i in m])
     bracket = v_bar / n + (1 - 1 / n) * c_bar
-    return Theorem3Terms(
-        mean_members=m_bar,
-        mean_target=m_t,
-        gap_squared=gap_squared,
-        spread_of_means=spread,
-        mean_var=v_bar,
-        mean_cov=c_bar,
-        omega=omega,
-        var_target=var_t,
-        mean_cov_target=cov_t,
-        bias=gap_squared + omega + var_t - 2 * cov_t,
-        diversity=omega - bracket,
-        centered_diversity=(1 - 1 / n) * (v_bar - c_bar),
-        printed_omega=printed_omega,
-        printed_bias=gap_squared + printed_omega,
-        printed_diversity=printed_omega - bracket,
+    cov_t = np.mean([covariance(u_i, target) for u_i in members])
+    return {
+        "omega": omega,
+        "bias": (m_bar - m_t) ** 2 + omega + covariance(target, target) - 2 * cov_t,
+        "diversity": omega - bracket,
+        "centered_diversity": (1 - 1 / n) * (v_bar - c_bar),
+        "printed_bias": (m_bar - m_t) ** 2 + printed_omega,
+        "printed_diversity": printed_omega - bracket,
+    }
+
+
+def theorem3(u: np.ndarray, t: np.ndarray) -> SimpleNamespace:
+    """Theorem 3 averaged term by term."""
+    examples = [theorem3_of_example(members, target) for members, target in zip(u, t, strict=True)]
+    return SimpleNamespace(
+        average=SimpleNamespace(**{name: np.mean([x[name] for x in examples]) for name in examples[0]})
     )
 
 
-def theorem3(u: np.ndarray, t: np.ndarray) -> Theorem3:
-    """Theorem 3, exact and printed."""
-    u, t = checked(u, t)
-    examples = [theorem3_of_example(u[e], t[e]) for e in range(len(u))]
-    average = Theorem3Terms(**{f.name: mean(getattr(x, f.name) for x in examples) for f in fields(Theorem3Terms)})
-    return Theorem3(examples=examples, average=average)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Theorem 2
-
-
-@dataclass(frozen=True)
-class Bound:
-    """|sqrt(diversity) - sqrt(bias)| <= sqrt(MSE) for one module: of the averages, and example by example."""
-
-    mean_bias: float
-    mean_diversity: float
-    left: float  # |sqrt(mean_diversity) - sqrt(mean_bias)|
-    right: float  # sqrt(MSE averaged over examples)
-    example_left: np.ndarray  # [example]
-    example_right: np.ndarray  # [example]
-
-
-@dataclass(frozen=True)
-class Theorem2:
-    """Theorem 2: diversity <= bias for the whole, and each module's bound."""
-
-    bias: float
-    diversity: float
-    loss: float
-    root_loss: float
-    modules: dict[Hashable, Bound]
-
-
-def theorem2_bounds(u: np.ndarray, t: np.ndarray, names: Sequence[Hashable]) -> Theorem2:
-    """The exact form of Theorem 2's limits, squared error in raw units."""
-    u, t = checked(u, t)
-    n_examples, n_members, _ = u.shape
-    averages = [mean_vector(u[e]) for e in range(n_examples)]
-    loss = [size(t[e] - averages[e]) for e in range(n_examples)]
-    bias = [[size(t[e] - u[e, i]) for i in range(n_members)] for e in range(n_examples)]
-    diversity = [[size(averages[e] - u[e, i]) for i in range(n_members)] for e in range(n_examples)]
-    bounds: dict[Hashable, Bound] = {}
-    for name, members in members_of(names, n_members).items():
-        module_bias = [mean(bias[e][i] for i in members) for e in range(n_examples)]
-        module_diversity = [mean(diversity[e][i] for i in members) for e in range(n_examples)]
-        bounds[name] = Bound(
-            mean_bias=mean(module_bias),
-            mean_diversity=mean(module_diversity),
-            left=abs(math.sqrt(mean(module_diversity)) - math.sqrt(mean(module_bias))),
-            right=math.sqrt(mean(loss)),
-            example_left=np.array(
-                [abs(math.sqrt(d) - math.sqrt(b)) for d, b in zip(module_diversity, module_bias, strict=True)]
-            ),
-            example_right=np.array([math.sqrt(x) for x in loss]),
-        )
-    return Theorem2(
-        bias=mean(mean(row) for row in bias),
-        diversity=mean(mean(row) for row in diversity),
-        loss=mean(loss),
-        root_loss=math.sqrt(mean(loss)),
-        modules=bounds,
-    )
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Junctions
-
-
-@dataclass(frozen=True)
-class Prefix:
-    """The ensemble of one junction, |L| = len(members)."""
-
-    junction: int
-    members: list[int]  # indices into u, the constant among them
-    u: np.ndarray  # [example, member, option], rescaled: for any other loss
-    loss: float
-    bias: float
-    diversity: float
-    squared: Squared  # the same with gauges and members
-    accuracy: float | None  # None unless every target is one-hot
-
-
-def is_one_hot(t: np.ndarray) -> bool:
-    """Whether every row has a single 1 and zeros elsewhere."""
-    return all(sorted(row.tolist()) == [0.0] * (len(row) - 1) + [1.0] for row in t)
+# --- junctions ------------------------------------------------------------------------------------------------------
 
 
 def prefixes(
@@ -526,354 +223,152 @@ def prefixes(
     junction_of_member: Sequence[int | None],
     constant_members: Iterable[int],
     scale: np.ndarray | None = None,
-) -> list[Prefix]:
-    """Prefix ensembles at junctions 0, 1, ....
+) -> list[SimpleNamespace]:
+    """Prefix ensembles at junctions 0, 1, …: `members` (indices into u), their values `u`, and the squared terms.
 
-    scale is [example, junction], sigma_junction / sigma_final; None is the frozen norm. A constant member's entry
-    in junction_of_member is not read.
+    scale is [example, junction], sigma_junction / sigma_final; None is the frozen norm. A constant member is in every
+    prefix and never rescaled; its entry in junction_of_member is not read. `accuracy` is None unless every target is
+    one-hot, and shared by options that tie.
     """
-    u, t = checked(u, t)
-    n_examples, n_members, _ = u.shape
-    constants = set(constant_members)
-    first_in: dict[int, int] = {}  # member -> the junction it enters at
-    for i, junction_of in enumerate(junction_of_member):
-        if i not in constants:
-            if junction_of is None:
-                raise ValueError(f"member {i} is not a constant and has no junction")
-            first_in[i] = junction_of
-    result: list[Prefix] = []
-    for junction in range(max(first_in.values()) + 1):
-        members = [i for i in range(n_members) if i in constants or first_in[i] <= junction]
-        values = np.zeros((n_examples, len(members), u.shape[2]))
-        right = 0.0
-        for e in range(n_examples):
+    constants, result = set(constant_members), []
+    entered = {i: junction for i, junction in enumerate(junction_of_member) if i not in constants}
+    one_hot = all(sorted(row.tolist()) == [0.0] * (len(row) - 1) + [1.0] for row in t)
+    for junction in range(max(entered.values()) + 1):
+        members = [i for i in range(u.shape[1]) if i in constants or entered[i] <= junction]
+        values, right = np.zeros((len(u), len(members), u.shape[2])), 0.0
+        for e in range(len(u)):
             for place, i in enumerate(members):
-                factor = 1.0 if scale is None or i in constants else 1.0 / float(scale[e, junction])
-                values[e, place] = u[e, i] * factor
-            scores = [float(x) for x in sum_vector(values[e])]
-            best = [k for k, x in enumerate(scores) if max(scores) - x <= 1e-9 * max(1.0, abs(x))]
+                values[e, place] = u[e, i] / (1.0 if scale is None or i in constants else scale[e, junction])
+            scores = values[e].sum(0)
+            best = [k for k, x in enumerate(scores) if scores.max() - x <= 1e-9 * max(1.0, abs(x))]
             right += (int(np.argmax(t[e])) in best) / len(best)
-        terms = squared(values, t)
+        of_prefix = vars(squared_terms(values, t, "raw"))
         result.append(
-            Prefix(
-                junction=junction,
-                members=members,
-                u=values,
-                loss=terms.raw.loss,
-                bias=terms.raw.bias,
-                diversity=terms.raw.diversity,
-                squared=terms,
-                accuracy=right / n_examples if is_one_hot(t) else None,
-            )
+            SimpleNamespace(members=members, u=values, accuracy=right / len(u) if one_hot else None, **of_prefix)
         )
     return result
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# The nested cut and the plain split
+# --- the nested cut and the plain split -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class NestedTerms:
-    """loss = mean_g leaf_bias - mean_g within - between, for squared error (one gauge) or cross-entropy."""
-
-    groups: list[Hashable]
-    loss: float
-    between: float  # the sublayer diversity
-    leaf_bias: np.ndarray  # [group]
-    within: np.ndarray  # [group]
-    group_bias: np.ndarray  # [group], of the group as one member: leaf_bias - within
-    group_diversity: np.ndarray  # [group], whose mean is between
-    mean_leaf_bias: float
-    mean_within: float
+def nested_terms(groups: list[Hashable], **by_group: list[list[float]]) -> SimpleNamespace:
+    """Average [example][group] numbers over examples; `between`, the diversity of groups, over groups too."""
+    means = {name: np.mean(x, axis=0) for name, x in by_group.items()}
+    means["loss"], between = float(means["loss"]), float(means["group_diversity"].mean())
+    return SimpleNamespace(groups=groups, between=between, **means)
 
 
-@dataclass(frozen=True)
-class Nested:
-    """The squared nested cut in the three gauges."""
-
-    raw: NestedTerms
-    centered: NestedTerms
-    shift: NestedTerms
-
-
-def nested_terms(
-    groups: list[Hashable],
-    loss: list[float],
-    leaf_bias: list[list[float]],
-    within: list[list[float]],
-    group_bias: list[list[float]],
-    group_diversity: list[list[float]],
-) -> NestedTerms:
-    """Average [example][group] numbers over examples, then over groups."""
-    n = range(len(groups))
-    return NestedTerms(
-        groups=groups,
-        loss=mean(loss),
-        between=mean(mean(row) for row in group_diversity),
-        leaf_bias=np.array([mean(row[g] for row in leaf_bias) for g in n]),
-        within=np.array([mean(row[g] for row in within) for g in n]),
-        group_bias=np.array([mean(row[g] for row in group_bias) for g in n]),
-        group_diversity=np.array([mean(row[g] for row in group_diversity) for g in n]),
-        mean_leaf_bias=mean(mean(row) for row in leaf_bias),
-        mean_within=mean(mean(row) for row in within),
-    )
-
-
-def nested_squared_terms(u: np.ndarray, t: np.ndarray, found: dict[Hashable, list[int]], gauge: str) -> NestedTerms:
-    """The squared nested cut in one gauge."""
-    loss, leaf_bias, within, group_bias, group_diversity = [], [], [], [], []
-    for e in range(len(u)):
-        a = {g: sum_vector([u[e, h] for h in members]) for g, members in found.items()}
-        a_bar = mean_vector(list(a.values()))
-        loss.append(size(t[e] - a_bar, gauge))
-        leaf_bias.append(
-            [mean(size(t[e] - len(members) * u[e, h], gauge) for h in members) for members in found.values()]
+def nested(u: np.ndarray, t: np.ndarray, groups: Sequence[Hashable]) -> SimpleNamespace:
+    """Groups that are sums of their members, squared error: loss = mean_g leaf_bias - mean_g within - between."""
+    found, result = members_of(groups), {}
+    for gauge in GAUGES:
+        loss, leaf_bias, within, diversity = [], [], [], []
+        for u_e, target in zip(u, t, strict=True):
+            a = [u_e[members].sum(0) for members in found.values()]
+            a_bar = np.mean(a, axis=0)
+            leaves = [[len(members) * u_e[h] for h in members] for members in found.values()]
+            loss.append(size(target - a_bar, gauge))
+            leaf_bias.append([np.mean([size(target - x, gauge) for x in own]) for own in leaves])
+            within.append([np.mean([size(a_g - x, gauge) for x in own]) for a_g, own in zip(a, leaves, strict=True)])
+            diversity.append([size(a_bar - a_g, gauge) for a_g in a])
+        result[gauge] = nested_terms(
+            list(found), loss=loss, leaf_bias=leaf_bias, within=within, group_diversity=diversity
         )
-        within.append(
-            [mean(size(a[g] - len(members) * u[e, h], gauge) for h in members) for g, members in found.items()]
-        )
-        group_bias.append([size(t[e] - a[g], gauge) for g in found])
-        group_diversity.append([size(a_bar - a[g], gauge) for g in found])
-    return nested_terms(list(found), loss, leaf_bias, within, group_bias, group_diversity)
+    return SimpleNamespace(**result)
 
 
-def nested(u: np.ndarray, t: np.ndarray, groups: Sequence[Hashable]) -> Nested:
-    """Groups that are sums of their members, squared error; one group label per member."""
-    u, t = checked(u, t)
-    found = members_of(groups, u.shape[1])
-    return Nested(**{gauge: nested_squared_terms(u, t, found, gauge) for gauge in GAUGES})
-
-
-def nested_cross_entropy(u: np.ndarray, t: np.ndarray, groups: Sequence[Hashable]) -> NestedTerms:
+def nested_cross_entropy(u: np.ndarray, t: np.ndarray, groups: Sequence[Hashable]) -> SimpleNamespace:
     """Groups that are sums of their members, cross-entropy at the model's own scale."""
-    u, t = checked(u, t)
-    checked_distribution(t)
-    found = members_of(groups, u.shape[1])
-    n_groups = len(found)
-    loss, leaf_bias, within, group_bias, group_diversity = [], [], [], [], []
-    for e in range(len(u)):
-        a = {g: sum_vector([u[e, h] for h in members]) for g, members in found.items()}
-        log_p = log_softmax(n_groups * mean_vector(list(a.values())))
-        log_q = {g: log_softmax(n_groups * a[g]) for g in found}
-        log_leaf = {h: log_softmax(n_groups * len(members) * u[e, h]) for members in found.values() for h in members}
-        loss.append(cross_entropy_of(t[e], log_p))
-        leaf_bias.append([mean(cross_entropy_of(t[e], log_leaf[h]) for h in members) for members in found.values()])
-        within.append([mean(kl_of(log_q[g], log_leaf[h]) for h in members) for g, members in found.items()])
-        group_bias.append([cross_entropy_of(t[e], log_q[g]) for g in found])
-        group_diversity.append([kl_of(log_p, log_q[g]) for g in found])
-    return nested_terms(list(found), loss, leaf_bias, within, group_bias, group_diversity)
+    found = members_of(groups)
+    loss, leaf_bias, within, diversity = [], [], [], []
+    for u_e, target in zip(u, t, strict=True):
+        a = [u_e[members].sum(0) for members in found.values()]
+        log_p = log_softmax(len(found) * np.mean(a, axis=0))
+        log_q = [log_softmax(len(found) * a_g) for a_g in a]
+        leaves = [[log_softmax(len(found) * len(members) * u_e[h]) for h in members] for members in found.values()]
+        loss.append(cross_entropy_of(target, log_p))
+        leaf_bias.append([np.mean([cross_entropy_of(target, x) for x in own]) for own in leaves])
+        within.append([np.mean([kl_of(q_g, x) for x in own]) for q_g, own in zip(log_q, leaves, strict=True)])
+        diversity.append([kl_of(log_p, q_g) for q_g in log_q])
+    return nested_terms(list(found), loss=loss, leaf_bias=leaf_bias, within=within, group_diversity=diversity)
 
 
-@dataclass(frozen=True)
-class PlainSplitTerms:
-    """total = sum_g weight_g within_g + between, for the unit members' diversity in one gauge."""
+def plain_split(u: np.ndarray, groups: Sequence[Hashable]) -> SimpleNamespace:
+    """Unit-member diversity split by group means a_g/n_g with weights n_g/N (the second view), all unweighted.
 
-    groups: list[Hashable]
-    weight: np.ndarray  # [group], n_g / N
-    within: np.ndarray  # [group], mean over the group's members of |a_g/n_g - u_h|^2, unweighted
-    distance: np.ndarray  # [group], |a_g/n_g - u_bar|^2, unweighted
-    within_total: float  # sum_g weight_g within_g
-    between: float  # sum_g weight_g distance_g
-    total: float  # mean_h |u_bar - u_h|^2
-
-
-@dataclass(frozen=True)
-class PlainSplit:
-    """The plain split in the three gauges."""
-
-    raw: PlainSplitTerms
-    centered: PlainSplitTerms
-    shift: PlainSplitTerms
+    `within` is mean_h |a_g/n_g - u_h|^2 over the group's members, `distance` is |a_g/n_g - u_bar|^2.
+    """
+    found, result = members_of(groups), {}
+    for gauge in GAUGES:
+        within, distance = [], []
+        for u_e in u:
+            centers = [u_e[members].mean(0) for members in found.values()]
+            pairs = list(zip(centers, found.values(), strict=True))
+            within.append([np.mean([size(center - u_e[h], gauge) for h in members]) for center, members in pairs])
+            distance.append([size(center - u_e.mean(0), gauge) for center in centers])
+        result[gauge] = SimpleNamespace(within=np.mean(within, axis=0), distance=np.mean(distance, axis=0))
+    return SimpleNamespace(**result)
 
 
-def plain_split_terms(u: np.ndarray, found: dict[Hashable, list[int]], gauge: str) -> PlainSplitTerms:
-    """The plain split in one gauge."""
-    n_examples, n_members, _ = u.shape
-    within, distance, total = [], [], []
-    for e in range(n_examples):
-        u_bar = mean_vector(u[e])
-        center = {g: mean_vector([u[e, h] for h in members]) for g, members in found.items()}
-        within.append([mean(size(center[g] - u[e, h], gauge) for h in members) for g, members in found.items()])
-        distance.append([size(center[g] - u_bar, gauge) for g in found])
-        total.append(mean(size(u_bar - u[e, h], gauge) for h in range(n_members)))
-    weight = np.array([len(members) / n_members for members in found.values()])
-    within_of = np.array([mean(row[g] for row in within) for g in range(len(found))])
-    distance_of = np.array([mean(row[g] for row in distance) for g in range(len(found))])
-    return PlainSplitTerms(
-        groups=list(found),
-        weight=weight,
-        within=within_of,
-        distance=distance_of,
-        within_total=math.fsum(w * x for w, x in zip(weight, within_of, strict=True)),
-        between=math.fsum(w * x for w, x in zip(weight, distance_of, strict=True)),
-        total=mean(total),
-    )
+# --- pairs of members -----------------------------------------------------------------------------------------------
 
 
-def plain_split(u: np.ndarray, groups: Sequence[Hashable]) -> PlainSplit:
-    """Unit-member diversity split by group means a_g/n_g with weights n_g/N (the second view)."""
-    u = np.asarray(u, dtype=np.float64)
-    found = members_of(groups, u.shape[1])
-    return PlainSplit(**{gauge: plain_split_terms(u, found, gauge) for gauge in GAUGES})
+def pairwise(u: np.ndarray) -> SimpleNamespace:
+    """Matrices [member, member]: mean squared distance and pooled cosine, raw and centered, and disagreeing votes.
+
+    A member that is zero has a cosine of NaN; of options that tie the first is the vote.
+    """
+    centered = np.array([[u_i - u_i.mean() for u_i in members] for members in u])
+    count, found = u.shape[1], SimpleNamespace(disagreement=np.zeros((u.shape[1],) * 2))
+    for suffix, x in (("", u), ("_centered", centered)):
+        distance, cosine = np.zeros((count, count)), np.full((count, count), math.nan)
+        for i, j in itertools.product(range(count), repeat=2):
+            distance[i, j] = ((x[:, i] - x[:, j]) ** 2).mean()
+            sizes = [math.sqrt((x[:, one] ** 2).sum()) for one in (i, j)]
+            if min(sizes) > 0:
+                cosine[i, j] = (x[:, i] * x[:, j]).sum() / (sizes[0] * sizes[1])
+        setattr(found, f"distance{suffix}", distance)
+        setattr(found, f"cosine{suffix}", cosine)
+    for i, j in itertools.product(range(count), repeat=2):
+        found.disagreement[i, j] = np.mean([np.argmax(u_e[i]) != np.argmax(u_e[j]) for u_e in u])
+    return found
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Pairs of members
-
-
-@dataclass(frozen=True)
-class Pairwise:
-    """Matrices [member, member]."""
-
-    distance: np.ndarray  # mean over examples and options of (u_i - u_j)^2
-    distance_centered: np.ndarray
-    cosine: np.ndarray  # pooled over examples and options; NaN where a member is zero
-    cosine_centered: np.ndarray
-    disagreement: np.ndarray  # share of examples in which the argmax differs (ties: the first option)
-
-
-def pairwise(u: np.ndarray) -> Pairwise:
-    """Squared distance, pooled cosine and vote disagreement of every pair of members."""
-    u = np.asarray(u, dtype=np.float64)
-    n_examples, n_members, n_options = u.shape
-    centered = np.zeros_like(u)
-    for e, i in itertools.product(range(n_examples), range(n_members)):
-        centered[e, i] = u[e, i] - mean(u[e, i])
-
-    def distances(x: np.ndarray) -> np.ndarray:
-        cells = list(itertools.product(range(n_examples), range(n_options)))
-        result = np.zeros((n_members, n_members))
-        for i, j in itertools.product(range(n_members), repeat=2):
-            result[i, j] = mean((x[e, i, k] - x[e, j, k]) ** 2 for e, k in cells)
-        return result
-
-    def cosines(x: np.ndarray) -> np.ndarray:
-        cells = list(itertools.product(range(n_examples), range(n_options)))
-        result = np.zeros((n_members, n_members))
-        for i, j in itertools.product(range(n_members), repeat=2):
-            dot = math.fsum(x[e, i, k] * x[e, j, k] for e, k in cells)
-            first = math.fsum(x[e, i, k] ** 2 for e, k in cells)
-            second = math.fsum(x[e, j, k] ** 2 for e, k in cells)
-            result[i, j] = dot / (math.sqrt(first) * math.sqrt(second)) if first > 0 and second > 0 else math.nan
-        return result
-
-    disagreement = np.zeros((n_members, n_members))
-    for i, j in itertools.product(range(n_members), repeat=2):
-        disagreement[i, j] = mean(float(np.argmax(u[e, i]) != np.argmax(u[e, j])) for e in range(n_examples))
-    return Pairwise(
-        distance=distances(u),
-        distance_centered=distances(centered),
-        cosine=cosines(u),
-        cosine_centered=cosines(centered),
-        disagreement=disagreement,
-    )
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The whole vocabulary
-
-
-@dataclass(frozen=True)
-class VocabularyTerms:
-    """One gauge of Theorem 1 over the vocabulary; bias, net and loss are NaN where there is no next token."""
-
-    bias: np.ndarray  # [component, position]
-    diversity: np.ndarray  # [component, position]
-    net: np.ndarray  # [component, position]
-    loss: np.ndarray  # [position]
-
-
-@dataclass(frozen=True)
-class WholeVocabulary:
-    """Every quantity over the whole vocabulary, per component and position."""
-
-    n_members: int  # |L|
-    raw: VocabularyTerms
-    centered: VocabularyTerms
-    shift: VocabularyTerms
-    target_logit: np.ndarray  # [component, position] u_i(next token), NaN without one
-    member_cross_entropy: np.ndarray  # [component, position] CE(t, softmax(|L| u_i)), NaN without a next token
-    member_kl: np.ndarray  # [component, position] KL(softmax(sum U) || softmax(|L| u_i))
-    member_net_linear: np.ndarray  # [component, position] E_p[u_i] - u_i(t), NaN without a next token
-    entropy: np.ndarray  # [position] H(softmax(sum U))
-    cross_entropy: np.ndarray  # [position] CE(t, softmax(sum U)), NaN without a next token
-
-
-def vocabulary_size(x: Tensor, gauge: str) -> float:
-    """mean_v x^2, var_v x or (mean_v x)^2."""
-    if gauge == "raw":
-        return float((x * x).mean())
-    if gauge == "shift":
-        return float(x.mean() * x.mean())
-    return float(((x - x.mean()) ** 2).mean())
+# --- the whole vocabulary -------------------------------------------------------------------------------------------
 
 
 def whole_vocabulary(
-    U: Tensor | np.ndarray,
-    next_tokens: Sequence[int | None],
-    constant_rows: Iterable[int] = (),
-) -> WholeVocabulary:
-    """Squared and cross-entropy terms against the one-hot next token over the vocabulary.
+    U: torch.Tensor | np.ndarray, next_tokens: Sequence[int | None], constant_rows: Iterable[int] = ()
+) -> SimpleNamespace:
+    """Squared and cross-entropy terms against the one-hot next token over the vocabulary, [component, position].
 
     U is [component, position, vocab] with the constant among the components. A constant row that is zero everywhere
     is not a member (the notation's "included where it is not zero"): it is not counted in |L| and its values are NaN.
+    Where there is no next token, what needs one is NaN.
     """
-    values = torch.as_tensor(U, dtype=torch.float64)
-    n_components, n_positions, n_vocab = values.shape
-    if len(next_tokens) != n_positions:
-        raise ValueError(f"{len(next_tokens)} next tokens for {n_positions} positions")
-    absent = {row for row in constant_rows if not bool((values[row] != 0).any())}
-    members = [c for c in range(n_components) if c not in absent]
-    n_members = len(members)
-
-    def blank() -> np.ndarray:
-        return np.full((n_components, n_positions), math.nan)
-
-    bias, diversity = {g: blank() for g in GAUGES}, {g: blank() for g in GAUGES}
-    loss = {g: np.full(n_positions, math.nan) for g in GAUGES}
-    target_logit, member_ce, member_kl, member_net_linear = blank(), blank(), blank(), blank()
-    entropy, cross = np.full(n_positions, math.nan), np.full(n_positions, math.nan)
-
-    for s in range(n_positions):
-        logits = torch.zeros(n_vocab, dtype=torch.float64)
-        for c in members:
-            logits = logits + values[c, s]
-        u_bar = logits / n_members
-        log_p = torch.log_softmax(logits, dim=0)
-        p = log_p.exp()
-        entropy[s] = -float((p * log_p).sum())
-        token = next_tokens[s]
-        target = None
+    values = np.asarray(U, dtype=np.float64)
+    members = [c for c in range(len(values)) if c not in set(constant_rows) or values[c].any()]
+    columns = ("target_logit", "member_cross_entropy", "member_kl", "member_net_linear")
+    found = SimpleNamespace(n_members=len(members), **{x: np.full(values.shape[:2], math.nan) for x in columns})
+    found.entropy, found.cross_entropy = np.full((2, values.shape[1]), math.nan)
+    for gauge in GAUGES:
+        empty = {name: np.full(values.shape[:2], math.nan) for name in ("bias", "diversity", "net")}
+        setattr(found, gauge, SimpleNamespace(**empty, loss=np.full(values.shape[1], math.nan)))
+    for s, token in enumerate(next_tokens):
+        u = values[members, s]
+        for gauge in GAUGES:
+            half = getattr(found, gauge)
+            half.diversity[members, s] = [size(u.mean(0) - u_i, gauge) for u_i in u]
+            if token is not None:
+                target = np.eye(u.shape[1])[token]
+                half.loss[s] = size(target - u.mean(0), gauge)
+                half.bias[members, s] = [size(target - u_i, gauge) for u_i in u]
+                half.net[members, s] = half.bias[members, s] - half.diversity[members, s]
+        nats = cross_entropy(u[None], np.eye(u.shape[1])[[0 if token is None else token]])
+        found.entropy[s], found.member_kl[members, s] = nats.entropy, nats.member_diversity
         if token is not None:
-            target = torch.zeros(n_vocab, dtype=torch.float64)
-            target[token] = 1.0
-            cross[s] = -float(log_p[token])
-            for gauge in GAUGES:
-                loss[gauge][s] = vocabulary_size(target - u_bar, gauge)
-        for c in members:
-            u = values[c, s]
-            log_q = torch.log_softmax(n_members * u, dim=0)
-            member_kl[c, s] = float((p * (log_p - log_q)).sum())
-            for gauge in GAUGES:
-                diversity[gauge][c, s] = vocabulary_size(u_bar - u, gauge)
-            if target is not None:
-                for gauge in GAUGES:
-                    bias[gauge][c, s] = vocabulary_size(target - u, gauge)
-                target_logit[c, s] = float(u[token])
-                member_ce[c, s] = -float(log_q[token])
-                member_net_linear[c, s] = float((p * u).sum()) - float(u[token])
-
-    return WholeVocabulary(
-        n_members=n_members,
-        **{
-            g: VocabularyTerms(bias=bias[g], diversity=diversity[g], net=bias[g] - diversity[g], loss=loss[g])
-            for g in GAUGES
-        },
-        target_logit=target_logit,
-        member_cross_entropy=member_ce,
-        member_kl=member_kl,
-        member_net_linear=member_net_linear,
-        entropy=entropy,
-        cross_entropy=cross,
-    )
+            found.cross_entropy[s], found.target_logit[members, s] = nats.loss, u[:, token]
+            found.member_cross_entropy[members, s] = nats.member_bias
+            found.member_net_linear[members, s] = nats.member_net_linear
+    return found
