@@ -13,45 +13,20 @@ import argparse
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
-from contributions import plain, ratio, texts
+from memory import in_mib
+from speed import measure, plain, texts
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import layerdiv_tl as ld
 
 TASKS = [f"synthetic/k_hop:hops={hops},entities=6,seed={seed}" for hops in (1, 2, 3, 4) for seed in (1, 2)]
-
-
-@contextmanager
-def peak_memory(device: torch.device) -> Iterator[Callable[[], tuple[float, float]]]:
-    """The memory that was taken when this began, and the most since then: the device's, or this process's."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        yield lambda: (before, torch.cuda.max_memory_allocated(device))
-        return
-    process, done = psutil.Process(), threading.Event()
-    seen: list[Any] = [process.memory_info().rss]
-
-    def watch() -> None:
-        while not done.wait(0.005):
-            seen.append(max(seen[-1], process.memory_info().rss))
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield lambda: (seen[0], max(seen[-1], process.memory_info().rss))
-    finally:
-        done.set()
-        thread.join()
 
 
 def llama(device: str, tiny: bool, dtype: str, seed: int = 0) -> ld.Model:
@@ -73,32 +48,31 @@ def llama(device: str, tiny: bool, dtype: str, seed: int = 0) -> ld.Model:
 
 def speed(model: ld.Model, prompts: list[list[int]], repeats: int) -> None:
     """Time and peak memory of contributions, and of a profile, against the plain pass."""
+    on_gpu = model.architecture.device.type == "cuda"
 
-    def timed(f: Callable[[], object]) -> Callable[[], None]:
-        def run() -> None:
-            f()
-            if model.architecture.device.type == "cuda":
-                torch.cuda.synchronize()
+    def clock() -> float:
+        if on_gpu:
+            torch.cuda.synchronize()
+        return time.perf_counter()
 
-        return run
+    def peak(call: Callable[[], object]) -> float:
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        else:
+            Path("/proc/self/clear_refs").write_text("5")
+        call()
+        return torch.cuda.max_memory_allocated() / 2**20 if on_gpu else in_mib("VmHWM")
 
-    def peak(f: Callable[[], object]) -> float:
-        with peak_memory(model.architecture.device) as measured:
-            f()
-            return measured()[1] / 2**20
-
-    tokens = sum(map(len, prompts))
-    pass_ = timed(lambda: plain(model, prompts, model.batch_tokens))
-    base = peak(pass_)
+    tokens, some = sum(map(len, prompts)), prompts[: max(1, len(prompts) // 8)]
+    ways = {"plain": lambda: plain(model, prompts, model.batch_tokens, logits_to_keep=1)}
     for unit in ("sublayer", "head"):
-        ours = timed(lambda unit=unit: ld.contributions(model, prompts, [3000, 5000], unit=unit))
-        r, a, b = ratio(ours, pass_, repeats)
-        above = f"{peak(ours) - base:+.0f} MiB above the pass's {base:.0f}"
-        print(f"{unit:8}: {tokens / a:,.0f} tokens/s, {1 / r:.3f} of the plain pass ({a:.2f} s / {b:.2f} s), {above}")
-    some = prompts[: max(1, len(prompts) // 8)]
-    profile = timed(lambda: ld.profile(model, some))
-    r, a, b = ratio(profile, timed(lambda: plain(model, some, model.batch_tokens)), repeats)
-    print(f"profile of 128 256 tokens / plain pass: {r:.2f} ({a:.2f} s / {b:.2f} s)")
+        ways[unit] = lambda unit=unit: ld.contributions(model, prompts, [3000, 5000], unit=unit)
+    for name, (seconds, ratio) in measure(ways, repeats, clock).items():
+        own = f"{tokens / seconds:,.0f} tokens/s, {1 / ratio:.3f} of the plain pass"
+        print(f"{name:8}: {own} ({seconds:.2f} s), peak {peak(ways[name]):.0f} MiB")
+    ways = {"plain": lambda: plain(model, some, model.batch_tokens, logits_to_keep=1)}
+    ratio = measure(ways | {"profile": lambda: ld.profile(model, some)}, repeats, clock)["profile"][1]
+    print(f"profile of 128 256 tokens / plain pass: {ratio:.2f}")
 
 
 def agreement(device: str) -> None:

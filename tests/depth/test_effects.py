@@ -13,7 +13,7 @@ import layerdiv_tl as ld
 from layerdiv_tl.components import Component
 from layerdiv_tl.depth.effect_results import SCENARIOS
 from layerdiv_tl.views.tables import effects_table
-from tests.benchmarks.effects import indirect_objects
+from tests.benchmarks.speed import indirect_objects
 from tests.conftest import tied
 from tests.oracles.families import BY_STRUCTURE, FAMILIES
 from tests.oracles.loops import ouro
