@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -70,6 +71,11 @@ def randomized(model: torch.nn.Module) -> torch.nn.Module:
             else:
                 parameter.normal_(std=parameter.shape[-1] ** -0.5)
     return model.eval()
+
+
+def close(a, b, tolerance: float = 1e-5) -> None:
+    """Arrays are equal up to a tolerance, relative or absolute."""
+    np.testing.assert_allclose(np.asarray(a, dtype=float), np.asarray(b, dtype=float), rtol=tolerance, atol=tolerance)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

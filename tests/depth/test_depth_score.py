@@ -1,4 +1,4 @@
-"""The depth score: its effects against single patched passes, its formulas against closed forms."""
+"""The depth score: its formulas against closed forms (its effects are those of test_published_depth)."""
 
 import dataclasses
 
@@ -11,9 +11,6 @@ from layerdiv_tl.components import Component
 from layerdiv_tl.ensemble.fits import slope
 from layerdiv_tl.views import style
 from tests.conftest import llama
-from tests.depth.plain import Plain, close
-from tests.depth.test_depth import FAMILY_NAMES
-from tests.oracles.families import FAMILIES
 
 ROWS = [
     ([5, 1, 4, 1, 5, 9, 2, 6], [8, 30, 11], 3),
@@ -26,83 +23,6 @@ TEXTS = [
     ("Lily and Ben went to the park to play with a big red", " ball", 2),
     ("One day a cat saw", " a bird", 2),
 ]
-
-
-@pytest.fixture(scope="module", params=FAMILY_NAMES)
-def case(request):
-    """(model, its Hugging Face model by hand, questions)."""
-    model = request.getfixturevalue("stories") if request.param == "stories" else FAMILIES[request.param]()
-    model = ld.load_model(model)
-    return model, Plain(model.architecture.root, request.param), TEXTS if request.param == "stories" else ROWS
-
-
-def whole(model, text, answer):
-    """Ids of a question with its answer after it, and where the answer begins."""
-    if not isinstance(text, str):
-        return [*text, *answer], len(text)
-    ids = model.tokenizer(text)["input_ids"]
-    together = model.tokenizer(text + answer)["input_ids"]
-    assert together[: len(ids)] == ids
-    return together, len(ids)
-
-
-def by_hand(model, plain, questions, change):
-    """‖Δ softmax‖₂ where the answers are predicted, and the clean answers, `change(ids, start, layer)` a pass."""
-    effects, probabilities, ranks = [], [], []
-    for text, answer, _ in questions:
-        ids, start = whole(model, text, answer)
-        at = slice(start - 1, len(ids) - 1)
-        p = plain.run(ids)[1].softmax(-1)[at]
-        effects.append(
-            [
-                (change(ids, start, layer)[1].softmax(-1)[at] - p).norm(dim=-1).mean()
-                for layer in range(len(plain.blocks))
-            ]
-        )
-        gold = p[torch.arange(len(p)), torch.tensor(ids[start:])]
-        probabilities.append(gold.prod())
-        ranks.append((p >= gold[:, None]).sum(1).max())
-    return np.array(effects), np.array(probabilities), np.array(ranks)
-
-
-@pytest.mark.parametrize("part", ["layer", "attn", "mlp"])
-@pytest.mark.parametrize(("effect", "first_token"), [("skip", "kept"), ("skip", "changed"), ("skip_before", "kept")])
-def test_skips_are_single_patched_passes(case, effect, first_token, part):
-    """Effects equal those of plain passes in which one module alone writes nothing, question by question."""
-    model, plain, questions = case
-
-    def change(ids, start, layer):
-        place = torch.arange(len(ids))
-        where = (place >= (first_token == "kept")) & ((place < start - 1) | (effect == "skip"))
-        return plain.skip(ids, part, layer, where)
-
-    effects, probability, rank = by_hand(model, plain, questions, change)
-    found = ld.depth.depth_score(model, questions, effect=effect, part=part, first_token=first_token)
-    close(found.effects, effects)
-    close(found.probability, probability)
-    assert found.rank.tolist() == rank.tolist()
-    close(found.scores, effects @ np.arange(len(plain.blocks)) / effects.sum(1), 1e-4)
-    assert [c.label for c in found.components] == [f"L{i}.{part}" for i in range(len(plain.blocks))]
-
-
-def test_erasing_puts_the_mean_stream_in_the_earlier_tokens_place(case):
-    """Erasing equals a pass whose stream, at the tokens before the last but the first, is the mean one."""
-    model, plain, questions = case
-    rows = [whole(model, *question[:2])[0] for question in questions]
-    means = [
-        np.concatenate([plain.run(ids)[0][layer][1:] for ids in rows]).mean(0) for layer in range(len(plain.blocks))
-    ]
-
-    def change(ids, start, layer):
-        def gone(x):
-            x = x.clone()
-            x[:, 1 : start - 1] = torch.tensor(means[layer])
-            return x
-
-        return plain.run(ids, inputs=[(plain.blocks[layer], gone)])
-
-    effects, *_ = by_hand(model, plain, questions, change)
-    close(ld.depth.depth_score(model, questions, effect="erase").effects, effects)
 
 
 def made(effects, groups, lengths=None, rank=None, n_resamples=1000):
@@ -259,7 +179,7 @@ def test_right_is_what_the_model_writes(stories):
     asked = [*TEXTS, ("Once upon", " a time", 1), ("Once upon a time there was a little girl named", " Lily", 2)]
     found = ld.depth.depth_score(stories, asked)
     for row, (text, answer, _) in zip(found.by_question().itertuples(), asked, strict=True):
-        ids, start = whole(stories, text, answer)
+        ids, start = (stories.tokenizer(text + answer)["input_ids"], len(stories.tokenizer(text)["input_ids"]))
         given = torch.tensor([ids[:start]])
         written = stories.architecture.root.generate(
             given, max_new_tokens=len(ids) - start, do_sample=False, attention_mask=torch.ones_like(given)

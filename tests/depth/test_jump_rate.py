@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.depth.residual_norms import ResidualNorms
 from tests.conftest import llama
-from tests.depth.plain import Plain
 from tests.oracles.families import FAMILIES
+from tests.oracles.hooked_forward import trace
 
 ROWS = [[(7 * i + 3 * j) % 61 for j in range(3 + i % 4)] for i in range(10)]
 
@@ -18,7 +17,7 @@ def test_they_are_the_papers_formulas_of_plain_hidden_states(name):
     model = FAMILIES[name]()
     psi = []
     for ids in ROWS:
-        h = torch.stack(Plain(model, name).run(ids)[0]).double().numpy()
+        h = trace(model, ids).residuals.numpy()
         cosine = (h[1:] * h[:-1]).sum(-1) / np.linalg.norm(h[1:], axis=-1) / np.linalg.norm(h[:-1], axis=-1)
         psi.append(1 - 0.5 * (1 + cosine))
     mean = np.concatenate(psi, 1).mean(1)

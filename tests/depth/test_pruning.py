@@ -2,24 +2,24 @@
 
 import json
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from scipy.stats import spearmanr
-from torch.nn.functional import cosine_similarity, cross_entropy
+from torch.nn.functional import cross_entropy
 
 import layerdiv_tl as ld
 from layerdiv_tl.ensemble.intervals import jackknife, wilson
-from tests.conftest import llama
-from tests.depth import plain
-from tests.depth.plain import close
+from tests.conftest import close, llama
 from tests.oracles.families import FAMILIES
+from tests.oracles.hooked_forward import layout_of, trace
+from tests.oracles.published_depth_rules import residual_norms
 from tests.oracles.tokenizers import word_tokenizer
 
 VOCAB = 61
+PLACES = {"attn": "attention", "mlp": "mlp", "layer": "layer"}
 PARTS = {"sublayer": ("attn", "mlp"), "layer": ("layer",), "attn": ("attn",), "mlp": ("mlp",)}
 DIRECT = ("diversity", "diversity_centered", "net", "relative_norm", "block_influence")
 EFFECTS = ("loss", "accuracy")
@@ -46,68 +46,56 @@ def asked(rows, options, labels, name="made"):
     )
 
 
-class Plain(plain.Plain):
-    """A Hugging Face model whose named parts can be taken away, one hook each."""
-
-    def names(self, part):
-        return [f"L{i}.{kind}" for i in range(len(self.blocks)) for kind in PARTS[part]]
-
-    def logits(self, row, gone=()):
-        hooks = []
-        for layer, kind in (label.split(".") for label in gone):
-            place = self.part(kind, int(layer[1:]))
-            hooks.append((place, lambda stream, output, kind=kind: stream if kind == "layer" else 0.0 * output))
-        return self.run(row, hooks)[1].double()
-
-    def answers(self, rows, task, gone=()):
-        """`[row]` each: sum of cross-entropies, of right answers, and number of answers."""
-        loss, right, count = [], [], []
-        for number, row in enumerate(rows):
-            logits = self.logits(row, gone)
-            if task is None:
-                logits, target = logits[:-1], torch.tensor(row[1:])
-            else:
-                options = [int(option.strip()[1:]) for option in task.options]
-                logits, target = logits[-1:, options], torch.tensor([int(task.labels[number])])
-            loss.append(cross_entropy(logits, target, reduction="sum").item())
-            right.append((logits.argmax(-1) == target).sum().item())
-            count.append(len(target))
-        return np.array(loss), np.array(right, dtype=float), np.array(count, dtype=float)
-
-    def effects(self, rows, task, part):
-        """{quantity: what each removal costs per answer}, one removal at a time."""
-        clean, clean_right, count = self.answers(rows, task)
-        found = {"loss": [], "accuracy": []}
-        for label in self.names(part):
-            loss, right, _ = self.answers(rows, task, [label])
-            found["loss"].append((loss - clean).sum() / count.sum())
-            found["accuracy"].append((clean_right - right).sum() / count.sum())
-        return found
-
-    def sizes(self, row, part):
-        """{quantity: [token, component]} from the hidden states and what the modules write."""
-        writes, streams, _ = self.writes(row)
-        relative, influence = [], []
-        for number, (before, after) in enumerate(pairwise(stream.double() for stream in streams)):
-            a, m = (writes[kind, number].double() for kind in ("attn", "mlp"))
-            pairs = {"attn": (before, before + a), "layer": (before, after)}
-            pairs["mlp"] = (before, before + m) if self.parallel else (before + a, before + a + m)
-            for h, new in (pairs[kind] for kind in PARTS[part]):
-                relative.append((new - h).norm(dim=-1) / h.norm(dim=-1))
-                influence.append(1 - cosine_similarity(h, new, dim=-1))
-        return {
-            "relative_norm": torch.stack(relative, -1).numpy(),
-            "block_influence": torch.stack(influence, -1).numpy(),
-        }
+def names_of(root, part):
+    return [f"L{i}.{kind}" for i in range(len(layout_of(root).layers)) for kind in PARTS[part]]
 
 
-def direct(plain, model, rows, task, part):
+def answers(root, rows, task=None, gone=()):
+    """`[row]` each: sum of cross-entropies, of right answers, and number of answers, without some parts."""
+    edits = {
+        (PLACES[kind], int(layer[1:])): lambda value, read, kind=kind: read if kind == "layer" else 0.0 * value
+        for layer, kind in (label.split(".") for label in gone)
+    }
+    loss, right, count = [], [], []
+    for number, row in enumerate(rows):
+        logits = trace(root, row, edits).logits
+        if task is None:
+            logits, target = logits[:-1], torch.tensor(row[1:])
+        else:
+            options = [int(option.strip()[1:]) for option in task.options]
+            logits, target = logits[-1:, options], torch.tensor([int(task.labels[number])])
+        loss.append(cross_entropy(logits, target, reduction="sum").item())
+        right.append((logits.argmax(-1) == target).sum().item())
+        count.append(len(target))
+    return np.array(loss), np.array(right, dtype=float), np.array(count, dtype=float)
+
+
+def effects(root, rows, task, part):
+    """{quantity: what each removal costs per answer}, one removal at a time."""
+    clean, clean_right, count = answers(root, rows, task)
+    found = {"loss": [], "accuracy": []}
+    for label in names_of(root, part):
+        loss, right, _ = answers(root, rows, task, [label])
+        found["loss"].append((loss - clean).sum() / count.sum())
+        found["accuracy"].append((clean_right - right).sum() / count.sum())
+    return found
+
+
+def sizes_of(root, row, part):
+    """{quantity: [token, component]} from the hidden states and what the modules write."""
+    rule = residual_norms(root, row, hasattr(root, "gpt_neox"))
+    of_parts = {name: [rule[f"{name} {PLACES[kind]}"] for kind in PARTS[part]] for name in ("relative", "io")}
+    by_layer = {name: np.stack(x, 1).reshape(-1, len(row)).T for name, x in of_parts.items()}
+    return {"relative_norm": by_layer["relative"], "block_influence": 1 - by_layer["io"]}
+
+
+def direct(root, model, rows, task, part):
     """{quantity: [component]}: diversity and net by Theorem 1 in loops, sizes from the hidden states."""
     sums = {name: 0.0 for name in DIRECT}
     answers, tokens, whole = 0, 0, np.zeros(2)
-    labels = plain.names(part)
+    labels = names_of(root, part)
     for number, row in enumerate(rows):
-        for name, value in plain.sizes(row, part).items():
+        for name, value in sizes_of(root, row, part).items():
             sums[name] = sums[name] + value.sum(0)
         tokens += len(row)
         if task is None:
@@ -144,55 +132,43 @@ def direct(plain, model, rows, task, part):
     return {name: value / by[name] for name, value in sums.items()}
 
 
-@pytest.fixture(scope="module", params=["gpt2", "neox_parallel", "gemma2", "qwen3"])
+@pytest.fixture(scope="module", params=["gpt2", "neox_parallel", "gemma2", "qwen3", "stories"])
 def case(request):
-    """(model, plain model, rows as ids, task of the same rows)."""
-    model = ld.load_model(FAMILIES[request.param](), tokenizer=word_tokenizer())
-    rows = texts(10)
-    task = asked(rows, [7, 11, 30], np.arange(10) % 3)
-    return model, Plain(model.architecture.root, request.param), rows, task
+    """(model, its Hugging Face model, rows as ids, task of the same rows)."""
+    if request.param == "stories":  # where layers do something
+        model, rows = request.getfixturevalue("stories"), texts(5, vocabulary=500)
+        model = ld.load_model(model.architecture.root, tokenizer=word_tokenizer(500))
+    else:
+        model, rows = ld.load_model(FAMILIES[request.param](), tokenizer=word_tokenizer()), texts(10)
+    return model, model.architecture.root, rows, asked(rows, [7, 11, 30], np.arange(len(rows)) % 3)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("part", ["sublayer", "layer"])
 @pytest.mark.parametrize("of", ["texts", "task"])
-def test_effects_are_those_of_single_patched_passes(case, part, of):
-    """What a removal costs is what one plain pass without that module costs, of texts and of a task's options."""
-    model, plain, rows, task = case
-    check_effects(model, plain, rows, task if of == "task" else None, part)
+def test_effects_and_direct_measures(case, part, of):
+    """What a removal costs is what one plain pass without that module costs, of texts and of a task's options.
 
-
-@pytest.mark.full
-@pytest.mark.parametrize("part", ["sublayer", "layer"])
-def test_effects_in_a_trained_model_are_those_of_single_patched_passes(stories, part):
-    """The same law where layers do something."""
-    check_effects(stories, Plain(stories.architecture.root, "stories"), texts(5, vocabulary=500), None, part)
-
-
-def check_effects(model, plain, rows, task, part):
-    found = ld.depth.agreement(model, rows if task is None else task, part)
+    Shares of diversity and net are those of loops over members and options, sizes those of the streams before and
+    after.
+    """
+    model, root, rows, task = case
+    found = ld.depth.agreement(model, rows if of == "texts" else task, part)
     frame = found.frame()
     assert frame.component.tolist() == [c.label for c in found.components]
-    assert sorted(frame.component) == sorted(plain.names(part))
-    frame = frame.set_index("component").loc[plain.names(part)]
-    for name, wanted in plain.effects(rows, task, part).items():
+    assert sorted(frame.component) == sorted(names_of(root, part))
+    frame = frame.set_index("component").loc[names_of(root, part)]
+    for name, wanted in effects(root, rows, task if of == "task" else None, part).items():
         close(frame[name], wanted)
-    loss, right, count = plain.answers(rows, task)
+    loss, right, count = answers(root, rows, task if of == "task" else None)
     close(found.loss, loss.sum() / count.sum())
     close(found.accuracy, right.sum() / count.sum())
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("part", ["sublayer", "layer"])
-@pytest.mark.parametrize("of", ["texts", "task"])
-def test_direct_measures_are_theorem_1_and_the_hidden_states(case, part, of):
-    """Shares of diversity and net by loops over members and options; sizes from the streams before and after."""
-    model, plain, rows, _ = case
-    rows, task = rows[:4], asked(rows[:4], [7, 11, 30], [0, 1, 2, 0]) if of == "task" else None
-    frame = ld.depth.agreement(model, rows if task is None else task, part).frame()
-    frame = frame.set_index("component").loc[plain.names(part)]
-    for name, wanted in direct(plain, model, rows, task, part).items():
-        close(frame[name], wanted, 2e-5)
+    if root.config.vocab_size == VOCAB:
+        rows, task = rows[:4], asked(rows[:4], [7, 11, 30], [0, 1, 2, 0]) if of == "task" else None
+        frame = ld.depth.agreement(model, rows if task is None else task, part).frame()
+        frame = frame.set_index("component").loc[names_of(root, part)]
+        for name, wanted in direct(root, model, rows, task, part).items():
+            close(frame[name], wanted, 2e-5)
 
 
 def test_a_layer_is_the_sum_of_its_sublayers():
@@ -206,19 +182,6 @@ def test_a_layer_is_the_sum_of_its_sublayers():
     assert not np.allclose(a.reshape(len(a), -1, 2).sum(2), b, atol=1e-3)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "neox_parallel", "gemma2"])
-def test_block_influence_is_one_minus_the_cosine_of_hidden_states(family):
-    """1 − cos of the streams before and after every layer, attention and MLP, at every token."""
-    root = FAMILIES[family]()
-    plain, rows = Plain(root, family), texts(4)
-    sizes = ld.depth.residual_norms(ld.load_model(root), rows)
-    for part in ("attn", "mlp", "layer"):
-        here = [i for i, c in enumerate(sizes.components) if c.kind == part]
-        wanted = np.concatenate([plain.sizes(row, part)["block_influence"] for row in rows])
-        close(sizes.block_influence[:, here], wanted)
-        close(sizes.relative_norm[:, here], np.concatenate([plain.sizes(row, part)["relative_norm"] for row in rows]))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_small_influences_keep_their_digits(dtype):
     """A layer of which the writes are a hundred-thousandth of the stream has an influence of 1e-10, not 0 or noise."""
@@ -226,8 +189,8 @@ def test_small_influences_keep_their_digits(dtype):
     with torch.no_grad():
         for module in (root.model.layers[1].self_attn.o_proj, root.model.layers[1].mlp.down_proj):
             module.weight *= 1e-4
-    plain = Plain(root.to(dtype).double(), "llama")
-    wanted = np.concatenate([plain.sizes(row, "attn")["block_influence"] for row in texts(4)])[:, 1]
+    double = root.to(dtype).double()
+    wanted = np.concatenate([sizes_of(double, row, "attn")["block_influence"] for row in texts(4)])[:, 1]
     sizes = ld.depth.residual_norms(ld.load_model(root.to(dtype)), texts(4))
     here = [c.label for c in sizes.components].index("L1.attn")
     assert wanted.max() < 1e-6
@@ -257,34 +220,20 @@ def knowing(seed=0, classes=3, per_class=20):
     return ld.load_model(root, tokenizer=word_tokenizer()), asked(rows, [40, 41, 42], labels)
 
 
-def test_relevancy_is_nothing_for_the_useless_and_at_most_the_labels_entropy():
-    """A component that writes nothing tells nothing; one that reads the label tells some of H(Y), and no more."""
+def test_relevancy_is_what_a_component_tells_of_the_label():
+    """Of nothing written nothing, of noise nothing clear, never more than H(Y); with fewer than 8 rows a class none."""
     model, task = knowing()
     frame = ld.depth.agreement(model, task).frame().set_index("component")
     close(frame.relevancy[["L0.attn", "L1.attn", "L1.mlp"]], 0, 1e-9)
     assert 1 < frame.relevancy["L0.mlp"] <= np.log2(3)
     assert (frame.relevancy <= np.log2(3) + 1e-9).all()
     close(frame.loc[["L1.attn", "L1.mlp"], ["loss", "accuracy", "block_influence"]], 0, 1e-9)
-
-
-def test_relevancy_of_noise_is_no_information():
-    """Labels that nothing in the prompt tells give no component a clear share of H(Y)."""
-    model, task = knowing()
-    mixed = asked(
-        [[int(w[1:]) for w in p.split()] for p in task.prompts],
-        [40, 41, 42],
-        np.random.default_rng(1).permutation(task.labels),
-    )
+    mixed = replace(task, labels=np.random.default_rng(1).permutation(task.labels))
     assert (ld.depth.agreement(model, mixed).frame().relevancy < 0.2).all()
-
-
-def test_relevancy_needs_eight_rows_of_every_class():
-    """With fewer there is no such quantity, in place of a number that means nothing; texts never have one."""
     model, task = knowing(per_class=8)
     assert "relevancy" in ld.depth.agreement(model, task).quantities
-    few = asked([[int(w[1:]) for w in p.split()] for p in task.prompts][:-1], [40, 41, 42], task.labels[:-1])
-    assert "relevancy" not in ld.depth.agreement(model, few).quantities
-    assert "relevancy" not in ld.depth.agreement(model, texts(6)).quantities
+    for too_few in (task.take(range(len(task) - 1)), texts(6)):
+        assert "relevancy" not in ld.depth.agreement(model, too_few).quantities
 
 
 @pytest.fixture(scope="module")
@@ -298,7 +247,7 @@ def needed(frame, name):
     return -frame[name] if name == "net" else frame[name]
 
 
-def test_values_are_ratios_of_sums(found):
+def test_values_are_ratios_of_sums_with_the_jackknifes_intervals(found):
     """The frame's number is Σ sums / Σ counts over rows, its interval low ≤ high, its ranks 1 to n."""
     frame = found.frame()
     for number, name in enumerate(found.quantities):
@@ -309,14 +258,10 @@ def test_values_are_ratios_of_sums(found):
         close(frame[f"{name}_rank"], needed(frame, name).rank(ascending=False), 1e-12)
     assert sorted(frame.net_rank) == list(range(1, len(frame) + 1))
     assert found.quantities == (*DIRECT, *EFFECTS)
-
-
-def test_intervals_are_the_jackknifes_by_hand(found):
-    """The interval of a ratio over rows leaves each row out in turn; few rows have none, but for shares of answers."""
+    # An interval leaves each row out in turn; few rows have none, but for shares of answers.
     number = found.quantities.index("loss")
     sums, counts = found.sums[:, number], found.counts[:, number]
     rest = np.array([np.delete(sums, i, 0).sum(0) / np.delete(counts, i).sum() for i in range(len(sums))])
-    frame = found.frame()
     low, high = jackknife(frame["loss"].to_numpy(), rest)
     close(frame["loss_low"], low, 1e-9)
     close(frame["loss_high"], high, 1e-9)
@@ -404,25 +349,26 @@ def halves(plan, rows):
 def test_a_plan_scores_on_some_rows_and_measures_on_others(family, part):
     """Scores by brute force on the rows that were not measured; every column a pass without so many at once."""
     root = llama(2, num_hidden_layers=4) if family == "llama" else FAMILIES[family]()
-    plain = Plain(root, family)
     plan = ld.depth.drop_plan(ld.load_model(root), LENGTHS, 2, part=part, scoring=0.4, random=3, seed=5)
     scored, measured = halves(plan, LENGTHS)
     assert len(set(measured)) == len(plan.count) == plan.provenance["rows"]["measured"]
     assert len(scored) == plan.provenance["rows"]["scored"] == round(0.4 * len(LENGTHS))
     labels = [c.label for c in plan.candidates]
-    scores = dict(zip(plain.names(part), plain.effects([LENGTHS[i] for i in scored], None, part)["loss"], strict=True))
-    every = dict(zip(plain.names(part), plain.effects(LENGTHS, None, part)["loss"], strict=True))
+    scores = dict(
+        zip(names_of(root, part), effects(root, [LENGTHS[i] for i in scored], None, part)["loss"], strict=True)
+    )
+    every = dict(zip(names_of(root, part), effects(root, LENGTHS, None, part)["loss"], strict=True))
     assert set(labels) == set(scores)
     close(plan.values, [scores[label] for label in labels])
     assert not np.allclose(plan.values, [every[label] for label in labels], atol=1e-4)
     assert [c.label for c in plan.dropped] == sorted(labels, key=scores.__getitem__)[:2]
-    bent = np.concatenate([plain.sizes(LENGTHS[i], part)["block_influence"] for i in scored]).mean(0)
-    bent = dict(zip(plain.names(part), bent, strict=True))
+    bent = np.concatenate([sizes_of(root, LENGTHS[i], part)["block_influence"] for i in scored]).mean(0)
+    bent = dict(zip(names_of(root, part), bent, strict=True))
     assert [c.label for c in plan.influence_dropped] == sorted(labels, key=bent.__getitem__)[:2]
     assert plan.loss.shape == plan.correct.shape == (len(measured), 1 + 2 + 2 + 3)
     sets = [(), *(p[:k] for p in (plan.dropped, plan.influence_dropped) for k in (1, 2)), *plan.random_dropped]
     for column, gone in enumerate(sets):
-        loss, right, count = plain.answers([LENGTHS[i] for i in measured], None, [c.label for c in gone])
+        loss, right, count = answers(root, [LENGTHS[i] for i in measured], None, [c.label for c in gone])
         close(plan.loss[:, column], loss, 2e-5)
         close(plan.correct[:, column], right)
         close(plan.count, count)
@@ -431,15 +377,21 @@ def test_a_plan_scores_on_some_rows_and_measures_on_others(family, part):
         assert set(gone) <= set(plan.candidates)
 
 
-def test_long_options_are_refused_with_what_scores_them():
-    """What scores whole vocabularies takes single tokens, and says which call makes a task's options such."""
+def test_options_that_are_no_single_tokens_are_refused_with_what_scores_them():
+    """Long, equal or unknown ones; a task says which call makes its options single tokens."""
     model = ld.load_model(llama(), tokenizer=word_tokenizer())
-    long = replace(asked(LENGTHS, [7, 8], np.arange(len(LENGTHS)) % 2), options=(" w7 w9", " w8 w9"))
-    for analysis in (ld.depth.agreement, lambda *a: ld.depth.drop_plan(*a, 1)):
-        with pytest.raises(ld.InputError, match=r"multi_token=True"):
-            analysis(model, long)
+    task = asked(LENGTHS, [7, 8], np.arange(len(LENGTHS)) % 2)
+    long = replace(task, options=(" w7 w9", " w8 w9"))
+    for options, about in (
+        (long.options, "multi_token=True"),
+        ((" w7", " w7"), "same token"),
+        ((" unheard", " of"), "same token"),
+    ):
+        for analysis in (ld.depth.agreement, lambda *a: ld.depth.drop_plan(*a, 1)):
+            with pytest.raises(ld.InputError, match=about):
+                analysis(model, replace(task, options=options))
     frame = ld.depth.agreement(model, long.resolve(model, multi_token=True)).frame()
-    single = ld.depth.agreement(model, asked(LENGTHS, [7, 8], np.arange(len(LENGTHS)) % 2)).frame()
+    single = ld.depth.agreement(model, task).frame()
     pd.testing.assert_frame_equal(frame, single)
 
 
@@ -447,20 +399,20 @@ def test_long_options_are_refused_with_what_scores_them():
 def test_a_plan_is_not_chosen_by_the_rows_that_measure_it():
     """Where the two halves of a task prefer different plans, the plan is the scoring half's."""
     root = llama(num_hidden_layers=4)
-    plain, model = Plain(root, "llama"), ld.load_model(root, tokenizer=word_tokenizer())
+    model = ld.load_model(root, tokenizer=word_tokenizer())
     disagreed = 0
     for seed in range(8):
         rows = texts(12, seed=seed)
         task = asked(rows, [7, 11, 30], np.arange(12) % 3)
         plan = ld.depth.drop_plan(model, task, 1, random=1, seed=seed)
-        loss, _, _ = plain.answers(rows, task)
+        loss, _, _ = answers(root, rows, task)
         measured = [int(np.abs(loss - mine).argmin()) for mine in plan.loss[:, 0]]
         close(loss[measured], plan.loss[:, 0])
         best = []
         for some in ([i for i in range(12) if i not in measured], measured):
             half = asked([rows[i] for i in some], [7, 11, 30], task.labels[some])
-            costs = plain.effects([rows[i] for i in some], half, "layer")["loss"]
-            best.append(plain.names("layer")[int(np.argmin(costs))])
+            costs = effects(root, [rows[i] for i in some], half, "layer")["loss"]
+            best.append(names_of(root, "layer")[int(np.argmin(costs))])
         assert plan.dropped[0].label == best[0]
         disagreed += best[0] != best[1]
     assert disagreed
@@ -514,13 +466,13 @@ def test_against_is_the_difference_on_the_same_rows(plan):
 def test_a_greedy_plan_measures_what_is_left_each_time(family, score):
     """By brute force: of what stays, what goes next is that without which the loss is lowest."""
     root = llama(2, num_hidden_layers=4) if family == "llama" else FAMILIES[family]()
-    plain, budget = Plain(root, family), 3
+    budget = 3
     plan = ld.depth.drop_plan(ld.load_model(root), LENGTHS, budget, score, "sublayer", greedy=True, random=2)
     scored, _ = halves(plan, LENGTHS)
-    rows, names, gone = [LENGTHS[i] for i in scored], plain.names("sublayer"), []
+    rows, names, gone = [LENGTHS[i] for i in scored], names_of(root, "sublayer"), []
     for step in range(budget):
         left = [name for name in names if name not in gone]
-        loss = [plain.answers(rows, None, [*gone, name])[0].sum() for name in left]
+        loss = [answers(root, rows, None, [*gone, name])[0].sum() for name in left]
         if not step:
             assert [c.label for c in plan.alone_dropped] == [left[i] for i in np.argsort(loss)[:budget]]
         gone.append(left[int(np.argmin(loss))])
@@ -533,10 +485,7 @@ def test_a_greedy_plan_measures_what_is_left_each_time(family, score):
         assert np.isfinite(plan.loss[:, 2 * budget + column]).all()
     lines = [t for t in plan.plot().data if t.mode == "lines+markers"]
     np.testing.assert_array_equal(lines[2].y[1:], frame[frame["plan"] == "alone"].loss)
-
-
-def test_a_plan_does_not_beat_itself(plan):
-    """Random plans that happen to be the plan lose exactly as much, whatever the order of a sum."""
+    # Random plans that happen to be the plan lose exactly as much, whatever the order of a sum.
     for seed in range(20):
         lost = np.random.default_rng(seed).exponential(size=(157, 1)).repeat(10, 1)
         same = replace(plan, loss=lost, correct=np.zeros_like(lost), count=np.ones(157))
@@ -582,12 +531,9 @@ def test_lists_for_llm_drop(part, scores, attn, mlp, tmp_path):
 
 def test_own_scores_go_by_components_too():
     """Scores may be given under components, or under labels; the smallest goes first, of equal ones the first."""
-    model = ld.load_model(llama())
     scores = {ld.Component("layer", i): 1.0 for i in range(3)}
-    assert [c.label for c in ld.depth.drop_plan(model, LENGTHS, 2, scores, random=1).dropped] == [
-        "L0.layer",
-        "L1.layer",
-    ]
+    plan = ld.depth.drop_plan(ld.load_model(llama()), LENGTHS, 2, scores, random=1)
+    assert [c.label for c in plan.dropped] == ["L0.layer", "L1.layer"]
 
 
 @pytest.mark.full
@@ -658,10 +604,9 @@ def test_uses_of_a_reused_layer_go_one_by_one(tmp_path):
 def test_half_precision_agrees_with_itself_in_plain_passes():
     """In bfloat16 the effects are those of the bfloat16 model, up to its own rounding."""
     root = llama().bfloat16()
-    plain = Plain(root, "llama")
     frame = ld.depth.agreement(ld.load_model(root), LENGTHS).frame().set_index("component")
-    wanted = plain.effects(LENGTHS, None, "sublayer")
-    close(frame.loc[plain.names("sublayer"), "loss"], wanted["loss"], 0.03)
+    wanted = effects(root, LENGTHS, None, "sublayer")
+    close(frame.loc[names_of(root, "sublayer"), "loss"], wanted["loss"], 0.03)
 
 
 FULL = {"L0.layer": 0.3, "L1.layer": 0.1, "L2.layer": 0.2}
@@ -708,21 +653,15 @@ def test_bad_input_is_refused_in_a_sentence(call):
     assert "\n" not in says
 
 
-def test_options_must_be_single_tokens():
-    """A task whose options are several tokens of this model is refused; so are options that are the same token."""
-    model = ld.load_model(llama(), tokenizer=word_tokenizer())
-    task = asked(LENGTHS, [7, 11], np.arange(len(LENGTHS)) % 2)
-    for options in ((" w7 w8", " w9 w10"), (" w7", " w7"), (" unheard", " of")):
-        for analysis in (ld.depth.agreement, lambda *given: ld.depth.drop_plan(*given, 1)):
-            with pytest.raises(ld.InputError):
-                analysis(model, replace(task, options=options))
-
-
-def test_one_row_has_effects_but_no_interval_of_rows():
-    """One text has effects, and one measured row a loss; their intervals are NaN."""
+def test_one_row_and_one_layer():
+    """One text has effects, and one measured row a loss, whose intervals are NaN; a plan leaves something."""
+    small = ld.load_model(llama(num_hidden_layers=1))
+    with pytest.raises(ld.InputError, match="part"):
+        ld.depth.drop_plan(small, LENGTHS, 1)
+    assert len(ld.depth.drop_plan(small, LENGTHS, 1, part="sublayer", random=1).candidates) == 2
     found = ld.depth.agreement(ld.load_model(llama()), LENGTHS[:1])
-    plain = Plain(llama(), "llama")
-    close(found.frame().loss, plain.effects(LENGTHS[:1], None, "sublayer")["loss"])
+    root = llama()
+    close(found.frame().loss, effects(root, LENGTHS[:1], None, "sublayer")["loss"])
     bounds = ["loss_low", "loss_high", "net_rank_low", "block_influence_high"]
     assert found.frame()[bounds].isna().all(axis=None)
     plan = ld.depth.drop_plan(ld.load_model(llama()), LENGTHS[:2], 1, random=3)
@@ -730,21 +669,6 @@ def test_one_row_has_effects_but_no_interval_of_rows():
     assert np.isfinite(plan.frame().loss).all()
     assert plan.frame().loss_low[:3].isna().all()
     assert plan.compare()[["loss_low", "loss_high"]].isna().all(axis=None)
-
-
-def test_labels_that_name_no_option_are_refused():
-    """A test split whose labels are −1 has no right answers to count."""
-    for label in (-1, 2):
-        with pytest.raises(ld.InputError, match="labels"):
-            asked(LENGTHS, [7, 11], [label, *[0] * (len(LENGTHS) - 1)])
-
-
-def test_a_plan_leaves_something():
-    """A model of one layer has no plan of layers, and one of sublayers."""
-    model = ld.load_model(llama(num_hidden_layers=1))
-    with pytest.raises(ld.InputError, match="part"):
-        ld.depth.drop_plan(model, LENGTHS, 1)
-    assert len(ld.depth.drop_plan(model, LENGTHS, 1, part="sublayer", random=1).candidates) == 2
 
 
 def test_shares_that_all_texts_agree_on_have_an_interval():

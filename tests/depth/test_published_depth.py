@@ -1,4 +1,4 @@
-"""Every depth analysis against the released rules of arXiv 2505.13898, restated by plain hooks.
+"""Every depth analysis against the released rules of arXiv 2505.13898, restated by plain hooks, in five architectures.
 
 Both sides run the same float32 model and sum in float64: a batch of several texts may round otherwise than one text
 alone, so numbers may differ by 2e-5 of the largest of their kind. They may by 1e-4 where there is more to round:
@@ -19,36 +19,49 @@ from layerdiv_tl.attribution.vocabulary import NextTokenDistribution, Vocabulary
 from layerdiv_tl.depth import engine
 from layerdiv_tl.model.batches import inference_mode_for
 from layerdiv_tl.model.patched_forward import PatchedForward
+from tests.conftest import llama
 from tests.oracles import published_depth_rules as published
+from tests.oracles.families import FAMILIES
+from tests.oracles.hooked_forward import trace
 
 TEXTS = [
     "Once upon a time there was a little girl who had a red ball and a big dog.",
     "Lily and Ben went to the park. They saw a cat on a tree and they were very happy to see it.",
 ]
+IDS = [[5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11], [3, 14, 15], [17, 11, 60, 0, 7]]
 ASKED = [
     ("The capital of France is", " Paris", 1),
     ("Lily gave the ball to Ben, and Ben gave it to Tom. The ball is now with", " Tom.", 2),
     ("Seven minus three is", " four", 1),
 ]
+ASKED_IDS = [
+    ([5, 1, 4, 1, 5, 9, 2, 6], [8, 30, 11], 3),
+    ([3, 14, 15, 9], [26], 1),
+    ([17, 11, 60, 7], [5, 35], 1),
+    ([2, 7, 18, 28, 18], [28], 2),
+]
 # The names here of what the released code skips.
 PARTS = {"layer": "layer", "attn": "attention", "mlp": "mlp"}
-MODELS = ["stories", pytest.param("smol", marks=pytest.mark.nightly)]
-# The released rules take minutes where every token and layer has a pass of its own: on the small model only.
+MODELS = ["stories", "gpt2", "neox_parallel", "gemma2", "qwen3", pytest.param("smol", marks=pytest.mark.nightly)]
+# Where every token and layer has a pass of its own the rules take minutes: a newcomer meets the trained model alone.
+slow = pytest.mark.parametrize(
+    "case",
+    ["stories", *(pytest.param(name, marks=pytest.mark.full) for name in MODELS[1:5])],
+    indirect=True,
+)
+on_small_models = pytest.mark.parametrize("case", MODELS[:5], indirect=True)
 on_stories = pytest.mark.parametrize("case", ["stories"], indirect=True)
 
 
 @pytest.fixture(scope="module", params=MODELS)
 def case(request):
     """(model, its Hugging Face model, the ids of the texts); of the default model one text, for it has 30 layers."""
+    if request.param in FAMILIES:
+        model = ld.load_model(FAMILIES[request.param]())
+        return model, model.architecture.root, IDS
     model = request.getfixturevalue(request.param)
     ids = [model.tokenizer(text)["input_ids"] for text in TEXTS]
     return model, model.architecture.root, ids if request.param == "stories" else [ids[0][:14]]
-
-
-@pytest.fixture(scope="module")
-def short(case):
-    """Ids of one short text: what costs a pass for every token and layer."""
-    return case[2][0][: 7 if len(case[2]) > 1 else 5]
 
 
 def alike(found, wanted, tolerance=2e-5):
@@ -67,186 +80,269 @@ def later_only(table):
     return table
 
 
-def maxima(found):
-    """Over tokens, cuts and texts, as the released code aggregates."""
-    return found.downstream_change_max.max(0), found.frame()["output_change_max"]
-
-
-def asked_ids(model):
-    """Ids of every question with its answer, and how many tokens the answer has."""
-    rows = [(model.tokenizer(text)["input_ids"], model.tokenizer(text + more)["input_ids"]) for text, more, _ in ASKED]
-    assert all(whole[: len(text)] == text for text, whole in rows)
-    return [(whole, len(whole) - len(text)) for text, whole in rows]
+def check_skips(found, text, rules):
+    """All numbers of one text, whose rules (one for each cut) stand side by side."""
+    rule = {name: np.concatenate([one[name] for one in rules], -1) for name in rules[0]}
+    alike(found.downstream_change[text], later_only(rule["layers"].mean(-1)))
+    alike(found.downstream_change_max[text], later_only(rule["layers"].max(-1)))
+    alike(found.output_change[found.text == text], rule["output_change"].T)
+    if "loss" in rule and len(rules) == 1:
+        alike(found.loss[found.text == text], rule["loss"].T, 1e-4)
 
 
 def test_sizes(case):
+    """The released rules but for a parallel MLP, which adds to what its layer reads; 1 − cos is the influence."""
     model, root, ids = case
     found = ld.depth.residual_norms(model, ids)
-    rules = [published.residual_norms(root, row) for row in ids]
-    io = 1 - found.block_influence
+    rules = [published.residual_norms(root, row, model.architecture.parallel) for row in ids]
+    rule = {name: np.concatenate([one[name] for one in rules], 1).T for name in rules[0]}
+    frame = found.frame().set_index("component")
     for part, name in PARTS.items():
         here = [i for i, c in enumerate(found.components) if c.kind == part]
-        for ours, theirs in (("norm", name), ("relative_norm", f"relative_{name}"), ("cosine", f"cosine_{name}")):
-            table = getattr(found, ours)[:, here]
-            alike(table, np.concatenate([rule[theirs] for rule in rules], 1).T, 1e-4)
-            for how in ("mean", "max"):
-                alike(getattr(table, how)(0), published.over_tokens(rules, how)[theirs])
+        labels = [found.components[i].label for i in here]
+        assert labels == [f"L{i}.{part}" for i in range(len(here))]
+        for ours, theirs in (("norm", "norm"), ("relative_norm", "relative"), ("cosine", "cosine")):
+            table = rule[f"{theirs} {name}"]
+            alike(getattr(found, ours)[:, here], table, 1e-4)
+            for column, wanted in (("", table.mean(0)), ("_max", table.max(0)), ("_median", np.median(table, 0))):
+                alike(frame.loc[labels, ours + column], wanted)
+        alike(1 - found.block_influence[:, here], rule[f"io {name}"])
         if part == "layer":
-            alike(io[:, here], np.concatenate([rule["cosine_io"] for rule in rules], 1).T)
-            alike(found.stream[:, here], np.concatenate([rule["residual"][:-1] for rule in rules], 1).T)
+            alike(found.stream[:, here], rule["residual"][:, :-1])
 
 
+@pytest.mark.parametrize("first_token", ["kept", pytest.param("changed", marks=pytest.mark.full)])
 @pytest.mark.parametrize("part", PARTS)
-def test_current_skips(case, part):
+def test_current_skips(case, part, first_token):
     model, root, ids = case
-    rule = published.published_skip_effects(root, ids, PARTS[part])
-    later, output = maxima(ld.depth.skip(model, ids, part))
-    alike(later, later_only(rule["layers"]))
-    alike(output, rule["output_change"])
+    found = ld.depth.skip(model, ids, part, first_token=first_token)
+    for text, row in enumerate(ids):
+        check_skips(found, text, [published.skip_effects(root, row, PARTS[part], None, int(first_token == "kept"))])
+
+
+@slow
+@pytest.mark.parametrize(
+    ("part", "first_token"), [("layer", "kept"), ("attn", "changed"), ("mlp", "kept"), ("layer", "changed")]
+)
+def test_future_skips(case, part, first_token):
+    """Tokens up to a cut are skipped, and those from it on measured; of several cuts together."""
+    model, root, ids = case
+    begin = int(first_token == "kept")
+    found = ld.depth.skip(model, ids, part, "future", cuts=[0.3, 0.8], first_token=first_token)
+    for text, row in enumerate(ids):
+        cuts = [min(max(1 + begin, round(len(row) * share)), len(row) - 1) for share in (0.3, 0.8)]
+        check_skips(found, text, [published.skip_effects(root, row, PARTS[part], cut, begin) for cut in cuts])
 
 
 @on_stories
-@pytest.mark.parametrize("part", PARTS)
-def test_future_skips(case, part):
-    """Cuts and all: the released code draws them prompt after prompt from one seeded generator."""
+def test_published_cuts(case):
+    """The released code draws them prompt after prompt from one seeded generator."""
     model, root, ids = case
-    generator = random.Random(123)
-    cuts = [published.published_cuts(len(row), generator) for row in ids]
-    assert all(cuts)
-    rule = published.published_skip_effects(root, ids, PARTS[part], cuts)
-    later, output = maxima(ld.depth.skip(model, ids, part, "future", cuts="published"))
-    alike(later, later_only(rule["layers"]))
-    alike(output, rule["output_change"])
+    generator, found = random.Random(123), ld.depth.skip(model, ids, "layer", "future", cuts="published")
+    for text, row in enumerate(ids):
+        cuts = published.published_cuts(len(row), generator)
+        assert cuts
+        check_skips(found, text, [published.skip_effects(root, row, "layer", cut) for cut in cuts])
 
 
-@on_stories
-def test_shares_of_the_length_are_cuts_too(case):
-    """Other cuts than the published ones are the same rule at other tokens."""
-    model, root, ids = case
-    found = ld.depth.skip(model, ids, mode="future", cuts=[0.3, 0.7])
-    cuts = [[round(len(row) * share) for share in (0.3, 0.7)] for row in ids]
-    rule = published.published_skip_effects(root, ids, "layer", cuts)
-    alike(maxima(found)[0], later_only(rule["layers"]))
-
-
-@pytest.mark.parametrize("cut", [None, 0.5])
-def test_local_effects(case, cut):
+@pytest.mark.parametrize(
+    ("part", "first_token", "cut"),
+    [("layer", "kept", None), ("attn", "kept", None), ("mlp", "changed", None), ("layer", "kept", 0.5)],
+)
+def test_local_effects(case, part, first_token, cut):
+    """Every later block sees its own clean stream minus the skipped write, whatever the others did."""
     model, root, ids = case
     mode = {"mode": "local"} if cut is None else {"mode": "future_local", "cuts": [cut]}
-    found = ld.depth.skip(model, ids, **mode)
+    found = ld.depth.skip(model, ids, part, first_token=first_token, **mode)
+    begin = int(first_token == "kept")
     for text, row in enumerate(ids):
-        rule = published.direct_effects(root, row, None if cut is None else round(len(row) * cut))
-        alike(found.downstream_change_max[text], later_only(rule.max(-1)))
-        alike(found.downstream_change[text], later_only(rule.mean(-1)))
+        at = cut and min(max(1 + begin, round(len(row) * cut)), len(row) - 1)
+        check_skips(found, text, [published.direct_effects(root, row, PARTS[part], at, begin)])
 
 
-def test_lens(case):
-    """Of every junction; those that the released code reads out are the streams that enter the layers."""
+@pytest.mark.parametrize("norm", ["recomputed", "frozen"])
+def test_lens(case, norm):
+    """At every junction; those of whole layers are what the released code reads out, in the mean over tokens."""
     model, root, ids = case
-    found = ld.depth.logit_lens(model, ids)
-    here = [0, *(i for i, c in enumerate(found.components) if c.kind == "mlp")][:-1]
-    rules = [published.logit_lens(root, row) for row in ids]
-    for name in ("kl", "topk_overlap"):
-        alike(getattr(found, name)[:, here], np.concatenate([rule[name] for rule in rules], 1).T)
-        alike(found.frame()[name].iloc[here], np.mean([rule[name].mean(1) for rule in rules], 0))
+    found, layers = (ld.depth.logit_lens(model, ids, norm, k=3, junctions=name) for name in ("sublayer", "layer"))
+    rules = [published.logit_lens(root, row, 3, norm) for row in ids]
+    labels = [c.label for c in found.components]
+    for number, name in enumerate(("kl", "topk_overlap")):
+        rule = {label: np.concatenate([one[label][number] for one in rules]) for label in rules[0]}
+        rule[labels[0]] = rule["embed"]  # or the positions, where they are written after the embedding
+        assert set(rule) - set(labels) <= {x for x in rule if x.endswith(".attn") or x == "embed"}
+        assert model.architecture.parallel or not set(rule) - set(labels) - {"embed"}
+        alike(getattr(found, name), np.stack([rule[label] for label in labels], 1), 1e-4)
+        kept = [0, *(i for i, label in enumerate(labels) if label.endswith(".mlp"))]
+        alike(getattr(layers, name), getattr(found, name)[:, kept])
+        alike(
+            layers.frame()[name], np.mean([getattr(layers, name)[layers.text == i].mean(0) for i in range(len(ids))], 0)
+        )
+
+
+@slow
+@pytest.mark.parametrize("span", ["position", "prefix", "whole prefix"])
+def test_erasure_where_answers_are_predicted(case, span):
+    """A token, those from the second up to it, or all up to it: overwritten by the mean where they enter a layer."""
+    model, root, ids = case
+    short, mean = ids[0][:7], published.mean_residuals(root, ids)
+    given = {"first_token": "changed" if span == "whole prefix" else "kept", "reference": ids}
+    found = ld.depth.erase(model, [short], span.split()[-1], measured="answer", answers=2, **given)
+    begin = {"position": None, "prefix": 1, "whole prefix": 0}[span]
+    for row, t in enumerate(found.position):
+        for layer in range(found.effect.shape[1]):
+            if begin == 1 and not t:
+                assert np.isnan(found.effect[row, layer])
+                continue
+            rule = published.erased(root, short, mean, layer, t if begin is None else begin, t + 1)[-3:-1]
+            assert found.effect[row, layer] == pytest.approx(rule.mean(), rel=1e-4, abs=1e-6)
+            assert found.effect_max[row, layer] == pytest.approx(rule.max(), rel=1e-4, abs=1e-6)
 
 
 @on_stories
-@pytest.mark.full
-def test_erasure_of_a_token(case, short):
+def test_erasure_measured_later(case):
+    """Of a token after it; of a prefix 1 to t − 1 after t: here the row of the last erased one."""
     model, root, ids = case
-    mean = published.mean_residuals(root, ids)
-    found = ld.depth.erase(model, [short], answers=2, reference=ids)
-    rule = published.residual_erasure(root, short, 2, mean)[:-1, :-1]
-    alike(found.effect_max, rule.max(-1).T)
-    alike(found.effect, rule.mean(-1).T)
-    later = ld.depth.erase(model, [short], measured="later", reference=ids)
-    alike(later.effect_max[:, :-1], published.future_erasure(root, short, mean).T)
+    short, mean = ids[0][:7], published.mean_residuals(root, ids)
+    token, prefix = (ld.depth.erase(model, [short], s, measured="later", reference=ids) for s in ("position", "prefix"))
+    for layer in range(token.effect.shape[1] - 1):
+        rule = [published.erased(root, short, mean, layer, t, t + 1)[t + 1 :].max() for t in token.position]
+        alike(token.effect_max[:, layer], rule)
+        known = np.isfinite(prefix.effect_max[:, layer])
+        assert prefix.position[known].tolist() == list(range(1, len(short) - 2))
+        rule = [published.erased(root, short, mean, layer, 1, t)[t + 1 :].max() for t in range(2, len(short) - 1)]
+        alike(prefix.effect_max[known, layer], rule)
 
 
-@on_stories
-def test_erasure_of_a_prefix(case, short):
-    """The tokens 1 to t − 1, measured after t: here the row of the last erased one."""
+@slow
+@pytest.mark.parametrize(
+    ("part", "baseline", "path"),
+    [
+        ("layer", "token_mean", "straight"),
+        ("layer", "dimension_mean", "graded"),
+        ("attn", "zero", "graded"),
+        ("mlp", "token_mean", "graded"),
+        ("attn", "token_mean", "straight"),
+        ("mlp", "token_mean", "straight"),
+    ],
+)
+def test_integrated_gradients(case, part, baseline, path):
+    """A loop over the same path; along the graded one they sum to the change of the answer's probability."""
     model, root, ids = case
-    mean = published.mean_residuals(root, ids)
-    found = ld.depth.erase(model, [short], "prefix", reference=ids)
-    rule = published.future_erasure(root, short, mean, prefix=True, cuts=range(2, len(short) - 1))
-    known = np.isfinite(found.effect_max).all(1)
-    assert found.position[known].tolist() == list(range(1, len(short) - 2))
-    alike(found.effect_max[known, :-1], rule.T)
-
-
-@on_stories
-@pytest.mark.full
-@pytest.mark.parametrize("part", PARTS)
-def test_integrated_gradients(case, short, part):
-    model, root, ids = case
-    steps = 48 if len(ids) > 1 else 6
-    found = ld.depth.integrated_gradients(model, [short], part, answers=2, steps=steps)
-    rule = published.integrated_gradients(root, short, 2, PARTS[part], steps=steps)
+    how = {} if path == "straight" else {"baseline": baseline, "path": path}
+    found = ld.depth.integrated_gradients(model, [ids[0][:7]], part, answers=2, steps=12, **how)
+    rule = published.integrated_gradients(root, ids[0][:7], 2, PARTS[part], 12, baseline, path)
     assert np.abs(rule[:, -1]).max() <= 1e-9  # nothing reads the last token
     alike(found.attribution, rule[:, :-1].T, 1e-4)
+    if path == "graded":
+        assert ld.depth.integrated_gradients(model, [ids[0][:7]], part, steps=256, **how).gap <= 0.01
 
 
-@on_stories
-def test_depth_score(case):
+@pytest.fixture(scope="module")
+def questions(case):
+    """(what is asked, [(ids of question and answer, where the answer begins)])."""
+    model, _, ids = case
+    if ids is IDS:
+        return ASKED_IDS, [([*question, *answer], len(question)) for question, answer, _ in ASKED_IDS]
+    rows = [(model.tokenizer(text)["input_ids"], model.tokenizer(text + more)["input_ids"]) for text, more, _ in ASKED]
+    assert all(whole[: len(text)] == text for text, whole in rows)
+    return ASKED, [(whole, len(text)) for text, whole in rows]
+
+
+def test_depth_score(case, questions):
     """Of a group the score of its mean effects; questions of different length in one batch."""
     model, root, _ = case
-    found = ld.depth.depth_score(model, ASKED)
-    effects = [published.depth_effects(root, ids, answer) for ids, answer in asked_ids(model)]
-    alike(found.effects, [effect["output_change"] for effect in effects])
-    for group, row in enumerate(found.frame().itertuples(), start=1):
-        some = [effect for effect, (*_, hops) in zip(effects, ASKED, strict=True) if hops == group]
-        assert row.score == pytest.approx(published.depth_score(published.group_effect(some)), rel=2e-5)
+    asked, rows = questions
+    found = ld.depth.depth_score(model, asked)
+    effects = [published.skip_effects(root, ids, "layer", start)["output_change"].max(-1) for ids, start in rows]
+    alike(found.effects, effects)
+    for row in found.frame().itertuples():
+        some = [effect for effect, (*_, hops) in zip(effects, asked, strict=True) if hops == row.group]
+        assert row.score == pytest.approx(published.depth_score(np.mean(some, 0)), rel=2e-5)
 
 
-@pytest.mark.full
-def test_linear_maps(stories):
-    """Without a ridge, where there are tokens enough: the least squares that stand for the paper's trained maps."""
+@on_small_models
+@pytest.mark.parametrize(
+    ("effect", "part", "first_token"),
+    [
+        *(("skip", part, "kept") for part in PARTS),
+        ("skip", "layer", "changed"),
+        ("skip_before", "layer", "kept"),
+        pytest.param("skip_before", "attn", "kept", marks=pytest.mark.full),
+        ("erase", "layer", "kept"),
+    ],
+)
+def test_depth_scores_where_answers_are_predicted(case, questions, effect, part, first_token):
+    """‖Δ softmax‖₂ there, in the mean; probabilities and ranks of the answers are those of a plain pass."""
+    model, root, _ = case
+    asked, rows = questions
+    found = ld.depth.depth_score(model, asked, effect=effect, part=part, first_token=first_token)
+    mean = published.mean_residuals(root, [ids for ids, _ in rows], first=1)
+    for number, (ids, start) in enumerate(rows):
+        at = slice(start - 1, len(ids) - 1)
+        if effect == "erase":
+            layers = range(found.effects.shape[1])
+            wanted = [published.erased(root, ids, mean, layer, 1, start - 1)[at].mean() for layer in layers]
+        else:
+            stop, begin = (start - 1 if effect == "skip_before" else None), int(first_token == "kept")
+            changes = published.skip_effects(root, ids, PARTS[part], stop, begin)["output_change"]
+            wanted = changes[:, slice(0, len(ids) - start) if stop else at].mean(1)
+        alike(found.effects[number], wanted, 1e-4)
+        p = trace(root, ids).probabilities[at]
+        gold = p[range(len(p)), ids[start:]]
+        assert found.probability[number] == pytest.approx(float(gold.prod()), rel=1e-4)
+        assert found.rank[number] == int((p >= gold[:, None]).sum(1).max())
+    np.testing.assert_allclose(found.scores, found.effects @ np.arange(found.effects.shape[1]) / found.effects.sum(1))
+    assert [c.label for c in found.components] == [f"L{i}.{part}" for i in range(found.effects.shape[1])]
+
+
+@pytest.mark.parametrize("ridge", [0.01, pytest.param(0.0, marks=pytest.mark.full)])
+def test_linear_maps(stories, ridge):
+    """Ridge regressions on the other texts; without a ridge the least squares that stand for the paper's maps."""
     rng = np.random.default_rng(0)
     ids = [rng.integers(3, 500, 60).tolist() for _ in range(12)]
-    found = ld.depth.map_layers(stories, stories, ids, ridge=0.0)
-    order = np.random.default_rng(0).permutation(12)
+    other = ld.load_model(llama(vocab_size=512)) if ridge else stories
+    found = ld.depth.map_layers(stories, other, ids, ridge=ridge, held_out=0.25, seed=3)
+    order = np.random.default_rng(3).permutation(12)
     fitted, held = ([ids[i] for i in sorted(some)] for some in (order[3:], order[:3]))
-    rule = published.linear_maps(stories.architecture.root, stories.architecture.root, fitted, held)["relative_norm"][
-        1:, 1:
-    ]
-    error = found.frame()["error"].to_numpy().reshape(rule.shape)
+    roots = (stories.architecture.root, other.architecture.root)
+    rule = published.linear_maps(*roots, fitted, held, ridge)[1:, 1:]
+    frame = found.frame()
+    error = frame["error"].to_numpy().reshape(rule.shape)
     assert np.abs(error - rule).max() <= 1e-3 * rule.max()  # the sums of squares here are of float32 products
+    assert found.fitted == 9 * 59
+    assert frame[["error_low", "error_high"]].isna().all(axis=None)
+    assert frame.attrs["intervals"].startswith("no intervals: 3 texts")
 
 
-def test_sums_over_a_vocabulary_are_in_float64(stories):
-    """What is little off the answer is told to a millionth of itself, which float32 sums miss by a thousand times."""
-    logits = 4 * torch.randn(6, 50_000, generator=torch.Generator().manual_seed(0))
-    other = logits + 1e-2 * torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))
-    none = torch.zeros(6, dtype=torch.long)
-    p, q = (x.double().softmax(-1) for x in (logits, other))
-    found, growth = engine.softmax_change(logits, none)(other)
-    np.testing.assert_allclose(found, (q - p).norm(dim=-1), rtol=1e-9)
-    np.testing.assert_allclose(growth, p[:, 0].log() - q[:, 0].log(), rtol=1e-9, atol=1e-13)
-    kl = engine.divergence(other, engine.log_softmax(logits))
-    np.testing.assert_allclose(kl, (q * (q.log() - p.log())).sum(-1), rtol=1e-9)
+def test_sums_over_a_vocabulary_are_in_float64():
+    """Of float32 logits, whatever is summed over 100 000 tokens is what numpy gives in float64, for all analyses.
 
-
-def test_all_sums_over_a_vocabulary_are_in_float64():
-    """Of float32 logits, whatever is summed over 100 000 tokens is what numpy gives in float64, for all analyses."""
+    What is little off the answer is told to a millionth of itself, which float32 sums miss by a thousand times.
+    """
     logits = torch.randn(5, 100_000, generator=torch.Generator().manual_seed(0)) * 3 + 7
+    other = logits + 1e-2 * torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))
     targets = torch.arange(5) * 17
     wide = logits.double().numpy()
     total = np.log(np.exp(wide - wide.max(1, keepdims=True)).sum(1)) + wide.max(1)
-    p = np.exp(wide - total[:, None])
-    loss = total - wide[np.arange(5), targets]
-    centered = wide - wide.mean(1, keepdims=True)
+    p, q = (x.double().softmax(-1).numpy() for x in (logits, other))
+    rows = np.arange(5)
+    change, growth = engine.softmax_change(logits, targets)(other)
     sums = {
         "log-sum-exp": (vocabulary.log_sum_exp(logits), total),
         "entropy": (vocabulary.probabilities(logits)[1], -(p * np.log(p)).sum(1)),
         "mean": (vocabulary.mean_and_power(logits)[0], wide.mean(1)),
-        "power": (vocabulary.mean_and_power(logits)[1], (centered**2).sum(1)),
-        "cross-entropy": (engine.cross_entropy(logits, targets), loss),
-        "ablations": (engine.loss_and_hits(logits, targets)(logits)[0], loss),
+        "power": (vocabulary.mean_and_power(logits)[1], ((wide - wide.mean(1, keepdims=True)) ** 2).sum(1)),
+        "cross-entropy": (engine.cross_entropy(logits, targets), total - wide[rows, targets]),
+        "ablations": (engine.loss_and_hits(logits, targets)(logits)[0], total - wide[rows, targets]),
     }
-    for name, (found, expected) in sums.items():
-        np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg=name)
+    close_by = {
+        "change of the softmax": (change, np.linalg.norm(q - p, axis=1)),
+        "growth of the loss": (growth, np.log(p[rows, targets]) - np.log(q[rows, targets])),
+        "divergence": (engine.divergence(other, engine.log_softmax(logits)), (q * (np.log(q) - np.log(p))).sum(1)),
+    }
+    for name, (found, expected) in (sums | close_by).items():
+        np.testing.assert_allclose(found, expected, rtol=1e-12 if name in sums else 1e-8, atol=1e-13, err_msg=name)
 
 
 def test_means_over_the_next_token_are_in_float64(stories):

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -12,19 +13,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 
 import layerdiv_tl as ld
 from layerdiv_tl.model.fingerprint import fingerprint
-from tests.conftest import llama
-from tests.depth.plain import close
+from tests.conftest import close, llama
 from tests.depth.test_pruning import LENGTHS, asked, halves
 from tests.oracles.families import BY_STRUCTURE, FAMILIES
+from tests.oracles.hooked_forward import hooked, layout_of, trace
 from tests.oracles.tokenizers import word_tokenizer
 
-# The output projection of each attention; every family here has four heads.
-PROJECTIONS = {
-    "llama": "model.layers.{}.self_attn.o_proj",
-    "gpt2": "transformer.h.{}.attn.c_proj",
-    "neox_parallel": "gpt_neox.layers.{}.attention.dense",
-    "gemma2": "model.layers.{}.self_attn.o_proj",
-}
 WAYS = {
     "layer": ("layer", "zero"),
     "sublayer": ("sublayer", "zero"),
@@ -54,55 +48,43 @@ def loss_of(root, row):
     return cross_entropy(logits, torch.tensor(row[1:]), reduction="sum").item()
 
 
-def values_of(root, path, rows):
-    """What enters a module at every token but the last of each text."""
-    seen = []
-    handle = root.get_submodule(path).register_forward_pre_hook(lambda module, args: seen.append(args[0][0, :-1]))
-    for row in rows:
-        loss_of(root, row)
-    handle.remove()
-    return torch.cat(seen).double()
+def heads_of(c, values):
+    """Where a head's values stand among those that the output projection reads; every family here has four."""
+    width = values.shape[-1] // 4
+    return slice(c.index * width, (c.index + 1) * width)
 
 
-def without(root, family, heads, means):
+def without(root, heads, means):
     """Loss of every text with some heads' slices of a projection's input replaced, by plain hooks."""
-    handles = []
-    for c in heads:
-        path = PROJECTIONS[family].format(c.layer)
 
-        def replaced(module, args, c=c, path=path):
-            width = args[0].shape[-1] // 4
-            here = slice(c.index * width, (c.index + 1) * width)
-            changed = args[0].clone()
-            changed[..., here] = 0 if means is None else means[path][here].to(changed)
-            return (changed,)
+    def replaced(value, _read, layer):
+        value = value.clone()
+        for c in heads:
+            if c.layer == layer:
+                value[..., heads_of(c, value)] = means[layer, heads_of(c, value)].to(value)
+        return value
 
-        handles.append(root.get_submodule(path).register_forward_pre_hook(replaced))
-    try:
-        return [loss_of(root, row) for row in LENGTHS]
-    finally:
-        for handle in handles:
-            handle.remove()
+    edits = {("values", c.layer): partial(replaced, layer=c.layer) for c in heads}
+    with hooked(root, edits):
+        return np.array([loss_of(root, row) for row in LENGTHS])
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("ablation", ["zero", "mean"])
-@pytest.mark.parametrize("family", PROJECTIONS)
+@pytest.mark.parametrize("family", ["llama", "gpt2", "neox_parallel", "gemma2"])
 def test_heads_are_replaced_as_plain_hooks_replace_them(family, ablation):
     """Every plan of every size, and the scores of single heads; means are those of the rows that scored."""
     root = FAMILIES[family]()
     plan = ld.depth.drop_plan(ld.load_model(root), LENGTHS, 3, part="head", ablation=ablation, random=2)
     scored, measured = halves(plan, LENGTHS)
-    paths = {PROJECTIONS[family].format(c.layer) for c in plan.candidates}
-    means = {path: values_of(root, path, [LENGTHS[i] for i in scored]).mean(0) for path in paths}
-    means = means if ablation == "mean" else None
+    means = torch.cat([trace(root, LENGTHS[i]).values[:, :-1] for i in scored], 1).mean(1) * (ablation == "mean")
     sets = [(), *(p[:k] for p in (plan.dropped, plan.influence_dropped) for k in (1, 2, 3)), *plan.random_dropped]
     for column, heads in enumerate(sets):
-        close(plan.loss[:, column], np.array(without(root, family, heads, means))[measured], 2e-5)
+        close(plan.loss[:, column], without(root, heads, means)[measured], 2e-5)
     clean = np.array([loss_of(root, row) for row in LENGTHS])
     count = sum(len(LENGTHS[i]) - 1 for i in scored)
     for c, value in zip(plan.candidates, plan.values, strict=True):
-        close(value, (np.array(without(root, family, [c], means)) - clean)[scored].sum() / count)
+        close(value, (without(root, [c], means) - clean)[scored].sum() / count)
 
 
 @pytest.mark.parametrize("of", ["texts", "task"])
@@ -148,18 +130,9 @@ def test_block_influence_of_a_head_is_one_minus_the_cosine_of_the_stream_with_it
     for c, value in zip(plan.candidates, plan.values, strict=True):
         found = []
         for row in rows:
-            seen = []
-            path = PROJECTIONS["llama"].format(c.layer)
-            handle = root.get_submodule(path).register_forward_pre_hook(lambda m, args, s=seen: s.append(args[0][0]))
-            with torch.no_grad():
-                stream = (
-                    root(input_ids=torch.tensor([row]), output_hidden_states=True).hidden_states[c.layer][0].double()
-                )
-            handle.remove()
-            weight = root.get_submodule(path).weight.detach().double()
-            width = weight.shape[1] // root.config.num_attention_heads
-            here = slice(c.index * width, (c.index + 1) * width)
-            write = seen[0][:, here].double() @ weight[:, here].T
+            seen, weight = trace(root, row), layout_of(root).projections[c.layer].weight.detach().double()
+            stream, here = seen.inputs[c.layer], heads_of(c, seen.values)
+            write = seen.values[c.layer, :, here] @ weight[:, here].T
             found.append(1 - cosine_similarity(stream, stream + write, dim=-1))
         close(value, torch.cat(found).mean())
 

@@ -8,8 +8,8 @@ import torch
 
 import layerdiv_tl as ld
 from tests.conftest import llama
-from tests.depth.plain import Plain
 from tests.oracles.families import FAMILIES
+from tests.oracles.hooked_forward import layout_of, trace
 
 IDS = [5, 1, 4, 1, 5, 9, 2]
 
@@ -45,12 +45,11 @@ def divergences(model, logits_of_layers):
 def test_a_tuned_lens_is_its_formula(name, bias, tmp_path):
     """x + W x + b for each stream before the final one, then the model's own norm and unembedding."""
     model = FAMILIES[name]()
-    plain = Plain(model, name)
-    found = plain.run(IDS)[0][:-1]
+    found = trace(model, IDS).inputs.float()
     state = saved_tuned_lens(tmp_path / "lens", len(found), found[0].shape[1], bias)
     moved = [x + x @ state[f"{i}.weight"].T + state.get(f"{i}.bias", torch.zeros(1)) for i, x in enumerate(found)]
     with torch.no_grad():
-        kl, overlap = divergences(model, [model.lm_head(plain.final(x)) for x in moved])
+        kl, overlap = divergences(model, [model.lm_head(layout_of(model).final_norm(x)) for x in moved])
     lens = ld.depth.logit_lens(model, [IDS], lens=tmp_path / "lens")
     assert lens.lens == "tuned lens lens"
     np.testing.assert_allclose(lens.kl[:, :-1], kl, atol=1e-5)
@@ -68,7 +67,7 @@ def test_a_tuned_lens_is_what_the_tuned_lens_library_reads(tmp_path, monkeypatch
     monkeypatch.setitem(vars(transformer_lens), "HookedTransformer", type("HookedTransformer", (), {}))
     tuned = pytest.importorskip("tuned_lens", reason="tuned-lens is not installed")
     model = FAMILIES["gpt2"]()
-    found = Plain(model, "gpt2").run(IDS)[0][:-1]
+    found = trace(model, IDS).inputs.float()
     saved_tuned_lens(tmp_path, len(found), found[0].shape[1])
     library = tuned.TunedLens.from_model_and_pretrained(model, str(tmp_path), map_location="cpu")
     with torch.no_grad():
