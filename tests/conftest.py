@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 
@@ -51,6 +52,15 @@ def tied(*order: int, **settings: object) -> torch.nn.Module:
     blocks = model.model.layers
     model.model.layers = torch.nn.ModuleList([blocks[i] for i in order])
     model.config.num_hidden_layers = len(order)
+    return model
+
+
+def unrolled(model: torch.nn.Module) -> torch.nn.Module:
+    """The same weights in blocks of their own: what a model with repeated blocks computes, without repeats."""
+    model = copy.deepcopy(model)
+    model.model.layers = torch.nn.ModuleList([copy.deepcopy(block) for block in model.model.layers])
+    for number, block in enumerate(model.model.layers):
+        block.self_attn.layer_idx = number
     return model
 
 

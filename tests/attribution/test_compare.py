@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 import layerdiv_tl as ld
 from layerdiv_tl.ensemble.intervals import estimate
 from tests.conftest import gpt2, llama
-from tests.oracles.brute_force import frozen_readout, layout_of, run, sigma_of
+from tests.oracles.brute_force import frozen_readout, sigma_of, writes_of
 
 PROMPTS = [[5, 1, 4, 1, 5, 9, 2, 6], [3], [17, 11, 60, 0], [2, 7, 1, 8, 2, 8, 1]] * 3
 OPTIONS = [7, 30, 2]
@@ -63,10 +63,9 @@ def test_parts_are_those_of_the_definition(make, unit):
     for row, prompt in enumerate(PROMPTS[:4]):
         writes, sigmas = [], []
         for model in (a, b):
-            sublayers, heads, _ = run(model, prompt, -1)
-            layout = layout_of(model)
+            sublayers, heads, _ = writes_of(model, prompt)
             writes.append(sublayers if unit == "sublayer" else heads)
-            sigmas.append(sigma_of(sum(sublayers.values()), layout.eps, layout.centered))
+            sigmas.append(sigma_of(model, sum(sublayers.values())))
         for name, after in writes[1].items():
             read = {
                 "a": frozen_readout(a, writes[0][name], sigmas[0], OPTIONS),
@@ -107,10 +106,9 @@ def test_parts_of_longer_options_are_those_of_the_definition(make):
                         log_p += float(a(torch.tensor([context])).logits[0, -1].log_softmax(0)[token])
                     writes, sigmas = [], []
                     for model in (a, b):
-                        sublayers, _, _ = run(model, context, -1)
-                        layout = layout_of(model)
+                        sublayers, _, _ = writes_of(model, context)
                         writes.append(sublayers)
-                        sigmas.append(sigma_of(sum(sublayers.values()), layout.eps, layout.centered))
+                        sigmas.append(sigma_of(model, sum(sublayers.values())))
                     readers = [(a, 0, 0), (a, 1, 0), (a, 1, 1), (mixed, 1, 1), (b, 1, 1)]
                     read = [
                         [frozen_readout(m, writes[side][name], sigmas[at], every) for m, side, at in readers]

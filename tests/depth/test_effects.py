@@ -1,6 +1,5 @@
 """Direct, total and indirect effects: against plain passes with hooks, and against planted models' closed forms."""
 
-import copy
 import dataclasses
 from functools import partial
 
@@ -14,7 +13,7 @@ from layerdiv_tl.components import Component
 from layerdiv_tl.depth.effect_results import SCENARIOS
 from layerdiv_tl.views.tables import effects_table
 from tests.benchmarks.speed import indirect_objects
-from tests.conftest import tied
+from tests.conftest import tied, unrolled
 from tests.oracles.families import BY_STRUCTURE, FAMILIES
 from tests.oracles.hooked_forward import trace
 from tests.oracles.loops import ouro
@@ -303,13 +302,9 @@ def test_bad_input_is_refused_with_the_reason(tiny, change, match):
 def test_layers_that_run_twice_are_ablated_one_run_at_a_time():
     """Against the same model with its shared blocks written out, whose runs are layers of their own."""
     shared, ids, labels = tied(0, 1, 1, 2), *rows(8)
-    apart = copy.deepcopy(shared)
-    apart.model.layers = torch.nn.ModuleList([copy.deepcopy(block) for block in shared.model.layers])
-    for number, block in enumerate(apart.model.layers):
-        block.self_attn.layer_idx = number
     one, other = (
         ld.effects(ld.load_model(m), ids, OPTIONS, labels, unit="head", components=labels_)
-        for m, labels_ in ((shared, ["L1@1.H2", "L1@2.mlp"]), (apart, ["L1.H2", "L2.mlp"]))
+        for m, labels_ in ((shared, ["L1@1.H2", "L1@2.mlp"]), (unrolled(shared), ["L1.H2", "L2.mlp"]))
     )
     np.testing.assert_allclose(one.without, other.without, atol=1e-5)
     check_sums(one)

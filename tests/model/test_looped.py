@@ -16,7 +16,7 @@ from layerdiv_tl.model.attention import attention_patterns
 from layerdiv_tl.model.batches import inference_mode_for
 from layerdiv_tl.model.patched_forward import PatchedForward
 from layerdiv_tl.views.explorer.data import pack_text
-from tests.conftest import llama, tied
+from tests.conftest import llama, tied, unrolled
 from tests.model.test_bridge import boot
 from tests.model.test_mobilellm import checkpoint
 from tests.oracles.families import FAMILIES
@@ -24,15 +24,6 @@ from tests.oracles.loops import ouro, raven
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5], [17, 11, 60, 4, 7]]
 OPTIONS = [7, 8, 9]
-
-
-def unrolled(model):
-    """The same weights in blocks of their own."""
-    model = copy.deepcopy(model)
-    model.model.layers = torch.nn.ModuleList([copy.deepcopy(block) for block in model.model.layers])
-    for number, block in enumerate(model.model.layers):
-        block.self_attn.layer_idx = number
-    return model
 
 
 SHARED = {

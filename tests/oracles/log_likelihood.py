@@ -1,7 +1,7 @@
 """Options of several tokens from the definition: one plain pass of prompt and option, hooks, whole rows of logits.
 
-For Llama and Mixtral (also with blocks listed twice), Gemma-2 and GPT-2 of Hugging Face. Everything is float64 after
-the pass; nothing is shared with the package.
+For Llama and Mixtral, Gemma 2 and GPT-2 of Hugging Face. Everything is float64 after the pass; nothing is shared with
+the package.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+
+from tests.oracles.hooked_forward import layout_of, trace
 
 
 @dataclass
@@ -23,58 +25,31 @@ class Scored:
     normalizer: float
 
 
+@torch.no_grad()
 def score(model: torch.nn.Module, prompt: list[int], option: list[int]) -> Scored:
     """The option's tokens one after another, each by the whole distribution before it."""
-    writes: list[torch.Tensor] = []
-    finals: list[torch.Tensor] = []
-
-    def keep(module, args, output):
-        writes.append((output[0] if isinstance(output, tuple) else output)[0].double())
-
-    if hasattr(model, "transformer"):  # GPT-2
-        inner, norm = model.transformer, model.transformer.ln_f
-        distinct = [inner.wte, inner.wpe, *(m for block in inner.h for m in (block.attn, block.mlp))]
-        gain, bias, eps, centered = norm.weight.double(), norm.bias.double(), norm.eps, True
-    else:
-        inner, norm = model.model, model.model.norm
-        blocks = list(dict.fromkeys(inner.layers))
-        sandwich = model.config.model_type == "gemma2"
-        names = ("post_attention_layernorm", "post_feedforward_layernorm") if sandwich else ("self_attn", "mlp")
-        distinct = [getattr(block, name) for block in blocks for name in names]
-        gain, bias, eps = norm.weight.double() + sandwich, torch.zeros(()).double(), model.config.rms_norm_eps
-        centered = False
-    hooks = [module.register_forward_hook(keep) for module in distinct]
-    hooks.append(norm.register_forward_pre_hook(lambda module, args: finals.append(args[0][0].double())))
-    if not hasattr(model, "transformer"):
-
-        def embedding(module, args, kwargs):
-            if not writes:  # a block that is listed first may be listed again
-                writes.append((args[0] if args else kwargs["hidden_states"])[0].double())
-
-        hooks.append(inner.layers[0].register_forward_pre_hook(embedding, with_kwargs=True))
-    with torch.no_grad():
-        logits = model(torch.tensor([prompt + option]), use_cache=False).logits[0].double()
-    for hook in hooks:
-        hook.remove()
-
-    unembedding = model.lm_head.weight.detach().double()
-    stream = torch.stack([w.expand(len(finals[0]), -1) for w in writes])
-    final = finals[-1]
-    deviation = final - final.mean(-1, keepdim=True) if centered else final
-    sigma = (deviation.square().mean(-1) + eps).sqrt()
-    stream = stream - stream.mean(-1, keepdim=True) if centered else stream
-    normed = stream / sigma[:, None] * gain
-    constant = unembedding @ (bias.expand(len(gain)) if bias.dim() == 0 else bias)
-    result = Scored(np.zeros(len(writes) + 1), np.zeros(len(writes) + 1), 0.0, 0.0, 0.0)
-    for t, token in enumerate(option):
-        at = len(prompt) + t - 1
-        u = torch.cat([normed[:, at] @ unembedding.T, constant[None]])  # [component, vocabulary]
-        p = logits[at].softmax(-1)
-        log_p = logits[at].log_softmax(-1)
-        parts = (u[:, token] - u @ p).detach()
-        result.values += u[:, token].detach().numpy()
-        result.parts += parts.numpy()
-        result.log_likelihood += float(log_p[token])
-        result.minus_entropy += float((p * log_p).sum())
-        result.normalizer += float(log_p[token] - parts.sum())
-    return result
+    ids = [*prompt, *option]
+    seen, norm = trace(model, ids), layout_of(model).final_norm
+    embedding = [seen.inputs[0]]
+    if hasattr(model, "transformer"):
+        embedding = [model.transformer.wte.weight[ids], model.transformer.wpe.weight[: len(ids)]]
+    sublayers = [write for pair in zip(seen.attention, seen.mlp, strict=True) for write in pair]
+    stream, final = torch.stack([x.double() for x in [*embedding, *sublayers]]), seen.out[-1]
+    if isinstance(norm, torch.nn.LayerNorm):
+        stream, final = (x - x.mean(-1, keepdim=True) for x in (stream, final))
+    sigma = (final.square().mean(-1) + getattr(norm, "variance_epsilon", getattr(norm, "eps", None))).sqrt()
+    gain = norm.weight.double() + (model.config.model_type == "gemma2")
+    bias = getattr(norm, "bias", torch.zeros(len(gain))).double()
+    unembedding = model.lm_head.weight.double()
+    found = Scored(np.zeros(len(stream) + 1), np.zeros(len(stream) + 1), 0.0, 0.0, 0.0)
+    for at, token in enumerate(option, start=len(prompt) - 1):
+        normed = torch.cat([stream[:, at] / sigma[at] * gain, bias[None]])
+        u = normed @ unembedding.T  # [component and constant, vocabulary]
+        p, log_p = seen.logits[at].softmax(-1), seen.logits[at].log_softmax(-1)
+        parts = u[:, token] - u @ p
+        found.values += u[:, token].numpy()
+        found.parts += parts.numpy()
+        found.log_likelihood += float(log_p[token])
+        found.minus_entropy += float((p * log_p).sum())
+        found.normalizer += float(log_p[token] - parts.sum())
+    return found
