@@ -1,34 +1,47 @@
-"""Half precisions and offloaded weights: what rounding loses has a name, and nothing needs to be in memory."""
+"""Half precisions: what rounding loses has a name."""
 
 import numpy as np
 import pytest
 import torch
 
 import layerdiv_tl as ld
-from tests.conftest import TEXTS, gpt2, llama
-from tests.oracles.families import FAMILIES
+from tests.conftest import gpt2, llama
+from tests.model.test_bridge import boot
+from tests.oracles.families import BY_STRUCTURE, FAMILIES
+from tests.oracles.loops import ouro
 
 PROMPTS = [[5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11], [3], [17, 11, 60, 0]]
 OPTIONS = [7, 30, 2]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize(
-    "make", [llama, gpt2, FAMILIES["gemma2"], FAMILIES["granite"]], ids=["llama", "gpt2", "gemma2", "granite"]
-)
-@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
-def test_half_precision_names_its_rounding(make, dtype, unit):
-    """Gap ≤ 2e-2, and a `rounding` row that is not zero and of that order."""
-    model = make().to(dtype)
-    c = ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
-    assert c.components[-1].label == "rounding"
-    assert c.components == ld.load_model(model).components(unit)
-    assert c.identity_gap <= 2e-2
-    size = np.abs(c.values).sum(1).max()
-    assert 0 < np.abs(c.select(kind="rounding").values).max() <= 2e-2 * size
+# Loops and norms on the stream round once more on the way.
+LONG_WAYS = {"ouro": ouro, "nanochat": FAMILIES["nanochat"], "openai_gpt": BY_STRUCTURE["openai_gpt"]}
+MAKERS = {"llama": llama, "gpt2": gpt2, "gemma2": FAMILIES["gemma2"], "granite": FAMILIES["granite"], **LONG_WAYS}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", [*MAKERS, "a bridge"])
+def test_half_precision_names_its_rounding(name, dtype):
+    """Gap ≤ 2e-2, and a `rounding` row that is not zero and of that order; in double precision none is left."""
+    model = (gpt2 if name == "a bridge" else MAKERS[name])().to(dtype)
+    loaded = ld.load_model(boot(model) if name == "a bridge" else model)
     with torch.no_grad():
         plain = model(torch.tensor(PROMPTS[:1])).logits[0, -1, OPTIONS].double().numpy()
-    np.testing.assert_array_equal(c.model_logits[0], plain)
+    # In float64 Transformers gives NaN where Gemma 2 reads padding beyond its window.
+    prompts = PROMPTS[:1] if name == "gemma2" and dtype == torch.float64 else PROMPTS
+    for unit in ("sublayer",) if name in LONG_WAYS else ("sublayer", "head", "neuron"):
+        c = ld.contributions(loaded, prompts, OPTIONS, unit=unit)
+        if dtype == torch.float64:
+            assert c.identity_gap <= 1e-6
+            assert "rounding" not in {x.kind for x in c.components}
+            continue
+        most = 5e-2 if name in LONG_WAYS else 2e-2
+        assert c.identity_gap <= most
+        assert c.components[-1].label == "rounding"
+        assert c.components == loaded.components(unit)
+        assert 0 < np.abs(c["rounding"]).max() <= most * np.abs(c.values).sum(1).max()
+        np.testing.assert_allclose(c.model_logits[0], plain, rtol=2e-2 * (name == "a bridge"))
+    assert [x.kind for x in c.components].count("stream_bias") == (name == "openai_gpt")
 
 
 @pytest.mark.parametrize("make", [llama, gpt2, FAMILIES["gemma2"]], ids=["llama", "gpt2", "gemma2"])
@@ -43,48 +56,14 @@ def test_half_precision_is_near_full(make):
         assert np.abs(near).max() <= 3e-2 * size
 
 
-def test_full_precision_has_no_rounding_row(stories):
-    assert "rounding" not in {component.kind for component in stories.components("head")}
-
-
-@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
-def test_weights_on_disk(stories_folder, stories, tmp_path, unit):
-    """With accelerate's disk offload the unembedding and the norm lie nowhere in memory; the numbers are the same."""
-    from accelerate import disk_offload
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(stories_folder)
-    disk_offload(model, str(tmp_path / "weights"), execution_device="cpu")
-    assert all(parameter.is_meta for parameter in model.parameters())
-    loaded = ld.load_model(model, tokenizer=AutoTokenizer.from_pretrained(stories_folder))
-    c = ld.contributions(loaded, TEXTS, [300, 301], unit=unit)
-    expected = ld.contributions(stories, TEXTS, [300, 301], unit=unit)
-    assert c.components == expected.components
-    np.testing.assert_allclose(c.values, expected.values, atol=1e-6)
-    assert all(parameter.is_meta for parameter in model.parameters())
-
-
-def test_a_device_map(stories_folder, stories):
-    """device_map goes through to from_pretrained."""
-    places = {
-        "model.embed_tokens": "cpu",
-        "model.layers": "cpu",
-        "model.norm": "cpu",
-        "model.rotary_emb": "cpu",
-        "lm_head": "cpu",
-    }
-    loaded = ld.load_model(stories_folder, device_map=places)
-    c = ld.contributions(loaded, TEXTS, [300, 301])
-    np.testing.assert_allclose(c.values, ld.contributions(stories, TEXTS, [300, 301]).values, atol=1e-6)
-
-
-@pytest.mark.parametrize("make", [llama, gpt2], ids=["llama", "gpt2"])
+@pytest.mark.parametrize("make", [llama, gpt2, lambda: boot(llama())], ids=["llama", "gpt2", "bridge"])
 def test_a_copy_is_another_model(make):
     """copy=True works on weights of its own: changing them leaves the user's model alone."""
     model = make()
     copied = ld.load_model(model, copy=True)
     assert copied.architecture.root is not model
     before = ld.contributions(model, PROMPTS, OPTIONS).values
+    np.testing.assert_allclose(ld.contributions(copied, PROMPTS, OPTIONS).values, before, atol=1e-6)
     with torch.no_grad():
         for parameter in copied.architecture.root.parameters():
             parameter.zero_()
@@ -168,19 +147,3 @@ def test_quantized_projections_are_whole():
     model.lm_head = Packed(model.lm_head)
     with pytest.raises(ld.InputError, match="unembedding is a Packed"):
         ld.load_model(model)
-
-
-def test_prompts_of_other_rotary_scaling_share_no_batch():
-    """LongRoPE computes positions for the longest prompt of a batch: a prompt's numbers are still its own."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    rope = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 8}
-    rope |= {"short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 3.0, 4.0]}
-    config = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-    config |= {"num_attention_heads": 4, "max_position_embeddings": 64, "initializer_range": 0.3}
-    model = LlamaForCausalLM(LlamaConfig(**config, rope_parameters=rope)).eval()
-    prompts = [list(range(3, 33)), [5, 6, 7, 8, 9], list(range(3, 12)), [1, 2, 3]]
-    c = ld.contributions(model, prompts, OPTIONS)
-    for row, prompt in enumerate(prompts):
-        np.testing.assert_allclose(c.values[row], ld.contributions(model, [prompt], OPTIONS).values[0], atol=1e-5)

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 import layerdiv_tl as ld
 from layerdiv_tl.ensemble.intervals import RunningMean
-from tests.conftest import TEXTS, gpt2, llama
+from tests.conftest import gpt2, llama
 from tests.model.test_bridge import boot
 from tests.model.test_families import NO_HEADS, NO_NEURONS
+from tests.model.test_long_texts import network
 from tests.oracles import brute_force_ensemble as brute
 from tests.oracles.families import FAMILIES, each
 
@@ -64,84 +65,39 @@ def test_equals_the_logits_form(make, unit):
     assert p.identity_gap < 1e-7
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
-def test_equals_the_logits_form_on_a_trained_model(stories_folder, unit):
-    """stories260K, the same streams: products in float64 to 1e-9, in float32 to 1e-5."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    hf = AutoModelForCausalLM.from_pretrained(stories_folder)
-    ids = AutoTokenizer.from_pretrained(stories_folder)(TEXTS[1])["input_ids"]
-    model = ld.load_model(hf.double())
-    _, u = logits_form(model, ids, unit)
-    z = u.astype(np.float64)
-    target = np.eye(z.shape[2])[[*ids[1:], 0]]
-    mean = z.mean(0)
-    expected = {
-        "raw": ((target - z) ** 2, (mean - z) ** 2),
-        "centered": (center(target - z) ** 2, center(mean - z) ** 2),
-    }
-    for p, tolerance in (
-        (ld.profile(model, ids, unit, precision="float64"), 1e-9),
-        (ld.profile(model, ids, unit), 1e-5),
-    ):
-        for name, (bias, diversity) in expected.items():
-            half = HALVES[name](p)
-            close(half.bias[:, :-1], bias.mean(2)[:, :-1], tolerance)
-            close(half.diversity, diversity.mean(2), tolerance)
-            # Entry by entry too, against what is subtracted: a component near the mean of all cancels.
-            gauge = center if name == "centered" else (lambda x: x)
-            terms = (gauge(z) ** 2).mean(2) + (gauge(mean) ** 2).mean(1)
-            assert (np.abs(half.diversity - diversity.mean(2)) <= tolerance * terms).all()
-
-
 def center(x):
     return x - x.mean(-1, keepdims=True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
-    "unit",
+    ("name", "unit"),
     [
-        pytest.param("sublayer", marks=pytest.mark.full),
-        *(pytest.param(u, marks=pytest.mark.nightly) for u in ("head", "neuron")),
+        *(("stories", unit) for unit in ("sublayer", "head", "neuron")),
+        ("smol", "sublayer"),
+        *(pytest.param("smol", unit, marks=pytest.mark.nightly) for unit in ("head", "neuron")),
     ],
 )
-def test_equals_the_logits_form_on_smollm2(smol, unit):
-    """49152 ids: bias, diversity and net to 1e-5, from the same pass, logits formed in float64."""
-    from layerdiv_tl.attribution.vocabulary import vocabulary_readout
-    from layerdiv_tl.model.batches import inference_mode_for, pad
-    from layerdiv_tl.model.forward_pass import run
-
-    ids = smol.tokenizer("The capital of France is Paris, and the capital of Italy is")["input_ids"]
-    p = ld.profile(smol, ids, unit)
-    root, at = smol.architecture.root, [3, len(ids) - 2]
-    with inference_mode_for(smol.architecture):
-        done = run(smol.architecture, *pad([ids]), unit)
-        rows = vocabulary_readout(smol, unit, "float32").rows_of(done.at_positions(torch.tensor(at)))
-        count = len(p.components)
-        chosen = list(range(0, count, 1 if unit != "neuron" else 97))
-        z = rows.vectors(chosen)[:, :, :-1]
-        matrix = root.lm_head.weight.double() * root.model.norm.weight.double()
-        x = done.final[at].double()
-        sigma = (x.square().mean(1, keepdim=True) + root.config.rms_norm_eps).sqrt()
-        mean = ((x / sigma) @ matrix.T / count).numpy()
-    for row, position in enumerate(at):
-        target = (np.arange(p.vocabulary) == ids[position + 1]).astype(float)
-        for start in range(0, len(chosen), 32):
-            some = chosen[start : start + 32]
-            u = (z[row, start : start + 32] @ matrix.T).numpy()
-            for name, half in HALVES.items():
-                gauge = {"raw": lambda x: x, "centered": center, "shift": lambda x: x.mean(-1, keepdims=True)}[name]
-                bias, diversity = (gauge(target - u) ** 2).mean(1), (gauge(mean[row] - u) ** 2).mean(1)
-                # Component by component, against what is subtracted.
-                terms = (gauge(u) ** 2).mean(1) + (gauge(mean[row]) ** 2).mean() + (gauge(target) ** 2).mean()
-                shown = half(p)
-                for found, expected in (
-                    (shown.bias, bias),
-                    (shown.diversity, diversity),
-                    (shown.net, bias - diversity),
-                ):
-                    assert (np.abs(found[some, position] - expected) <= 1e-5 * terms).all()
+def test_equals_the_logits_form_on_trained_models(name, unit, request):
+    """512 and 49 152 ids, products in float32: each component against the size of what is subtracted there."""
+    model = request.getfixturevalue(name)
+    ids = model.tokenizer("The capital of France is Paris, and the capital of Italy is")["input_ids"]
+    p, places = ld.profile(model, ids, unit), [3, len(ids) - 2]
+    chosen = range(0, len(p.components), 97 if len(p.components) > 9999 else 1)
+    some = [p.components[i] for i in chosen]
+    prefixes, every = [ids[: place + 1] for place in places], list(range(p.vocabulary))
+    c = ld.contributions(model, prefixes, every, unit, components=some)
+    gauges = {"raw": lambda x: x, "centered": center, "shift": lambda x: x.mean(-1, keepdims=True)}
+    for u, place, logits in zip(c.values, places, c.model_logits, strict=True):
+        target, mean = np.eye(p.vocabulary)[ids[place + 1]], logits / len(p.components)
+        for half, gauge in gauges.items():
+            bias, diversity = ((gauge(x - u) ** 2).mean(1) for x in (target, mean))
+            terms = sum((gauge(x) ** 2).mean(-1) for x in (u, mean, target))
+            found = HALVES[half](p)
+            pairs = {"bias": bias, "diversity": diversity, "net": bias - diversity}
+            for term, expected in pairs.items():
+                off = np.abs(getattr(found, term)[list(chosen), place] - expected)
+                assert (off <= 1e-5 * terms).all(), (half, term)
 
 
 @pytest.mark.parametrize("unit", ["sublayer", "head"])
@@ -253,15 +209,6 @@ def test_a_bridge_gives_what_the_modules_give(unit):
     assert plain.components == bridged.components
     for name in ("bias", "diversity", "net", "target_logit", "loss"):
         close(getattr(bridged, name), getattr(plain, name), 1e-5)
-
-
-def test_a_reused_layer_has_a_row_for_every_use():
-    model = llama()
-    model.model.layers[1] = model.model.layers[0]
-    p = ld.profile(model, IDS, "head")
-    _, u = logits_form(model, IDS, "head")
-    assert "L0@2.H1" in [c.label for c in p.components]
-    close(p.diversity, ((u.mean(0) - u) ** 2).mean(2), 1e-4)
 
 
 def test_several_texts_stand_side_by_side():
@@ -502,23 +449,11 @@ def test_the_users_hooks_see_one_pass():
 
 def test_top_tokens_of_a_model_that_reads_long_texts_in_another_way():
     """LongRoPE: a token is looked at in the text it stood in, not in a shorter one."""
-    from transformers import Phi3Config, Phi3ForCausalLM
-
-    torch.manual_seed(0)
-    rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0, 4.0, 9.0, 16.0]}
-    shape = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "pad_token_id": 0}
-    length = {"max_position_embeddings": 64, "original_max_position_embeddings": 16}
-    config = Phi3Config(**shape, **length, num_attention_heads=4, rope_scaling=rope)
-    model = Phi3ForCausalLM(config).eval()
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "norm" not in name:
-                weight.normal_(std=0.5)
     ids = np.random.default_rng(1).integers(3, 61, 30).tolist()
-    p = ld.profile(model, ids)
+    p = ld.profile(network("longrope"), ids)
     frame = p.top_tokens("L1.mlp", 5, 61)
     own = frame[(frame.effect == "promotes") & (frame.token_id == ids[6])].contribution.item()
-    assert own == pytest.approx(p.target_logit[-1, 5], rel=1e-4)
+    assert own == pytest.approx(p.target_logit[[c.label for c in p.components].index("L1.mlp"), 5], rel=1e-4)
 
 
 def test_one_token_has_nothing_to_be_compared_with():

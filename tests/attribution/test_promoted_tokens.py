@@ -104,22 +104,6 @@ def test_the_model_is_left_as_it_was(make, monkeypatch):
     assert configurations(model) == before
 
 
-def test_reused_layers_have_patterns_of_every_use():
-    """Each use of a layer has its own patterns, in the order of the blocks."""
-    model = llama()
-    model.model.layers = torch.nn.ModuleList([model.model.layers[i] for i in (0, 0, 1)])
-    model.set_attn_implementation("eager")
-    found = attention_patterns(model, IDS)
-    assert [c.label for c in found.components[::4]] == ["L0@1.H0", "L0@2.H0", "L1.H0"]
-    seen = []
-    hooks = [
-        b.self_attn.register_forward_hook(lambda m, a, out: seen.append(out[1][0])) for b in model.model.layers[1:]
-    ]
-    model(torch.tensor([IDS]), use_cache=False)
-    assert len(hooks) == 2
-    np.testing.assert_allclose(found.patterns, torch.cat(seen).detach().numpy(), atol=1e-6)
-
-
 def test_what_cannot_be_looked_at_is_refused_in_a_sentence(monkeypatch):
     with pytest.raises(ld.InputError, match="label 'L9.H0'"):
         attention_patterns(llama(), IDS, ["L9.H0"])

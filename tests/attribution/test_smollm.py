@@ -31,25 +31,6 @@ def test_equals_the_brute_force_reference(smol, unit):
         assert np.abs(c.model_logits[row] - expected.model_logits).max() <= 1e-5 * size
 
 
-def test_heads_sum_to_their_attention(smol):
-    whole, cut = (ld.contributions(smol, PROMPTS, OPTIONS, unit=u) for u in ("sublayer", "head"))
-    assert len(cut.components) == 1 + 30 * 9 + 30
-    for layer in range(30):
-        heads = cut.select(kind="head", layer=layer)
-        np.testing.assert_allclose(heads.logits, whole.select(label=f"L{layer}.attn").logits, atol=1e-5)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("batch_tokens", [1, 64, 4096])
-def test_batches_change_nothing(smol, batch_tokens):
-    """Batch and single prompt agree to 1e-5 of Σ|u|, at any batch size."""
-    together = ld.contributions(smol, PROMPTS, OPTIONS, batch_tokens=batch_tokens)
-    for row, prompt in enumerate(PROMPTS):
-        alone = ld.contributions(smol, [prompt], OPTIONS)
-        size = np.abs(alone.values).sum(1).max()
-        assert np.abs(together.values[row] - alone.values[0]).max() <= 1e-5 * size
-
-
 def test_through_a_bridge(smol):
     """TransformerLens' hook names give the same numbers; a bridge's own text begins as TransformerLens has it."""
     import copy

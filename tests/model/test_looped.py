@@ -19,7 +19,6 @@ from layerdiv_tl.views.explorer.data import pack_text
 from tests.conftest import llama, tied, unrolled
 from tests.model.test_bridge import boot
 from tests.model.test_mobilellm import checkpoint
-from tests.oracles.families import FAMILIES
 from tests.oracles.loops import ouro, raven
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5], [17, 11, 60, 4, 7]]
@@ -102,15 +101,6 @@ def test_the_parts_of_a_loop_add_up_to_its_sublayers(unit):
     np.testing.assert_allclose(profiles[1].target_logit[here].sum(0), profiles[0].target_logit[1], atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_precisions(dtype):
-    """In half precision what the norms between rounds round is `rounding`, too; in double nothing is left."""
-    for make in (ouro, FAMILIES["nanochat"]):
-        c = ld.contributions(make().to(dtype), PROMPTS, OPTIONS)
-        assert c.identity_gap <= (1e-6 if dtype == torch.float64 else 5e-2)
-        assert ("rounding" in {x.kind for x in c.components}) == (dtype == torch.bfloat16)
-
-
 def test_a_norm_that_is_only_asked_carries_nothing():
     """A model may read its stream out on the way and go on with it as it was."""
     model = tied(0, 0, 1)
@@ -177,8 +167,18 @@ def test_another_change_between_rounds_is_no_norm():
 def test_components_lists_every_use(shared, unit):
     """What a model says it has is what a pass gives."""
     model = ld.load_model(shared)
-    assert model.components(unit) == ld.contributions(model, PROMPTS, OPTIONS, unit=unit).components
-    assert model.components(unit) == ld.profile(model, PROMPTS[0], unit=unit).components
+    c = ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
+    assert c.identity_gap <= 1e-6
+    assert model.components(unit) == c.components == ld.profile(model, PROMPTS[0], unit=unit).components
+    assert [x.layer for x in c.junctions[1::2]] == [x.layer for x in c.junctions[2::2]]
+    last = c.components[-1]
+    assert ld.contributions(model, PROMPTS, OPTIONS, unit, components=[last.label]).components == (last,)
+
+
+def test_only_a_reused_layer_counts_its_uses():
+    """A layer that runs once keeps its plain name next to one that runs twice."""
+    labels = [x.label for x in ld.contributions(tied(0, 1, 1, 2), PROMPTS, OPTIONS).components]
+    assert labels == ["embed", *(f"{x}.{s}" for x in ("L0", "L1@1", "L1@2", "L2") for s in ("attn", "mlp"))]
 
 
 def test_components_of_a_mobilellm(tmp_path):

@@ -159,16 +159,6 @@ def test_a_new_family_is_one_entry(unit, monkeypatch):
     assert c.identity_gap <= 1e-6
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_precisions(dtype):
-    """Half precision has its row of rounding; biases of norms on the path are one row in every precision."""
-    c = ld.contributions(BY_STRUCTURE["openai_gpt"]().to(dtype), PROMPTS, OPTIONS)
-    assert c.identity_gap <= (1e-6 if dtype == torch.float64 else 5e-2)
-    kinds = [x.kind for x in c.components]
-    assert kinds.count("stream_bias") == 1
-    assert ("rounding" in kinds) == (dtype == torch.bfloat16)
-
-
 def test_a_break_is_found_with_its_place():
     """What neither adds a write nor is one of the family's steps is refused, and the message says where it is."""
     model = BY_STRUCTURE["openai_gpt"]()

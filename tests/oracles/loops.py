@@ -2,8 +2,7 @@
 
 `ouro()` is a Universal Transformer: the whole stack of Llama-like blocks with sandwich norms runs `total_ut_steps`
 times, and the final norm stands behind every round. A gate behind each round may let a token answer early.
-`raven()` has a prelude, a core that runs `mean_recurrence` times from a random state (an adapter mixes the prelude's
-output in), and a coda; every block norms the stream itself after each addition.
+`raven()` cannot run: it is refused by its modules.
 """
 
 from __future__ import annotations
@@ -112,81 +111,22 @@ class OuroForCausalLM(LlamaPreTrainedModel):
         return CausalLMOutputWithPast(logits=self.lm_head(answer))
 
 
-class RavenConfig(LlamaConfig):
-    """A Llama's, with the three lists of blocks."""
-
-    model_type = "huginn_raven"
-
-    def __init__(self, mean_recurrence: int = 3, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.mean_recurrence = mean_recurrence
-        self.n_layers_in_prelude, self.n_layers_in_recurrent_block, self.n_layers_in_coda = 1, 2, 1
-
-
-class SandwichBlock(nn.Module):
-    """Adds, then norms what the sum is."""
-
-    def __init__(self, config: RavenConfig) -> None:
-        super().__init__()
-        for number in range(1, 5):
-            setattr(self, f"norm_{number}", LlamaRMSNorm(config.hidden_size))
-        self.attn = nn.Module()
-        self.attn.Wqkv = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=False)
-        self.attn.proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
-        self.mlp = nn.Module()
-        self.mlp.fc = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
-        self.mlp.proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (part[:, None] for part in self.attn.Wqkv(self.norm_1(x)).chunk(3, -1))
-        attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)[:, 0]
-        x = self.norm_2(self.attn.proj(attended) + x)
-        gate, value = self.mlp.fc(self.norm_3(x)).chunk(2, -1)
-        return self.norm_4(self.mlp.proj(nn.functional.silu(gate) * value) + x)
-
-
 class RavenForCausalLM(LlamaPreTrainedModel):
-    """Prelude, core in a loop from a random state, norm, coda, the same norm."""
+    """The modules of Huginn alone, by which it is known: a prelude, a core that loops from a random state, a coda."""
 
-    config_class = RavenConfig
+    config_class = LlamaConfig
     _tied_weights_keys: Any = None
 
-    def __init__(self, config: RavenConfig) -> None:
+    def __init__(self, config: LlamaConfig) -> None:
         super().__init__(config)
-        blocks = {
-            "prelude": config.n_layers_in_prelude,
-            "core_block": config.n_layers_in_recurrent_block,
-            "coda": config.n_layers_in_coda,
-        }
-        lists = {name: nn.ModuleList(SandwichBlock(config) for _ in range(n)) for name, n in blocks.items()}
-        self.transformer = nn.ModuleDict(
-            {
-                "wte": nn.Embedding(config.vocab_size, config.hidden_size),
-                "adapter": nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False),
-                "ln_f": LlamaRMSNorm(config.hidden_size),
-                **lists,
-            }
-        )
+        blocks = {name: nn.ModuleList([nn.Module()]) for name in ("prelude", "core_block", "coda")}
+        embedding, norm = nn.Embedding(config.vocab_size, config.hidden_size), LlamaRMSNorm(config.hidden_size)
+        adapter = nn.Linear(2 * config.hidden_size, config.hidden_size)
+        self.transformer = nn.ModuleDict({"wte": embedding, "adapter": adapter, "ln_f": norm, **blocks})
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
         return self.transformer["wte"]
-
-    def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
-        parts = self.transformer
-        embedded = parts["wte"](input_ids)
-        for block in parts["prelude"]:
-            embedded = block(embedded)
-        x = torch.randn_like(embedded)
-        for _ in range(self.config.mean_recurrence):
-            x = parts["adapter"](torch.cat([x, embedded], -1))
-            for block in parts["core_block"]:
-                x = block(x)
-        x = parts["ln_f"](x)
-        for block in parts["coda"]:
-            x = block(x)
-        return CausalLMOutputWithPast(logits=self.lm_head(parts["ln_f"](x)))
 
 
 def ouro(seed: int = 0, **settings: Any) -> nn.Module:
@@ -195,7 +135,6 @@ def ouro(seed: int = 0, **settings: Any) -> nn.Module:
     return randomized(OuroForCausalLM(OuroConfig(**{**SHAPE, **settings})))
 
 
-def raven(seed: int = 0, **settings: Any) -> nn.Module:
-    """A tiny random one."""
-    torch.manual_seed(seed)
-    return randomized(RavenForCausalLM(RavenConfig(**{**SHAPE, **settings})))
+def raven() -> nn.Module:
+    """One that only says what it is."""
+    return RavenForCausalLM(LlamaConfig(**SHAPE))
