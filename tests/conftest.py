@@ -118,6 +118,13 @@ def smol():
     return ld.load_model()
 
 
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    """An empty folder for converted models."""
+    monkeypatch.setenv("LAYERDIV_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture(scope="session")
 def browser():
     """Opens pages in a real Chromium (see browser.py); tests that use it are skipped where there is none."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from tests.conftest import gpt2, llama
+from tests.conftest import gpt2, llama, tied
 from tests.oracles.families import FAMILIES
 from tests.oracles.tokenizers import word_tokenizer
 
@@ -26,7 +26,7 @@ def boot(model, tokenizer=None):
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
 @pytest.mark.parametrize("make", [llama, gpt2], ids=["llama", "gpt2"])
 def test_from_a_cache(make, unit):
-    """A cache of hook_names(unit) gives the numbers of a pass, whichever side is padded."""
+    """A cache of hook_names(unit) gives the numbers of a pass, whichever side is padded, and without a batch axis."""
     bridge = boot(make())
     model = ld.load_model(bridge)
     names = model.hook_names(unit)
@@ -54,19 +54,11 @@ def test_from_a_cache(make, unit):
         np.testing.assert_allclose(
             first.values, ld.contributions(model, PROMPTS, [7, 30], unit=unit, position=0).values, atol=1e-5
         )
-
-
-def test_a_cache_of_one_prompt_with_or_without_its_batch_axis():
-    """tokens [token] and a cache without batch axis are the same prompt."""
-    bridge = boot(llama())
-    model = ld.load_model(bridge)
-    tokens = torch.tensor(PROMPTS[0])
-    _, cache = bridge.run_with_cache(tokens[None])
-    whole = ld.contributions(model, cache=cache, tokens=tokens, options=[7, 30])
+    alone = torch.tensor(PROMPTS[0])
+    _, cache = bridge.run_with_cache(alone[None])
     cache.remove_batch_dim()
-    np.testing.assert_array_equal(
-        ld.contributions(model, cache=cache, tokens=tokens, options=[7, 30]).values, whole.values
-    )
+    c = ld.contributions(model, cache=cache, tokens=alone, options=[7, 30], unit=unit)
+    np.testing.assert_allclose(c.values, expected.values[:1], atol=1e-5)
 
 
 @pytest.mark.parametrize("make", [llama, gpt2], ids=["llama", "gpt2"])
@@ -93,8 +85,6 @@ FOLDED = ["gpt_oss", "olmo"]
 @pytest.mark.parametrize("name", [*FOLDED, "llama_biased", "qwen2"])
 def test_a_processed_bridge_is_still_its_model(name):
     """Folded value biases are refused where attention sinks or clipped values make them another model's."""
-    from tests.oracles.families import FAMILIES
-
     net, ids = FAMILIES[name](), torch.tensor([[5, 1, 4, 1, 5, 9]])
     with torch.no_grad():
         want = net(ids).logits[0, -1]
@@ -142,17 +132,11 @@ def test_what_a_cache_cannot_give():
             ld.contributions(cache, **{"options": [7, 30], **change})
     with pytest.raises(ld.InputError, match="cache.model"):
         ld.profile(cache, PROMPTS[0])
+    with pytest.raises(ld.InputError, match="cache"):  # which keeps the last use of a layer only
+        ld.contributions(tied(0, 0, 1, 1), cache={}, tokens=tokens, options=[7, 30])
     _, empty = bridge.run_with_cache(tokens, names_filter="hook_embed")
     with pytest.raises(ld.InputError, match="lacks"):
         ld.contributions(empty, options=[7, 30])
-
-
-def test_a_cache_of_a_reused_layer_is_refused():
-    """A cache keeps the last use of a layer only, so its parts could not sum."""
-    model = llama()
-    model.model.layers = torch.nn.ModuleList([model.model.layers[i] for i in (0, 0, 1, 1)])
-    with pytest.raises(ld.InputError, match="cache"):
-        ld.contributions(model, cache={}, tokens=torch.tensor(PROMPTS[:1]), options=[7, 30])
 
 
 def test_a_bridge_in_train_mode_is_put_back():

@@ -17,12 +17,6 @@ from tests.conftest import llama
 PROMPTS, OPTIONS = [[3, 4, 5], [7, 8]], [10, 11]
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERDIV_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def write_gguf(path: Path, seed: int = 0, half: bool = False, blocks: str = "") -> torch.nn.Module:
     """A tiny Llama as a GGUF file, after llama.cpp's names and its order of the rotated dimensions.
 
@@ -115,7 +109,7 @@ def test_the_second_load_converts_nothing(tmp_path, cache, monkeypatch, capsys):
 
 @pytest.mark.full
 def test_another_file_at_the_same_path_is_another_model(tmp_path, cache):
-    """Of the same size, with the old one's times put back: content decides, and both conversions stay."""
+    """Of the same size, with the old one's times put back: content decides, of copies too, and both stay."""
     path = tmp_path / "tiny.gguf"
     write_gguf(path)
     os.utime(path, (time.time() - 9, time.time() - 9))
@@ -126,15 +120,9 @@ def test_another_file_at_the_same_path_is_another_model(tmp_path, cache):
     second = logits(ld.load_model(path))
     np.testing.assert_allclose(second, logits(other), atol=1e-5)
     assert np.abs(second - first).max() > 0.1
+    (tmp_path / "copy.gguf").write_bytes(path.read_bytes())
+    np.testing.assert_array_equal(logits(ld.load_model(tmp_path / "copy.gguf")), second)
     assert len(folders(cache)) == 2
-
-
-@pytest.mark.full
-def test_a_copy_elsewhere_is_the_same_conversion(tmp_path, cache):
-    write_gguf(tmp_path / "one.gguf")
-    (tmp_path / "two.gguf").write_bytes((tmp_path / "one.gguf").read_bytes())
-    assert np.array_equal(logits(ld.load_model(tmp_path / "one.gguf")), logits(ld.load_model(tmp_path / "two.gguf")))
-    assert len(folders(cache)) == 1
 
 
 @pytest.mark.full
@@ -154,21 +142,18 @@ def test_dtype_and_device_are_those_asked_for(tmp_path, cache, half):
     assert ld.load_model(tmp_path / "tiny.gguf", device_map={"": "cpu"}).provenance["device"] == "cpu"
 
 
-def test_a_cache_that_cannot_be_written_loads_all_the_same(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("disk", ["not writable", "full"])
+def test_without_room_in_the_cache_it_loads_all_the_same(tmp_path, cache, monkeypatch, capsys, disk):
+    """And leaves nothing there."""
     model = write_gguf(tmp_path / "tiny.gguf")
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("LAYERDIV_CACHE", str(tmp_path / "file" / "cache"))
+    if disk == "full":
+        monkeypatch.setattr(converted.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
+    else:
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("LAYERDIV_CACHE", str(tmp_path / "file" / "cache"))
     np.testing.assert_allclose(logits(ld.load_model(tmp_path / "tiny.gguf")), logits(model), atol=1e-5)
     assert "tiny.gguf" in capsys.readouterr().err
-
-
-def test_a_full_disk_loads_all_the_same(tmp_path, cache, monkeypatch):
-    """And leaves nothing in the cache."""
-    model = write_gguf(tmp_path / "tiny.gguf")
-    usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr(converted.shutil, "disk_usage", lambda _: usage)
-    np.testing.assert_allclose(logits(ld.load_model(tmp_path / "tiny.gguf")), logits(model), atol=1e-5)
-    assert folders(cache) == []
+    assert not cache.exists() or folders(cache) == []
 
 
 SCRIPT = """

@@ -11,12 +11,6 @@ from tests.conftest import llama
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("LAYERDIV_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture
 def wheel(cache, monkeypatch):
     """A wheel whose "GGUF" is a few bytes, with its hash as the expected one."""
     import hashlib

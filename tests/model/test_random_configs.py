@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 import layerdiv_tl as ld
 from tests.conftest import randomized
@@ -13,45 +14,22 @@ from tests.conftest import randomized
 @st.composite
 def models(draw):
     """A random small model of one of four kinds, with random weights everywhere."""
-    from transformers import (
-        GPT2Config,
-        GPT2LMHeadModel,
-        GPTNeoXConfig,
-        GPTNeoXForCausalLM,
-        LlamaConfig,
-        LlamaForCausalLM,
-        Olmo2Config,
-        Olmo2ForCausalLM,
-    )
-
     kv, group, width = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.sampled_from([2, 4, 6]))
-    heads, layers, vocabulary = kv * group, draw(st.integers(1, 4)), draw(st.integers(5, 40))
-    tied, biased, parallel = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
-    eps = draw(st.sampled_from([1e-6, 1e-5, 1e-3]))
-    kind = draw(st.sampled_from(["llama", "gpt2", "neox", "olmo2"]))
+    eps, middle = draw(st.sampled_from([1e-6, 1e-5, 1e-3])), draw(st.integers(1, 20))
+    shape = {"vocab_size": draw(st.integers(5, 40)), "num_hidden_layers": draw(st.integers(1, 4))}
+    shape |= {"num_attention_heads": kv * group, "num_key_value_heads": kv, "hidden_size": kv * group * width}
+    shape |= {"intermediate_size": middle, "n_inner": middle, "max_position_embeddings": 32, "pad_token_id": 0}
+    shape |= dict.fromkeys(("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps"), eps)
+    shape |= dict.fromkeys(("attention_bias", "mlp_bias"), draw(st.booleans()))
+    shape |= {name: draw(st.booleans()) for name in ("tie_word_embeddings", "use_parallel_residual")}
+    kind = draw(st.sampled_from(["llama", "gpt2", "gpt_neox", "olmo2"]))
+    if kind == "llama":
+        shape["head_dim"] = draw(st.sampled_from([2, 8]))
+    config = CONFIG_MAPPING[kind]
+    own = {config.attribute_map.get(name, name): value for name, value in shape.items()}
     torch.manual_seed(draw(st.integers(0, 2**16)))
-    common = {"vocab_size": vocabulary, "num_hidden_layers": layers, "num_attention_heads": heads}
-    common |= {"hidden_size": heads * width, "intermediate_size": draw(st.integers(1, 20)), "tie_word_embeddings": tied}
-    common |= {"max_position_embeddings": 32}
-    if kind == "gpt2":
-        config = GPT2Config(
-            vocab_size=vocabulary,
-            n_layer=layers,
-            n_head=heads,
-            n_embd=heads * width,
-            n_positions=32,
-            n_inner=common["intermediate_size"],
-            layer_norm_epsilon=eps,
-            tie_word_embeddings=tied,
-        )
-        return randomized(GPT2LMHeadModel(config))
-    if kind == "neox":
-        config = GPTNeoXConfig(**common, use_parallel_residual=parallel, layer_norm_eps=eps, attention_bias=biased)
-        return randomized(GPTNeoXForCausalLM(config))
-    common |= {"num_key_value_heads": kv, "attention_bias": biased, "rms_norm_eps": eps}
-    if kind == "olmo2":
-        return randomized(Olmo2ForCausalLM(Olmo2Config(**common, pad_token_id=0)))
-    return randomized(LlamaForCausalLM(LlamaConfig(**common, mlp_bias=biased, head_dim=draw(st.sampled_from([2, 8])))))
+    known = {name: value for name, value in own.items() if name in config.__dataclass_fields__}
+    return randomized(AutoModelForCausalLM.from_config(config(**known), dtype=torch.float32))
 
 
 @pytest.mark.full
