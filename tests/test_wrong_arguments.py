@@ -1,6 +1,5 @@
 """Wrong arguments get a sentence, whatever they are and wherever they are given; never a traceback or a number."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,39 +161,6 @@ def public_cases(folder: Path) -> list[Case]:
     return cases
 
 
-def depth_cases(folder: Path) -> list[Case]:
-    """The same of `ld.depth`."""
-    model, other = ld.load_model("zoo/d4"), ld.load_model("zoo/d2")
-    task = ld.task("synthetic/recall:pairs=3", limit=80).resolve(model)
-    texts = list(task.prompts[:3])
-    saved = folder / "depth.safetensors"
-    questions = ld.depth.questions("synthetic/k_hop", limit=4)
-    given = {"model": model, "texts": texts}
-    calls = {
-        "sizes": (ld.depth.residual_norms, given),
-        "skip": (ld.depth.skip, given),
-        "lens": (ld.depth.logit_lens, given),
-        "erase": (ld.depth.erase, given),
-        "integrated_gradients": (ld.depth.integrated_gradients, given | {"steps": 4}),
-        "map_layers": (ld.depth.map_layers, {"source": model, "target": other, "texts": texts}),
-        "depth_score": (ld.depth.depth_score, {"model": model, "questions": questions, "n_resamples": 9}),
-        "agreement": (ld.depth.agreement, {"model": model, "rows": task}),
-        "drop_plan": (ld.depth.drop_plan, {"model": model, "rows": task, "budget": 1, "random": 2}),
-        "questions": (ld.depth.questions, {"source": "synthetic/k_hop", "limit": 4}),
-    }
-    cases = [case(f"depth.{name}", call, **arguments) for name, (call, arguments) in calls.items()]
-    for name, (call, arguments) in calls.items():
-        result = call(**arguments)
-        if name == "questions":
-            continue
-        written = {"save_model": {"folder": folder / "smaller", "model": model}}
-        more = {"export": {"path": folder / "plan.json"}, "apply": {"model": model}, **written}
-        more = more if name == "drop_plan" else {}
-        path = {"save": {"path": saved}, "load": {"path": result.save(folder / name)}}
-        cases += methods(f"depth.{name}", result, **path, **more)
-    return cases
-
-
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -282,21 +248,6 @@ def test_junctions_as_texts_have_no_order():
 def test_messages_are_short_whatever_is_shown():
     for make, _ in ODD.values():
         assert len(shown(make())) <= 80
-
-
-if __name__ == "__main__":  # python -m tests.test_wrong_arguments [depth.] [parts of names]: all findings, and counts
-    import sys
-    import tempfile
-
-    os.chdir(here := tempfile.mkdtemp())
-    total, wanted = Tally(), sys.argv[1:]
-    for one in (depth_cases if "depth." in wanted else public_cases)(Path(here)):
-        if not wanted or any(part in one.name for part in wanted):
-            found = len(total.findings), len(total.answers)
-            sweep([one], total)
-            told = [*total.findings[found[0] :], *(f"ANSWER {where}" for where in total.answers[found[1] :])]
-            print("\n".join(told), flush=True)
-    print(len(ODD), "values,", sum(total.counts.values()), "calls:", total.counts)
 
 
 def test_a_type_that_only_type_checkers_import_is_not_looked_up() -> None:

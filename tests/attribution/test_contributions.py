@@ -85,21 +85,6 @@ def test_batches_change_nothing(model, batch_tokens):
         assert together.tokens[row] == tuple(prompt)
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_the_tokenizers_padding_side_does_not_matter(stories_folder, side):
-    """Text in a ragged batch gives what each text alone gives, whichever side its tokenizer pads."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(stories_folder, padding_side=side)
-    model = ld.load_model(stories_folder, tokenizer=tokenizer)
-    together = ld.contributions(model, TEXTS, [300, 301])
-    assert len(set(together.lengths)) > 1
-    for row, text in enumerate(TEXTS):
-        np.testing.assert_allclose(
-            ld.contributions(model, [text], [300, 301]).values[0], together.values[row], atol=1e-5
-        )
-
-
 def test_a_position_is_counted_in_the_prompts_own_tokens(model):
     """Reading position p of a prompt gives what the prompt cut after p gives: the model is causal."""
     at = [3, 0, -2, 5]
@@ -305,27 +290,6 @@ def test_top_tokens_are_the_softmax_of_the_module(stories):
     np.testing.assert_array_equal(frame["prediction_id"].to_numpy().reshape(4, 3), best)
     np.testing.assert_allclose(frame["probability"].to_numpy().reshape(4, 3), np.take_along_axis(p, best, 1), rtol=1e-6)
     assert frame["token"][0::3].tolist() == [stories.tokenizer.decode([i]) for i in ids]
-
-
-def test_text_and_ids_are_the_same_prompt(stories):
-    """Text goes through the tokenizer's own rules, ids are taken as they are; BOS is not doubled."""
-    ids = [stories.tokenizer(text)["input_ids"] for text in TEXTS]
-    text = ld.contributions(stories, TEXTS, [300, 301])
-    np.testing.assert_array_equal(text.values, ld.contributions(stories, ids, [300, 301]).values)
-    twice = ld.contributions(stories, [stories.tokenizer.bos_token + TEXTS[0]], [300, 301])
-    assert list(twice.tokens[0][:2]) != [stories.tokenizer.bos_token_id] * 2
-    np.testing.assert_array_equal(
-        ld.contributions(stories, torch.tensor(ids[:1]), [300, 301]).values,
-        ld.contributions(stories, TEXTS[0], [300, 301]).values,
-    )
-
-
-def test_an_option_is_the_token_it_is_after_text(stories):
-    """A single-token option is the token that continues a text, not the one that begins it."""
-    tokenizer = stories.tokenizer
-    c = ld.contributions(stories, TEXTS, [" the", " and"])
-    for text, option in zip(c.shared_options, c.option_ids[0], strict=True):
-        assert tokenizer("a" + text)["input_ids"] == [*tokenizer("a")["input_ids"], option]
 
 
 @pytest.mark.full

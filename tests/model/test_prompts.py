@@ -42,6 +42,7 @@ def values(net: ld.Model, prompts: object, **more: object) -> np.ndarray:
 
 PROMPTS = ["The ball is red", "a ball", "blue green ball is a"]
 FORMS = {
+    "texts": lambda t, p: p,
     "lists": lambda t, p: [t(x)["input_ids"] for x in p],
     "arrays": lambda t, p: [np.array(t(x)["input_ids"]) for x in p],
     "output": lambda t, p: t(p),

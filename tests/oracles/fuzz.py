@@ -164,14 +164,11 @@ class Tally:
 
     counts: dict[str, int] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
-    answers: list[str] = field(default_factory=list)
 
     def add(self, where: str, outcome: str, said: str = "") -> None:
         """One outcome."""
         self.counts[outcome] = self.counts.get(outcome, 0) + 1
-        if outcome == "answer":
-            self.answers.append(where)
-        elif outcome != "sentence":
+        if outcome not in ("answer", "sentence"):
             self.findings.append(f"{where}: {outcome} {said:.300}".encode("utf-8", "backslashreplace").decode())
 
 
