@@ -1,4 +1,6 @@
-"""Two models compared: changes sum to the change of the logits, and each of their parts is what it is said to be."""
+"""Two models compared, on options and at every token of texts: changes sum to those of logits and losses, to rounding,
+and each of their parts is what it is said to be.
+"""
 
 import copy
 
@@ -16,6 +18,14 @@ PROMPTS = [[5, 1, 4, 1, 5, 9, 2, 6], [3], [17, 11, 60, 0], [2, 7, 1, 8, 2, 8, 1]
 OPTIONS = [7, 30, 2]
 LONG = [[[7, 9], [30], [2, 5, 5]]] * 12
 LABELS = [0, 2, 1, 1, 0, 2, 2, 0, 1, 2, 2, 0]
+TEXTS = [[5, 1, 4, 1, 5, 9, 2, 6], [17, 11, 60, 0], [3], [2, 7, 1, 8, 2, 8]]
+MANY = np.random.default_rng(0).integers(0, 61, (30, 6)).tolist()
+RUNS = {
+    "options": lambda a, b: ld.compare(a, b, PROMPTS, OPTIONS, labels=LABELS),
+    "heads": lambda a, b: ld.compare(a, b, PROMPTS, OPTIONS, "head", labels=LABELS),
+    "long options": lambda a, b: ld.compare(a, b, PROMPTS, LONG, "head", labels=LABELS),
+    "texts": lambda a, b: ld.compare(a, b, TEXTS),
+}
 
 
 def answers(model, prompt):
@@ -127,34 +137,36 @@ def test_parts_of_longer_options_are_those_of_the_definition(make):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("options", [OPTIONS, LONG])
-def test_the_same_weights_read_zero_to_the_bit(options):
+@pytest.mark.parametrize("run", RUNS)
+def test_the_same_weights_read_zero_to_the_bit(run):
     """A copy is the same weights, and so is every number; nothing changed first."""
     model = llama()
-    c = ld.compare(model, copy.deepcopy(model), PROMPTS, options, "head", labels=LABELS)
+    c = RUNS[run](model, copy.deepcopy(model))
     assert c.same_weights
     assert c.first_changed is None
-    assert not c.change.any()
+    assert not np.nan_to_num(c.change).any()
+    assert not np.nan_to_num(c.own_change).any()
     frame = c.frame()
     assert not frame.filter(like="change").fillna(0).to_numpy().any()
-    assert frame.attrs["same_weights"]
-    assert "same weights" in repr(c)
-    assert "same weights" in c.plot().layout.title.subtitle.text.replace("<br>", " ")
+    if run != "texts":
+        assert frame.attrs["same_weights"]
+        assert "same weights" in repr(c)
+        assert "same weights" in c.plot().layout.title.subtitle.text.replace("<br>", " ")
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize(("unit", "options"), [("sublayer", OPTIONS), ("head", OPTIONS), ("head", LONG)])
-def test_a_planted_low_rank_change_is_found(seed, unit, options):
-    """What stands before it changed nothing itself, to the bit; it is the first that did; the read-out is a's."""
+@pytest.mark.parametrize("run", RUNS)
+def test_a_planted_low_rank_change_is_found(seed, run):
+    """What stands before it changed nothing itself, to the bit or, at every token, to rounding; the read-out is a's."""
     model, layer = llama(), seed % 3
     name = ("self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj", "mlp.down_proj")[seed % 4]
-    c = ld.compare(model, planted(model, f"model.layers.{layer}.{name}", seed), PROMPTS, options, unit)
-    first = c.first_changed
+    c = RUNS[run](model, planted(model, f"model.layers.{layer}.{name}", seed))
+    first, is_text = c.first_changed, run == "texts"
     assert (first.layer, first.module) == (layer, "attention" if "attn" in name else "mlp")
-    assert not c.own_change[:, : c.components.index(first)].any()
-    assert not c.parts["gain"].any()
-    assert not c.parts["unembedding"].any()
-    assert c.frame().attrs["first_changed"] == first.label
+    before = np.moveaxis(c.own_change, 0 if is_text else 1, 0)[: c.components.index(first)]
+    assert np.nanmax(np.abs(before)) <= 1e-6 * is_text
+    assert not np.nan_to_num([c.parts["gain"], c.parts["unembedding"]]).any()
+    assert (c.by_component() if is_text else c.frame()).attrs["first_changed"] == first.label
 
 
 def test_an_adapter_is_a_row_that_the_base_lacks():
@@ -285,6 +297,10 @@ def test_a_half_precision_copy_stays_within_rounding(make, seed):
     assert "rounding" not in [row.kind for row in c.a.components]
     assert (np.abs(c.change).max((1, 2)) < c.rounding).all()
     np.testing.assert_allclose(sum(c.parts.values()), c.change, atol=1e-12)
+    c = ld.compare(a, b, TEXTS)
+    assert c.components[-1].kind == "rounding"
+    assert c.first_changed is None
+    np.testing.assert_allclose(c.change.sum(0), c.b.target_logit.sum(0) - c.a.target_logit.sum(0), atol=1e-9)
 
 
 @pytest.mark.full
@@ -370,3 +386,126 @@ def test_a_change_planted_in_the_default_model_is_found(smol):
         assert c.first_changed.label == f"L{layer}.{'attn' if 'attn' in name else 'mlp'}"
         assert not c.own_change[:, : c.components.index(c.first_changed)].any()
         assert np.abs(c.change.sum(1) - c.model_change).max() < 1e-4
+
+
+def next_tokens(model):
+    """Of every token the logit of the next, the same less the mean over ids, and the loss, by plain passes."""
+    rows = []
+    for text in TEXTS:
+        with torch.no_grad():
+            logits = model(torch.tensor([text])).logits[0].double()
+        following = torch.tensor([*text[1:], 0])
+        own = logits.gather(1, following[:, None])[:, 0]
+        row = torch.stack([own, own - logits.mean(1), logits.logsumexp(1) - own])
+        row[:, -1] = torch.nan
+        rows.append(row)
+    return torch.cat(rows, 1).numpy()
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
+@pytest.mark.parametrize("make", [llama, gpt2])
+def test_changes_at_every_token_sum_to_those_of_logit_and_loss(make, unit):
+    """Against plain passes; b less a is a less b with the sign turned; parts sum to the change that they divide."""
+    a, b = make(), make(seed=1)
+    c, back = ld.compare(a, b, TEXTS, unit=unit), ld.compare(b, a, TEXTS, unit=unit)
+    logit, centered, loss = next_tokens(b) - next_tokens(a)
+    np.testing.assert_allclose(c.change.sum(0), logit, atol=2e-6)
+    np.testing.assert_allclose(c.centered_change.sum(0), centered, atol=2e-6)
+    np.testing.assert_allclose(c.loss_change.sum(0) + c.entropies[1] - c.entropies[0], loss, atol=3e-6)
+    np.testing.assert_allclose(c.cross_entropies[1] - c.cross_entropies[0], loss, atol=3e-6)
+    np.testing.assert_allclose(c.b.losses - c.a.losses, loss, atol=3e-6)
+    np.testing.assert_allclose(sum(c.parts.values()).T, c.centered_change, atol=1e-12)
+    np.testing.assert_array_equal(c.change, -back.change)
+    assert np.nanmax(np.abs(c.change.sum(0) - logit)) <= c.absolute_gap + 1e-6
+    assert not c.same_weights
+
+
+@pytest.mark.full
+def test_changes_at_the_end_are_those_of_the_next_token_as_an_option():
+    """A second way to the same numbers: the read-out of one option, after each beginning of the text."""
+    a, b, text = gpt2(), gpt2(seed=1), TEXTS[0]
+    c = ld.compare(a, b, text)
+    for position in (1, 4, 6):
+        row = ld.compare(a, b, [text[: position + 1]], [text[position + 1]])
+        np.testing.assert_allclose(c.change[:, position], row.change[0, :, 0], atol=1e-6)
+    ids = list(range(a.config.vocab_size))
+    rows = ld.compare(a, b, [text[:5]], ids)
+    for part, values in c.parts.items():
+        others = rows.parts[part][0]
+        np.testing.assert_allclose(values[4], others[:, text[5]] - others.mean(1), atol=1e-6, err_msg=part)
+
+
+def test_an_unembedding_that_differs_elsewhere_is_nobodys_own_change():
+    """Only the row of an id that the texts lack: logits change by its share of the mean over the vocabulary."""
+    a, b = llama(), llama()
+    with torch.no_grad():
+        b.lm_head.weight[40] += 1.0
+    assert all(40 not in text for text in TEXTS)
+    c = ld.compare(a, b, TEXTS)
+    known = np.isfinite(c.own_change).all(0)
+    assert not c.own_change[:, known].any()
+    np.testing.assert_allclose(c.parts["unembedding"].T[:, known], c.centered_change[:, known], atol=1e-12)
+    assert np.abs(c.centered_change[:, known]).max() > 1e-4
+
+
+@pytest.mark.full
+def test_tables_are_means_of_the_arrays_and_are_kept(tmp_path):
+    """Tokens, components and totals; intervals over eight texts; a file; the figures are of these numbers."""
+    a, b = llama(), llama(seed=1)
+    c = ld.compare(a, b, TEXTS)
+    known = c.a.has_target
+    tokens, totals = c.by_token(), c.totals().set_index("quantity")
+    np.testing.assert_allclose(tokens["entropy_change"] + tokens["net_change"], tokens["loss_change"], atol=1e-5)
+    assert totals.loc["loss", "change"] == pytest.approx(tokens["loss_change"].mean())
+    largest = np.abs(c.loss_change[:, 1]).argmax()
+    assert tokens["most"][1] == c.components[largest].label
+    means = c.by_component()
+    np.testing.assert_allclose(means["loss_change"], c.loss_change[:, known].mean(1))
+    assert means["change_low"].isna().all()
+    many = ld.compare(a, b, [TEXTS[0][: n + 2] for n in range(8)]).by_component()
+    assert (many["change_low"] < many["change"]).all()
+    frame = c.frame(kind="mlp")
+    np.testing.assert_array_equal(frame["change"], c.centered_change[[2, 4, 6]].T.ravel())
+    kept = ld.TextComparison.load(c.save(tmp_path / "c.safetensors"))
+    assert kept.by_token().equals(tokens)
+    np.testing.assert_array_equal(c.plot().data[0].z, c.loss_change)
+    np.testing.assert_array_equal(c.plot(changed="own").data[0].z, c.own_change)
+    bars = np.concatenate([trace.y for trace in c.plot(kind="bars").data])
+    expected = np.concatenate([means[name] for name in ("change", "own_change", "loss_change")])
+    np.testing.assert_allclose(np.sort(bars), np.sort(expected))
+
+
+def test_texts_of_models_of_different_shape_are_compared_by_module_and_relative_depth():
+    """Groups sum to the change of the loss less that of the entropy; tokens have their losses; the rest is refused."""
+    few, c = (ld.compare(llama(), llama(seed=1, num_hidden_layers=5), texts) for texts in (TEXTS[:2], MANY))
+    assert few.by_module()[["share_a", "share_b"]].isna().all(axis=None)  # two texts do not say that a whole is not 0
+    total = c.totals().set_index("quantity").loc["net_linear", "change"]
+    for frame in (c.by_module(), c.by_depth(3)):
+        assert frame["change"].sum() == pytest.approx(total)
+        for side in "ab":
+            np.testing.assert_allclose(frame[f"share_{side}"] * frame[side].sum(), frame[side])
+            assert frame[f"share_{side}"].sum() == pytest.approx(1)
+        assert frame.attrs["units"]["share_a"] == "share"
+    assert "most" not in c.by_token()
+    for use in (lambda: c.change, lambda: c.own_change, c.frame):
+        with pytest.raises(ld.InputError, match="by_depth"):
+            use()
+
+
+@pytest.mark.full
+def test_texts_that_cannot_be_compared():
+    """Nothing to predict; other vocabularies; arguments that belong to options."""
+    a, b = llama(), llama(seed=1)
+    for texts, about in (([3], "one token"), ([[3], [4]], "one token"), ("", "text"), ([], "no")):
+        with pytest.raises(ld.InputError, match=about):
+            ld.compare(a, b, texts)
+    with pytest.raises(ld.InputError, match="vocabularies"):
+        ld.compare(a, llama(vocab_size=64), TEXTS)
+    for name, given in (
+        ("labels", [0, 1]),
+        ("position", 2),
+        ("labels", np.array([0, 1])),
+        ("position", np.array([0, 1])),
+    ):
+        with pytest.raises(ld.InputError, match=name):
+            ld.compare(a, b, TEXTS, **{name: given})

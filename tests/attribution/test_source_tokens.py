@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
 import layerdiv_tl as ld
 from tests.model.test_bridge import boot
+from tests.oracles.brute_force import frozen_readout, sigma_of
 from tests.oracles.families import BY_STRUCTURE, FAMILIES, each
+from tests.oracles.hooked_forward import layout_of, trace
 
 PROMPTS = [[5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11], [3, 7], [17, 11, 60, 0]]
 OPTIONS = [7, 30, 2]
@@ -21,46 +22,29 @@ NO_BRIDGE = {"falcon_new_decoder", "falcon_alibi", "jetmoe"}
 
 def plain_parts(model, ids, options):
     """Parts `[layer, head, source, option]` and value biases `[layer, head, option]`, by hand, of GPT-2 or Llama."""
-    is_gpt = isinstance(model, GPT2LMHeadModel)
-    blocks = model.transformer.h if is_gpt else model.model.layers
-    reads, final = [], []
-    for block in blocks:
-        (block.attn if is_gpt else block.self_attn).register_forward_pre_hook(
-            lambda m, a, k: reads.append((a[0] if a else k["hidden_states"])[0]), with_kwargs=True
-        )
-    norm = model.transformer.ln_f if is_gpt else model.model.norm
-    norm.register_forward_pre_hook(lambda m, a: final.append(a[0][0, -1]))
+    layout, seen, count = layout_of(model), trace(model, ids), model.config.num_attention_heads
     model.config._attn_implementation = "eager"
     with torch.no_grad():
         patterns = model(torch.tensor([ids]), output_attentions=True).attentions
-    x, count = final[0].double(), model.config.num_attention_heads
-    sigma = (x - x.mean() * is_gpt).pow(2).mean().add(1e-5 if is_gpt else model.config.rms_norm_eps).sqrt()
-    parts, biases = [], []
-    for block, read, pattern in zip(blocks, reads, patterns, strict=True):
-        if is_gpt:
-            d = read.shape[1]
-            v, b = read @ block.attn.c_attn.weight[:, 2 * d :], block.attn.c_attn.bias[2 * d :]
-            out = block.attn.c_proj.weight
+    sigma, parts, biases = sigma_of(model, seen.out[-1, -1].numpy()), [], []
+    for block, read, pattern, project in zip(
+        layout.layers, seen.inputs.float(), patterns, layout.projections, strict=True
+    ):
+        if hasattr(block, "attn"):  # GPT-2
+            (_, _, weight), (_, _, bias) = (x.chunk(3, -1) for x in (block.attn.c_attn.weight, block.attn.c_attn.bias))
+            values, out = block.ln_1(read) @ weight, project.weight
         else:
-            v, b, out = (
-                read @ block.self_attn.v_proj.weight.T,
-                block.self_attn.v_proj.bias,
-                block.self_attn.o_proj.weight.T,
-            )
-            b = torch.zeros(v.shape[1]) if b is None else b
-        for values, found in ((v, parts), (b.expand_as(v), biases)):
-            of_head = []
-            for head in range(count):
-                width = out.shape[0] // count
-                group = head // (count * width // v.shape[1])
-                own = values[:, group * width : (group + 1) * width]
-                written = (pattern[0, head, -1, :, None] * own).double() @ out[
-                    head * width : (head + 1) * width
-                ].double()
-                written = (written - written.mean(1, keepdim=True) * is_gpt) * norm.weight.double() / sigma
-                of_head.append(written @ model.lm_head.weight[options].double().T)
-            found.append(torch.stack(of_head))
-    return torch.stack(parts).detach().numpy(), torch.stack(biases).sum(2).detach().numpy()
+            own = block.self_attn.v_proj
+            values, out = block.input_layernorm(read) @ own.weight.T, project.weight.T
+            bias = torch.zeros(values.shape[1]) if own.bias is None else own.bias
+        for vectors, found in ((values, parts), (bias.expand_as(values), biases)):
+            for head, rows in enumerate(torch.arange(out.shape[0]).chunk(count)):
+                group = head // (out.shape[0] // vectors.shape[1])
+                own = vectors[:, group * len(rows) : (group + 1) * len(rows)]
+                written = (pattern[0, head, -1, :, None] * own).double() @ out[rows].double()
+                found.append([frozen_readout(model, write, sigma, options) for write in written.detach().numpy()])
+    parts, biases = (np.reshape(x, (len(layout.layers), count, len(ids), len(options))) for x in (parts, biases))
+    return parts, biases.sum(2)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "llama_biased"])

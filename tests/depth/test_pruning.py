@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 import layerdiv_tl as ld
 from layerdiv_tl.ensemble.intervals import jackknife, wilson
 from tests.conftest import close, llama
+from tests.oracles import brute_force_ensemble as brute
 from tests.oracles.families import FAMILIES
 from tests.oracles.hooked_forward import layout_of, trace
 from tests.oracles.published_depth_rules import residual_norms
@@ -91,45 +92,21 @@ def sizes_of(root, row, part):
 
 def direct(root, model, rows, task, part):
     """{quantity: [component]}: diversity and net by Theorem 1 in loops, sizes from the hidden states."""
-    sums = {name: 0.0 for name in DIRECT}
-    answers, tokens, whole = 0, 0, np.zeros(2)
-    labels = names_of(root, part)
-    for number, row in enumerate(rows):
-        for name, value in sizes_of(root, row, part).items():
-            sums[name] = sums[name] + value.sum(0)
-        tokens += len(row)
-        if task is None:
-            prompts, options, gold = [row[: i + 1] for i in range(len(row) - 1)], list(range(VOCAB)), row[1:]
-        else:
-            prompts, gold = [row], [int(task.labels[number])]
-            options = [int(option.strip()[1:]) for option in task.options]
-        c = ld.contributions(model, prompts, options)
-        where = [
-            [
-                i
-                for i, o in enumerate(c.components)
-                if f"L{o.layer}.{o.kind if part == 'sublayer' else 'layer'}" == label
-            ]
-            for label in labels
-        ]
-        for u, t in zip(c.values, gold, strict=True):  # u [member, option]
-            mean, n = u.mean(0), len(u)
-            logits = u.sum(0)
-            p = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
-            raw, centered, net = np.zeros(n), np.zeros(n), np.zeros(n)
-            for i in range(n):
-                off = mean - u[i]
-                for k in range(len(off)):
-                    raw[i] += off[k] ** 2 / len(off) / n
-                    centered[i] += (off[k] - off.mean()) ** 2 / len(off) / n
-                    net[i] += p[k] * u[i, k]
-                net[i] -= u[i, t]
-            whole += raw.sum(), centered.sum()
-            for name, value in zip(DIRECT, (raw, centered, net), strict=False):
-                sums[name] = sums[name] + np.array([value[at].sum() for at in where])
-            answers += 1
-    by = dict(zip(DIRECT, (*whole, answers, tokens, tokens), strict=True))
-    return {name: value / by[name] for name, value in sums.items()}
+    of_rows = [sizes_of(root, row, part) for row in rows]
+    found = {name: np.concatenate([one[name] for one in of_rows]).mean(0) for name in of_rows[0]}
+    if task is None:
+        prompts = [row[:end] for row in rows for end in range(1, len(row))]
+        options, gold = list(range(VOCAB)), [token for row in rows for token in row[1:]]
+    else:
+        prompts, options, gold = rows, [int(option.strip()[1:]) for option in task.options], task.labels
+    c = ld.contributions(model, prompts, options)
+    target = np.eye(len(options))[gold]
+    squared, nats = brute.squared(c.values, target), brute.cross_entropy(c.values, target)
+    names = [f"L{x.layer}.{x.kind if part == 'sublayer' else 'layer'}" for x in c.components]
+    members = np.array([[name == label for name in names] for label in names_of(root, part)])
+    for name, half in (("diversity", squared.raw), ("diversity_centered", squared.centered)):
+        found[name] = members @ half.member_diversity / half.member_diversity.sum()
+    return found | {"net": members @ nats.member_net_linear}
 
 
 @pytest.fixture(scope="module", params=["gpt2", "neox_parallel", "gemma2", "qwen3", "stories"])

@@ -35,12 +35,10 @@ class Votes:
 
     @property
     def values(self) -> Float[np.ndarray, "example member option"]:
-        """The members' contributions: 1 on their vote, 0 elsewhere."""
         return np.eye(self.options)[self.votes]
 
     @property
     def members(self) -> int:
-        """The number of members."""
         return self.votes.shape[1]
 
     @property
@@ -57,43 +55,41 @@ class Votes:
 
     @property
     def loss(self) -> float:
-        """Squared error of the mean vote: bias − diversity."""
         return self.bias - self.diversity
 
     @property
     def relevancy(self) -> float:
-        """Σ I(u_i; Y), in bits."""
+        """Σ I(u_i; Y); a single vote is uniform."""
         return self.members * (log2(self.options) - self._noise)
 
     @property
     def redundancy(self) -> float:
-        """TC(U) = Σ H(u_i) − H(U), in bits; a single vote is uniform."""
+        """TC(U) = Σ H(u_i) − H(U)."""
         return self.members * log2(self.options) - self._entropies[0]
 
     @property
     def conditional_redundancy(self) -> float:
-        """TC(U|Y) = Σ H(u_i|Y) − H(U|Y), in bits; 0 where nothing is shared."""
+        """TC(U|Y) = Σ H(u_i|Y) − H(U|Y); 0 where nothing is shared."""
         return self.members * self._noise - self._entropies[1]
 
     @property
     def joint(self) -> float:
-        """I(U; Y) = H(U) − H(U|Y), in bits."""
+        """I(U; Y) = H(U) − H(U|Y)."""
         return self._entropies[0] - self._entropies[1]
 
     @property
     def information_diversity(self) -> float:
-        """Conditional redundancy − redundancy = joint − relevancy, in bits."""
         return self.conditional_redundancy - self.redundancy
 
     @property
     def _noise(self) -> float:
-        """H(u_i|Y), in bits."""
+        """H(u_i|Y)."""
         wrong = (1 - self.right) / (self.options - 1)
         return _entropy(np.array([self.right] + [wrong] * (self.options - 1)))
 
     @cached_property
     def _entropies(self) -> tuple[float, float]:
-        """H(U) and H(U|Y), in bits."""
+        """H(U) and H(U|Y)."""
         members, options = self.members, self.options
         # The order of votes does not matter: sum over how many each option gets (stars and bars), [counts, option].
         bars = np.array(list(combinations(range(members + options - 1), options - 1)))
