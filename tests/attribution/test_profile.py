@@ -365,23 +365,6 @@ def test_saved_and_loaded(loss, tmp_path):
     assert ld.CorpusProfile.load(corpus.save(tmp_path / "c")).frame().equals(corpus.frame())
 
 
-def test_a_write_that_is_no_component_is_refused():
-    """The sum is checked at every token, not only at the last one."""
-    model = llama()
-    layer = model.model.layers[1]
-    forward = layer.forward
-
-    def leak(*args, **kwargs):
-        changed = forward(*args, **kwargs).clone()
-        changed[:, 2:3] += 1.0
-        return changed
-
-    layer.forward = leak
-    assert ld.contributions(model, [IDS[:2]], [1, 2]).identity_gap < 1e-6
-    with pytest.raises(ld.InputError, match="decomposed"):
-        ld.profile(model, IDS)
-
-
 @pytest.mark.full
 def test_changed_weights_are_noticed():
     """What a Model keeps belongs to its weights: after an edit the numbers are those of a fresh one."""
@@ -410,14 +393,6 @@ def test_autocast_changes_nothing():
     close(within.diversity, ld.profile(llama(), IDS).diversity, 1e-6)
     close(ld.profile(model, IDS).diversity, within.diversity, 1e-6)
     np.testing.assert_allclose(c.values, ld.contributions(llama(), [IDS], [1, 2]).values, atol=1e-6)
-
-
-def test_an_answer_that_is_changed_after_the_unembedding_is_refused():
-    model = llama()
-    model.lm_head.register_forward_hook(lambda *args: args[2].index_fill(-1, torch.arange(40, 61), -1e4))
-    for loss in ("squared", "cross_entropy"):
-        with pytest.raises(ld.InputError, match="decomposed"):
-            ld.profile(model, IDS, loss=loss)
 
 
 def test_the_users_hooks_see_one_pass():

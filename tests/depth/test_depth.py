@@ -109,20 +109,30 @@ def test_a_bridge_gives_the_same_numbers():
         close(getattr(analysis(bridge), numbers), getattr(analysis(plain), numbers), 1e-4)
 
 
-@pytest.mark.full
-def test_the_users_model_is_left_as_it_was():
-    """No hook, no gradient, no changed mode or weight is left over."""
-    root = llama().train()
+LOOKS = {
+    "contributions": lambda m: ld.contributions(m, IDS, [7, 9], unit="head"),
+    "profile": lambda m: ld.profile(m, IDS[0]),
+    "source_tokens": lambda m: ld.source_tokens(m, IDS, [7, 9]),
+    "attention_patterns": lambda m: ld.attention_patterns(m, IDS[0]),
+}
+
+
+@pytest.mark.parametrize("name", [*LOOKS, *(pytest.param(name, marks=pytest.mark.full) for name in ANALYSES)])
+def test_the_users_model_and_tokenizer_are_left_as_they_were(name):
+    """No hook, no gradient, no changed mode, weight, setting or way to attend is left over."""
+    root, tokenizer = llama().train(), word_tokenizer(pad_token="w2")
     root.model.layers[1].eval()
-    before = {name: p.clone() for name, p in root.named_parameters()}
-    modes = {name: m.training for name, m in root.named_modules()}
-    for analysis, _ in ANALYSES.values():
-        analysis(root)
-    assert {name: m.training for name, m in root.named_modules()} == modes
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in root.modules())
-    assert all(p.grad is None and p.requires_grad for p in root.parameters())
-    assert all(torch.equal(p, before[name]) for name, p in root.named_parameters())
-    assert root.config._attn_implementation == "sdpa"
+
+    def state():
+        hooks = [(m.training, len(m._forward_hooks), len(m._forward_pre_hooks)) for m in root.modules()]
+        settings = (root.config.to_dict(), root.config._attn_implementation)
+        own = (tokenizer.pad_token, tokenizer.padding_side, tokenizer.backend_tokenizer.to_str())
+        return hooks, settings, own, [(p.grad, p.requires_grad) for p in root.parameters()]
+
+    before, weights = state(), [p.clone() for p in root.parameters()]
+    (LOOKS[name] if name in LOOKS else ANALYSES[name][0])(ld.load_model(root, tokenizer=tokenizer))
+    assert state() == before
+    assert all(torch.equal(p, w) for p, w in zip(root.parameters(), weights, strict=True))
 
 
 @every_analysis

@@ -159,16 +159,6 @@ def test_a_new_family_is_one_entry(unit, monkeypatch):
     assert c.identity_gap <= 1e-6
 
 
-def test_a_break_is_found_with_its_place():
-    """What neither adds a write nor is one of the family's steps is refused, and the message says where it is."""
-    model = BY_STRUCTURE["openai_gpt"]()
-    block = model.transformer.h[1]
-    forward = block.forward
-    block.forward = lambda *args, **kwargs: [2 * forward(*args, **kwargs)[0]]
-    with pytest.raises(ld.InputError, match="block 1 and the input of block 2"):
-        ld.contributions(model, PROMPTS, OPTIONS)
-
-
 def test_prefixes_of_a_stream_that_passes_norms():
     """Frozen prefixes end at the logits; there is no statistic to recompute for them; scalars alone do no harm."""
     labels = [0, 1, 2]
@@ -190,17 +180,12 @@ def test_prefixes_of_a_stream_that_passes_norms():
 
 @pytest.mark.parametrize("name", some("gemma3n", "qwen4_exp", full=("inkling2",)))
 def test_several_streams(name):
-    """Parts without a map in common are refused; a stream that is added to from outside is found with its place."""
+    """Parts without a map in common are refused, and sizes of what is written."""
     model = BY_STRUCTURE[name]()
     with pytest.raises(ld.InputError, match="unit='sublayer'"):
         ld.contributions(model, PROMPTS, OPTIONS, unit="head")
-    block = model.model.layers[1]
-    forward = block.forward
-    block.forward = lambda *args, **kwargs: 1.5 * forward(*args, **kwargs)
-    with pytest.raises(ld.InputError, match="block 1 and the input of block 2"):
-        ld.contributions(model, PROMPTS, OPTIONS)
     with pytest.raises(ld.InputError, match="several residual streams"):
-        ld.depth.residual_norms(BY_STRUCTURE[name](), PROMPTS)
+        ld.depth.residual_norms(model, PROMPTS)
 
 
 def test_what_resumes_a_pass_refuses_such_a_stream():
