@@ -12,7 +12,6 @@ import torch
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
 from layerdiv_tl.model.attention import AttentionPatterns, attention_patterns
-from layerdiv_tl.views import style
 from layerdiv_tl.views.html import Block, Page, circuitsvis, inert, script_json
 from layerdiv_tl.views.token_views import attention_heads, colored_tokens, promoted_tokens
 from tests.conftest import gpt2, llama
@@ -162,17 +161,6 @@ def test_every_token_wears_the_number_of_its_own_prediction(part):
     assert re.findall(r">([^<]*)</button>", named.html) == [f"{c} {part} net (logits²)" for c in ("L1.mlp", "embed")]
     one = frame[frame.component == "L1.mlp"][f"net{suffix}"].to_numpy()
     assert elements(named)[0]["props"]["values"][1:12] == pytest.approx(one[:11], rel=1e-3)
-
-
-def test_colors_are_those_of_the_maps():
-    """Above zero as in a heat map, below zero as in a heat map."""
-    p = ld.profile(llama(), IDS)
-    for found in elements(colored_tokens(p, ("bias", "target_logit"))):
-        props = found["props"]
-        signed = any(value is not None and value < 0 for value in props["values"])
-        scale = style.LIGHT.diverging if signed else style.LIGHT.sequential
-        assert props["positiveColor"] == scale[-1][1]
-        assert props["negativeColor"] == style.LIGHT.diverging[0][1]
 
 
 def test_nats_have_no_part():
