@@ -28,6 +28,10 @@ def take_away(module, args, output):
     return (output[0] * 0, *output[1:]) if isinstance(output, tuple) else output * 0
 
 
+def silence(module, args):
+    return (args[0] * 0, *args[1:])
+
+
 def add_before(module, args):
     return (args[0] + steering(), *args[1:])
 
@@ -47,26 +51,30 @@ def replace_all(module, args):
     return (steering().expand_as(args[0]),)
 
 
-def hooked(name):
-    """A llama with hooks, and the names of the interventions at units sublayer, head and neuron."""
+# A hook, and the layers of the interventions that it makes at units sublayer, head and neuron.
+HOOKS = {
+    "block": ("L1 L1 L1", lambda layers, base: layers[1].register_forward_hook(add)),
+    "block, first": ("L1 L1 L1", lambda layers, base: layers[1].register_forward_hook(add, prepend=True)),
+    "next block": ("L1 L1 L1", lambda layers, base: layers[2].register_forward_pre_hook(add_before)),
+    "one token": ("L1 L1 L1", lambda layers, base: layers[1].register_forward_hook(add_late)),
+    "embedding": ("embed embed embed", lambda layers, base: base.embed_tokens.register_forward_hook(add)),
+    "first block": ("embed embed embed", lambda layers, base: layers[0].register_forward_pre_hook(add_before)),
+    "final norm": ("L2 L2 L2", lambda layers, base: base.norm.register_forward_pre_hook(replace_all)),
+    "attention": ("- L1 -", lambda layers, base: layers[1].self_attn.register_forward_hook(take_away)),
+    "attention's output": ("- L1 -", lambda layers, base: layers[1].self_attn.o_proj.register_forward_hook(add)),
+    "heads": ("- - -", lambda layers, base: layers[1].self_attn.o_proj.register_forward_pre_hook(silence)),
+    "MLP": ("- - L1", lambda layers, base: layers[1].mlp.register_forward_hook(take_away)),
+    "a norm's input": (
+        "- - -",
+        lambda layers, base: layers[1].input_layernorm.register_forward_pre_hook(add_before),
+    ),
+    "nothing": ("- - -", lambda layers, base: [m.register_forward_hook(lambda *seen: None) for m in base.modules()]),
+}
+
+
+def hooked(place):
     model = llama()
-    layers, base = model.model.layers, model.model
-    place = {
-        "block": lambda: layers[1].register_forward_hook(add),
-        "block, first": lambda: layers[1].register_forward_hook(add, prepend=True),
-        "next block": lambda: layers[2].register_forward_pre_hook(add_before),
-        "one token": lambda: layers[1].register_forward_hook(add_late),
-        "embedding": lambda: base.embed_tokens.register_forward_hook(add),
-        "first block": lambda: layers[0].register_forward_pre_hook(add_before),
-        "final norm": lambda: base.norm.register_forward_pre_hook(replace_all),
-        "attention": lambda: layers[1].self_attn.register_forward_hook(take_away),
-        "attention's output": lambda: layers[1].self_attn.o_proj.register_forward_hook(add),
-        "heads": lambda: layers[1].self_attn.o_proj.register_forward_pre_hook(lambda module, args: (args[0] * 0,)),
-        "MLP": lambda: layers[1].mlp.register_forward_hook(take_away),
-        "what a norm reads": lambda: layers[1].input_layernorm.register_forward_pre_hook(add_before),
-        "nothing": lambda: [m.register_forward_hook(lambda *seen: None) for m in model.modules()],
-    }
-    place[name]()
+    HOOKS[place][1](model.model.layers, model.model)
     return model
 
 
@@ -92,30 +100,13 @@ def logits_and_writes(model):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("place", "interventions"),
-    [
-        ("block", "L1 L1 L1"),
-        ("block, first", "L1 L1 L1"),
-        ("next block", "L1 L1 L1"),
-        ("one token", "L1 L1 L1"),
-        ("embedding", "embed embed embed"),
-        ("first block", "embed embed embed"),
-        ("final norm", "L2 L2 L2"),
-        ("attention", "- L1 -"),
-        ("attention's output", "- L1 -"),
-        ("heads", "- - -"),
-        ("MLP", "- - L1"),
-        ("what a norm reads", "- - -"),
-        ("nothing", "- - -"),
-    ],
-)
-def test_what_a_hook_adds(place, interventions):
+@pytest.mark.parametrize("place", HOOKS)
+def test_what_a_hook_adds(place):
     """All sum to the hooked model's logits, and every layer's to what it adds to the stream, hooks included."""
     model = hooked(place)
     logits, moves = logits_and_writes(model)
     plain = ld.contributions(llama(), PROMPTS, OPTIONS)
-    for unit, expected in zip(UNITS, interventions.split(), strict=True):
+    for unit, expected in zip(UNITS, HOOKS[place][0].split(), strict=True):
         for batch_tokens in (None, 5):
             c = ld.contributions(model, PROMPTS, OPTIONS, unit=unit, batch_tokens=batch_tokens)
             label = {"-": [], "embed": ["intervention"]}.get(expected, [f"{expected}.intervention"])

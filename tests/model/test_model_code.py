@@ -94,27 +94,25 @@ def disguised(original):
     return functools.wraps(original)(lambda *given, **named: original(*given, **named) * 0)
 
 
-def changed(net, how):
-    mlp = net.model.layers[1].mlp
-    match how:
-        case "object":
-            activation(net, Times(3.0))
-        case "object as forward":
-            mlp.forward = Times(3.0)
-        case "another's method":
-            mlp.forward = net.model.layers[0].mlp.forward
-        case "wrapped forward":
-            mlp.forward = disguised(mlp.forward)
-        case "wrapped hook":
-            mlp.down_proj.register_forward_hook(
-                functools.wraps(torch.nn.functional.relu)(lambda module, args, output: output * 0)
-            )
+def set_forward(net, function):
+    net.model.layers[1].mlp.forward = function
 
 
-@pytest.mark.parametrize("how", ["object", "object as forward", "another's method", "wrapped forward", "wrapped hook"])
+CODE = {
+    "object": lambda net: activation(net, Times(3.0)),
+    "object as forward": lambda net: set_forward(net, Times(3.0)),
+    "another's method": lambda net: set_forward(net, net.model.layers[0].mlp.forward),
+    "wrapped forward": lambda net: set_forward(net, disguised(net.model.layers[1].mlp.forward)),
+    "wrapped hook": lambda net: net.model.layers[1].mlp.down_proj.register_forward_hook(
+        functools.wraps(torch.nn.functional.relu)(lambda module, args, output: output * 0)
+    ),
+}
+
+
+@pytest.mark.parametrize("how", CODE)
 def test_code_that_cannot_be_told_is_refused(how):
     net = llama()
-    changed(net, how)
+    CODE[how](net)
     with pytest.raises(ld.InputError, match=r"model\.layers\."):
         identify(ld.load_model(net))
 
