@@ -23,7 +23,7 @@ MANY = np.random.default_rng(0).integers(0, 61, (30, 6)).tolist()
 RUNS = {
     "options": lambda a, b: ld.compare(a, b, PROMPTS, OPTIONS, labels=LABELS),
     "heads": lambda a, b: ld.compare(a, b, PROMPTS, OPTIONS, "head", labels=LABELS),
-    "long options": lambda a, b: ld.compare(a, b, PROMPTS, LONG, "head", labels=LABELS),
+    "long options": lambda a, b: ld.compare(a, b, PROMPTS, LONG, "head"),
     "texts": lambda a, b: ld.compare(a, b, TEXTS),
 }
 
