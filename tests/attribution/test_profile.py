@@ -17,7 +17,9 @@ from tests.model.test_bridge import boot
 from tests.model.test_families import NO_HEADS, NO_NEURONS
 from tests.model.test_long_texts import network
 from tests.oracles import brute_force_ensemble as brute
+from tests.oracles.brute_force import sigma_of, writes_of
 from tests.oracles.families import FAMILIES, each
+from tests.oracles.hooked_forward import trace
 
 IDS = [5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11]
 MODEL = ld.load_model(llama())
@@ -69,6 +71,22 @@ def center(x):
     return x - x.mean(-1, keepdims=True)
 
 
+def members(root, ids, position, unit):
+    """{label: what it writes to the stream of a Llama at a position}, by hooks."""
+    sublayers, heads, _ = writes_of(root, ids, position)
+    if unit != "neuron":
+        return sublayers if unit == "sublayer" else heads
+    held = []
+    hooks = [x.mlp.down_proj.register_forward_pre_hook(lambda m, args: held.append(args[0])) for x in root.model.layers]
+    trace(root, ids)
+    for hook in hooks:
+        hook.remove()
+    for layer, (block, inner) in enumerate(zip(root.model.layers, held, strict=True)):
+        columns = (block.mlp.down_proj.weight * inner[0, position]).detach().double().numpy().T
+        sublayers |= {f"L{layer}.N{index}": write for index, write in enumerate(columns)}
+    return sublayers
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "unit"),
@@ -81,23 +99,29 @@ def center(x):
 def test_equals_the_logits_form_on_trained_models(name, unit, request):
     """512 and 49 152 ids, products in float32: each component against the size of what is subtracted there."""
     model = request.getfixturevalue(name)
-    ids = model.tokenizer("The capital of France is Paris, and the capital of Italy is")["input_ids"]
-    p, places = ld.profile(model, ids, unit), [3, len(ids) - 2]
+    root, ids = (
+        model.hf_model,
+        model.tokenizer("The capital of France is Paris, and the capital of Italy is")["input_ids"],
+    )
+    p = ld.profile(model, ids, unit)
+    matrix = root.lm_head.weight.detach().double().numpy() * root.model.norm.weight.detach().double().numpy()
     chosen = range(0, len(p.components), 97 if len(p.components) > 9999 else 1)
-    some = [p.components[i] for i in chosen]
-    prefixes, every = [ids[: place + 1] for place in places], list(range(p.vocabulary))
-    c = ld.contributions(model, prefixes, every, unit, components=some)
     gauges = {"raw": lambda x: x, "centered": center, "shift": lambda x: x.mean(-1, keepdims=True)}
-    for u, place, logits in zip(c.values, places, c.model_logits, strict=True):
-        target, mean = np.eye(p.vocabulary)[ids[place + 1]], logits / len(p.components)
-        for half, gauge in gauges.items():
-            bias, diversity = ((gauge(x - u) ** 2).mean(1) for x in (target, mean))
-            terms = sum((gauge(x) ** 2).mean(-1) for x in (u, mean, target))
-            found = HALVES[half](p)
-            pairs = {"bias": bias, "diversity": diversity, "net": bias - diversity}
-            for term, expected in pairs.items():
-                off = np.abs(getattr(found, term)[list(chosen), place] - expected)
-                assert (off <= 1e-5 * terms).all(), (half, term)
+    for place in (3, len(ids) - 2):
+        sublayers, writes = (members(root, ids, place, x) for x in ("sublayer", unit))
+        final = sum(sublayers.values())
+        read = matrix.T / sigma_of(root, final)
+        target, mean = np.eye(p.vocabulary)[ids[place + 1]], final @ read / len(p.components)
+        for start in range(0, len(chosen), 16):
+            some = list(chosen[start : start + 16])
+            u = np.stack([writes[p.components[i].label] for i in some]) @ read
+            for half, gauge in gauges.items():
+                bias, diversity = ((gauge(x - u) ** 2).mean(1) for x in (target, mean))
+                terms, found = sum((gauge(x) ** 2).mean(-1) for x in (u, mean, target)), HALVES[half](p)
+                pairs = {"bias": bias, "diversity": diversity, "net": bias - diversity}
+                for term, expected in pairs.items():
+                    off = np.abs(getattr(found, term)[some, place] - expected)
+                    assert (off <= 1e-5 * terms).all(), (half, term)
 
 
 @pytest.mark.parametrize("unit", ["sublayer", "head"])
