@@ -58,6 +58,7 @@ BROKEN = {
     "norms on the stream": (BY_STRUCTURE["openai_gpt"], "transformer.h.1", lambda x: 2 * x, NEXT),
     "several streams": (BY_STRUCTURE["gemma3n"], "model.layers.1", lambda x: 1.5 * x, NEXT),
     "mixed streams": (BY_STRUCTURE["qwen4_exp"], "model.layers.1", lambda x: 1.5 * x, NEXT),
+    "one of several streams": (BY_STRUCTURE["inkling2"], "model.layers.1", lambda x: 1.5 * x, NEXT),
     "after the unembedding": (llama, "", lambda x: 2 * x, "unembedding"),
     "the unembedding": (llama, "lm_head", lambda x: 2 * x, "logits"),
 }
