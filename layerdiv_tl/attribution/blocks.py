@@ -361,4 +361,6 @@ def check_finite(writes: Sequence[Write], *outputs: Tensor) -> None:
     first = next(broken, None if all(x.isfinite().all() for x in outputs) else "the read-out")
     if first is not None:
         broken_by = "its weights or its precision are broken (NaN weights, an overflow in float16)"
+        if outputs[0].dtype == torch.float64:  # Transformers' softmax is in float32, where the mask becomes −∞
+            broken_by = "its weights are NaN, or a sliding window meets padding: run rows one by one, batch_tokens=1"
         raise InputError(f"the model gives numbers that are not finite, first in {first}: {broken_by}.")

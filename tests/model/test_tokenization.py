@@ -13,6 +13,7 @@ import layerdiv_tl as ld
 from layerdiv_tl.model.options import single_tokens
 from layerdiv_tl.model.prompts import Prompts
 from tests.conftest import gpt2, llama
+from tests.oracles.families import FAMILIES
 
 GOOD = {"prompts": [[1, 2, 3]], "options": [7, 9]}
 
@@ -164,6 +165,15 @@ def test_weights_that_are_nan(place):
     model.get_parameter(place).data.fill_(float("nan"))
     with pytest.raises(ld.InputError, match=r"not finite|NaN"):
         ld.contributions(model, **GOOD)
+
+
+def test_a_window_that_meets_padding_in_float64():
+    """Transformers gives NaN there: the sentence says what to do, and it helps."""
+    model = FAMILIES["gemma2"]().double()
+    prompts = [[*range(1, 31)], [1, 2, 3]]
+    with pytest.raises(ld.InputError, match="batch_tokens=1"):
+        ld.contributions(model, prompts, [5, 6])
+    assert ld.contributions(model, prompts, [5, 6], batch_tokens=1).identity_gap < 1e-6
 
 
 def test_the_place_of_the_first_nan_is_named():
