@@ -1,7 +1,64 @@
-// Attention weights: of the selected head in the text, and of all heads.
+// The text, colored by its predictions or by a head's attention, and the attention of all heads.
 
-function attentionMissing(host, x) {
-  const { text } = x;
+// The tokens of a text as spans, made once for each text; one of spaces alone shows them. `shown` has what a token wears:
+// its kind, color, hover and data. The selected one is of the kind `selected`.
+function strip(box, { text, position }, selected, shown) {
+  if (box.text !== text) {
+    box.text = text;
+    box.spans = text.tokens.map((token) => put("span", {}, token.trim() ? token : token.replaceAll(" ", "␣")));
+    box.replaceChildren(...box.spans.flatMap((span) => (span.textContent.includes("⏎") ? [span, put("br")] : [span])));
+  }
+  box.spans.forEach((span, p) => {
+    const { kind = "", color = "", title = "", ...data } = shown(p);
+    const className = ["token", kind, p === position ? selected : ""].filter(Boolean).join(" ");
+    const worn = JSON.stringify([className, color, title, data]);
+    if (span.worn === worn) return; // what does not change costs nothing
+    Object.assign(span, { worn, className, title });
+    span.style.background = color;
+    for (const [name, value] of Object.entries(data)) {
+      if (value === undefined) delete span.dataset[name];
+      else span.dataset[name] = value;
+    }
+  });
+}
+
+// A text whose tokens wear the number of the prediction made after them.
+VIEWS.tokens = {
+  title: (x) => (x.text.written ? "The text; generated tokens are underlined" : "The text"),
+  caption: (x) =>
+    "Every token is colored by the prediction made after it. Click a token, or press ← →: all views below show the " +
+    "prediction at that position" +
+    (x.chosen.color === "loss" ? "." : `; colored by ${x.name}, gold above the zero baseline, purple below.`),
+  draw(host, x) {
+    const { text, position } = x;
+    const isLoss = x.chosen.color === "loss";
+    const values = text.tokens.map((_, p) => x.colorValue(p));
+    const most = quantile(values.map(Math.abs), 0.98) || 1;
+    strip(host, x, "chosen", (p) => {
+      const share = clamp(values[p] / most, -1, 1);
+      const color = isLoss ? shade("seq", UNDER * share) : shade("div", 0.5 + 0.14 * share);
+      const next = text.tokens[p + 1] ?? text.next(p);
+      const comes = next === null ? "" : ` comes ${said(next)}`;
+      return {
+        ...{ position: p, value: values[p], kind: p >= text.length - text.written ? "written" : "" },
+        color: Number.isFinite(values[p]) ? color : "",
+        title: `position ${p}: after ${said(text.tokens[p])}${comes}\n${isLoss ? "loss" : x.name} ${number(values[p])}`,
+      };
+    });
+    // Only within the strip, the page itself stays where it is; after all is drawn, as it lays the page out.
+    requestAnimationFrame(() => {
+      const up = host.spans[position].offsetTop - host.offsetTop;
+      if (up < host.scrollTop || up > host.scrollTop + host.clientHeight - 30) host.scrollTop = up - 60;
+    });
+  },
+  keys: (key, x) => x.move(key),
+  pick: (target) => {
+    const token = target.closest("[data-position]");
+    return token && { position: +token.dataset.position };
+  },
+};
+
+function attentionMissing(host, { text }) {
   if (text.attention && !text.no_attention) return false;
   nothing(host, text.no_attention || "Reading the attention …");
   return true;
@@ -9,41 +66,27 @@ function attentionMissing(host, x) {
 
 VIEWS.attention = {
   heads: true,
-  title: (x) => (x.text.components[x.component].head ? `Attention of ${x.name} from the selected token` : "Attention of a head"),
+  title: (x) => (x.isHead ? `Attention of ${x.name} from the selected token` : "Attention of a head"),
   caption:
     "The darker a token, the larger the weight of the selected head on it, from the underlined token. Weights of a row " +
     "sum to 1, or less in models that have a sink next to the tokens; they are rounded to 1/255.",
   draw(host, x) {
     const { text, position } = x;
     if (attentionMissing(host, x)) return;
+    if (!x.isHead) return nothing(host, `${x.name} is not a head: select one in the views above.`);
     const head = text.heads.indexOf(x.component);
-    if (head < 0) return nothing(host, `${x.name} is not a head: select one in the views above.`);
     const weights = Array.from({ length: position + 1 }, (_, key) => text.weight(head, position, key));
     const most = Math.max(...weights, 1e-9);
-    if (host.shown !== text || !host.strip?.isConnected) {
-      const { spans, lines } = tokenSpans(text);
-      const [chips, strip] = [put("p", { className: "chips" }), put("div", { className: "strip" }, ...lines)];
-      Object.assign(host, { shown: text, spans, chips, strip });
-      host.replaceChildren(chips, strip);
+    if (!host.box?.isConnected) {
+      Object.assign(host, { chips: put("p", { className: "chips" }), box: put("div", { className: "strip" }) });
+      host.replaceChildren(host.chips, host.box);
     }
-    host.spans.forEach((span, key) => {
-      const weight = weights[key]; // none after the position
-      // What does not change costs nothing.
-      if (host.drawn?.[key] === weight && host.most === most && span.dataset.key) return;
-      span.classList.toggle("after", weight === undefined);
-      if (weight === undefined) {
-        delete span.dataset.key;
-        span.removeAttribute("style");
-        span.title = "";
-        return;
-      }
-      Object.assign(span.dataset, { key, value: weight });
-      span.style.background = weight ? shade("seq", UNDER * (weight / most)) : "";
-      span.title = `${said(text.tokens[key])} at ${key}: ${percent(weight)}`;
+    strip(host.box, x, "stands", (key) => {
+      const value = weights[key]; // none after the position
+      if (value === undefined) return { kind: "after", key: undefined, value };
+      const title = `${said(text.tokens[key])} at ${key}: ${percent(value)}`;
+      return { key, value, title, color: value ? shade("seq", UNDER * (value / most)) : "" };
     });
-    [host.drawn, host.most] = [weights, most];
-    host.querySelector(".stands")?.classList.remove("stands");
-    host.spans[position].classList.add("stands");
     const order = weights.map((w, k) => [w, k]).sort((a, b) => b[0] - a[0]);
     const first = order.slice(0, 5).filter(([w]) => w > 0);
     const chips = first.map(([w, k]) => chip(put("b", {}, quoted(text.tokens[k])), ` ${percent(w)}`));
@@ -84,41 +127,36 @@ VIEWS.glance = {
     const end = left + wide * text.length;
     const canvas = this.image(x);
     canvas.style = `position: absolute; left: ${left}px; top: ${top}px; width: ${end - left}px; height: ${tall}px`;
-    const y = (head) => top + (count - 1 - head) * high;
     svg.append(rect(left + position * wide - 1, top - 1, wide + 2, tall + 2, "frame"));
-    const own = text.heads.indexOf(x.component);
+    const y = top + (count - 1 - text.heads.indexOf(x.component)) * high - Math.max(0, 3 - high) / 2;
     // Marks at both ends: a frame would hide its neighbors.
-    for (const at of own >= 0 ? [left - 7, end + 1] : [])
-      svg.append(rect(at, y(own) - Math.max(0, 3 - high) / 2, 6, Math.max(high, 3), "own"));
+    for (const at of x.isHead ? [left - 7, end + 1] : []) svg.append(rect(at, y, 6, Math.max(high, 3), "own"));
     const every = Math.ceil(text.rows.length / (tall / 14));
-    let head = 0;
     text.inRow.forEach((heads, r) => {
-      if (r % every === 0) svg.append(label(text.rows[r], left - 8, y(head + heads.length / 2 - 1) + 4, "end"));
-      head += heads.length;
+      const middle = text.heads.indexOf(heads[0]) + heads.length / 2;
+      if (r % every === 0) svg.append(label(text.rows[r], left - 8, top + (count - middle) * high + 4, "end"));
     });
     svg.append(label("from the selected token", left, 10));
     if (position + 1 < text.length && width > 300) svg.append(label("from later tokens", end, 10, "end"));
-    if (names > 4) {
-      const apart = Math.ceil(12 / wide);
-      text.tokens.forEach((token, t) => {
-        if (t % apart && t !== position) return;
-        const [cx, cy] = [left + (t + 0.5) * wide + 4, top + tall + 6];
-        const name = label([...quoted(token)].slice(0, 10).join(""), cx, cy + 4, "end", t === position ? "tick on" : "tick");
-        name.setAttribute("transform", `rotate(-60 ${cx} ${cy})`);
-        svg.append(name);
-      });
-    }
+    const apart = names > 4 ? Math.ceil(12 / wide) : Infinity;
+    text.tokens.forEach((token, t) => {
+      if (apart === Infinity || (t % apart && t !== position)) return;
+      const [cx, cy] = [left + (t + 0.5) * wide + 4, top + tall + 6];
+      const name = label([...quoted(token)].slice(0, 10).join(""), cx, cy + 4, "end", t === position ? "tick on" : "tick");
+      name.setAttribute("transform", `rotate(-60 ${cx} ${cy})`);
+      svg.append(name);
+    });
     host.replaceChildren(put("div", { className: "canvas" }, canvas, svg));
     host.at = (event) => {
       const frame = canvas.getBoundingClientRect();
       const t = Math.floor((event.clientX - frame.left) / wide);
-      const at = count - 1 - Math.floor((event.clientY - frame.top) / high);
-      return t >= 0 && t < text.length && at >= 0 && at < count ? { t, head: at } : null;
+      const head = count - 1 - Math.floor((event.clientY - frame.top) / high);
+      return t >= 0 && t < text.length && head >= 0 && head < count ? { t, head } : null;
     };
     host.onmousemove = (event) => {
       const at = host.at(event);
       if (!at) return;
-      const [query, key] = at.t <= position ? [position, at.t] : [at.t, position];
+      const [key, query] = [at.t, position].sort((a, b) => a - b);
       const name = text.labels[text.heads[at.head]];
       svg.setAttribute("aria-description", name);
       host.title = `${name} at ${said(text.tokens[query])} attends to ${said(text.tokens[key])}: ${percent(text.weight(at.head, query, key))}`;
@@ -126,18 +164,12 @@ VIEWS.glance = {
   },
   // A pixel for each head and token.
   image({ text, position, ramp }) {
-    const count = text.heads.length;
-    const image = new ImageData(text.length, count);
+    const [width, height] = [text.length, text.heads.length];
+    const image = new ImageData(width, height);
     const pixels = new Uint32Array(image.data.buffer);
-    const weights = (text.length * (text.length + 1)) / 2;
-    for (let head = 0; head < count; head++) {
-      const row = (count - 1 - head) * text.length;
-      for (let t = 0; t < text.length; t++) {
-        const [query, key] = t <= position ? [position, t] : [t, position];
-        pixels[row + t] = ramp[text.attention[head * weights + (query * (query + 1)) / 2 + key]];
-      }
-    }
-    const canvas = put("canvas", { width: text.length, height: count });
+    for (let head = 0; head < height; head++)
+      for (let t = 0; t < width; t++) pixels[(height - 1 - head) * width + t] = ramp[Math.round(255 * text.weight(head, position, t))];
+    const canvas = put("canvas", { width, height });
     canvas.getContext("2d").putImageData(image, 0, 0);
     return canvas;
   },

@@ -8,7 +8,14 @@ function bytesOf(blob) {
   return Uint8Array.from(atob(document.getElementById(blob).textContent), (letter) => letter.charCodeAt(0));
 }
 
-// -> {header, arrays}: a JSON header and typed arrays out of deflated bytes.
+// Rows of numbers, and rows of rows for more axes.
+function rowsOf(values, shape) {
+  const [count, ...inner] = shape;
+  const size = values.length / count;
+  return inner.length ? Array.from({ length: count }, (_, i) => rowsOf(values.subarray(i * size, (i + 1) * size), inner)) : values;
+}
+
+// -> {header, arrays}: a JSON header and arrays, indexed by all their axes, out of deflated bytes.
 async function unpack(blob) {
   const stream = new Blob([bytesOf(blob)]).stream().pipeThrough(new DecompressionStream("deflate"));
   const buffer = await new Response(stream).arrayBuffer();
@@ -16,7 +23,7 @@ async function unpack(blob) {
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   const arrays = {};
   for (const { name, type, shape, start } of header.arrays)
-    arrays[name] = new KINDS[type](buffer, 4 + length + start, shape.reduce((a, b) => a * b, 1));
+    arrays[name] = rowsOf(new KINDS[type](buffer, 4 + length + start, shape.reduce((a, b) => a * b, 1)), shape);
   return { header, arrays };
 }
 
@@ -36,29 +43,25 @@ class TextNumbers {
     // Layers that have heads, in stream order (a reused layer once for every use), and the heads of each.
     this.rows = [...new Set(this.heads.map((i) => this.components[i].row))];
     this.inRow = this.rows.map((row) => this.heads.filter((i) => this.components[i].row === row));
-    this.candidates = arrays.candidate.length / this.length;
-    this.looked = new Map(); // position -> what components promote there
+    this.looked = new Set(); // positions whose promoted tokens are known, of some components at least
+    this.promoted = new Map(); // position and component -> the tokens that it promotes and suppresses
     this.traced = new Map(); // position and component -> the source tokens of a head
     this.effects = new Map(); // position, two tokens and a component -> what ablating it does
   }
 
   // The tokens that contributions are measured to at a position, the right one first; each once.
   answers(position) {
-    const found = [];
-    for (let slot = 0; slot < this.candidates; slot++) {
-      const at = slot * this.length + position;
-      const word = this.values.candidate[at];
-      const id = this.ids[word];
-      if (id < 0 || found.some((answer) => answer.id === id)) continue;
-      found.push({ slot, id, word: this.words[word], probability: this.values.probability[at], right: slot === 0 });
-    }
-    return found;
+    const all = this.values.candidate.map((words, slot) => {
+      const [word, probability] = [words[position], this.values.probability[slot][position]];
+      return { slot, id: this.ids[word], word: this.words[word], probability, right: slot === 0 };
+    });
+    return all.filter(({ id }, slot) => id >= 0 && all.findIndex((answer) => answer.id === id) === slot);
   }
 
   // Whether contributions to a token were measured anywhere in the text.
   measures(id) {
     const word = this.ids.indexOf(id);
-    return word >= 0 && this.values.candidate.includes(word);
+    return word >= 0 && this.values.candidate.some((words) => words.includes(word));
   }
 
   // The answer with an id; for null, or an id that was not measured here, the right or likeliest one.
@@ -73,15 +76,25 @@ class TextNumbers {
     return first.right ? first.word : null;
   }
 
-  // A head's attention weight, at a query, on a key.
-  weight(head, query, key) {
-    const rows = (this.length * (this.length + 1)) / 2;
-    return this.attention[head * rows + (query * (query + 1)) / 2 + key] / 255;
+  // A head's attention weight on the earlier of two positions, from the later one.
+  weight(head, one, other) {
+    const [key, query] = one < other ? [one, other] : [other, one];
+    return this.attention[head][(query * (query + 1)) / 2 + key] / 255;
   }
 
-  // Take in what was looked up: what components promote, what ablating them does, or heads' source tokens.
+  // Take in what was looked up: attention, what components promote, what ablating them does, or heads' source tokens.
   take(kind, { header, arrays }) {
-    if (kind === "promoted") header.positions.forEach((position, row) => this.looked.set(position, { row, header, arrays }));
+    if (kind === "attention") this.attention = arrays.attention;
+    if (kind === "promoted") {
+      const { positions, words } = header;
+      positions.forEach((position) => this.looked.add(position));
+      arrays.component.forEach((component, row) => {
+        const position = positions[Math.floor((row * positions.length) / arrays.component.length)];
+        const pairs = Array.from(arrays.word[row], (word, i) => [words[word], arrays.logit[row][i]]);
+        const half = pairs.length / 2;
+        this.promoted.set(`${[position, component]}`, { promotes: pairs.slice(0, half), suppresses: pairs.slice(half) });
+      });
+    }
     if (kind === "effects") {
       const { position, answers, rows, why } = header;
       for (const name of why ? header.asked : []) this.effects.set(`${[position, ...answers, name]}`, { why });
@@ -90,7 +103,8 @@ class TextNumbers {
     }
     if (kind === "sources") {
       this.untraced = header.why; // one reason for all heads
-      arrays.gap?.forEach((_, row) => this.traced.set(`${arrays.place.subarray(2 * row, 2 * row + 2)}`, { row, arrays }));
+      const { place = [], source, logit, gap } = arrays;
+      place.forEach((of, row) => this.traced.set(`${of}`, { source: source[row], logit: logit[row], gap: gap[row] }));
     }
   }
 
@@ -98,32 +112,11 @@ class TextNumbers {
   // [position, logits], rest, bias, gap}; {why} where it cannot be told, undefined where nobody looked.
   sourcesOf(component, position, slot, minus) {
     if (this.untraced) return { why: this.untraced };
-    const entry = this.traced.get(`${[position, component]}`);
-    if (!entry) return undefined;
-    const { row, arrays } = entry;
-    const listed = arrays.source.length / arrays.gap.length;
-    const wide = arrays.logit.length / arrays.gap.length / (listed + 2);
-    const value = (part) => {
-      const at = (row * (listed + 2) + part) * wide;
-      return arrays.logit[at + slot] - (minus === undefined ? 0 : arrays.logit[at + minus]);
-    };
-    const tokens = [...arrays.source.subarray(row * listed, (row + 1) * listed)];
-    const sources = tokens.map((key, part) => [key, value(part)]).filter(([key]) => key >= 0);
+    const found = this.traced.get(`${[position, component]}`);
+    if (!found) return undefined;
+    const [rest, bias, ...listed] = [...found.logit.slice(-2), ...found.logit].map((to) => to[slot] - (minus === undefined ? 0 : to[minus]));
+    const sources = Array.from(found.source, (key, part) => [key, listed[part]]).filter(([key]) => key >= 0);
     sources.sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
-    return { sources, rest: value(listed), bias: value(listed + 1), gap: arrays.gap[row] };
-  }
-
-  // {promotes, suppresses}: [token, logit] each; null where it was not looked up, false where others were.
-  promoted(component, position) {
-    const entry = this.looked.get(position);
-    if (!entry) return null;
-    const { row, header, arrays } = entry;
-    const count = arrays.component.length / header.positions.length;
-    const own = arrays.component.subarray(row * count, (row + 1) * count).indexOf(component);
-    if (own < 0) return false;
-    const wide = arrays.word.length / arrays.component.length;
-    const start = (row * count + own) * wide;
-    const pairs = Array.from({ length: wide }, (_, i) => [header.words[arrays.word[start + i]], arrays.logit[start + i]]);
-    return { promotes: pairs.slice(0, wide / 2), suppresses: pairs.slice(wide / 2) };
+    return { sources, rest, bias, gap: found.gap };
   }
 }

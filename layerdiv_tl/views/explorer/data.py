@@ -32,7 +32,7 @@ LISTED, LEAST = 12, 1e-3
 # Number of heads per token with source tokens on a page, and maximal count of numbers in all texts: under a megabyte.
 HEADS, NUMBERS = 8, 300_000
 # Files concatenated to the ES module that draws pages and notebook widgets, without a build step.
-_FILES = "data draw measures choose views attention lists look frame explorer page".split()
+_FILES = "data draw look measures choose views attention lists frame explorer page".split()
 SCRIPT = "\n".join(read(f"explorer/{name}.js") for name in _FILES)
 CSS = read("explorer/explorer.css")
 # A position, and the index of a component among those shown.

@@ -6,7 +6,7 @@ function put(tag, properties = {}, ...children) {
     if (name in made && !name.includes("-")) made[name] = value;
     else if (value !== null) made.setAttribute(name, value);
   }
-  made.append(...children.filter((child) => child !== null));
+  made.append(...children.filter((child) => child !== null && child !== false));
   return made;
 }
 
@@ -55,42 +55,40 @@ function quantile(values, q) {
   return sorted.length ? sorted[Math.round(q * (sorted.length - 1))] : NaN;
 }
 
-// A scale from values to pixels, with round ticks.
-function axis(low, high, from, to, log = false) {
+// A scale from values to pixels, with round ticks: logarithmic for positive numbers, with some room; else linear, with 0.
+function axisOf(values, from, to, log = false) {
+  const known = values.filter((x) => Number.isFinite(x) && (!log || x > 0));
+  const scaled = log ? Math.log10 : (x) => x;
+  let [low, high] = [Math.min(...known), Math.max(...known)];
   if (log) {
-    [low, high] = [Math.log10(low), Math.log10(high)];
+    [low, high] = [Math.log10(low / 1.5), Math.log10(high * 1.5)];
     if (high - low < 1) [low, high] = [(low + high) / 2 - 0.5, (low + high) / 2 + 0.5];
-  } else if (!(high > low)) [low, high] = [low - 1, high + 1];
-  const place = (x) => from + (((log ? Math.log10(x) : x) - low) / (high - low)) * (to - from);
+  } else {
+    [low, high] = [Math.min(low, 0), Math.max(high, 0)];
+    const room = 0.06 * (high - low) || 1;
+    [low, high] = [low - (low < 0 || high === 0 ? room : 0), high + room];
+  }
   const ticks = [];
   if (log) {
     // 1, 10, 100, or 1, 2 and 5 times these; of many, every n-th.
     const marks = high - low < 2.2 ? [1, 2, 5] : [1];
     const powers = Array.from({ length: Math.floor(high) - Math.floor(low) + 1 }, (_, k) => Math.floor(low) + k);
-    const values = powers.flatMap((p) => marks.map((m) => m * 10 ** p)).filter((x) => Math.log10(x) >= low && Math.log10(x) <= high);
-    const every = Math.ceil(values.length / 6);
-    values.forEach((x, k) => k % every === 0 && ticks.push([x, number(x).replace(/^1·/, "")]));
+    const round = powers.flatMap((p) => marks.map((m) => m * 10 ** p)).filter((x) => Math.log10(x) >= low && Math.log10(x) <= high);
+    const every = Math.ceil(round.length / 6);
+    round.forEach((x, k) => k % every === 0 && ticks.push([x, number(x).replace(/^1·/, "")]));
   } else {
     const rough = (high - low) / 5.5; // two ticks at least
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = power * [1, 2, 5, 10].find((m) => m * power >= rough);
     for (let k = Math.ceil(low / step); k * step <= high; k++) ticks.push([k * step, number(+(k * step).toPrecision(6))]);
   }
-  return { place, ticks };
+  return { low, high, ticks, place: (x) => from + ((scaled(x) - low) / (high - low)) * (to - from) };
 }
 
-// Of positive numbers on a logarithmic axis, with some room; of signed ones on a linear one that holds 0.
-function axisOf(values, from, to, log) {
-  const known = values.filter((x) => Number.isFinite(x) && (!log || x > 0));
-  if (!known.length) return axis(log ? 0.1 : -1, 1, from, to, log);
-  const [low, high] = [Math.min(...known), Math.max(...known)];
-  if (log) return axis(low / 1.5, high * 1.5, from, to, true);
-  const room = 0.06 * (Math.max(high, 0) - Math.min(low, 0));
-  return axis(Math.min(low, 0) - (low < 0 ? room : 0), Math.max(high, 0) + room, from, to);
-}
+const widthOf = (host) => Math.max(host.wide ?? host.clientWidth, 200);
 
 function drawing(host, height, name) {
-  const width = Math.max(host.wide ?? host.clientWidth, 200);
+  const width = widthOf(host);
   const svg = mark("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": name });
   host.replaceChildren(svg);
   return { svg, width };
@@ -126,10 +124,15 @@ function entry(word, value, share, attributes = {}, ...more) {
 const componentEntry = (x, i, value, share) =>
   entry(x.text.labels[i], value, share, { chosen: i === x.component, "data-component": x.text.labels[i] });
 
-// Lines in two columns, the first half on the left.
+// Lines in columns, each under its heading.
+const columns = (...parts) =>
+  put("div", { className: "columns" }, ...parts.map(([heading, lines]) => put("div", {}, heading && put("h3", {}, heading), ...lines)));
+
 function halves(lines) {
   const half = Math.ceil(lines.length / 2);
-  return put("div", { className: "columns" }, put("div", {}, ...lines.slice(0, half)), put("div", {}, ...lines.slice(half)));
+  return columns([null, lines.slice(0, half)], [null, lines.slice(half)]);
 }
 
+// The largest size among [name, value].
+const largest = (pairs) => Math.max(...pairs.map(([, value]) => Math.abs(value)), 1e-30);
 const chip = (...said) => put("span", { className: "chip" }, ...said);

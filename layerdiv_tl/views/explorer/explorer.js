@@ -1,18 +1,14 @@
 // The explorer: its selection, its texts, and messages from a kernel; the same on a page and, by anywidget, in a notebook.
 
-// From what a reader asks first to what few ask.
-const ORDER = ["tokens", "depth", "ranked", "grid", "glance", "attention", "promotes", "sources", "effects", "answers", "scatter"];
-
 async function render({ model, el }) {
-  const live = model.get("live");
   const state = { texts: [], chosen: model.get("chosen"), asked: new Set(), waits: {} };
   state.choose = (change) => {
     state.chosen = { ...state.chosen, ...change };
     model.set("chosen", state.chosen);
     model.save_changes();
-    if (!live) writeAddress(state.chosen, state);
     draw();
   };
+  const given = () => existing(model.get("chosen"), model.get("address") ?? {}, state);
   const now = () => look(state, model, state.choose);
   const root = put("div", { className: "ld-explorer" });
   el.append(root);
@@ -27,11 +23,10 @@ async function render({ model, el }) {
     lookUp(x);
   }
 
-  // Read what lies packed on the page and is wanted only now: promoted tokens, effects, source tokens.
+  // Read what lies packed on the page and is wanted only now.
   async function lookUp({ text, position }) {
-    const { blobs } = text;
-    const promoted = blobs.promoted[Math.floor(position / (blobs.together ?? 1))];
-    const wanted = { effects: blobs.effects, sources: blobs.sources, promoted: text.looked.has(position) ? null : promoted };
+    const { attention, effects, sources, promoted, together = 1 } = text.blobs;
+    const wanted = { attention, effects, sources, promoted: promoted[Math.floor(position / together)] };
     for (const [kind, blob] of Object.entries(wanted)) {
       if (!blob || text.reading.has(blob)) continue;
       text.reading.add(blob);
@@ -41,64 +36,69 @@ async function render({ model, el }) {
   }
 
   async function read() {
-    const kept = state.texts;
-    const opened = async (blobs, n) => {
-      if (blobs === kept[n]?.blobs) return kept[n];
-      for (const key of state.asked) if (key.startsWith(`${n}:`)) state.asked.delete(key);
-      return Object.assign(new TextNumbers(await unpack(blobs.core)), { blobs, reading: new Set() });
-    };
+    const opened = async (blobs) => Object.assign(new TextNumbers(await unpack(blobs.core)), { blobs, reading: new Set() });
     state.texts = await Promise.all(model.get("texts").map(opened));
-    if (!live) state.chosen = readAddress(state.chosen, state.texts);
+    state.asked.clear();
+    state.chosen = given();
     draw();
-    performance.mark("ld-drawn");
-    for (const text of state.texts) {
-      if (text.attention || !text.blobs.attention) continue;
-      text.attention = (await unpack(text.blobs.attention)).arrays.attention;
-      draw();
-    }
   }
 
-  const onChosen = () => {
-    // A notebook also reports what was chosen here.
-    if (JSON.stringify(model.get("chosen")) === JSON.stringify(state.chosen)) return;
-    state.chosen = model.get("chosen");
-    draw();
-  };
-  const onMessage = async (message, buffers) => {
-    if (message.kind === "page") {
-      const url = URL.createObjectURL(new Blob([buffers[0]], { type: "text/html" }));
-      put("a", { href: url, download: "explorer.html" }).click();
-      setTimeout(() => URL.revokeObjectURL(url), 60_000);
-    }
-    if (!state.texts[message.text]) return;
-    state.texts[message.text].take(message.kind, await unpack(buffers[0]));
-    draw();
+  const heard = {
+    "change:texts": read,
+    "change:chosen"() {
+      const chosen = given();
+      // A notebook also reports what was chosen here.
+      if (JSON.stringify(chosen) === JSON.stringify(state.chosen)) return;
+      state.chosen = chosen;
+      draw();
+    },
+    async "msg:custom"({ kind, text }, [buffer]) {
+      if (kind === "page") {
+        const url = URL.createObjectURL(new Blob([buffer], { type: "text/html" }));
+        put("a", { href: url, download: "explorer.html" }).click();
+        setTimeout(() => URL.revokeObjectURL(url), 60_000);
+      } else if (state.texts[text]) {
+        state.texts[text].take(kind, await unpack(buffer));
+        draw();
+      }
+    },
   };
   let width = 0;
-  const watcher = new ResizeObserver(([entry]) => {
-    if (Math.abs(entry.contentRect.width - width) < 1) return;
-    width = entry.contentRect.width;
+  const watcher = new ResizeObserver(([{ contentRect }]) => {
+    if (Math.abs(contentRect.width - width) < 1) return;
+    width = contentRect.width;
     draw();
   });
-  const onAddress = () => {
-    state.chosen = readAddress(state.chosen, state.texts);
-    draw();
-  };
+  // Keys that no view took move through the text. A page listens everywhere, a notebook only here: it has its own.
+  const keyed = model.get("live") ? root : document;
   const onKeyAnywhere = (event) => {
     if (!event.target.closest?.("input, textarea, select") && state.texts[state.chosen.text]) onKey(event, VIEWS.tokens, state, now);
   };
-  const gone = new AbortController();
-  const { signal } = gone;
-  // Keys that no view took move through the text. A page listens everywhere, a notebook only here: it has its own.
-  (live ? root : document).addEventListener("keydown", onKeyAnywhere, { signal });
-  if (!live) window.addEventListener("hashchange", onAddress, { signal });
-  const heard = { "change:texts": read, "change:chosen": onChosen, "msg:custom": onMessage };
+  keyed.addEventListener("keydown", onKeyAnywhere);
   Object.entries(heard).forEach(([name, hear]) => model.on(name, hear));
   await read();
+  performance.mark("ld-drawn");
   watcher.observe(root);
   return () => {
-    gone.abort();
+    keyed.removeEventListener("keydown", onKeyAnywhere);
     watcher.disconnect();
     Object.entries(heard).forEach(([name, hear]) => model.off(name, hear));
   };
+}
+
+// What is chosen, by Python or by an address, as far as the texts have it. An address without a target means the right one.
+function existing(chosen, address, { chosen: now, texts }) {
+  const asked = Object.keys(address).length ? { ...chosen, target: null, minus: null, ...address } : chosen;
+  const whole = (value, most) => (/^\d+$/.test(value ?? "") && +value <= most ? +value : null);
+  const found = { ...now, text: whole(asked.text, texts.length - 1) ?? now.text };
+  const text = texts[found.text];
+  if (!text) return chosen; // it comes
+  found.position = whole(asked.position, text.length - 1) ?? Math.min(now.position, text.length - 1);
+  if (text.index.has(asked.component)) found.component = asked.component;
+  for (const [field, { options }] of Object.entries(CHOICES)) if (Object.hasOwn(options, asked[field])) found[field] = asked[field];
+  for (const field of ["target", "minus"]) {
+    const id = whole(asked[field], Infinity);
+    found[field] = text.measures(id) ? id : null;
+  }
+  return found;
 }

@@ -1,74 +1,20 @@
-// The views of the text and of components' measures. Each draws the numbers of `x`, see look.js, into its host.
+// The views of components' measures. Each draws the numbers of `x`, see look.js, into its host.
 
 const VIEWS = {};
-
-// Tokens as spans, with line breaks; one of spaces alone shows them.
-function tokenSpans(text) {
-  const shown = (token) => (token.trim() ? token : token.replaceAll(" ", "␣"));
-  const spans = text.tokens.map((token) => put("span", { className: "token" }, shown(token)));
-  return { spans, lines: spans.flatMap((span) => (span.textContent.includes("⏎") ? [span, put("br")] : [span])) };
-}
-
-// A text whose tokens wear the number of the prediction made after them.
-VIEWS.tokens = {
-  title: (x) => (x.text.written ? "The text; generated tokens are underlined" : "The text"),
-  caption: (x) =>
-    "Every token is colored by the prediction made after it. Click a token, or press ← →: all views below show the " +
-    "prediction at that position" +
-    (x.chosen.color === "loss" ? "." : `; colored by ${x.name}, gold above the zero baseline, purple below.`),
-  draw(host, x) {
-    const { text, chosen } = x;
-    if (host.shown !== text) {
-      const { spans, lines } = tokenSpans(text);
-      Object.assign(host, { shown: text, key: null, spans });
-      spans.forEach((span, p) => (span.dataset.position = p));
-      spans.slice(text.length - text.written).forEach((span) => span.classList.add("written"));
-      host.replaceChildren(...lines);
-    }
-    const { color, measure, part, target, minus } = chosen;
-    const key = color === "component" ? JSON.stringify([measure, part, target, minus, x.name]) : color;
-    if (host.key !== key) this.paint(host.spans, x, color === "loss");
-    host.key = key;
-    host.querySelector(".chosen")?.classList.remove("chosen");
-    const at = host.spans[x.position];
-    at.classList.add("chosen");
-    // Only within the strip, the page itself stays where it is; after all is drawn, as it lays the page out.
-    requestAnimationFrame(() => {
-      const up = at.offsetTop - host.offsetTop;
-      if (up < host.scrollTop || up > host.scrollTop + host.clientHeight - 30) host.scrollTop = up - 60;
-    });
-  },
-  paint(spans, x, isLoss) {
-    const { text } = x;
-    const values = spans.map((_, p) => x.colorValue(p));
-    const most = quantile(values.map(Math.abs), 0.98) || 1;
-    spans.forEach((span, p) => {
-      const share = Math.max(-1, Math.min(1, values[p] / most));
-      const color = isLoss ? shade("seq", UNDER * share) : shade("div", 0.5 + 0.14 * share);
-      span.dataset.value = values[p];
-      span.style.background = Number.isFinite(values[p]) ? color : "";
-      const next = text.tokens[p + 1] ?? text.next(p);
-      const comes = next === null ? "" : ` comes ${said(next)}`;
-      span.title = `position ${p}: after ${said(text.tokens[p])}${comes}\n${isLoss ? "loss" : x.name} ${number(values[p])}`;
-    });
-  },
-  keys: (key, x) => x.move(key),
-  pick: (target) => {
-    const span = target.closest("[data-position]");
-    return span && { position: +span.dataset.position };
-  },
-};
-
+const labeled = (x, i, value) => ({ "data-component": x.text.labels[i], "data-value": value });
 const aboutMeasure = (x) => `${MEASURES[x.chosen.measure].says(x)}, in ${MEASURES[x.chosen.measure].unit}`;
 
 // A stem with a dot for every sublayer, from the zero baseline.
 VIEWS.depth = {
   title: (x) => `Components by depth: ${aboutMeasure(x)}`,
-  caption: (x) => `${meaning(x)} Click a component, or press ← → here.`,
+  caption: (x) =>
+    `${MEASURES[x.chosen.measure].means(x, said(x.answer.word), `over ${x.text.vocabulary} tokens`)} ` +
+    "Click a component, or press ← → here.",
   draw(host, x) {
     const { text, chosen, measured } = x;
     const { svg, width } = drawing(host, 250, `${aboutMeasure(x)}, of every component`);
     const [left, right, top, bottom] = [52, width - 8, 10, 206];
+    const { says, unit } = MEASURES[chosen.measure];
     const values = text.sublayers.map((i) => measured.value(chosen.measure, i));
     const zero = measured.zero(chosen.measure, 0);
     const scale = axisOf([...values, zero], bottom, top);
@@ -82,8 +28,21 @@ VIEWS.depth = {
       if (n % every === 0) svg.append(label(row, from + wide / 2, bottom + 20, "middle"));
     });
     gridlines(svg, scale, left, right);
-    text.sublayers.forEach((i, k) => svg.append(this.stem(x, i, values[k], scale, left + (k + 0.5) * step, step, bottom)));
-    const line = { x1: left, x2: right, y1: scale.place(zero), y2: scale.place(zero), class: "even", "data-zero": zero };
+    const base = scale.place(zero);
+    text.sublayers.forEach((i, k) => {
+      const [at, y] = [left + (k + 0.5) * step, Number.isFinite(values[k]) ? scale.place(values[k]) : base];
+      const kind = { class: i === x.component ? "stem chosen" : "stem", style: `--own: var(--${text.components[i].module})` };
+      const stem = mark(
+        "g",
+        { ...kind, ...labeled(x, i, values[k]) },
+        hover(`${text.labels[i]}\n${says(x)} ${number(values[k])} ${unit}${sides(x, i)}`),
+        rect(at - step / 2, 0, step, bottom + 4, "hit"),
+        mark("line", { x1: at, x2: at, y1: base, y2: y, "stroke-width": clamp(step - 2, 2, 9) }),
+      );
+      if (i === x.component) stem.append(mark("circle", { cx: at, cy: y, r: Math.min(6, step / 2 + 2.5) }));
+      svg.append(stem);
+    });
+    const line = { x1: left, x2: right, y1: base, y2: base, class: "even", "data-zero": zero };
     svg.append(mark("line", line, hover(`zero baseline: ${number(zero)}`)));
     let at = left;
     for (const module of new Set(text.sublayers.map((i) => text.components[i].module))) {
@@ -92,27 +51,11 @@ VIEWS.depth = {
       at += 32 + 7 * module.length;
     }
   },
-  stem(x, i, value, scale, at, step, bottom) {
-    const { text, chosen, measured } = x;
-    const base = scale.place(measured.zero(chosen.measure, 0));
-    const y = Number.isFinite(value) ? scale.place(value) : base;
-    const kind = { class: i === x.component ? "stem chosen" : "stem", style: `--own: var(--${text.components[i].module})` };
-    const stem = mark(
-      "g",
-      { ...kind, "data-component": text.labels[i], "data-value": value },
-      hover(`${text.labels[i]}\n${MEASURES[chosen.measure].says(x)} ${number(value)} ${MEASURES[chosen.measure].unit}${sides(x, i)}`),
-      rect(at - step / 2, 0, step, bottom + 4, "hit"),
-      mark("line", { x1: at, x2: at, y1: base, y2: y, "stroke-width": Math.max(2, Math.min(9, step - 2)) }),
-    );
-    if (i === x.component) stem.append(mark("circle", { cx: at, cy: y, r: Math.min(6, step / 2 + 2.5) }));
-    return stem;
-  },
   keys(key, x) {
-    const order = x.text.sublayers;
-    const current = order.indexOf(x.text.components[x.component].head ? x.attention : x.component);
-    const [back, on] = [current - 1, current + 1];
-    const to = { ArrowLeft: back, ArrowDown: back, ArrowRight: on, ArrowUp: on, Home: 0, End: order.length - 1 }[key];
-    return to === undefined ? null : { component: x.text.labels[order[x.clamp(to, order.length)]] };
+    const { text, row } = x;
+    const attention = text.sublayers.find((i) => text.components[i].row === row && text.components[i].module === "attention");
+    const to = moved(key, text.sublayers.indexOf(x.isHead ? attention : x.component), text.sublayers.length);
+    return to === undefined ? null : { component: text.labels[text.sublayers[to]] };
   },
 };
 
@@ -126,7 +69,7 @@ VIEWS.grid = {
     const { text, chosen, rowNumber, measured } = x;
     const most = Math.max(...text.inRow.map((row) => row.length));
     const left = 38;
-    const high = Math.max(5, Math.min(20, Math.floor(430 / text.rows.length)));
+    const high = clamp(Math.floor(430 / text.rows.length), 5, 20);
     const { svg, width } = drawing(host, high * text.rows.length + 66, `${aboutMeasure(x)}, of every head`);
     const wide = Math.min(40, (width - left - 4) / most);
     const top = quantile(text.heads.map((i) => Math.abs(measured.beyond(chosen.measure, i))), 0.98) || 1;
@@ -138,9 +81,9 @@ VIEWS.grid = {
       heads.forEach((i, k) => {
         const value = measured.value(chosen.measure, i);
         const share = measured.beyond(chosen.measure, i) / top;
-        const fill = Number.isFinite(share) ? shade("div", 0.5 + Math.max(-1, Math.min(1, share)) / 2) : "transparent";
-        const known = { class: "cell", style: `fill: ${fill}`, "data-component": text.labels[i], "data-value": value };
+        const fill = Number.isFinite(share) ? shade("div", 0.5 + clamp(share, -1, 1) / 2) : "transparent";
         const told = hover(`${text.labels[i]}\n${number(value)} ${MEASURES[chosen.measure].unit}${sides(x, i)}`);
+        const known = { class: "cell", style: `fill: ${fill}`, ...labeled(x, i, value) };
         svg.append(mark("rect", { x: left + k * wide, y: yOf(r), ...size, ...known }, told));
       });
     });
@@ -182,39 +125,31 @@ VIEWS.scatter = {
     gridlines(svg, up, left, right);
     for (const [value, name] of across.ticks) svg.append(label(name, across.place(value), bottom + 18, "middle"));
     const both = seen.flatMap(({ d, b }) => [d, b]);
-    const [low, high] = [Math.min(...both), Math.max(...both)];
-    const clip = `clip-${Math.random().toString(36).slice(2)}`;
-    const equal = { x1: across.place(low), y1: up.place(low), x2: across.place(high), y2: up.place(high) };
-    svg.append(
-      mark("clipPath", { id: clip }, rect(left, top, right - left, bottom - top, null)),
-      mark("line", { ...equal, class: "even", "clip-path": `url(#${clip})` }),
-      label(`diversity, ${chosen.part}, logits²`, (left + right) / 2, bottom + 38, "middle", "name"),
-      label("bias", left + 6, top + 8, "start", "name"),
-    );
+    const low = Math.max(Math.min(...both), 10 ** across.low, 10 ** up.low);
+    const high = Math.min(Math.max(...both), 10 ** across.high, 10 ** up.high);
+    if (low < high) svg.append(mark("line", { x1: across.place(low), y1: up.place(low), x2: across.place(high), y2: up.place(high), class: "even" }));
+    svg.append(label(`diversity, ${chosen.part}, logits²`, (left + right) / 2, bottom + 38, "middle", "name"));
+    svg.append(label("bias", left + 6, top + 8, "start", "name"));
     const inLayer = new Set(text.inRow[x.rowNumber]);
     const rank = (i) => Number(inLayer.has(i)) + 2 * Number(i === x.component); // what is drawn last lies above
     for (const { i, d, b } of [...seen].sort((one, other) => rank(one.i) - rank(other.i))) {
       const kind = i === x.component ? "dot chosen" : inLayer.has(i) ? "dot near" : "dot";
       const at = { cx: across.place(d), cy: up.place(b), r: i === x.component ? 6 : 3.5, class: kind };
       const told = `${text.labels[i]}\nbias ${number(b)}, diversity ${number(d)}, net ${number(measured.value("net", i))} logits²`;
-      svg.append(mark("circle", { ...at, "data-component": text.labels[i], "data-value": b, "data-across": d }, hover(told)));
+      svg.append(mark("circle", { ...at, ...labeled(x, i, b), "data-across": d }, hover(told)));
     }
-    host.dots = seen.map(({ i, d, b }) => [i, across.place(d), up.place(b)]);
   },
   keys(key, x) {
-    const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[key];
-    const { heads, labels } = x.text;
-    if (!by || !heads.length) return null;
-    const current = heads.indexOf(x.component);
-    return { component: labels[heads[current < 0 ? 0 : (current + by + heads.length) % heads.length]] };
+    const to = key.startsWith("Arrow") ? moved(key, x.text.heads.indexOf(x.component), x.text.heads.length) : undefined;
+    return to === undefined ? null : { component: x.text.labels[x.text.heads[to]] };
   },
+  // The nearest mark within 24 pixels.
   pick(target, x, event) {
-    const svg = target.closest("svg");
-    const { dots } = target.closest(".host");
-    if (!svg || !dots) return null;
-    const box = svg.getBoundingClientRect();
-    const far = ([, cx, cy]) => Math.hypot(cx - (event.clientX - box.left), cy - (event.clientY - box.top));
-    const best = dots.reduce((a, b) => (far(b) < far(a) ? b : a));
-    return far(best) < 24 ? { component: x.text.labels[best[0]] } : null;
+    const far = (dot) => {
+      const { left, top, width, height } = dot.getBoundingClientRect();
+      return Math.hypot(left + width / 2 - event.clientX, top + height / 2 - event.clientY);
+    };
+    const dots = [...target.closest(".host").querySelectorAll("circle")].sort((a, b) => far(a) - far(b));
+    return dots.length && far(dots[0]) < 24 ? { component: dots[0].dataset.component } : null;
   },
 };
