@@ -32,22 +32,19 @@ def plain(value: Any) -> Any:
     return np.asarray(value, dtype=float)
 
 
-def as_array(given: Any) -> Any:
-    """Stack a tuple of numbers of one shape into an array, along a new first axis; return anything else unchanged."""
-    if isinstance(given, tuple) and all(isinstance(part, np.ndarray) for part in given):
+def aligned(given: Any, wanted: Any) -> Any:
+    """Bring a plain answer into the form of the expected one: an array as several results, or several as an array."""
+    if isinstance(wanted, tuple) and isinstance(given, np.ndarray) and given.ndim:
+        return tuple(map(np.asarray, given))
+    if isinstance(wanted, np.ndarray) and isinstance(given, tuple) and given and _are_arrays(given):
         return np.stack(given) if len({part.shape for part in given}) == 1 else given
     return given
 
 
 def same(given: Any, wanted: Any, rtol: float) -> bool:
-    """Check whether two plain values are equal to a tolerance, with equal shapes; texts exactly."""
+    """Check whether two aligned values are equal to a tolerance, with equal shapes; texts exactly."""
     if isinstance(wanted, tuple):
-        given = tuple(given) if isinstance(given, np.ndarray) and given.ndim else given
-        return (
-            isinstance(given, tuple)
-            and len(given) == len(wanted)
-            and all(same(a, b, rtol) for a, b in zip(given, wanted, strict=True))
-        )
+        return isinstance(given, tuple) and len(given) == len(wanted) and all(_right(given, wanted, rtol))
     if isinstance(wanted, str) or isinstance(given, (str, tuple)):
         return bool(isinstance(given, str) and isinstance(wanted, str) and given.strip() == wanted.strip())
     if given.shape != wanted.shape:
@@ -56,15 +53,20 @@ def same(given: Any, wanted: Any, rtol: float) -> bool:
     return bool(np.allclose(given, wanted, rtol=rtol, atol=rtol * size * 1e-3, equal_nan=True))
 
 
+def _right(given: tuple[Any, ...], wanted: tuple[Any, ...], rtol: float) -> list[bool]:
+    return [same(a, b, rtol) for a, b in zip(given, wanted, strict=True)]
+
+
+def _are_arrays(parts: tuple[Any, ...]) -> bool:
+    return all(isinstance(part, np.ndarray) for part in parts)
+
+
 def wrong_parts(given: Any, wanted: Any, rtol: float) -> tuple[int, ...]:
-    """Return the indices of wrong results among several; empty if all are, or if they cannot be compared one by one."""
-    given = tuple(given) if isinstance(given, np.ndarray) and given.ndim else given
+    """Return the indices of wrong results among several numbers; empty if all are wrong."""
     if not (isinstance(given, tuple) and isinstance(wanted, tuple) and len(given) == len(wanted)):
         return ()
-    if any(isinstance(part, (str, tuple)) for part in (*given, *wanted)):
-        return ()
-    wrong = tuple(k for k, (a, b) in enumerate(zip(given, wanted, strict=True)) if not same(a, b, rtol))
-    return wrong if len(wrong) < len(wanted) else ()
+    right = _right(given, wanted, rtol)
+    return tuple(k for k, fine in enumerate(right) if not fine) if any(right) and _are_arrays((*given, *wanted)) else ()
 
 
 def numbered(parts: tuple[int, ...]) -> str:
@@ -81,19 +83,15 @@ def changed(before: Any, after: Any) -> bool:
 def fault_of_form(given: Any, wanted: Any, axes: str = "") -> str | None:
     """Describe why an answer cannot be compared: its kind, number of parts or shape; None if it can."""
     if isinstance(wanted, tuple):
-        if isinstance(given, np.ndarray) and given.ndim == 1:
-            given = tuple(given)
         if not isinstance(given, tuple) or len(given) != len(wanted):
-            parts = len(given) if isinstance(given, tuple) else 1
-            return f"{len(wanted)} results are expected, in a tuple{_named(axes)}; there {_are(parts)}."
+            there = f"are {len(given)}" if isinstance(given, tuple) and len(given) != 1 else "is 1"
+            return f"{len(wanted)} results are expected, in a tuple{_named(axes)}; there {there}."
         if any(isinstance(b, str) and not isinstance(a, str) for a, b in zip(given, wanted, strict=True)):
             return f"names are expected, as text{_named(axes)}."
-        faults = [
-            fault_of_form(np.asarray(a) if not isinstance(a, (str, tuple)) else a, b)
-            for a, b in zip(given, wanted, strict=True)
-        ]
-        found = next(((i, fault) for i, fault in enumerate(faults, start=1) if fault), None)
-        return f"result {found[0]}{_named(axes)}: {found[1]}" if found else None
+        for number, (part, other) in enumerate(zip(given, wanted, strict=True), start=1):
+            if fault := fault_of_form(part, other):
+                return f"result {number}{_named(axes)}: {fault}"
+        return None
     if isinstance(wanted, str):
         if not isinstance(given, str):
             return f"a name is expected, as text, e.g. {wanted[:1]}…"
@@ -116,12 +114,16 @@ def fault_of_size(given: Any, wanted: Any, rtol: float) -> str | None:
     None if there is no such change.
     """
     if isinstance(given, tuple) and isinstance(wanted, tuple) and 1 < len(wanted) == len(given):
-        right = [same(a, b, rtol) for a, b in zip(given, wanted, strict=True)]
+        right = _right(given, wanted, rtol)
         if all(any(same(a, b, rtol) for a in given) for b in wanted):
             return "the right results in another order."
+        if not any(right):  # one change may correct all of them
+            if not _are_arrays((*given, *wanted)):
+                return None
+            mine, theirs = (np.concatenate([part.ravel() for part in parts]) for parts in (given, wanted))
+            fault = fault_of_size(mine, theirs, rtol)
+            return fault and f"in all results {fault}"
         faults = {fault_of_size(a, b, rtol) for a, b in zip(given, wanted, strict=True)}
-        if not any(right):
-            return _of_all(given, wanted, rtol)
         told = f": {next(iter(faults - {None}))}" if len(faults - {None}) == 1 and right.count(False) == 1 else "."
         which = numbered(tuple(k for k, fine in enumerate(right) if not fine))
         verb, rest = "is" if right.count(False) == 1 else "are", "other is" if right.count(True) == 1 else "others are"
@@ -139,22 +141,9 @@ def fault_of_size(given: Any, wanted: Any, rtol: float) -> str | None:
     return None
 
 
-def _of_all(given: tuple[Any, ...], wanted: tuple[Any, ...], rtol: float) -> str | None:
-    """Describe a change that corrects several wrong results together."""
-    if any(not isinstance(part, np.ndarray) for part in (*given, *wanted)):
-        return None
-    mine, theirs = (np.concatenate([part.ravel() for part in parts]) for parts in (given, wanted))
-    fault = fault_of_size(mine, theirs, rtol)
-    return f"in all results {fault}" if fault else None
-
-
 def _named(axes: str) -> str:
     return f" {axes}" if axes else ""
 
 
 def _letters(text: str) -> str:
     return "".join(filter(str.isalnum, text)).lower()
-
-
-def _are(count: int) -> str:
-    return "is 1" if count == 1 else f"are {count}"

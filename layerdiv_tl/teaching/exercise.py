@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from .compare import KindError, as_array, changed, fault_of_form, fault_of_size, numbered, plain, same, wrong_parts
+from .compare import KindError, aligned, changed, fault_of_form, fault_of_size, numbered, plain, same, wrong_parts
 
 Function = Callable[..., Any]
 Args = tuple[Any, ...]
@@ -22,10 +22,8 @@ Tried = tuple[Args, Any]  # the arguments of a test, and the answer's result
 Cases = Callable[..., Sequence[Args]]
 HINTS = 3
 LESSONS = Path(__file__).with_name("lessons")
-UNLIKE = (
-    "could not be broadcast",
-    "must match the size of tensor",
-)  # numpy's and torch's words for shapes that do not match
+# numpy's and torch's words for shapes that do not match.
+UNLIKE = ("could not be broadcast", "must match the size of tensor")
 
 
 class Shown(str):
@@ -33,10 +31,6 @@ class Shown(str):
 
     def __repr__(self) -> str:
         return str(self)
-
-
-class _ChangedError(Exception):
-    """Raised when an answer modifies its arguments."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,21 +95,22 @@ class Exercise:
         for args in cases:
             wanted = plain(self.solve(*copy.deepcopy(args)))
             try:
-                given = self._apply(answer, args) if self.cases else answer
+                mine = copy.deepcopy(args)
+                given = answer(*mine) if self.cases else answer
+                if any(hasattr(old, "__array__") and changed(old, new) for old, new in zip(args, mine, strict=True)):
+                    return Shown(
+                        f"✗ {self.name} changed the array that it was given: work on a copy, or make a new array "
+                        "(values - …, not values -= …)."
+                    )
                 if given is ...:
                     return self._unanswered()
                 if given is None:
                     return Shown("✗ nothing comes back: does the last line say return?")
-                given = as_array(plain(given)) if isinstance(wanted, np.ndarray) else plain(given)
+                given = aligned(plain(given), wanted)
             except NotImplementedError:
                 return self._unanswered()
             except KindError as error:
                 return Shown(f"✗ {error}: numbers or names are expected{f' {self.axes}' if self.axes else ''}.")
-            except _ChangedError:
-                return Shown(
-                    f"✗ {self.name} changed the array that it was given: work on a copy, or make a new array "
-                    "(values - …, not values -= …)."
-                )
             except Exception as error:
                 return Shown(f"✗ {self._explain_error(error, args)}")
             tried.append((args, given))
@@ -151,16 +146,6 @@ class Exercise:
             f"Stuck? lesson.{self.name}.hint(1)"
         )
 
-    def _apply(self, answer: Function, args: Args) -> Any:
-        """Call an answer on a copy of the arguments, which it must not change."""
-        mine = copy.deepcopy(args)
-        given = answer(*mine)
-        if any(
-            hasattr(before, "__array__") and changed(before, after) for before, after in zip(args, mine, strict=True)
-        ):
-            raise _ChangedError
-        return given
-
     def _explain_error(self, error: Exception, args: Args) -> str:
         """Explain an answer that raised an error: a common mistake that raises the same, or the error itself."""
         for sentence, wrong in self.mistakes.items():
@@ -186,7 +171,7 @@ class Exercise:
         parts = wrong_parts(given, wanted, self.rtol)
         for sentence, wrong in self.mistakes.items():
             try:
-                made = [plain(wrong(*copy.deepcopy(args))) for args, _ in tried]
+                made = [aligned(plain(wrong(*copy.deepcopy(args))), wanted) for args, _ in tried]
             except Exception:  # this mistake raises here, so the student did not make it
                 continue
             pairs = [(mine, one) for (_, mine), one in zip(tried, made, strict=True)]
