@@ -1,8 +1,10 @@
-"""The command line: `main` reports errors and signals; parser.py has the options, commands.py and docs.py the work."""
+"""The command line: `main` reports results, errors and signals; parser.py has the options, commands.py the work."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import re
 import sys
@@ -10,22 +12,28 @@ from collections.abc import Sequence
 
 from .._signals import Terminated, terminable
 from ..errors import InputError
-from .parser import make_parser
+from .parser import LOADING, make_parser
+from .printing import print_failures, print_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `layerdiv`; returns the exit code: 0 done, 1 failed, 2 bad usage, 130 or 143 stopped by a signal."""
     options = make_parser().parse_args(arguments)
+    out = getattr(options, "out", None)
+    options.load = {name: value for name in LOADING if (value := getattr(options, name, None)) not in (None, False)}
     for stream in (sys.stdout, sys.stderr):  # an encoding without Σ prints a question mark
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
-        out = getattr(options, "out", None)
         # argparse turns --out=-- into a list, and Path("") is the current folder.
         if out is not None and (not isinstance(out, str) or not out.strip()):
             raise InputError(f"--out {out!r} names no file or folder: give one.")
-        with terminable():
-            return options.run(options)
+        quiet = contextlib.redirect_stdout(io.StringIO()) if options.json else contextlib.nullcontext()
+        with terminable(), quiet:
+            record, failures = options.run(options)
+        if options.json and record is not None:
+            print_json(record)
+        return print_failures(failures)
     except BrokenPipeError:  # the reader (head, say) closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

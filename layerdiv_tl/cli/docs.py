@@ -17,7 +17,7 @@ from . import printing
 from .arguments import made_folder
 
 
-def run_docs(options: argparse.Namespace) -> int:
+def run_docs(options: argparse.Namespace) -> tuple[dict[str, str], tuple[str, ...]]:
     """The reference as an offline site; in a clone also the course and the cookbook.
 
     Build every public name, the papers' equations and the architectures from the docstrings, with a search; in a clone
@@ -29,7 +29,7 @@ def run_docs(options: argparse.Namespace) -> int:
         import pdoc
     except ImportError as error:
         raise InputError("the reference is built by pdoc: pip install 'pdoc>=15'.") from error
-    out = made_folder(options.out, Path(options.out))
+    out = made_folder(options.out)
     pdoc.render.configure(docformat="google")
     # What a class inherits within the package is documented with it: pdoc shows inherited members by a link only.
     pdoc.doc.Class.own_members = property(_own_members)  # type: ignore[method-assign,assignment]
@@ -47,11 +47,9 @@ def run_docs(options: argparse.Namespace) -> int:
                 printing.print_progress(line.rstrip())
         if building.returncode:
             raise InputError(f"the course could not be built (see above): the reference alone is in {out}/reference.")
-    if options.json:
-        printing.print_json({"page": str(page)})
-    elif not (sys.stdout.isatty() and webbrowser.open(page.resolve().as_uri())):
+    if not (sys.stdout.isatty() and webbrowser.open(page.resolve().as_uri())):
         print(f"Open {page} in a browser.")
-    return 0
+    return {"page": str(page)}, ()
 
 
 def _own_members(cls: Any) -> list[Any]:

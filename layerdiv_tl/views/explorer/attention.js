@@ -58,11 +58,8 @@ VIEWS.tokens = {
   },
 };
 
-function attentionMissing(host, { text }) {
-  if (text.attention && !text.no_attention) return false;
-  nothing(host, text.no_attention || "Reading the attention …");
-  return true;
-}
+// Why a text has no attention to show, or not yet.
+const unread = (text) => text.no_attention || (text.attention ? "" : "Reading the attention …");
 
 VIEWS.attention = {
   heads: true,
@@ -72,7 +69,7 @@ VIEWS.attention = {
     "sum to 1, or less in models that have a sink next to the tokens; they are rounded to 1/255.",
   draw(host, x) {
     const { text, position } = x;
-    if (attentionMissing(host, x)) return;
+    if (unread(text)) return nothing(host, unread(text));
     if (!x.isHead) return nothing(host, `${x.name} is not a head: select one in the views above.`);
     const head = text.heads.indexOf(x.component);
     const weights = Array.from({ length: position + 1 }, (_, key) => text.weight(head, position, key));
@@ -117,7 +114,7 @@ VIEWS.glance = {
     "from the selected token on earlier ones; right of it: weights from later tokens on it. Click a row to select its head.",
   draw(host, x) {
     const { text, position } = x;
-    if (attentionMissing(host, x)) return;
+    if (unread(text)) return nothing(host, unread(text));
     const count = text.heads.length;
     const names = text.length <= 48 ? 74 : 4;
     const tall = Math.max(count, Math.min(430, count * 14));
@@ -138,9 +135,9 @@ VIEWS.glance = {
     });
     svg.append(label("from the selected token", left, 10));
     if (position + 1 < text.length && width > 300) svg.append(label("from later tokens", end, 10, "end"));
-    const apart = names > 4 ? Math.ceil(12 / wide) : Infinity;
-    text.tokens.forEach((token, t) => {
-      if (apart === Infinity || (t % apart && t !== position)) return;
+    const apart = Math.ceil(12 / wide);
+    (names > 4 ? text.tokens : []).forEach((token, t) => {
+      if (t % apart && t !== position) return;
       const [cx, cy] = [left + (t + 0.5) * wide + 4, top + tall + 6];
       const name = label([...quoted(token)].slice(0, 10).join(""), cx, cy + 4, "end", t === position ? "tick on" : "tick");
       name.setAttribute("transform", `rotate(-60 ${cx} ${cy})`);
