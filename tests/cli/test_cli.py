@@ -194,9 +194,9 @@ def test_the_demo_leads_with_a_counterweight(tmp_path, smol):
     command = [str(Path(sys.executable).with_name("layerdiv")), "demo", "--out", "again"]
     shown = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
     *said, path = shown.stdout.replace("\n", " ").split("Open ")
-    finding = "its bias is 0.90 where the zero baseline has 0.25: it writes 1.9 logits for 'negative'"
+    finding = "it writes 1.9 logits for 'negative' where that is right and 1.5 where it is wrong"
     assert finding in said[0]
-    assert "mean ablation of L29.mlp costs 0.05 nats and that of L21.attn 0.15" in said[0]
+    assert "costs 0.05 nats for L29.mlp and 0.15 for L21.attn" in said[0]
     assert finding in html.unescape((tmp_path / "again" / "index.html").read_text())
     data = re.search(r'id="data">(.*?)</script>', (tmp_path / "again" / "explorer.html").read_text())[1]
     chosen, model = json.loads(data)["chosen"], ld.load_model()
