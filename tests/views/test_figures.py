@@ -103,7 +103,7 @@ def test_light_and_dark_are_left_to_the_template(name, kind):
     for dark, theme in ((True, style.DARK), (False, style.LIGHT), (None, style.BOTH)):
         assert made(name).plot(kind, dark=dark).layout.template.layout.paper_bgcolor == theme.paper
     lines = [*figure.layout.title.text.split("<br>"), *(figure.layout.title.subtitle.text or "").split("<br>")]
-    assert max(map(len, lines)) <= 80
+    assert max(map(len, lines)) <= 96
     assert figure.layout.height > figure.layout.margin.t + figure.layout.margin.b
     assert made(name).plot(kind, height=700).layout.height == 700
 
