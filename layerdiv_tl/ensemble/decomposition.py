@@ -332,9 +332,9 @@ class Decomposition(Result):
             return grouping.component_table(self.components, columns, self.correct)
         return grouping.module_table(self.loss_function, self.components, columns, self.gauge_arrays)
 
-    def _columns(self, measured: Mapping[str, Terms]) -> RowTerms:
+    def _columns(self, measured: Mapping[str, Terms]) -> dict[str, np.ndarray]:
         """Return every term by its column, `[example]` or `[example, member]`, with members' logit differences."""
-        columns: RowTerms = {}
+        columns: dict[str, np.ndarray] = {}
         for suffix, terms in measured.items():
             found = {"loss": terms.losses, "bias": terms.biases, "diversity": terms.diversities}
             found |= {"net": terms.biases - terms.diversities} if self.loss_function.is_exact else {}

@@ -29,6 +29,8 @@ from .._checks import one_of
 from ..errors import InputError
 
 Members = Float[np.ndarray, "example member option"]
+# Members, or one prediction for all of them: the target, or the ensemble's.
+Predictions = Float[np.ndarray, "example #member option"]
 Target = Float[np.ndarray, "example option"]
 OfEnsemble = Float[np.ndarray, " example"]
 PerMember = Float[np.ndarray, "example member"]
@@ -94,15 +96,15 @@ class Loss:
         """Turn logits into what is compared with the target."""
         return u
 
-    def combine(self, u: Members, tau: float) -> Members:
+    def combine(self, u: Members, tau: float) -> Predictions:
         """Compute the ensemble's prediction, `[example, 1, option]`."""
         return self.predict(u.mean(1, keepdims=True), tau)
 
-    def cost(self, t: Members, x: Members) -> PerMember:
+    def cost(self, t: Predictions, x: Predictions) -> Float[np.ndarray, "example #member"]:
         """Compute the cost of predictions x for targets t, `[example, 1, option]`."""
         return mean_square(t - x)
 
-    def divergence(self, center: Members, x: Members) -> PerMember:
+    def divergence(self, center: Predictions, x: Predictions) -> Float[np.ndarray, "example #member"]:
         """Compute the distance of predictions x from a center."""
         return mean_square(center - x)
 
@@ -247,11 +249,11 @@ class CrossEntropy(Loss):
         """Return log probabilities."""
         return log_softmax(tau * u, 2)
 
-    def cost(self, t: Members, x: Members) -> PerMember:
+    def cost(self, t: Predictions, x: Predictions) -> Float[np.ndarray, "example #member"]:
         """Compute the cross-entropy."""
         return -(t * x).sum(2)
 
-    def divergence(self, center: Members, x: Members) -> PerMember:
+    def divergence(self, center: Predictions, x: Predictions) -> Float[np.ndarray, "example #member"]:
         """Compute KL(center ‖ x)."""
         return (np.exp(center) * (center - x)).sum(2)
 
@@ -277,7 +279,7 @@ class Brier(Loss):
         """Return probabilities."""
         return softmax(tau * u, 2)
 
-    def combine(self, u: Members, tau: float) -> Members:
+    def combine(self, u: Members, tau: float) -> Predictions:
         """Average the members' distributions."""
         return self.predict(u, tau).mean(1, keepdims=True)
 

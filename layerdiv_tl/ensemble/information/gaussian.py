@@ -214,7 +214,7 @@ def mixture_scores(z: Columns, y: Labels, share: Share, own_deviations: bool = F
     return x
 
 
-def bias_of_half_logdet(n: float, dims: int) -> Float[np.ndarray, " dims"]:
+def bias_of_half_logdet(n: int, dims: int) -> Float[np.ndarray, " dims"]:
     """E[½ ln det S] − ½ ln det Σ in nats for 1 … `dims` dimensions, S the unbiased covariance of n normal rows.
 
     ½ Σ_i ψ((n − i)/2) + ½ d ln(2/(n − 1)): S is Wishart, whose determinant is a product of χ² (Misra et al.
@@ -254,8 +254,10 @@ def _inequality(common: np.ndarray, within: np.ndarray, counts: Int[np.ndarray, 
 
     free = int(counts.sum()) - len(counts)
     ratio = _half_logdets(_factor(common), free)[1, -1]
-    ratio -= sum(s * _half_logdets(_factor(c), n - 1)[1, -1] for s, c, n in zip(share, within, counts, strict=True))
-    spread = sum(s**2 * variance(n - 1) for s, n in zip(share, counts, strict=True)) - variance(free)
+    ratio -= sum(
+        s * _half_logdets(_factor(c), n - 1)[1, -1] for s, c, n in zip(share, within, counts.tolist(), strict=True)
+    )
+    spread = sum(s**2 * variance(n - 1) for s, n in zip(share, counts.tolist(), strict=True)) - variance(free)
     return ratio / np.sqrt(spread) if spread > 0 else 0.0
 
 

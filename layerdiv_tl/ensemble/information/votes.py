@@ -27,7 +27,7 @@ def entropies(counts: Int[np.ndarray, "*table cell"], n: int) -> Float[np.ndarra
     """Compute Miller-Madow entropies of tables of n rows each, in bits; 0 without rows."""
     if n == 0:
         return np.zeros(counts.shape[:-1])
-    return np.log2(n) - 1 / (2 * n * BITS) + count_weights(n)[counts].sum(-1)
+    return np.asarray(np.log2(n) - 1 / (2 * n * BITS) + count_weights(n)[counts].sum(-1))
 
 
 class TableVotes(Estimator):
