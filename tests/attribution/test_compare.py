@@ -151,7 +151,7 @@ def test_the_same_weights_read_zero_to_the_bit(run):
     if run != "texts":
         assert frame.attrs["same_weights"]
         assert "same weights" in repr(c)
-        assert "same weights" in c.plot().layout.title.subtitle.text.replace("<br>", " ")
+        assert "same weights" in c.plot().layout.title.subtitle.text.replace("<br>", "")
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -166,7 +166,7 @@ def test_intervals_hold_the_mean_and_widen_with_fewer_texts():
     for frame in (few.frame(), few.by_pair()):
         assert frame.filter(regex="_(low|high)$").isna().all(axis=None)
         assert frame.attrs["intervals"].startswith("no intervals: 7 texts")
-    assert "No intervals: 7 texts" in few.plot(kind="bars").layout.title.subtitle.text.replace("<br>", " ")
+    assert "No intervals: 7 texts" in few.plot(kind="bars").layout.title.subtitle.text.replace("<br>", "")
 
 
 def test_pairs_are_the_means_of_their_texts():

@@ -549,7 +549,7 @@ def test_information_is_the_frames_over_its_nulls():
     dips = [trace for trace in figure.data if trace.name == "dips"]
     assert (len(dips[0].x) if dips else 0) == frame["dip"].sum()
     warned = dataclasses.replace(found, warnings=("what the estimate leaves out",))
-    assert "what the estimate leaves out" in warned.plot().layout.title.subtitle.text.replace("<br>", " ")
+    assert "what the estimate leaves out" in warned.plot().layout.title.subtitle.text.replace("<br>", "")
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES)
@@ -674,7 +674,7 @@ def test_a_scaling_curve_is_the_fit():
     rng, x = np.random.default_rng(0), np.arange(4.0, 16)
     fit = log_fit(x, np.log(x) + rng.normal(size=12) * x / 8)
     title = fit.plot().layout.title
-    said = f"{title.text} {title.subtitle.text}".replace("<br>", " ")
+    said = f"{title.text} {title.subtitle.text}".replace("<br>", "")
     for row in fit.frame().set_index("term").loc[["slope", "curvature"]].itertuples():  # as the claim's: Student's miss
         assert style.interval(row.robust_low, row.robust_high) in said
         assert style.interval(row.low, row.high) not in said
