@@ -112,11 +112,11 @@ function onEnter(field, take) {
 
 // Where a reader types another text; the kernel measures it and reports how far it is.
 function form(model) {
-  const field = (name, label, title, more = {}) => put("input", { name, title, "aria-label": label, placeholder: label, size: 12, ...more });
-  const text = put("textarea", { name: "text", rows: 2, placeholder: "another text", "aria-label": "another text" });
-  const target = field("target", "target", "a token whose logit is decomposed at every position, with its leading space, as in “␣Paris”; may stay empty");
-  const minus = field("minus", "contrast with", "a token to contrast the target with; may stay empty");
-  const generate = field("generate", "tokens to generate", "how many tokens the model generates first", { type: "number", min: 0, max: 200, value: 0 });
+  const field = (label, title, more = {}) => put("input", { title, "aria-label": label, placeholder: label, size: 12, ...more });
+  const text = put("textarea", { rows: 2, placeholder: "another text", "aria-label": "another text" });
+  const target = field("target", "a token whose logit is decomposed at every position, with its leading space, as in “␣Paris”; may stay empty");
+  const minus = field("contrast with", "a token to contrast the target with; may stay empty");
+  const generate = field("tokens to generate", "how many tokens the model generates first", { type: "number", min: 0, max: 200, value: 0 });
   const bar = put("progress", { max: 1, value: 0, hidden: true, "aria-label": "progress" });
   const status = put("span", { className: "progress-text", role: "status" });
   const made = put("form", { className: "ask" }, text, target, minus, generate, put("button", { type: "submit" }, "Decompose"), bar, status);

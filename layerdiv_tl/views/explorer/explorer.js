@@ -26,7 +26,8 @@ async function render({ model, el }) {
   // Read what lies packed on the page and is wanted only now.
   async function lookUp({ text, position }) {
     const { attention, effects, sources, promoted, together = 1 } = text.blobs;
-    const wanted = { attention, effects, sources, promoted: promoted[Math.floor(position / together)] };
+    // Attention is large: decoded first, it would keep what is drawn from being seen.
+    const wanted = { effects, sources, promoted: promoted[Math.floor(position / together)], attention };
     for (const [kind, blob] of Object.entries(wanted)) {
       if (!blob || text.reading.has(blob)) continue;
       text.reading.add(blob);
@@ -88,11 +89,11 @@ async function render({ model, el }) {
 
 // What is chosen, by Python or by an address, as far as the texts have it. An address without a target means the right one.
 function existing(chosen, address, { chosen: now, texts }) {
+  if (!texts[chosen.text]) return chosen; // its text comes
   const asked = Object.keys(address).length ? { ...chosen, target: null, minus: null, ...address } : chosen;
   const whole = (value, most) => (/^\d+$/.test(value ?? "") && +value <= most ? +value : null);
   const found = { ...now, text: whole(asked.text, texts.length - 1) ?? now.text };
   const text = texts[found.text];
-  if (!text) return chosen; // it comes
   found.position = whole(asked.position, text.length - 1) ?? Math.min(now.position, text.length - 1);
   if (text.index.has(asked.component)) found.component = asked.component;
   for (const [field, { options }] of Object.entries(CHOICES)) if (Object.hasOwn(options, asked[field])) found[field] = asked[field];
