@@ -945,6 +945,10 @@ def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
         page.wait_for_timeout(200)
         assert page.locator(".tokens [data-position]").count() == len(OTHER)
         assert re.search(r"position 3: .*selected: L2.H3", page.locator(".now").inner_text(), re.S)
+        # Within one frame: the last token of the longer text, then the first of the shorter.
+        move = "set('chosen', {{ ...held.chosen, text: {0}, position: {1} }});"
+        page.evaluate(move.format(0, len(IDS) - 1) + move.format(1, 0) + move.format(1, 3))
+        page.wait_for_selector(".ld-explorer[data-whole]")
         page.evaluate("second()")  # another explorer of the same notebook
         one = page.locator(".ld-explorer").first
         mark = one.locator(".scatter [data-component='L0.H2']")

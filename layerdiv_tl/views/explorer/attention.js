@@ -46,8 +46,9 @@ VIEWS.tokens = {
       };
     });
     // Only within the strip, the page itself stays where it is; after all is drawn, as it lays the page out.
+    const here = host.spans[position]; // another text may be drawn before the frame
     requestAnimationFrame(() => {
-      const up = host.spans[position].offsetTop - host.offsetTop;
+      const up = here.offsetTop - host.offsetTop;
       if (up < host.scrollTop || up > host.scrollTop + host.clientHeight - 30) host.scrollTop = up - 60;
     });
   },
