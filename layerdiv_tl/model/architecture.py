@@ -267,7 +267,8 @@ class Architecture:
             norm, and every block.
         norm, norm_module, unembed, unembed_rows: The read-out: the final norm as numbers and as a module, the
             unembedding, and its rows `[id, d]` and biases for some token ids (all for None).
-        transform, logits: The map from the unembedding's output to logits; runs the model, (ids, mask) -> logits.
+        transform, logits: The map from the unembedding's output to logits; runs the model, (ids, mask) -> logits,
+            with ids and mask from any device.
         dtype: The stream's precision. Half precisions round at every addition; the rounding error is a row.
         vocabulary, outputs, context: The number of input ids and of output ids, and the longest text, in tokens.
         length_switch: The length from which positions are computed differently (LongRoPE): longer and shorter prompts

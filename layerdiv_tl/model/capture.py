@@ -284,7 +284,7 @@ def first_values(
         for point in points:
             stack.enter_context(hook(point, partial(keep, point)))
         with suppress(_AllSeen):
-            architecture.logits(ids.to(architecture.device), mask.to(architecture.device))
+            architecture.logits(ids, mask)
     if len(seen) < len(points):
         raise unreached("the first block")
     return seen

@@ -74,7 +74,7 @@ def of_huggingface(model: Any) -> Architecture:
         unembed=parts.unembed,
         unembed_rows=parts.rows,
         transform=parts.transform,
-        logits=partial(_logits, model, dynamic),
+        logits=partial(_logits, model, dynamic, parts.device),
         device=parts.device,
         dtype=parts.embedding.weight.dtype,
         vocabulary=int(parts.embedding.weight.shape[0]),
@@ -197,12 +197,13 @@ def adapter_of(model: Any) -> Any:
         raise InputError(f"{type(model).__name__} needs a library that is not installed ({error}).") from error
 
 
-def _logits(model: Any, dynamic: bool, ids: Tensor, mask: Tensor, **extra: Tensor) -> Tensor:
+def _logits(model: Any, dynamic: bool, device: Any, ids: Tensor, mask: Tensor, **extra: Tensor) -> Tensor:
     """Run a pass. Raises InputError for a model that fails to run with weights offloaded by accelerate."""
     if dynamic:
         forget_lengths(model)
+    given = {"input_ids": ids.to(device), "attention_mask": mask.to(device), **extra}
     try:
-        return model(input_ids=ids, attention_mask=mask, use_cache=False, return_dict=True, **extra).logits
+        return model(**given, use_cache=False, return_dict=True).logits
     except RuntimeError as error:
         if "meta" in str(error) and any(parameter.is_meta for parameter in model.parameters()):
             raise InputError(

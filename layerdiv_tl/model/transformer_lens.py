@@ -62,6 +62,7 @@ def of_transformer_lens(model: Any) -> Architecture:
     def logits(ids: Tensor, mask: Tensor) -> Tensor:
         if dynamic:
             forget_lengths(original)
+        ids, mask = ids.to(parts.device), mask.to(parts.device)
         return model(ids, attention_mask=mask, return_type="logits", **options)
 
     unembed_bias = getattr(model, "b_U", None)

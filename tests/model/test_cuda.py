@@ -18,6 +18,7 @@ ANALYSES = {
     "neurons": lambda m: ld.contributions(m, IDS, OPTIONS, unit="neuron").values,
     "answers of several tokens": lambda m: ld.contributions(m, IDS, [[[7, 9], [30]]]).log_likelihood,
     "a continuation": lambda m: ld.contributions(m, IDS, continuation=[[7, 9], [2], [3, 3]]).values,
+    "top tokens": lambda m: ld.top_tokens(m, IDS[0])["probability"],
     "profile": lambda m: ld.profile(m, IDS[0]).bias,
     "effects": lambda m: ld.effects(m, IDS, OPTIONS[:2], [0, 1, 0], unit="head").frame()["total"],
     "skip": lambda m: ld.depth.skip(m, IDS).output_change,

@@ -10,6 +10,7 @@ The backend is registered for a whole process: run it in one of its own, as `pyt
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -153,6 +154,15 @@ def spread(model: Any) -> Any:
     tied = architecture.unembed.weight is embedding.weight
     second = [*blocks[len(blocks) // 2 :], architecture.norm_module, *([] if tied else [architecture.unembed])]
     places = {module: DEVICES[1] for part in second for module in part.modules()}
+    move(model, places)
+    for module in (*blocks, architecture.norm_module, architecture.unembed, embedding, model):
+        hook = AlignDevicesHook(places.get(module, DEVICES[0]), io_same_device=module is model, place_submodules=False)
+        add_hook_to_module(module, hook)
+    return model
+
+
+def move(model: Any, places: Mapping[Any, torch.device]) -> Any:
+    """A model with each module's weights on its device, by default the first; nothing brings inputs there."""
     for module in model.modules():
         device = places.get(module, DEVICES[0])
         for tensors in (module._parameters, module._buffers):
@@ -161,14 +171,11 @@ def spread(model: Any) -> Any:
                     tensors[name] = Far(x.detach(), device)
                     if tensors is module._parameters:
                         tensors[name] = torch.nn.Parameter(tensors[name], requires_grad=False)
-    for module in (*blocks, architecture.norm_module, architecture.unembed, embedding, model):
-        hook = AlignDevicesHook(places.get(module, DEVICES[0]), io_same_device=module is model, place_submodules=False)
-        add_hook_to_module(module, hook)
     return model
 
 
 def main() -> None:
-    """Compare what is computed of models on two devices with what is computed of the same models on one."""
+    """Compare results of models on one far device, and on two, with those of the same models here."""
     import layerdiv_tl as ld
     from tests.oracles.families import FAMILIES
 
@@ -195,6 +202,8 @@ def main() -> None:
     }
     measures |= {
         "sequences": lambda m: ld.contributions(m, prompts, [[[7, 9], [4], [5, 6, 8]]]).frame(),
+        "continuation": lambda m: ld.contributions(m, prompts, continuation=[[7, 9], [2], [3, 3]]).frame(),
+        "top tokens of the model": lambda m: ld.top_tokens(m, text[0]),
         "cross-entropy": lambda m: ld.profile(m, text, loss="cross_entropy").frame(),
         "top tokens": lambda m: ld.profile(m, text, unit="head").top_tokens("L1.H1", position=3),
         "skip": lambda m: ld.depth.skip(m, text).frame(),
@@ -206,21 +215,22 @@ def main() -> None:
         "sources": lambda m: ld.source_tokens(m, text, options).frame(),
     }
     for family in parser.parse_args().families:
-        whole, halves = FAMILIES[family](), FAMILIES[family]()
-        for model in (whole, halves):
+        whole, far, halves = (FAMILIES[family]() for _ in range(3))
+        for model in (whole, far, halves):
             model.set_attn_implementation("eager")  # SDPA asks a device for its kernels
         with TwoDevices():
-            spread(halves)
+            moved = {"one device": move(far, {}), "two devices": spread(halves)}
         for name, measure in measures.items():
             try:
                 expected = measure(whole)
             except ld.InputError:
                 continue
-            with TwoDevices():
-                found = measure(halves)
-            a, b = (x.select_dtypes("number").to_numpy(float, na_value=np.nan) for x in (expected, found))
-            np.testing.assert_allclose(b, a, atol=2e-6, err_msg=f"{family}: {name}")
-            print(family, name, float(np.nanmax(np.abs(a - b))), flush=True)
+            for where, model in moved.items():
+                with TwoDevices():
+                    found = measure(model)
+                a, b = (x.select_dtypes("number").to_numpy(float, na_value=np.nan) for x in (expected, found))
+                np.testing.assert_allclose(b, a, atol=2e-6, err_msg=f"{family} on {where}: {name}")
+                print(family, where, name, float(np.nanmax(np.abs(a - b))), flush=True)
 
 
 if __name__ == "__main__":
