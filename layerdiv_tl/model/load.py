@@ -209,6 +209,7 @@ def load_model(
     >>> [component.label for component in ld.load_model(tiny).components(unit="head")]
     ['embed', 'pos_embed', 'L0.H0', 'L0.H1', 'L0.mlp']
     """
+    _check_default_device()
     _check_arguments(tokenizer, device, device_map, copy=copy, trust_remote_code=trust_remote_code)
     choice("adapters", adapters, get_args(Adapters))
     precision, is_zoo = _dtype(dtype), isinstance(x, str) and x.startswith(ZOO)
@@ -239,10 +240,19 @@ def load_model(
 
 
 def as_model(x: Any) -> Model:
-    """Load the model given to an analysis. Raises InputError for None, `load_model`'s own default."""
+    """Load the model given to an analysis. Raises InputError for None, and where PyTorch's default device is another."""
     if x is None:
         raise InputError("None is not a model: give layerdiv_tl.load_model() for the default one.")
+    _check_default_device()
     return x if isinstance(x, Model) else load_model(x)
+
+
+def _check_default_device() -> None:
+    if (default := torch.get_default_device()).type != "cpu":
+        raise InputError(
+            f"PyTorch makes tensors on {default} by default here, which mixes up results that are gathered on the CPU: "
+            "call torch.set_default_device('cpu'). The model may stay where it is."
+        )
 
 
 def _of_remote(x: Any, tokenizer: Any, remote: bool | str) -> Model:

@@ -41,9 +41,10 @@ def llama(device: str, tiny: bool, dtype: str, seed: int = 0) -> ld.Model:
     torch.set_default_dtype(getattr(torch, dtype))
     try:
         with torch.device(device):
-            return ld.load_model(LlamaForCausalLM(config).eval())
+            model = LlamaForCausalLM(config).eval()
     finally:
         torch.set_default_dtype(before)
+    return ld.load_model(model)
 
 
 def speed(model: ld.Model, prompts: list[list[int]], repeats: int) -> None:

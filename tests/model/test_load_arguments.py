@@ -244,3 +244,11 @@ def test_a_family_that_is_none_is_said(monkeypatch):
     monkeypatch.setitem(FAMILIES, "llama", lambda parts, number, block, sublayers: iter(()))
     with pytest.raises(ld.InputError, match="must be a Family"):
         ld.load_model(llama())
+
+
+def test_a_default_device_other_than_the_cpu_is_refused() -> None:
+    model = ld.load_model(llama())
+    with torch.device("meta"):
+        for use in (lambda: ld.load_model(llama()), lambda: ld.contributions(model, [[1, 2]], [3, 4])):
+            with pytest.raises(ld.InputError, match=r"meta by default .*set_default_device\('cpu'\)"):
+                use()
