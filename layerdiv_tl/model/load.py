@@ -240,7 +240,7 @@ def load_model(
 
 
 def as_model(x: Any) -> Model:
-    """Load the model given to an analysis. Raises InputError for None, and where PyTorch's default device is another."""
+    """Load the model given to an analysis. Raises InputError for None, and for a default device other than the CPU."""
     if x is None:
         raise InputError("None is not a model: give layerdiv_tl.load_model() for the default one.")
     _check_default_device()
