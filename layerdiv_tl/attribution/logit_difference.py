@@ -107,8 +107,10 @@ class LogitDifference(Result):
         return frame
 
     def __repr__(self) -> str:
-        n, members = self.values.shape
-        sums = f"{self.total.mean():.3f} = {self.positive.mean():.3f} − {-self.negative.mean():.3f}"
+        n, (first, second) = len(self.values), self.pairs if isinstance(self.pairs[0], str) else ("first", "second")
+        most, unit = int(np.abs(self.mean).argmax()), "logits" if self.score == "logits" else "nats"
+        over = "" if n == 1 else f", mean over {n} examples (the first is preferred in {self.accuracy:.0%})"
+        whole = f"{first!r} − {second!r} = {self.total.mean():.3g} {unit}{over}"
         return (
-            f"LogitDifference({self.model}: {n} examples × {members} components; {sums}; accuracy {self.accuracy:.3f})"
+            f"LogitDifference({self.model}: {whole}; most from {self.components[most].label}, {self.mean[most]:+.3g})"
         )

@@ -131,12 +131,14 @@ class Effects(Result):
     def frame(self) -> pd.DataFrame:
         """One row per component and group: mean effects, with paired 95 % intervals over rows.
 
-        Every effect has a column for the logit difference, one with `_loss` and one with `_accuracy`.
+        `cost` is the loss without the component minus the loss with it, in nats: the total effect on the loss with its
+        sign reversed. Every effect has a column for the logit difference, one with `_loss` and one with `_accuracy`.
         """
         columns = component_columns([*self.components, *[Component("member")] * len(self.groups)])
         kinds = [*(c.kind for c in self.components), *["group"] * len(self.groups)]
         columns |= {"component": list(self.names), "kind": kinds}
-        units = {}
+        loss, units = estimate(self.effect("total", "_loss")), {"cost": "nats"}
+        columns["cost"] = loss._replace(value=-loss.value, low=-loss.high, high=-loss.low)
         for on, unit in (MEASURES | {"": self.measured_in}).items():
             for name in self.effects:
                 kind: Kind = "difference" if on == "_accuracy" else "mean"
@@ -174,17 +176,19 @@ class Effects(Result):
 
         `compensation` is as in `compensation()`. `share` is the share of the ablated component's direct effect for
         which the later one compensates, −Σ compensation · direct / Σ direct² over rows: negative where it adds to the
-        effect, NaN where the interval of the direct effect contains 0. Rows go by `share` and, without one, by the size
-        of the compensation. Raises InputError as `compensation`.
+        effect, NaN where the interval of the direct effect contains 0. First come the rows that compensate and whose
+        interval excludes 0, then the others, each by the size of the compensation. Raises InputError as `compensation`.
         """
         pairs = [(i, j) for i in range(len(self.components)) for j in self._reached(i)]
         ablated, later = np.array(pairs, dtype=int).reshape(-1, 2).T
         change, direct = self._changes[:, ablated, later], self.effect("direct")[:, ablated]
         columns: dict[str, Any] = {"ablated": [self.components[i].label for i in ablated]}
         columns |= component_columns(self.members, later)
-        columns |= {"compensation": estimate(change), "share": shares(-change * direct, direct**2, signed=direct)}
+        compensation = estimate(change)
+        columns |= {"compensation": compensation, "share": shares(-change * direct, direct**2, signed=direct)}
         frame = estimates_frame(columns, {"compensation": self.measured_in, "share": "share of the direct effect"})
-        strongest = np.lexsort((-frame["compensation"].abs(), -frame["share"]))
+        is_clear = compensation.excludes_zero & (frame["share"] > 0)
+        strongest = np.lexsort((-frame["compensation"].abs(), ~is_clear))
         return frame.iloc[strongest].reset_index(drop=True)
 
     def _measured(self, logits: Float[np.ndarray, "row *rest option"], on: str) -> Float[np.ndarray, "row *rest"]:

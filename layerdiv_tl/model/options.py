@@ -133,19 +133,20 @@ def warn_of_missing_spaces(model: Model, prompts: Prompts, options: Any) -> None
     not an error. There is none after a bracket, a quotation mark, a digit or a line break.
     """
     prompt, row = prompts.texts[0], options
+    if prompt is None and model.tokenizer is not None and min(prompts[0]) >= 0:
+        prompt = model.tokenizer.decode(prompts[0][-8:])
     if isinstance(options, list | tuple) and options and isinstance(options[0], list | tuple):
         row = options[0]
     if prompt is None or not (prompt[-1:].isalpha() or prompt[-1:] in tuple(".,:;?!")):
         return
-    if not isinstance(row, list | tuple) or not all(isinstance(o, str) and o[:1].isalpha() for o in row):
-        return
-    tokenizer, spaced = tokenizer_for(model, "a prompt"), [f" {option}" for option in row]
-    lengths = [[len(ids_after_text(tokenizer, text)) for text in texts] for texts in (spaced, row)]
-    if row and all(with_space <= without for with_space, without in zip(*lengths, strict=True)):
+    words = [o for o in row if isinstance(o, str) and o[:1].isalpha()] if isinstance(row, list | tuple) else []
+    tokenizer = tokenizer_for(model, "a prompt") if words else None
+    glued = [o for o in words if len(ids_after_text(tokenizer, f" {o}")) <= len(ids_after_text(tokenizer, o))]
+    if glued:
         warnings.warn(
-            f"options {shown(list(row))} follow {shown(prompt[-20:])} without a space, as parts of its last word: "
-            f"write {shown(spaced)} where the answer is a word of its own.",
-            stacklevel=3,
+            f"options {shown(glued)} follow {shown(prompt[-20:])} without a space, as parts of its last word: "
+            f"write {shown([f' {o}' for o in glued])} where the answer is a word of its own.",
+            stacklevel=4,  # the line that calls `contributions`
         )
 
 

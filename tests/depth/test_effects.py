@@ -390,9 +390,11 @@ def test_what_is_not_clear_of_zero_has_no_share():
     """A direct effect of 0 ± noise has no share to compensate; one that is clear has it with an interval."""
     effects = ld.effects("zoo/d4", ld.task("synthetic/recall", limit=16), unit="head")
     frame, direct = effects.backups(), effects.effect("direct")
-    count = frame["share"].notna().sum()  # the strongest backups come first, and those without a share last
-    assert frame["share"][:count].is_monotonic_decreasing
-    assert frame["compensation"][count:].abs().is_monotonic_decreasing
+    is_backup = (frame["share"] > 0) & ((frame["compensation_low"] > 0) | (frame["compensation_high"] < 0))
+    assert is_backup.is_monotonic_decreasing  # these come first
+    assert all(some.is_monotonic_decreasing for _, some in frame["compensation"].abs().groupby(is_backup))
+    costs = effects.frame().filter(regex="^(cost|total_loss)").to_numpy()
+    np.testing.assert_array_equal(costs[:, :3], -costs[:, [3, 5, 4]])
     error = direct.std(0, ddof=1) / np.sqrt(len(direct))
     clear = np.abs(direct.mean(0)) > 2.5 * error
     unclear = np.abs(direct.mean(0)) < 1.5 * error

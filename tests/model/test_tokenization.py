@@ -137,8 +137,13 @@ def test_where_options_must_be_single_tokens(stories, options, message):
 
 def test_words_glued_to_the_prompt_give_a_warning(stories):
     """ "day" and "a" make "daya"; after a quotation mark, with the space, or as ids nothing is said."""
-    with pytest.warns(UserWarning, match=r"write \[' a', ' s'\]"):
-        ld.contributions(stories, ["One day"], ["a", "s"])
+    ids = stories.tokenizer("One day").input_ids
+    for prompts in (["One day"], [ids]):
+        with pytest.warns(UserWarning, match=r"write \[' a', ' s'\]") as seen:
+            ld.contributions(stories, prompts, ["a", "s"])
+        assert seen[0].filename == __file__
+    with pytest.warns(UserWarning, match=r"options \['a'\] follow"):
+        ld.contributions(stories, ["One day"], ["a", " the"])
     with warnings.catch_warnings(action="error"):
         ld.contributions(stories, ['One "'], ["a", "s"])
         ld.contributions(stories, ["One day"], [" a", " the"])
