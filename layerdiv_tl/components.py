@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, cast, get_args
@@ -190,13 +190,30 @@ def positions(components: Sequence[Component], **conditions: Any) -> list[int]:
             if name not in known:
                 whole_number(name, value, 0)
             elif not isinstance(value, str) or value not in known[name]:
-                some = ", ".join(known[name][:12]) + (", …" if len(known[name]) > 12 else "")
-                raise InputError(f"there is no {name} {shown(value)} here: choose among {some}.")
+                raise InputError(
+                    f"there is no {name} {shown(value)} here: {instead_of(value, components, known[name])}."
+                )
         chosen = [i for i in chosen if getattr(components[i], name) in allowed]
     if not chosen:
         asked = ", ".join(f"{name}={shown(value)}" for name, value in wanted.items())
         raise InputError(f"no component is left after select({asked}): look at .components for what there is.")
     return chosen
+
+
+def instead_of(value: Any, components: Iterable[Component], known: Sequence[str]) -> str:
+    """Say what there is where a component, kind or module was not found: what its layer has, or what is known."""
+    layers = {c.layer for c in components if c.layer is not None}
+    asked = re.match(r"(?:L|blocks\.)?(\d+)", str(value))
+    if asked and layers and int(asked[1]) not in layers:
+        return f"layers here are {min(layers)} to {max(layers)}"
+    own = [c.label for c in components if asked and c.layer == int(asked[1])]
+    some = (own or known)[:12]
+    listing = ", ".join(some) + (", …" if len(own or known) > len(some) else "")
+    return (
+        f"layer {asked[1]} has {listing}; unit= says how sublayers are cut"
+        if asked and own
+        else f"choose among {listing}"
+    )
 
 
 def component_columns(components: Sequence[Component], rows: Sequence[int] | Any = None) -> dict[str, Any]:

@@ -102,3 +102,17 @@ def test_every_frame_with_a_row_for_each_component_says_its_module():
         assert names == ["component", "kind", "module", "layer", "index", "repeat"]
         own = frame[~frame["component"].isin(["norm"])]
         assert own["module"].tolist() == [Component.parse(x).module for x in own["component"]]
+
+
+def test_a_missing_component_is_answered_with_what_its_layer_has():
+    c = ld.contributions("zoo/d4", [[1, 2, 3]], [3, 4], unit="head")
+    for label, instead in {
+        "L2.attn": "layer 2 has L2.H0, L2.H1, L2.mlp; unit=",
+        "blocks.2.attn.hook_z": "layer 2 has",
+        "L30.H1": "layers here are 0 to 3",
+        "head": "choose among embed, L0.H0",
+    }.items():
+        with pytest.raises(ld.InputError, match=instead):
+            c[label]
+    with pytest.raises(ld.InputError, match=r"layer 1 has L1.attn, L1.mlp; unit="):
+        ld.contributions("zoo/d4", [[1, 2, 3]], [3, 4], components=["L1.H1"])

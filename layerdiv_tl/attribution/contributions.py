@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 
 from .._checks import number, whole_number
-from ..components import Component, Unit, labels_of
+from ..components import Component, Unit, instead_of, labels_of
 from ..errors import InputError
 from ..model.architecture import UnitLike
 from ..model.cuts import unit_name, unit_of
@@ -294,5 +294,8 @@ def _parse_components(components: Any, known: tuple[Component, ...]) -> set[Comp
     wanted = {Component.parse(label) for label in labels}
     # A reused layer's repeats are known only after a run, so only layer and kind are looked up here.
     if unknown := [c for c in wanted if replace(c, repeat=None) not in known and c.kind != "intervention"]:
-        raise InputError(f"components asks for {unknown[0].label}, which this model does not have at this unit.")
+        instead = instead_of(unknown[0].label, known, [c.label for c in known])
+        raise InputError(
+            f"components asks for {unknown[0].label}, which this model does not have at this unit: {instead}."
+        )
     return wanted

@@ -86,9 +86,9 @@ def effects(
         raise InputError(f"{model.name} has rows of adapters, which cannot be ablated: load it with adapters='merged'.")
     contexts, names, gold, source = _question(model, prompts, options, labels, contrast, attention_mask)
     n = len(gold)
-    if n == 1 and ablation != "zero":
-        why = "the mean over one row is that row" if ablation == "mean" else "there is no other row to take values from"
-        raise InputError(f"ablation={ablation!r} needs at least two rows: {why}; give more, or ablation='zero'.")
+    if len(set(contexts.prompts)) == 1 and ablation != "zero":
+        why = "the mean over one prompt is that prompt" if ablation == "mean" else "no other has values to take"
+        raise InputError(f"ablation={ablation!r} needs two different prompts: {why}; give more, or ablation='zero'.")
     known = [c for c in model.components(unit) if c.kind in ("attn", "mlp", "head")]
     alone = tuple(known if components is None else known_components("components", components, known, not groups))
     named = {name: known_components(f"group {shown(name)}", some, known) for name, some in _groups(groups).items()}

@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import Any, Literal, get_args
 
 from .._checks import MOST_ITEMS, choice, listed, shown, whole_number
-from ..components import Component, labels_of
+from ..components import Component, instead_of, labels_of
 from ..errors import InputError
 from ..model.load import Model
 from ..model.options import continuations, is_task
@@ -109,6 +109,6 @@ def known_components(name: str, given: Any, known: Sequence[Component], least: b
         raise InputError(f"{name} names {twice} twice: each can be ablated once.")
     by_label = {c.label: c for c in known}
     if unknown := [label for label in labels if label not in by_label]:
-        some = f"{known[0].label} to {known[-1].label}" if known else "nothing"
-        raise InputError(f"{name} asks for {unknown[0]}, which cannot be ablated here: at this unit there is {some}.")
+        instead = instead_of(unknown[0], known, list(by_label)) if known else "there is nothing at this unit"
+        raise InputError(f"{name} asks for {unknown[0]}, which cannot be ablated here: {instead}.")
     return [by_label[label] for label in labels]
