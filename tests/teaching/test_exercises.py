@@ -107,6 +107,16 @@ def test_a_wrong_form_is_named(answer, told) -> None:
     assert total.check(answer).startswith(WRONG)
 
 
+def test_a_right_answer_of_another_form_passes_where_the_value_is_0() -> None:
+    """There two right answers share no digit: one test of block influence has it, and a planted pair of two parts."""
+    length = np.linalg.norm
+    one_by_one = lambda x, w: np.mean([1 - a @ (a + b) / length(a) / length(a + b) for a, b in zip(x, w, strict=True)])  # noqa: E731
+    assert LESSONS["depth_use"].block_influence.check(one_by_one).startswith(RIGHT)
+    both = exercise(lambda: (3e-17, np.array([1.0, 2.0])), cases=lambda: [()])
+    assert both.check(lambda: (-5e-17, np.array([1.0, 2.0]))).startswith(RIGHT)
+    assert "result 1 is not right" in both.check(lambda: (1e-9, np.array([1.0, 2.0])))
+
+
 def test_an_array_may_come_as_a_tuple_of_its_parts() -> None:
     """And is judged by its values."""
     assert total.check(lambda x: tuple(x.sum(1))).startswith(RIGHT)
