@@ -193,6 +193,19 @@ def test_a_value_is_computed_from_what_the_check_is_given() -> None:
     assert one.check((1, 2), labels=["a", "b"]).startswith(WRONG)
 
 
+def test_a_mistake_is_named_only_if_it_gives_the_same_on_all_tests() -> None:
+    """A share of names may be that of another mistake by chance, on one test."""
+    one = exercise(row_sums, mistakes={"0.": lambda x: 0 * x.sum(1)}, cases=lambda: [(np.ones((2, 3)),), (np.eye(2),)])
+    assert one.check(lambda x: 0 * x.sum(1)) == "✗ 0."
+    assert "hint(1)" in one.check(lambda x: np.where(x.all(), 0.0, 7.0) * np.ones(2))
+    copies = LESSONS["direct_is_not_total"].copy_score
+    for wrong, said in (
+        (lambda x, v, o, u: (((x + x @ v @ o) @ u).argmax(1) == np.arange(len(x))).mean(), "x itself"),
+        (lambda x, v, o, u: ((x @ o.T @ v.T @ u).argmax(1) == np.arange(len(x))).mean(), "transposed"),
+    ):
+        assert said in copies.check(wrong)
+
+
 def test_predictions_are_compared() -> None:
     assert "close" in predict(10).compare(10.5)
     assert "too high" in predict(12).compare(10)
