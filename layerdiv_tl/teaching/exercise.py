@@ -6,6 +6,7 @@ import copy
 import inspect
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,7 +117,9 @@ class Exercise:
             tried.append((args, given))
             if not same(given, wanted, self.rtol):
                 before = f"right on {len(tried) - 1} of {len(cases)} tests, then: " if tried[1:] else ""
-                return Shown(f"✗ {before}{self._explain(wanted, tried)}")
+                return Shown(
+                    f"✗ {before}{self._explain(wanted, tried, self._run(answer, cases[len(tried) :], wanted))}"
+                )
         broken = next((sentence for sentence, holds in self.properties.items() if not holds(answer)), None)
         return Shown(f"✗ {broken}" if broken else f"✓ {self.right}")
 
@@ -162,24 +165,34 @@ class Exercise:
             help_ = " Axes are matched from the last: x[:, None] inserts one, keepdims=True keeps one."
         return f"{self.name} stopped with {type(error).__name__}{tried}: {said.strip().rstrip('.')}.{help_}"
 
-    def _explain(self, wanted: Any, tried: list[Tried]) -> str:
-        """Explain a wrong answer by its results on all tests so far.
+    def _run(self, answer: Any, cases: Sequence[Args], wanted: Any) -> list[Tried]:
+        """Return an answer's results on further tests; those where it raises an error are left out."""
+        found: list[Tried] = []
+        for args in cases if self.cases else ():
+            with suppress(Exception):
+                found.append((args, aligned(plain(answer(*copy.deepcopy(args))), wanted)))
+        return found
 
-        A mistake with the same results everywhere comes first, then one with the same wrong results among several.
+    def _explain(self, wanted: Any, tried: list[Tried], later: list[Tried]) -> str:
+        """Explain a wrong answer by its results on the tests up to the first wrong one, and on later ones.
+
+        A mistake with the same results everywhere comes first, then one with the same wrong results among several. One
+        number may be the same by chance; on all tests it hardly is.
         """
         given, in_part = tried[-1][1], None
         parts = wrong_parts(given, wanted, self.rtol)
         for sentence, wrong in self.mistakes.items():
             try:
-                made = [aligned(plain(wrong(*copy.deepcopy(args))), wanted) for args, _ in tried]
+                made = [aligned(plain(wrong(*copy.deepcopy(args))), wanted) for args, _ in (*tried, *later)]
             except Exception:  # this mistake raises here, so the student did not make it
                 continue
-            pairs = [(mine, one) for (_, mine), one in zip(tried, made, strict=True)]
-            if same(made[-1], wanted, self.rtol):
+            pairs = [(mine, one) for (_, mine), one in zip((*tried, *later), made, strict=True)]
+            first = made[len(tried) - 1]
+            if same(first, wanted, self.rtol):
                 continue
             if all(same(mine, one, self.rtol) for mine, one in pairs):
                 return sentence
-            if not in_part and parts and len(made[-1]) == len(wanted):
+            if not in_part and parts and len(first) == len(wanted):
                 fits = all(same(mine[k], one[k], self.rtol) for mine, one in pairs for k in parts)
                 in_part = f"{numbered(parts)}: {sentence}" if fits else None
         told = fault_of_form(given, wanted, self.axes) or in_part or fault_of_size(given, wanted, self.rtol)

@@ -107,6 +107,16 @@ def test_a_wrong_form_is_named(answer, told) -> None:
     assert total.check(answer).startswith(WRONG)
 
 
+def test_a_right_answer_of_another_form_passes_where_the_value_is_0() -> None:
+    """There two right answers share no digit: one test of block influence has it, and a planted pair of two parts."""
+    length = np.linalg.norm
+    one_by_one = lambda x, w: np.mean([1 - a @ (a + b) / length(a) / length(a + b) for a, b in zip(x, w, strict=True)])  # noqa: E731
+    assert LESSONS["depth_use"].block_influence.check(one_by_one).startswith(RIGHT)
+    both = exercise(lambda: (3e-17, np.array([1.0, 2.0])), cases=lambda: [()])
+    assert both.check(lambda: (-5e-17, np.array([1.0, 2.0]))).startswith(RIGHT)
+    assert "result 1 is not right" in both.check(lambda: (1e-9, np.array([1.0, 2.0])))
+
+
 def test_an_array_may_come_as_a_tuple_of_its_parts() -> None:
     """And is judged by its values."""
     assert total.check(lambda x: tuple(x.sum(1))).startswith(RIGHT)
@@ -181,6 +191,19 @@ def test_a_value_is_computed_from_what_the_check_is_given() -> None:
     assert one.check(["b", "a"], labels=["a", "b"]).startswith(RIGHT)
     assert one.check("b", labels=["a", "b"]).startswith(WRONG)
     assert one.check((1, 2), labels=["a", "b"]).startswith(WRONG)
+
+
+def test_a_mistake_is_named_only_if_it_gives_the_same_on_all_tests() -> None:
+    """A share of names may be that of another mistake by chance, on one test."""
+    one = exercise(row_sums, mistakes={"0.": lambda x: 0 * x.sum(1)}, cases=lambda: [(np.ones((2, 3)),), (np.eye(2),)])
+    assert one.check(lambda x: 0 * x.sum(1)) == "✗ 0."
+    assert "hint(1)" in one.check(lambda x: np.where(x.all(), 0.0, 7.0) * np.ones(2))
+    copies = LESSONS["direct_is_not_total"].copy_score
+    for wrong, said in (
+        (lambda x, v, o, u: (((x + x @ v @ o) @ u).argmax(1) == np.arange(len(x))).mean(), "x itself"),
+        (lambda x, v, o, u: ((x @ o.T @ v.T @ u).argmax(1) == np.arange(len(x))).mean(), "transposed"),
+    ):
+        assert said in copies.check(wrong)
 
 
 def test_predictions_are_compared() -> None:
