@@ -236,11 +236,11 @@ class Information(Sample, Result):
     def by_component(self) -> pd.DataFrame:
         """One row per member, in bits: `relevancy` I(u_i; Y), and `gain` I(U; Y) − I(U without it; Y).
 
-        `span` is what the member contains; `low`, `high` and `null_low`, `null_high` (labels shuffled) are the
-        relevancy's; `gain` is the member's information that all the others together lack.
+        `span` is what the member contains; `null_low` and `null_high` (labels shuffled) are the relevancy's; `gain` is
+        the member's information that all the others together lack.
         """
         numbers = {"relevancy": self._estimate.relevancies}
-        numbers |= dict(zip(("low", "high"), self.member_intervals, strict=True))
+        numbers |= dict(zip(("relevancy_low", "relevancy_high"), self.member_intervals, strict=True))
         null = percentile_interval(self.member_null, self.confidence_level)
         numbers |= dict(zip(("null_low", "null_high"), null, strict=True)) | {"gain": self._estimate.marginals()}
         frame = pd.DataFrame(component_columns(self.components) | {"span": self.spans} | numbers)
