@@ -11,11 +11,13 @@ import numpy as np
 import pandas as pd
 
 from ..components import Component, component_columns
+from . import style
 from .html import quoted
 
 # Maximal number of token ticks, and of characters in the name of a row and of a column.
 _TOKENS, _ROW, _COLUMN = 20, 22, 18
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+# Maximal number of components whose names fit on a vertical axis of 400 pixels.
+_NAMED = 24
 
 
 def component_axis(rows: pd.DataFrame | Sequence[Component], title: str | None = None) -> dict[str, Any]:
@@ -28,6 +30,13 @@ def component_axis(rows: pd.DataFrame | Sequence[Component], title: str | None =
         name = alone if pd.isna(layer) else f"L{layer}" + ("" if pd.isna(repeat) or not repeat else f"@{repeat}")
         starts.setdefault(name, position)
     return ticks(*_apart(starts, len(frame))) | ({} if title is None else {"title_text": title})
+
+
+def member_axis(rows: Sequence[Component], title: str) -> dict[str, Any]:
+    """Make a vertical axis of components with all their names, or as `component_axis` if there are too many."""
+    if len(rows) > _NAMED:
+        return component_axis(rows, title)
+    return ticks(range(len(rows)), [c.label for c in rows]) | {"title_text": title}
 
 
 def _apart(starts: dict[str, int], count: int) -> tuple[list[int], list[str]]:
@@ -52,9 +61,11 @@ def layer_axis(names: Sequence[str]) -> dict[str, Any]:
     return axis | {"range": [-0.5, len(names) - 0.5]}
 
 
-def token_axis(tokens: Sequence[str], title: str = "token") -> dict[str, Any]:
-    """Make an axis of a text's tokens at 0, 1, 2, …, labeling as many as fit."""
-    written = range(0, len(tokens), max(1, -(-len(tokens) // _TOKENS)))
+def token_axis(tokens: Sequence[str], title: str = "token", named: int | None = None) -> dict[str, Any]:
+    """Make an axis of a text's tokens at 0, 1, 2, …, labeling as many as fit and the one `named` in a title."""
+    every = max(1, -(-len(tokens) // _TOKENS))
+    written = [i for i in range(0, len(tokens), every) if named is None or abs(i - named) >= every or i == named]
+    written += [named] * (named is not None and named not in written)
     return ticks(written, [quoted(tokens[i], 12) for i in written]) | {"tickangle": -90, "title_text": title}
 
 
@@ -79,7 +90,7 @@ def log_axis(values: Any, room: float = 0.06) -> dict[str, Any]:
     steps = (1, 2, 5) if high - low < 2.2 else (1,)
     at = [step * 10.0**power for power in powers for step in steps if low <= math.log10(step) + power <= high]
     at = at[:: -(-len(at) // 7)]  # every n-th decade if there are too many for a panel
-    texts = [f"{x:g}" if 1e-4 <= x < 1e5 else "10" + f"{math.log10(x):.0f}".translate(_SUPERSCRIPT) for x in at]
+    texts = [f"{x:g}" if 1e-4 <= x < 1e5 else "10" + style.superscript(round(math.log10(x))) for x in at]
     return {"type": "log", "range": [low, high], "tickmode": "array", "tickvals": at, "ticktext": texts}
 
 

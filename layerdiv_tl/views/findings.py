@@ -47,16 +47,20 @@ def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[Finding]:
         runs = study.curves(unit).groupby(["model", "task"], sort=False)["accuracy"]
         half = runs.apply(lambda curve: curve.iloc[(len(curve) - 1) // 2]).mean()
         is_late = accuracy > chance and half - chance < (accuracy - chance) / 2
-        text = f"ead out after half of the layers, {half:.1%} of the answers would be right; after all of them "
-        yield Finding(f"{'Most answers are decided late: r' if is_late else 'R'}{text}{accuracy:.1%} are.", "curves")
+        text = (
+            f"ead out after half of the layers, {style.percent(half)} of the answers would be right; after all of them "
+        )
+        yield Finding(
+            f"{'Most answers are decided late: r' if is_late else 'R'}{text}{style.percent(accuracy)} are.", "curves"
+        )
 
     some = study.shares(unit).query("term == 'diversity' and gauge == 'centered'")
     mean = some.groupby("module")[["share", "member_share"]].mean()
     most = str(mean["share"].idxmax())
     share, members = mean.loc[most]
     yield Finding(
-        f"{style.MODULE_NAME[most]} components hold {share:.0%} of the centered diversity and are {members:.0%} of "
-        "the components.",
+        f"{style.MODULE_NAME[most]} components hold {style.percent(share)} of the centered diversity and are "
+        f"{style.percent(members)} of the components.",
         "shares",
     )
 
@@ -75,29 +79,31 @@ def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[Finding]:
     cells = {name: table[name].drop(columns=AVERAGE).stack().dropna() for name in QUANTITIES}
     shift = (1 - cells["diversity centered"] / cells["diversity"]).median()
     yield Finding(
-        f"{shift:.1%} (median) of the diversity that the paper measures is a shift: it moves all options alike and "
-        "changes no answer. Compare the numbers called centered, which leave it out.",
+        f"{style.percent(shift)} (median) of the diversity that the paper measures is a shift: it moves all options "
+        "alike and changes no answer. Compare the numbers called centered, which leave it out.",
         "shares",
     )
 
     nats, guess = summary["cross_entropy"], -np.log(summary["chance"])
     yield Finding(
-        f"The right answer costs {nats.mean():.3g} nats on average (a probability of {np.exp(-nats.mean()):.0%}), a "
-        f"uniform guess {guess.mean():.3g} nats ({np.exp(-guess.mean()):.0%}); {(nats < guess).sum()} of "
+        f"The right answer costs {style.number(nats.mean())} nats on average (a probability of "
+        f"{style.percent(np.exp(-nats.mean()))}), a uniform guess {style.number(guess.mean())} nats "
+        f"({style.percent(np.exp(-guess.mean()))}); {(nats < guess).sum()} of "
         f"{pairs} pairs of model and task are better than that.",
         "table",
     )
 
+    gaps = (style.number(summary[name].max()) for name in ("absolute_gap", "identity_gap"))
     off, uniform = (cells["MSE"] - cells["uniform"]).abs(), cells["uniform"]
     why = ", because the softmax of a mean of |L| small logits is nearly uniform whatever the model does"
     yield Finding(
-        f"The paper's MSE (Eq. 14) is within {off.median():.2g} hundredths (median; at most {off.max():.2g}) of that "
-        f"of a uniform prediction, which is {uniform.median():.3g}{why * bool((off < uniform / 10).all())}.",
+        f"The paper's MSE (Eq. 14), times 100, differs from that of a uniform prediction, "
+        f"{style.number(uniform.median())}, by {style.number(off.median())} (median; at most {style.number(off.max())})"
+        f"{why * bool((off < uniform / 10).all())}.",
         "table",
     )
     yield Finding(
-        f"The components sum to the logits: the largest gap of any row is {summary['absolute_gap'].max():.0e} logits, "
-        f"{summary['identity_gap'].max():.0e} of Σ|u|."
+        "The components sum to the logits: the largest gap of any row is {} logits, {} of Σ|u|.".format(*gaps)
     )
 
 
@@ -105,12 +111,12 @@ def _accuracy(summary: pd.DataFrame, models: pd.DataFrame) -> str:
     pairs, words = len(summary), summary["bag_of_words"]
     who = f"{models['model'].iloc[0]} is" if len(models) == 1 else "The models are"
     above = int((summary["accuracy_low"] > summary["chance"]).sum())
-    bag = f", a cross-validated bag of words on {words.mean():.1%}" if words.notna().all() else ""
+    bag = f", a cross-validated bag of words on {style.percent(words.mean())}" if words.notna().all() else ""
     bag += " (the rows are too few for it to learn from)" * bool(words.mean() < summary["chance"].mean())
+    right, chance = (style.percent(summary[name].mean()) for name in ("accuracy", "chance"))
     text = (
-        f"{who} right on {summary['accuracy'].mean():.1%} of the rows{' on average' * (pairs > 1)}; guessing would be "
-        f"right on {summary['chance'].mean():.1%}{bag}. Accuracy is clearly above guessing in {above} of {pairs} pairs "
-        "of model and task."
+        f"{who} right on {right} of the rows{' on average' * (pairs > 1)}; guessing would be right on {chance}{bag}. "
+        f"Accuracy is clearly above guessing in {above} of {pairs} pairs of model and task."
     )
     one = summary[[max(shares.values()) > 0.95 for shares in summary["answers"]]]
     where = [*(one["model"] + " on " + one["task"]).head(3), *[f"{len(one) - 3} more"] * (len(one) > 3)]
@@ -147,7 +153,7 @@ def layer_sharing_findings(pairs: pd.DataFrame) -> Iterator[Finding]:
         text = f"{who} {_ratio(rows, 'diversity_centered')} the centered diversity of {whose}"
         if matched == PARAMETERS:
             text += f", {_ratio(rows, 'diversity_logit_centered')} after the size correction"
-        text += f", and {abs(points):.1f} points {'less' if points < 0 else 'more'} accuracy."
+        text += f", and {style.number(abs(points))} points {'less' if points < 0 else 'more'} accuracy."
         yield Finding(text, "layer-sharing")
 
 
@@ -158,8 +164,8 @@ def _ratio(rows: pd.DataFrame, name: str) -> str:
         clear, ends = ((low > 1) | (high < 1)).sum(), " to ".join(map(style.number, (ratios.min(), ratios.max())))
         mean = float(np.exp(np.log(ratios).mean()))
         return f"{style.number(mean)} times ({len(rows)} pairs: {ends}, {clear} clearly not 1)"
-    ends = style.interval(low.iloc[0], high.iloc[0], none="")
-    return " ".join(filter(None, [style.number(ratios.iloc[0]), ends, "times"]))
+    doubt = ", not clearly another than" * bool(low.iloc[0] <= 1 <= high.iloc[0])
+    return f"{style.estimate(ratios.iloc[0], low.iloc[0], high.iloc[0])} times{doubt}"
 
 
 def depth_findings(depth: DepthStudy) -> Iterator[Finding]:
@@ -175,9 +181,12 @@ def _residual_norms(model: str, norms: ResidualNorms) -> str:
         change = norms.change_point()
     except InputError:
         return ""
-    p, before, after = map(style.number, (change.p, change.before, change.after))
+    before, after = map(style.number, (change.before, change.after))
     if change.p >= style.SIGNIFICANT:
-        return f"{model}: no significant change point in what layers add (best candidate: layer {change.layer}, p {p})."
+        return (
+            f"{model}: there is no layer from which on layers clearly add less (best candidate: layer {change.layer}, "
+            f"{style.p_value(change.p)})."
+        )
     ends = style.interval(change.low, change.high, ".0f")
     where = f"from layer {change.layer} {ends} on"
     return f"{model}: layers add less to the stream {where}: {before} of its norm before that, {after} after."
@@ -191,8 +200,8 @@ def _agreement(model: str, agreement: Agreement) -> str:
     best = str(rho.idxmax())
     others = [name for name in ("block_influence", "diversity", "diversity_centered") if name != best and name in rho]
     named = {"diversity": "raw diversity", "diversity_centered": "centered diversity"}
-    parts = [f"{named.get(best, style.term_name(best))} (ρ {rho[best]:.2f})"]
-    parts += [f"{named.get(name, style.term_name(name))} has {rho[name]:.2f}" for name in others]
+    parts = [f"{named.get(best, style.term_name(best))} (ρ {style.number(rho[best])})"]
+    parts += [f"{named.get(name, style.term_name(name))} has {style.number(rho[name])}" for name in others]
     how = "best predicted by" if low[best] > 0 else "predicted by no measure clearly, at best by"
     return f"{model} on {agreement.rows}: the loss that removing a sublayer costs is {how} {'; '.join(parts)}."
 
@@ -201,15 +210,15 @@ def _drop_plan(model: str, plan: DropPlan) -> str:
     budget = len(plan.dropped)
     rows: dict[Any, Any] = plan.frame().set_index(["plan", "dropped"]).to_dict("index")
     growth = {
-        name: f"{round(rows[name, budget]['loss_growth'], 2) + 0.0:+.2f}"
+        name: style.signed(round(rows[name, budget]["loss_growth"], 2) + 0.0)
         for name in (OWN, INFLUENCE, *[RANDOM] * bool(plan.random_dropped))
     }
     random = f", with random plans by {growth[RANDOM]}" if plan.random_dropped else ""
     return (
         f"{model} on {plan.provenance['rows']['where']}: without {budget} of {len(plan.candidates)} ({plan.part}, "
         f"chosen by {plan.score}) the loss changes by {growth[OWN]} nats an answer; with a plan by block "
-        f"influence by {growth[INFLUENCE]}{random}. Accuracy goes from {rows['none', 0]['accuracy']:.0%} to "
-        f"{rows[OWN, budget]['accuracy']:.0%}."
+        f"influence by {growth[INFLUENCE]}{random}. Accuracy goes from {style.percent(rows['none', 0]['accuracy'])} "
+        f"to {style.percent(rows[OWN, budget]['accuracy'])}."
     )
 
 
@@ -217,30 +226,31 @@ def _depth_score(model: str, score: DepthScore) -> str:
     slope = score.slope
     if slope.reason:
         return ""
-    ends = style.interval(slope.low, slope.high, "+.2f")
-    return (
-        f"{model}: each further hop moves the layers that an answer depends on by {slope.value:+.2f} layers {ends} of "
-        f"{len(score.components)}; {score.correct.mean():.0%} of the answers are its first choice."
-    )
+    size = style.estimate(slope.value, slope.low, slope.high, unit=f"of {len(score.components)} layers")
+    is_clear = not slope.low <= 0 <= slope.high
+    what = f"each further hop {'moves' if is_clear else 'does not clearly move'} the layers that an answer depends on"
+    right = style.percent(score.correct.mean())
+    return f"{model}: {what}, by {size}; {right} of the answers are its first choice."
 
 
 def _effects(model: str, effects: Effects) -> str:
     most = effects.frame().sort_values("total").iloc[-1]
     if most["total"] <= 0:
         return ""
-    ends = style.interval(most["total_low"], most["total_high"])
-    direct = f"; its direct effect is {most['direct']:.3g}" if "direct" in most else ""
+    size = style.estimate(most["total"], most["total_low"], most["total_high"], unit=effects.measured_in)
+    direct = f"; its direct effect is {style.number(most['direct'])}" if "direct" in most else ""
+    how = "most on" if not most["total_low"] <= 0 else "clearly on no ablated component; the largest effect is that of"
     return (
-        f"{model} on {effects.source}: answers depend most on {most['component']}. With it ablated, the right answer "
-        f"loses {most['total']:.3g} {ends} {effects.measured_in} to the others{direct}."
+        f"{model} on {effects.source}: answers depend {how} {most['component']}. With it ablated, the right answer "
+        f"loses {size} to the others{direct}."
     )
 
 
 def _layer_maps(model: str, maps: LayerMaps) -> str:
     best = maps.depth_alignment().iloc[0]
     return (
-        f"The layer of {maps.source} that best predicts a layer of {model} lies {best['distance']:.2f} of the depth "
-        f"away from its relative depth; by chance {best['chance']:.2f}."
+        f"The layer of {maps.source} that best predicts a layer of {model} lies {style.number(best['distance'])} of "
+        f"the depth away from its relative depth; by chance {style.number(best['chance'])}."
     )
 
 

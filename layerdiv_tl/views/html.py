@@ -85,7 +85,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str | Block]]) -> Block:
 
 def marks(pairs: Sequence[tuple[str, float]]) -> Block:
     """List names and signed numbers in a wrapping row, with a frame around each name to delimit tokens."""
-    signed = [(name, f"{'−' if value < 0 else '+'}{style.number(abs(value))}") for name, value in pairs]
+    signed = [(name, style.signed(value)) for name, value in pairs]
     return Block(templates().marks(signed))
 
 

@@ -24,6 +24,10 @@ DASH = {"symbol": "line-ew-open", "line": {"width": 2}}
 # Above this many bars whiskers blur, and whiskers longer than this multiple of the tallest bar would shrink the bars:
 # intervals are then only in the hover.
 _MOST_WHISKERS, _WIDEST = 150, 2
+# Of so few marks all are named; {place of a name: its lower left corner, in its own width and height}.
+_FEW = 12
+_PLACES = {"top right": (0, 0), "top left": (-1, 0), "bottom right": (0, -1), "bottom left": (-1, -1)}
+_PLACES |= {"middle right": (0, -0.5), "middle left": (-1, -0.5)}
 # SVG pans and zooms more marks than this slowly.
 _MANY = 1000
 
@@ -48,7 +52,7 @@ def hovers(rows: Iterable[str], columns: Iterable[str], values: np.ndarray, unit
     """Make a hover text per cell of a map: row, column, and the value with its unit."""
     columns = list(columns)
     cells = [
-        [f"{row}\n{column}\n{style.number(v)} {unit}" for column, v in zip(columns, line, strict=True)]
+        [f"{row}\n{column}\n{style.estimate(v, unit=unit)}" for column, v in zip(columns, line, strict=True)]
         for row, line in zip(rows, values, strict=True)
     ]
     return np.array(cells, dtype=object)
@@ -175,8 +179,25 @@ def heat_figure(
 ) -> go.Figure:
     """Draw a `heat` map as a figure of its own; axes and sizes in `look` are those of `layout.finish`."""
     drawn = {name: look.pop(name) for name in ("signed", "xgap", "ygap", "reversescale") if name in look}
-    subtitle += " Colors end at the 99th percentile." * (limit is None)
+    subtitle += "" if limit is not None else f" {ends_at(robust_limit(z))}"
     return layout.finish(heat(z, texts, unit, limit, **drawn), title, subtitle, **look)
+
+
+def ends_at(limit: float) -> str:
+    """Say where a map's colors end."""
+    return f"Colors end at the 99th percentile, {style.number(limit)}."
+
+
+def frame_cell(figure: go.Figure, x: int, y: int, **panel: Any) -> go.Figure:
+    """Frame the cell of a map that its title names."""
+    corners = {"x0": x - 0.5, "x1": x + 0.5, "y0": y - 0.5, "y1": y + 0.5}
+    return figure.add_shape(type="rect", line={"width": 2}, **corners, **panel)
+
+
+def doubt(row: Any, column: str, level: float = 0.0) -> str:
+    """Return the end of a title that names a row by a column, if the column's interval holds `level`."""
+    low, high = (float(row.get(column + end, np.nan)) for end in ("_low", "_high"))
+    return f", but its interval holds {style.number(level)}" if low <= level <= high else ""
 
 
 def robust_limit(z: Any, quantile: float = 0.99) -> float:
@@ -250,20 +271,20 @@ def component_bars(
 ) -> go.Figure:
     """Draw a panel of bars per {column: heading}, one bar per component in stream order, in its module's color.
 
-    Whiskers are the intervals, dashes the `_median` if the frame has one. `zero` has the zero baselines from which a
+    Whiskers are the intervals, dashes the `_median` where the frame has one. `zero` has the zero baselines from which a
     column's bars begin. Columns on a `logarithmic` axis are drawn as marks. `{}` in the title is the component with the
     largest value of the first column.
     """
     zero, contents, places = zero or {}, [], np.arange(len(frame))
     for column in columns:
-        ends = [column, *(name for name in (f"{column}_median", f"{column}_max") if name in frame)]
-        texts = hover(frame, ends)
+        median = f"{column}_median"
+        texts = hover(frame, [name for name in (column, median, f"{column}_max") if name in frame])
         if column in logarithmic:
             contents.append(by_module(frame, places, column, texts))
         else:
             contents.append(bars(frame, column, texts, base=zero.get(column, 0.0)))
-        if ends[1:]:
-            contents[-1].append(trace(frame, places, ends[1], style.NEUTRAL, texts, marker=DASH))
+        if median in frame:
+            contents[-1].append(trace(frame, places, median, style.NEUTRAL, texts, marker=DASH))
     units = [frame.attrs.get("units", {}).get(column, "") for column in columns]
     figure = layout.panels(contents, filter(None, columns.values()), units=units, x_title=STREAM)
     for row, column in enumerate(columns, start=1):
@@ -273,7 +294,8 @@ def component_bars(
             named = {"name": ZERO, "showlegend": column == next(iter(zero))}
             figure.add_hline(y=zero[column], row=row, col=1, line=DOTTED, **named)
     if "{}" in title:
-        title = title.replace("{}", most(frame, next(iter(columns)))["component"])
+        first = most(frame, column := next(iter(columns)))
+        title = title.replace("{}", first["component"]) + doubt(first, column)
     drawn: dict[str, Any] = {"barmode": "overlay", "plot": plot * len(columns)} | look
     return layout.finish(figure, title, f"{subtitle} {intervals(frame)}", x=axes.component_axis(frame), **drawn)
 
@@ -286,13 +308,15 @@ def extreme_names(
     sizes: Sequence[np.ndarray] = (),
     *,
     most: int = 8,
-    apart: tuple[float, float] = (0.3, 0.05),
+    panel: tuple[int, int] = (290, 400),
+    always: Iterable[str] = (),
     guide: float = np.nan,
 ) -> go.Scatter:
-    """Label the marks with the largest `sizes`, at most `most`, without overlaps.
+    """Label the marks `always` named, then those with the largest `sizes`, at most `most`; all of a few marks.
 
-    `ends` are the axes, with their ranges; without `sizes`, the marks farthest up, right and left come first. Two names
-    are `apart` across or up, as shares of the panel; none crosses the vertical line at `guide`.
+    `ends` are the axes, with their ranges; without `sizes`, the marks farthest up, right and left come first. A name
+    stands where, in a `panel` of so many pixels, it covers no other name, no mark and not the vertical line at `guide`;
+    where there is no such place it is left out, unless it is one of `always`.
     """
 
     def share(values: Any, axis: Mapping[str, Any]) -> Any:
@@ -301,15 +325,26 @@ def extreme_names(
             return ((np.log10(values) if axis.get("type") == "log" else values) - low) / (high - low)
 
     shares = np.stack([share(values, axis) for values, axis in zip((x, y), ends, strict=True)], 1)
-    shares, at, labels = np.nan_to_num(shares, nan=-1.0, neginf=-1.0), share(guide, ends[0]), list(names)
+    shares, labels, wide = np.nan_to_num(shares, nan=-1.0, neginf=-1.0), list(names), np.array(panel)
+    at, line = shares * wide, share(guide, ends[0]) * wide[0]
     orders = np.stack([np.argsort(-s, kind="stable") for s in sizes or (shares[:, 1], shares[:, 0], -shares[:, 0])], 1)
-    named: list[int] = []
-    for i in orders[: 2 * most].ravel().tolist():
-        far = (np.abs(shares[named] - shares[i]) > apart).any(1).all()
-        if len(named) < most and far and (shares[i] >= 0).all():
-            named.append(i)
+    wanted = set(labels if len(labels) <= _FEW else always)
+    first = [i for i, label in enumerate(labels) if label in wanted]
+    placed: dict[int, tuple[str, np.ndarray]] = {}
+    for i in dict.fromkeys([*first, *orders[: 2 * most].ravel().tolist()]):
+        if (shares[i] < 0).any() or (shares[i] > 1).any() or (len(placed) >= max(most, len(first)) and i not in first):
+            continue
+        costs, size = {}, np.array([6.5 * len(labels[i]) + 12, 15.0])
+        for place, corner in ((place, np.array(corner)) for place, corner in _PLACES.items()):
+            box = np.stack([at[i] + corner * size, at[i] + (corner + 1) * size])
+            near = (at > box[0] - 5) & (at < box[1] + 5)
+            near[i] = False
+            over = [(box[0] < other[1]) & (box[1] > other[0]) for _, other in placed.values()]
+            cost = sum(both.all() for both in over) + 0.2 * near.all(1).sum() + (box[0][0] < line < box[1][0])
+            costs[place] = (cost + (box < 0).sum() + (box > wide).sum(), box)
+        place = min(costs, key=lambda name: costs[name][0])
+        if costs[place][0] == 0 or i in first:
+            placed[i] = place, costs[place][1]
     look: dict[str, Any] = {"mode": "text", "textfont": {"size": 11}, "hoverinfo": "skip", "showlegend": False}
-    left = np.where(np.abs(shares[:, 0] - at) < 0.25, shares[:, 0] < at, shares[:, 0] > 0.6) & (shares[:, 0] > 0.2)
-    places = [f"top {'left' if left[i] else 'right'}" for i in named]
-    texts = [f"\u2002{labels[i]}\u2002" for i in named]
-    return go.Scatter(x=x[named], y=y[named], text=texts, textposition=places, **look)
+    texts, named = [f"\u2002{labels[i]}\u2002" for i in placed], list(placed)
+    return go.Scatter(x=x[named], y=y[named], text=texts, textposition=[place for place, _ in placed.values()], **look)

@@ -107,6 +107,8 @@ def _room(figure: go.Figure, plot: int, below: int) -> go.Figure:
         title={"yref": "container", "y": 1, "yanchor": "top", "pad": {"t": 14 + 12 * more, "l": 16}},
         height=top + plot + bottom,
         showlegend=len(names) > 1 and figure.layout.showlegend is not False,
+        # A legend in a notebook's own figure is where its y puts it: the template says nothing.
+        legend={"yref": "container", "y": 0, "yanchor": "bottom"},
         margin={"t": top, "b": bottom},
         updatemenus=[row] * menus,
         meta={"plot": plot, "below": below},

@@ -94,6 +94,9 @@ SERIES = ("#5d6b9e", "#c2417c", "#2595a8", "#b08a00", "#7f9c2f", "#8a6242", "#e5
 GOOD, BAD = "#009e73", "#d55e00"
 # Elements without meaning of their own (whiskers, guides), visible on light and dark backgrounds.
 NEUTRAL = "#8a8f98"
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+# Units that a number does not need: a share is a number from 0 to 1.
+BARE = ("share", "cosine")
 # Below this p, results are drawn as significant: a full bar, a line at a change point.
 SIGNIFICANT = 0.05
 
@@ -130,7 +133,7 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
         "shapedefaults": {"line": {"color": theme.ink}},
         "hoverlabel": tips | {"font": {"family": FONT, "size": 13, "color": tip.ink}},
         # Below the axes: above them, it would overlap the buttons on a narrow screen.
-        "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "xanchor": "left"},
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left"},
         # plotly always paints the active button nearly white, so buttons are light in the dark theme too.
         "updatemenudefaults": {
             "font": {"size": 12, "color": LIGHT.ink},
@@ -181,28 +184,92 @@ def term_name(column: str) -> str:
     return _TERM_NAMES.get(name, name.replace("_", " ")) + ", centered" * (name != column)
 
 
-def number(x: float) -> str:
-    """Format a number with three significant digits, as in all tables and hovers."""
-    return f"{x:.3g}"
+def number(x: float, digits: int = 2) -> str:
+    """Format a number with at least its integer digits, at most `digits` significant ones otherwise.
 
+    Only numbers that must add up in a title have more than two.
 
-def interval(low: float, high: float, form: str = ".3g", none: str = "(no interval)") -> str:
-    """Format an interval in brackets; `none` if there is no interval.
-
-    >>> interval(0.1, 0.25), interval(float("nan"), float("nan"))
-    ('[0.1, 0.25]', '(no interval)')
+    >>> number(0.0776), number(-98.44), number(1234.5), number(1.234, 3), number(-3e-6)
+    ('0.078', '−98', '1,234', '1.23', '−3·10⁻⁶')
     """
-    return none if math.isnan(low) or math.isnan(high) else f"[{low:{form}}, {high:{form}}]"
+    if abs(x) >= 10**digits - 0.5:
+        shown = f"{x:,.0f}"
+    elif 0 < abs(x) < 1e-4:
+        power = math.floor(math.log10(abs(x)))
+        shown = f"{x / 10.0**power:.{digits}g}·10" + superscript(power)
+    else:
+        shown = f"{x:.{digits}g}"
+    return shown.replace("-", "−")
+
+
+def signed(x: float) -> str:
+    """Format a number with its sign."""
+    return "+" * bool(x >= 0) + number(x)
+
+
+def percent(share: float) -> str:
+    """Format a share in percent.
+
+    >>> percent(0.9844), percent(0.0312)
+    ('98 %', '3.1 %')
+    """
+    return f"{number(100 * share)} %"
+
+
+def p_value(p: float) -> str:
+    """Format a p-value.
+
+    >>> p_value(0.444), p_value(0.000999)
+    ('p = 0.44', 'p < 0.001')
+    """
+    return "p < 0.001" if p < 0.001 else f"p = {number(p)}"
+
+
+def superscript(power: int) -> str:
+    """Write an exponent."""
+    return str(power).translate(_SUPERSCRIPT)
+
+
+def interval(low: float, high: float, form: str = "", none: str = "(no interval)", *, of: float = math.nan) -> str:
+    """Format an interval in brackets, of the number `of`; `none` if there is no interval.
+
+    >>> interval(0.1, 0.25), interval(float("nan"), float("nan")), interval(-0.408, 1.64, of=0.0633)
+    ('(0.10 to 0.25)', '(no interval)', '(−0.41 to 1.64)')
+    """
+    if math.isnan(low) or math.isnan(high):
+        return none
+    form = form or f",.{_decimals(low, high, of)}f"
+    return f"({low:{form}} to {high:{form}})".replace("-", "−")
+
+
+def _decimals(low: float, high: float, value: float = math.nan) -> int:
+    """Return the decimals that show two digits of the larger end, and one of the width and, if possible, the value."""
+
+    def first(x: float) -> int:
+        return -math.floor(math.log10(abs(x))) if x and math.isfinite(x) else 0
+
+    two = first(max(abs(low), abs(high))) + 1
+    return max(0, two, first(high - low), min(first(value), two + 1))
+
+
+def estimate(value: float, low: float = math.nan, high: float = math.nan, *, unit: str = "", gap: str = " ") -> str:
+    """Format a number with its unit and, if there is one, its 95 % interval, with as many decimals as the interval.
+
+    >>> estimate(0.0776, -0.00176, 0.157, unit="nats"), estimate(2.345)
+    ('0.08 nats (−0.00 to 0.16)', '2.3')
+    """
+    ends = interval(low, high, none="", of=value)
+    shown = f"{value:,.{_decimals(low, high, value)}f}".replace("-", "−") if ends else number(value)
+    return shown + f" {unit}" * bool(unit and unit not in BARE) + f"{gap}{ends}" * bool(ends)
 
 
 def measured(value: float, low: float = math.nan, high: float = math.nan, *, unit: str = "") -> str:
-    """Format a number with its unit and, if there is one, its 95 % interval, for hovers.
+    """Format an `estimate` for hovers.
 
     >>> measured(0.12345, 0.1, 0.15, unit="nats")
-    '0.123 nats\\n95 % [0.1, 0.15]'
+    '0.12 nats\\n95 % (0.10 to 0.15)'
     """
-    shown = number(value) + (f" {unit}" if unit else "")
-    return shown if math.isnan(low) else f"{shown}\n95 % {interval(low, high)}"
+    return estimate(value, low, high, unit=unit, gap="\n95 % ")
 
 
 def faint(color: str, share: float = 0.22) -> str:

@@ -45,16 +45,15 @@ _NOTICED = 0.05
 EFFECTS_CAPTION = "The largest total effects, and the later component that compensates most."
 
 
-def estimate(row: Mapping[Any, Any], name: str, low: str = "", high: str = "", form: str = ".3g") -> str:
+def estimate(row: Mapping[Any, Any], name: str, low: str = "", high: str = "") -> str:
     """Format a column of a row with its interval on the line below; – if there is no number.
 
     >>> estimate({"net": 1.0, "net_low": 0.5, "net_high": 1.5}, "net")
-    '1\\n[0.5, 1.5]'
+    '1.0\\n(0.5 to 1.5)'
     """
     if not np.isfinite(row[name]):
         return "–"
-    ends = style.interval(row[low or f"{name}_low"], row[high or f"{name}_high"], form, none="")
-    return f"{row[name]:{form}}" + f"\n{ends}" * bool(ends)
+    return style.estimate(row[name], row[low or f"{name}_low"], row[high or f"{name}_high"], gap="\n")
 
 
 def claim_name(row: Mapping[Any, Any]) -> str:
@@ -88,7 +87,7 @@ def layer_sharing_table(frame: pd.DataFrame) -> pd.DataFrame:
         {
             "reuses layers": f"{row['model']}\nagainst {row['baseline']}",
             "matched on": f"{row['matched_on']}\n{row['members']} members against {row['members_baseline']}",
-            "accuracy, %": f"{row['accuracy']:.1f}\nagainst {row['accuracy_baseline']:.1f}",
+            "accuracy, %": f"{style.number(row['accuracy'])}\nagainst {style.number(row['accuracy_baseline'])}",
             **{headings[name]: estimate(row, f"{name}_ratio") for name in _RATIOS},
             "interval over": f"{row['n']} {row['interval_over'].removesuffix('s') + 's' * (row['n'] != 1)}",
         }
@@ -118,7 +117,7 @@ def quantity_table(study: Study, units: Sequence[Unit], quantity: str) -> pd.Dat
             frame.loc[name] = of_task[column].map(style.number)
     if quantity in ("MSE", "bias"):
         frame.loc["uniform prediction"] = study.table(units[0])["uniform"].max().map(style.number)
-    frame = frame.fillna("").replace({"nan": "–"}).replace(r" \[", "\n[", regex=True)
+    frame = frame.fillna("").replace({"nan": "–"}).replace(r" \[(.*), (.*)\]", r"\n(\1 to \2)", regex=True)
     return frame.rename_axis("model").reset_index()
 
 
@@ -163,8 +162,8 @@ def agreement_table(agreement: Agreement) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "measure": style.term_name(row["measure"]),
-            "ρ": f"{row['correlation']:.2f}",
-            "over components": style.interval(row["low_components"], row["high_components"], ".2f"),
+            "ρ": style.number(row["correlation"]),
+            "over components": style.interval(row["low_components"], row["high_components"]),
         }
         for row in table.to_dict("records")
     )
@@ -193,7 +192,7 @@ def effects_table(effects: Effects, count: int = 12) -> pd.DataFrame:
             # A direct effect whose interval contains zero has nothing to compensate for.
             share = -change / row["direct"] if clear[name] and len(change) else change[:0]
             noticed = len(share) > 0 and share.max() >= _NOTICED
-            rows[-1]["most compensated by"] = f"{share.idxmax()} ({share.max():.0%})" if noticed else ""
+            rows[-1]["most compensated by"] = f"{share.idxmax()} ({style.percent(share.max())})" if noticed else ""
     return pd.DataFrame(rows)
 
 

@@ -45,8 +45,8 @@ BARS = [
     ("Erasure", "bars", ["effect"]),
     ("IntegratedGradients", "bars", ["attribution", "size"]),
     ("Decomposition", "bars", ["bias", "diversity", "net"]),
-    ("Comparison", "bars", ["change", "own_change", "net_linear_change"]),
-    ("TextComparison", "bars", ["change", "own_change", "loss_change"]),
+    ("Comparison", "bars", ["change", "net_linear_change"]),
+    ("TextComparison", "bars", ["change", "loss_change"]),
     ("CorpusProfile", "bars", ["bias_centered", "diversity_centered", "net_centered"]),
     ("Profile", "depth", ["bias_centered", "diversity_centered", "net_centered"]),
     ("Effects", "totals", ["total"]),
@@ -101,7 +101,7 @@ def test_the_default_figure_is_of_the_decompositions_own_loss(loss):
         assert tops.mean() == pytest.approx(getattr(d, term))
         assert figure.layout[f"yaxis{number + 1 if number else ''}"].title.text == d.by_component().attrs["units"][term]
     assert figure.layout.shapes[0].y0 == pytest.approx(d.zero_bias)
-    assert all(style.number(x) in figure.layout.title.text for x in (d.loss, d.bias, d.diversity))
+    assert all(style.number(x, 3) in figure.layout.title.text for x in (d.loss, d.bias, d.diversity))
     for kind in ("scatter", "depth", "modules", "heads", "pairwise"):
         assert isinstance(d.plot(kind), go.Figure)
     assert ("net = 0" in [trace.name for trace in d.plot("scatter").data]) == (loss != "paper")
@@ -381,7 +381,10 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
         (marks,) = (trace for trace in figure.data if trace.marker.colorbar.title.text)
         np.testing.assert_allclose(marks.x, frame["logit_difference"])
         np.testing.assert_allclose(np.square(marks.y), frame["diversity"])
-        np.testing.assert_allclose(marks.marker.color, frame["accuracy"] - 1 / len(task.options))
+        beyond, chance = frame["accuracy"] - 1 / len(task.options), 1 / len(task.options)
+        colors = np.where(beyond < 0, beyond * beyond.abs().max() / chance, beyond)  # the scale ends at 0 %
+        np.testing.assert_allclose(marks.marker.color, colors)
+        assert marks.marker.colorbar.ticktext[0] == "0 %"
     for e, name in zip(effects, ("mean ablation", "zero ablation"), strict=True):
         (trace,) = (trace for trace in figure.data if trace.name == name)
         np.testing.assert_allclose(trace.x, -e.frame()["total_loss"])
@@ -473,7 +476,7 @@ def test_agreement_panels_have_every_component_where_the_frame_puts_it(effect, s
         (names,) = (t for t in on(figure, number) if t.mode == "text")
         assert all(truth[t.strip()] == (a, b) for t, a, b in zip(names.text, names.x, names.y, strict=True))
         heading = figure.layout.annotations[number].text
-        assert heading.endswith(f"ρ = {rho[measure]:.2f}") == bool(np.isfinite(rho[measure]))
+        assert heading.endswith(f"ρ = {style.number(rho[measure])}") == bool(np.isfinite(rho[measure]))
     left, right = figure.layout.xaxis.range
     bottom, top = figure.layout.yaxis.range
     assert left > right
@@ -525,7 +528,7 @@ def test_the_caption_says_on_which_side_another_plan_lies(sign, quantity):
     frame.attrs["units"] = {"loss": "nats", "accuracy": "share"}
     said = compared(SimpleNamespace(compare=lambda: frame, dropped=(1,)), quantity)
     unit = " nats" if quantity == "loss" else ""
-    assert f"is 0.05{unit} {'above' if sign > 0 else 'below'} block influence's [0.01, 0.09]" in said
+    assert f"is 0.050{unit} (0.010 to 0.090) {'above' if sign > 0 else 'below'} block influence's" in said
 
 
 def test_information_is_the_frames_over_its_nulls():
@@ -569,8 +572,10 @@ def test_a_table_holds_the_cells_of_its_quantity(quantity):
         ("MSE", "bias", "uniform"), 25
     )
     wanted = np.vstack([wanted, np.full(4, even.get(quantity, np.nan))])  # two options
-    drawn = gappy.plot(quantity=quantity).data[0]
-    assert [list(row) for row in drawn.text] == [[f"{v:.4g}" if v == v else "" for v in row] for row in wanted]
+    drawn, digits = gappy.plot(quantity=quantity).data[0], 2 if quantity == "accuracy" else 3
+    assert [list(row) for row in drawn.text] == [
+        [style.number(v, digits) if v == v else "" for v in row] for row in wanted
+    ]
     wanted = wanted - 25 * (quantity in ("MSE", "bias"))
     np.testing.assert_allclose(np.array(drawn.z, dtype=float), wanted, rtol=1e-9, atol=1e-9)
     assert (drawn.zmin == -drawn.zmax) == (quantity in ("MSE", "bias", "logit difference"))

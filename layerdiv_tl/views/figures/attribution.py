@@ -61,10 +61,12 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     frame = pd.DataFrame(component_columns(contributions.components))
     labels = frame["component"].tolist()
     largest = np.unravel_index(np.abs(shown).argmax(), shown.shape)
-    size = f"{style.number(shown[largest])} {unit}"
+    each = values[:, largest[0], largest[1]]
+    ends = estimate(each)[1:3] if example is None and len(each) > 1 else (np.nan, np.nan)
+    size = style.estimate(shown[largest], *map(float, ends), unit=unit)
     title = f"{labels[largest[0]]} contributes most to the {of}: {size} to {names[largest[1]]}"
     if (frame["kind"] == "head").any():
-        return _head_panels(frame, shown, names, unit, title, subtitle)
+        return _head_panels(frame, shown, names, unit, title, subtitle, largest)
     x = axes.component_axis(frame, kit.STREAM)
     if frame["kind"].str.match("neuron|.*_latent").any() and len(frame) > _MOST_NEURONS:  # each needs its name
         kept = kit.top(np.abs(shown).max(1), _MOST_NEURONS)
@@ -77,9 +79,12 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
 
 
 def _head_panels(
-    frame: pd.DataFrame, values: np.ndarray, names: list[str], unit: str, title: str, subtitle: str
+    frame: pd.DataFrame, values: np.ndarray, names: list[str], unit: str, title: str, subtitle: str, framed: Any
 ) -> go.Figure:
-    """Draw a map layer × head for every option, with a column of MLPs; `values` `[component, option]`."""
+    """Draw a map layer × head for every option, with a column of MLPs; `values` `[component, option]`.
+
+    The cell of `framed`, a component and an option, gets a frame.
+    """
     limit, contents, columns = kit.robust_limit(values), list[list[go.Heatmap]](), min(2, len(names))
     for name, row in zip(names, values.T, strict=True):
         texts = kit.hovers([name], frame["component"], row[None], unit)[0]
@@ -94,29 +99,39 @@ def _head_panels(
     ticks |= {heads + 1: "MLP"} if len(mlps) else {}
     figure = layout.panels(contents, map(layout.clipped, names), columns, x_title="head")
     look: dict[str, Any] = {"x": axes.ticks(ticks, ticks.values()), "y": axes.layer_axis(layers)}
-    plot = max(180, 11 * len(layers)) * -(-len(names) // columns)
-    return layout.finish(figure, title, f"{subtitle} Colors end at the 99th percentile.", plot=plot, **look)
+    plot, (named, option) = max(180, 11 * len(layers)) * -(-len(names) // columns), framed
+    if of_layer[named] >= 0 and frame["kind"].iloc[named] in ("head", "mlp"):
+        column = heads + 1 if frame["kind"].iloc[named] == "mlp" else int(frame["index"].iloc[named])
+        kit.frame_cell(figure, column, of_layer[named], **layout.cell(int(option), columns))
+        subtitle += " Framed: the cell of the title."
+    return layout.finish(figure, title, f"{subtitle} {kit.ends_at(limit)}", plot=plot, **look)
 
 
 def continuation_map(continuation: Continuation, prompt: int = 0, max_components: int = 40) -> go.Figure:
     """Draw a map component × token: the contribution to each token of a continuation minus that to its strongest rival.
+
+    Of heads, MLPs and other components the heads alone are shown.
 
     Raises InputError for a prompt that does not exist.
     """
     whole_number("prompt", prompt, 0, len(continuation.continued) - 1)
     own = np.flatnonzero(continuation.prompt_number == prompt)
     values = (continuation.values[own, :, 0] - continuation.values[own, :, 1]).T
-    kept, remark = kit.strongest(values, max_components)
-    kept = kept[::-1]  # the last layer at the top
+    heads = np.array([i for i, c in enumerate(continuation.components) if c.kind == "head"], dtype=int)
+    who, among = ("heads", heads) if len(heads) else ("components", np.arange(len(values)))
+    kept, remark = kit.strongest(values[among], max_components, who)
+    kept = among[kept[::-1]]  # the last layer at the top
     labels = [continuation.components[i].label for i in kept]
     names = [" against ".join(map(quoted, continuation.options[i])) for i in own]
     margins = continuation.model_logits[own, 0] - continuation.model_logits[own, 1]
     least = int(margins.argmin())
-    best = continuation.components[int(values[:, least].argmax())].label
-    margin = f"{margins[least]:.2f}".replace("-", "−")
-    title = f"Smallest margin: {names[least]}, {margin} logits; the largest part from {best}"
+    best = among[int(values[among, least].argmax())]
+    margin, part = (style.number(x) for x in (margins[least], values[best, least]))
+    title = f"Smallest margin: {names[least]}, {margin} logits. Of the {who}, "
+    title += f"{continuation.components[best].label} adds most to it: {part}"
     subtitle = f"Contributions to each token minus those to its strongest rival.{remark}"
-    look: dict[str, Any] = {"x": axes.token_axis([continuation.written[i] for i in own]), "y": axes.named_rows(labels)}
+    tokens = axes.token_axis([continuation.written[i] for i in own], named=least)
+    look: dict[str, Any] = {"x": tokens, "y": axes.named_rows(labels)}
     plot = max(240, 13 * len(kept))
     texts = (labels, names)
     return kit.heat_figure(values[kept], texts, "logits", title, subtitle, signed=True, plot=plot, below=50, **look)
@@ -140,23 +155,24 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
     pair = difference.pairs if isinstance(difference.pairs[0], str) else None
     of = f"{pair[0]!r} − {pair[1]!r}" if pair else "two answers of each prompt"
     count = len(difference.values)
-    share = f"in {difference.accuracy:.0%} of {count} examples" if count > 1 else "in this example"
+    share = f"in {style.percent(difference.accuracy)} of {count} examples" if count > 1 else "in this example"
     prefers = "prefers the first" if count > 1 or difference.accuracy > 0.5 else "does not prefer the first"
     subtitle = f"{of}. The model {prefers} {share}. "
     if difference.sides is not None:
         for side, symbol in ((0, "circle"), (1, "diamond")):
             name = f"to {quoted(pair[side])}" if pair else f"to the {('first', 'second')[side]}"
             values = [difference.sides[:, :, side].sum(1).mean(), *difference.sides[:, kept.index, side].mean(0)]
-            texts, rows = [f"{x:+.3g} {unit} {name}" for x in values], [first - 1, *range(first, len(shown))]
+            texts, rows = [f"{style.signed(x)} {unit} {name}" for x in values], [first - 1, *range(first, len(shown))]
             look: dict[str, Any] = {"name": name, "marker": {"symbol": symbol}}
             traces.append(kit.trace(shown, values, rows, style.SERIES[1 - side], texts, **look))
         zero = "relative to the mean over the vocabulary" if logits else "in its log-likelihood"
         subtitle += f"Marks: what is added to either answer, {zero}. "
-    what = f"{'Logit' if logits else 'Log-likelihood'} difference {style.number(whole['difference'][2])} {unit}"
+    size = style.estimate(*whole.iloc[2], unit=unit)
+    what = f"{'Logit' if logits else 'Log-likelihood'} difference {size}"
     x, y = {"title_text": f"mean contribution, {unit}", "zeroline": True}, axes.named_rows(shown["component"])
     look = {"x": x, "y": y, "plot": 40 + 20 * len(shown), "barmode": "overlay"}
     title, subtitle = (
-        f"{what}; the largest part from {kept['component'].iloc[0]}",
+        f"{what}; the largest part from {kept['component'].iloc[0]}{kit.doubt(kept.iloc[0], 'difference')}",
         f"{subtitle}{remark} {kit.intervals(frame)}",
     )
     return layout.finish(traces, title, subtitle, **look).add_hline(y=first - 0.5, line=kit.DOTTED)
@@ -193,14 +209,15 @@ def loss_bars(profile: Profile) -> go.Figure:
     losses, uniform = profile.losses[predicted], float(np.log(profile.vocabulary))
     names = [quoted(profile.tokens[i + 1]) for i in predicted]
     texts = [
-        f"{name} at {i + 1}\n{loss:.3g} nats\nprobability {np.exp(-loss):.3g}"
+        f"{name} at {i + 1}\n{style.number(loss)} nats\nprobability {style.number(np.exp(-loss))}"
         for name, i, loss in zip(names, predicted, losses, strict=True)
     ]
     bars = go.Bar(x=predicted + 1, y=losses, hovertext=texts, hoverinfo="text")
     hardest = f": most at {names[int(losses.argmax())]}" if len(losses) else ""
     title = f"Mean loss {style.number(losses.mean())} nats{hardest}"
-    subtitle = f"Dotted: a uniform guess over the vocabulary, {uniform:.1f} nats."
-    x = axes.token_axis(profile.tokens) | {"range": [-0.6, len(profile.tokens) - 0.4]}
+    subtitle = f"Dotted: a uniform guess over the vocabulary, {style.number(uniform)} nats."
+    named = int(predicted[losses.argmax()]) + 1 if len(losses) else None
+    x = axes.token_axis(profile.tokens, named=named) | {"range": [-0.6, len(profile.tokens) - 0.4]}
     y = {"title_text": "nats", "rangemode": "tozero"}
     return layout.finish(bars, title, subtitle, x=x, y=y, below=50).add_hline(y=uniform, line=kit.DOTTED)
 
@@ -238,12 +255,18 @@ def source_map(sources: SourceTokens, example: int = 0, option: int = 0, max_hea
     shown, labels = parts[kept], [sources.heads[i].label for i in kept]
     texts = kit.hovers(labels, [f"from {quoted(token)}" for token in tokens], shown, "logits")
     weights = sources.weights[example][kept][:, : len(tokens)]
-    texts[:, : weights.shape[1]] += np.array([[f"\nattention {w:.1%}" for w in row] for row in weights], dtype=object)
+    texts[:, : weights.shape[1]] += np.array(
+        [[f"\nattention {style.percent(w)}" for w in row] for row in weights], dtype=object
+    )
     head, token = np.unravel_index(np.abs(shown).argmax(), shown.shape)
     place = sources.positions[example]
     title = f"Contribution of each head by source token: most by {labels[head]} from {quoted(tokens[token])}"
     subtitle = f"To {of} at {quoted(sources.tokens[example][place])} (token {place}).{remark}"
-    look: dict[str, Any] = {"x": _source_axis(tokens), "y": axes.ticks(range(len(kept)), labels), "below": 60}
+    look: dict[str, Any] = {
+        "x": _source_axis(tokens, int(token)),
+        "y": axes.ticks(range(len(kept)), labels),
+        "below": 60,
+    }
     look |= {"signed": True, "xgap": 1, "ygap": 1, "plot": max(200, 16 * len(kept))}
     return kit.heat_figure(shown, texts, "logits", title, subtitle, **look)
 
@@ -263,9 +286,10 @@ def source_bars(sources: SourceTokens, example: int = 0, option: int = 0) -> go.
         for name, (values, color) in sums.items()
     ]
     traces.append(kit.trace(frame, frame.index, total, style.SERIES[1], texts, name="sum"))
-    title = f"Head contributions by source token: most from {quoted(tokens[int(np.abs(total).argmax())])}"
+    most = int(np.abs(total).argmax())
+    title = f"Head contributions by source token: most from {quoted(tokens[most])}"
     about, y = f"To {of}, by {len(sources.heads)} heads.", {"title_text": "logits", "zeroline": True}
-    return layout.finish(traces, title, about, x=_source_axis(tokens), y=y, below=60, barmode="relative")
+    return layout.finish(traces, title, about, x=_source_axis(tokens, most), y=y, below=60, barmode="relative")
 
 
 def _score(sources: SourceTokens, example: int, option: int) -> tuple[np.ndarray, str, list[str]]:
@@ -282,6 +306,6 @@ def _score(sources: SourceTokens, example: int, option: int) -> tuple[np.ndarray
     return score, repr(texts[option]) + minus * bool(others), tokens
 
 
-def _source_axis(tokens: list[str]) -> dict[str, Any]:
-    axis = axes.token_axis(tokens, "source token")
+def _source_axis(tokens: list[str], named: int) -> dict[str, Any]:
+    axis = axes.token_axis(tokens, "source token", named)
     return axis | {"ticktext": [_BIAS if text == quoted(_BIAS) else text for text in axis["ticktext"]]}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Changed = Literal["loss", "logit", "own"]
 
 _OWN = "Change in its own output (read out by model a)"
+_OTHER_BASIS = 0.5
 # Panels of bars, of which a comparison on rows and one on a text have some, and its maps: the array, name and unit.
 _BARS = {
     "change": "Change of its contribution",
@@ -41,7 +42,7 @@ def change_bars(comparison: Comparison, max_components: int = 200) -> go.Figure:
     if not comparison.one_shape:
         return sums_by_depth(comparison)
     frame, total = comparison.frame(), comparison.totals().iloc[0]
-    change = style.measured(*(total["change" + end] for end in ("", "_low", "_high"))).replace("\n", ", ")
+    change = style.estimate(*(total["change" + end] for end in ("", "_low", "_high")))
     of = "the gold option" if comparison.labels is not None else "the first option"
     subtitle = f"Score: {of} minus the mean of the others, {len(comparison.a.values)} rows; it changes by {change}. "
     return _bars(comparison, frame, "own_size", subtitle, max_components)
@@ -58,10 +59,28 @@ def text_change_bars(comparison: TextComparison, max_components: int = 200) -> g
 
 
 def _bars(comparison: Any, frame: pd.DataFrame, size: str, subtitle: str, count: int) -> go.Figure:
-    kept, remark = kit.largest(frame, size if size in frame else "size", count)
+    alike = _read_out_alike(comparison)
+    kept, remark = kit.largest(frame, size if size in frame and alike else "size", count)
     columns = {column: heading for column, heading in _BARS.items() if column in frame}
+    if not alike and columns.pop("own_change", ""):
+        subtitle += "The models' unembeddings differ too much for one to read out the other's components. "
     about = f"{_models(comparison)} {subtitle}{_first(comparison, frame.attrs.get('first_changed'))}{remark}"
     return kit.component_bars(kept, columns, "{} changes most: per-component changes between two models", about)
+
+
+def _read_out_alike(comparison: Any) -> bool:
+    """Return whether the unembeddings agree so far that b's components mean something to a's.
+
+    Separately trained models write in different bases: the part of the change that is the unembedding's is then as
+    large as the contributions.
+    """
+    if comparison.parts is None:
+        return False
+    sizes = comparison.parts["unembedding"], comparison._compared.logits[0]
+    if np.ndim(sizes[1]) > 2:  # centered over the options
+        sizes = tuple(x - x.mean(-1, keepdims=True) for x in sizes)
+    changed, whole = (np.sqrt(np.nanmean(np.square(x))) for x in sizes)
+    return bool(changed < _OTHER_BASIS * whole)
 
 
 def change_map(comparison: TextComparison, changed: Changed = "loss") -> go.Figure:
@@ -75,7 +94,7 @@ def change_map(comparison: TextComparison, changed: Changed = "loss") -> go.Figu
         return sums_by_depth(comparison)
     name, title, unit = _MAPS[changed]
     a, loss = comparison.a, comparison.totals().set_index("quantity").loc["loss"]
-    subtitle = f"{_models(comparison)} Loss {loss['a']:.3f} → {loss['b']:.3f} nats a token. "
+    subtitle = f"{_models(comparison)} Loss {style.number(loss['a'], 3)} → {style.number(loss['b'], 3)} nats a token. "
     subtitle += _first(comparison, None if comparison.parts is None else comparison.first_changed)
     text = SimpleNamespace(components=comparison.components, tokens=a.tokens, next_tokens=a.next_tokens)
     values = np.asarray(getattr(comparison, name), dtype=np.float64)
@@ -105,7 +124,8 @@ def sums_by_depth(comparison: Comparison | TextComparison, n_bins: int = 4) -> g
     figure = layout.panels(contents, headings, units=[unit, unit], shared_xaxes=False, gap=0.5)
     what = "the loss, means over tokens" if hasattr(comparison, "nets") else "the score, means over rows"
     subtitle = f"Sums of the components' parts of {what}. No bar: the model has none there."
-    title = f"Of the modules, {kit.most(modules, 'change')['component']} changes most between the two models"
+    most = kit.most(modules, "change")
+    title = f"Of the modules, {most['component']} changes most between the two models{kit.doubt(most, 'change')}"
     return layout.finish(figure, title, subtitle, plot=420, barmode="group")
 
 

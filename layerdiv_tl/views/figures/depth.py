@@ -47,10 +47,10 @@ def change_point_bars(change: ChangePoint) -> go.Figure:
 
 
 def _change(change: ChangePoint, layer: str) -> str:
-    ends = "" if np.isnan(change.low) else f", 95 % CI {change.low:g}–{change.high:g}"
+    ends, p = style.interval(change.low, change.high, ".0f", none=""), style.p_value(change.p)
     if change.p < style.SIGNIFICANT:
-        return f"Layers write less from layer {layer} on (p = {change.p:.2g}{ends})"
-    return f"No significant change point (best candidate: layer {layer}{ends}, p = {change.p:.2g})"
+        return f"Layers write less from layer {' '.join(filter(None, [layer, ends]))} on, {p}"
+    return f"No layer from which on layers clearly write less (best candidate: {layer}, {p})"
 
 
 def norm_bars(norms: ResidualNorms) -> go.Figure:
@@ -89,12 +89,20 @@ def skip_bars(skip: Skip) -> go.Figure:
 
 
 def lens_bars(lens: LogitLens) -> go.Figure:
-    """Draw the KL divergence and top-k overlap of every junction's prediction and the last one."""
-    columns = {"kl": "KL(junction ‖ last)", "topk_overlap": f"Overlap of the {lens.k} likeliest tokens"}
+    """Draw the KL divergence and top-k overlap of every junction's prediction and the last one.
+
+    A junction is a place between two components, named by the last one before it.
+    """
+    columns, frame = (
+        {"kl": "KL(junction ‖ last)", "topk_overlap": f"Overlap of the {lens.k} likeliest tokens"},
+        lens.frame(),
+    )
     norm = "each junction's own norm" if lens.norm == "recomputed" else "the last stream's norm"
-    title = f"Logit lens: after {{}} the prediction of {lens.model} is farthest from its final one"
-    about = f"Read out with {norm}; means over texts of means over tokens. {_DASHES}"
-    return kit.component_bars(lens.frame(), columns, title, about)
+    half = frame["component"].iloc[int(np.argmax(frame["topk_overlap"] >= 0.5))]
+    title = f"Half of the final {lens.k} likeliest tokens of {lens.model} are there after {half}"
+    about = "A junction is named by the last component before it. "
+    about += f"Read out with {norm}; means over texts of means over tokens. {_DASHES}"
+    return kit.component_bars(frame, columns, title, about)
 
 
 def erasure_bars(erasure: Erasure) -> go.Figure:
@@ -141,10 +149,9 @@ def skip_map(skip: Skip) -> go.Figure:
 def layer_map(maps: LayerMaps) -> go.Figure:
     """Draw a map source layer × target layer of the error of the linear map between them on held-out tokens."""
     best = maps.depth_alignment().iloc[0]
-    ends = style.interval(best.distance_low, best.distance_high, none="without an interval")
-    distance, chance = style.number(best.distance), style.number(best.chance)
+    distance = style.estimate(best.distance, best.distance_low, best.distance_high)
     title = f"{maps.target} predicted from {maps.source}: the best layer is {distance} of the depth away"
-    subtitle = f"‖y − ŷ‖ / ‖y‖ on held-out texts. 95 % {ends}; by chance the best is {chance} away."
+    subtitle = f"‖y − ŷ‖ / ‖y‖ on held-out texts. By chance the best is {style.number(best.chance)} away."
     sides = {
         "component": (f"layer of {maps.source}", maps.components),
         "target": (f"layer of {maps.target}", maps.targets),
@@ -189,7 +196,7 @@ def _token_map(result: Any, values: np.ndarray, text: int, unit: str, title: str
     labels, names = [c.label for c in result.components], [quoted(token) for token in tokens]
     layer, token = np.unravel_index(np.nan_to_num(np.abs(z)).argmax(), z.shape)
     named = title.replace("{token}", names[token]).replace("{layer}", labels[layer])
-    x, y = axes.token_axis(tokens), axes.component_axis(result.components, "layer")
+    x, y = axes.token_axis(tokens, named=int(token)), axes.component_axis(result.components, "layer")
     return kit.heat_figure(z, (labels, names), unit, named, subtitle, x=x, y=y, plot=400, below=50)
 
 
@@ -202,7 +209,10 @@ def score_bars(score: DepthScore) -> go.Figure:
     colors = {group: style.SERIES[i % len(style.SERIES)] for i, group in enumerate(frame["group"])}
     named = frame.assign(component=[f"{score.by} {group:g}" for group in frame["group"]])
     rows = zip(frame["n"], frame["length"], frame["accuracy"], strict=True)
-    about = [f"{n} questions of {length:.3g} tokens\n{accuracy:.0%} answered rightly" for n, length, accuracy in rows]
+    about = [
+        f"{n} questions of {style.number(length)} tokens\n{style.percent(right)} answered rightly"
+        for n, length, right in rows
+    ]
     x, texts = np.arange(len(frame)), kit.hover(named, ["score", "relative"], about)
     contents = [[kit.trace(frame, x, "score", list(colors.values()), texts, shape="bars")], []]
     for group in frame.nlargest(len(style.SERIES), "n")["group"].sort_values():
@@ -227,9 +237,10 @@ def _slope(slope: Slope, by: str) -> str:
     """Describe a slope."""
     if slope.reason:
         return f"no slope ({slope.reason})"
-    size = f"{slope.value:+.2g} layers {style.interval(slope.low, slope.high)} per {by.removesuffix('s')}"
+    size = style.estimate(slope.value, slope.low, slope.high, unit="layers")
+    size = f"{'no clear slope, ' * bool(slope.low <= 0 <= slope.high)}{size} per {by.removesuffix('s')}"
     mixed = f"; interval and p disagree: {slope.n} questions are too few to tell" * slope.is_mixed
-    return f"{size}, p = {style.number(slope.p)}{mixed}"
+    return f"{size}, {style.p_value(slope.p)}{mixed}"
 
 
 def load_map(routing: RouterStatistics) -> go.Figure:
@@ -248,7 +259,8 @@ def load_map(routing: RouterStatistics) -> go.Figure:
     layers, experts = len(routing.layers), int(columns.max()) + 1
     z, texts = kit.grid((layers, experts), (routing.layer_of, columns), load, texts)
     largest = frame.iloc[int(load.argmax())]
-    title = f"{largest['component']} takes {largest['load']:.0%} of {routing.model}'s tokens ({load.max():.1f} × even)"
+    title = f"{largest['component']} takes {style.percent(largest['load'])} of {routing.model}'s tokens "
+    title += f"({style.number(load.max())} × even)"
     subtitle = f"{int(routing.lengths.sum()):,} tokens of {len(routing.lengths)} texts."
     y, plot = axes.layer_axis([layer.label for layer in routing.layers]), max(200, min(560, 26 * layers))
     look: dict[str, Any] = {"x": axes.count_axis("expert", experts), "y": y, "plot": plot, "xgap": 1, "ygap": 1}
@@ -266,7 +278,7 @@ def entropy_lines(routing: RouterStatistics) -> go.Figure:
         if shares[column].notna().any():
             lines.append(kit.trace(shares, np.arange(len(frame)), column, color, shape="line", name=name))
     mean = (frame["load_entropy"] / frame["highest_entropy"]).mean()
-    title = f"Routers of {routing.model}: the loads' entropy is {mean:.0%} of an even load's"
+    title = f"Routers of {routing.model}: the loads' entropy is {style.percent(mean)} of an even load's"
     subtitle = "1: the loads are even, or a router's scores at a token are uniform."
     x = axes.ticks(range(len(frame)), [layer.label.rpartition(".")[0] for layer in routing.layers])
     y = {"title_text": "share of ln(experts)", "rangemode": "tozero"}

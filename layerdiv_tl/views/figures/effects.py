@@ -43,7 +43,8 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     ends = [min(axis["range"][0] for axis in sides), max(axis["range"][1] for axis in sides)]
     diagonal = kit.line(ends, ends, dash="dash", name="total = direct")
     labels = kit.extreme_names(frame["component"], x, y, sides, [np.abs(v) for v in (y - x, y, x)])
-    title = f"{kit.most(frame, total)['component']} has the largest total effect on the {on} of {effects.model}"
+    most = kit.most(frame, total)
+    title = f"{most['component']} has the largest total effect on the {on} of {effects.model}{kit.doubt(most, total)}"
     subtitle = f"{_about(effects)} Where total and direct effect differ, later components "
     subtitle += f"react to the ablation: they compensate for the component or depend on it. {said}"
     traces = [*kit.by_module(frame, direct, total, texts), diagonal, labels]
@@ -70,24 +71,29 @@ def compensation_bars(effects: Effects, component: str | None = None, max_compon
     )
     change["module"] = [modules.get(label, "constant") for label in change["component"]]
     later, whole = change.iloc[:-1], effects.frame().iloc[effects.names.index(name)]
+    sides = ("direct", "total")
     ends = {
         side: {f"compensation{end}": whole[side + end] for end in ("", "_low", "_high")}
         | {"component": side, "module": "group"}
-        for side in ("direct", "total")
+        for side in sides
     }
     kept = kit.top(later["compensation"], max_components)
     others = later.drop(index=later.index[kept])
     rest = {"component": f"{len(others)} others", "module": "constant", "compensation": others["compensation"].sum()}
     rows = [ends["direct"], *later.iloc[kept].to_dict("records"), *[rest] * (len(others) > 0)]
-    frame = pd.DataFrame([*rows, change.iloc[-1].to_dict(), ends["total"]])
+    norm = change.iloc[-1].to_dict() | {"component": "final norm"}
+    frame = pd.DataFrame([*rows, norm, ends["total"]])
     frame.attrs = {"units": {"compensation": unit}, "intervals": change.attrs.get("intervals", "")}
-    title = f"From the direct effect of {name}, {whole['direct']:.3g}, to its total effect, {whole['total']:.3g} {unit}"
+    direct, total = (style.estimate(*(whole[side + end] for end in ("", "_low", "_high"))) for side in sides)
+    title = f"From the direct effect of {name}, {direct}, to its total effect, {total} {unit}"
     subtitle = (
         f"{effects.model}: {_about(effects)} Between the two: by how much its presence changes each later component's "
-        f"contribution to the logit difference. {kit.intervals(frame)}"
+        "contribution to the logit difference, and what it changes by the final norm, which divides by the size of the "
+        f"whole stream. {kit.intervals(frame)}"
     )
     look: dict[str, Any] = {"x": {"title_text": unit, "zeroline": True}, "y": axes.named_rows(frame["component"])}
-    bars = kit.bars(frame, "compensation", shape="across", showlegend=False)
+    texts = kit.hover(frame, {"": "compensation"})
+    bars = kit.bars(frame, "compensation", texts, shape="across", showlegend=False)
     return layout.finish(bars, title, subtitle, plot=22 * len(frame) + 20, barmode="overlay", **look)
 
 
@@ -101,14 +107,15 @@ def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
     sizes = [np.nan_to_num(np.abs(z)).max(axis) for axis in (1, 0)]
     kept = [np.intersect1d(kit.top(size, max_components), np.flatnonzero(size)) for size in sizes]
     most, cells = kit.most(frame, "compensation"), np.ix_(*kept)
-    title = f"{most['component']} reacts most, to the ablation of {most['ablated']}"
+    title = f"{most['component']} reacts most, to the ablation of {most['ablated']}{kit.doubt(most, 'compensation')}"
     subtitle = (
         f"{effects.model}: {_about(effects)} By how much a component's presence changes each later one's contribution "
-        "to the logit difference: with the sign of the direct effect the later one depends on it, else it compensates."
+        "to the logit difference. Where a row's component raises the difference by itself, purple compensates for it "
+        "and gold depends on it; where it lowers the difference, the reverse."
     )
     rows, columns = ([members[i] for i in some] for some in kept)
-    y = axes.component_axis(rows, "ablated component") | {"autorange": "reversed"}
-    look: dict[str, Any] = {"x": axes.component_axis(columns, "later component"), "y": y}
+    y, x = axes.member_axis(rows, "ablated component"), axes.component_axis(columns, "later component")
+    look: dict[str, Any] = {"x": x, "y": y | {"autorange": "reversed"}}
     unit = effects.measured_in
     return kit.heat_figure(z[cells], texts[cells], unit, title, subtitle, signed=True, plot=460, **look)
 
@@ -145,27 +152,34 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     frame, chance = gauge.by_component(full=True), 1 / gauge.values.shape[2]
     frame = frame[frame["diversity"] > 0].reset_index(drop=True).assign(size=lambda rows: np.sqrt(rows["diversity"]))
     x, y, beyond = (np.asarray(frame[name]) for name in ("logit_difference", "size", "accuracy"))
-    beyond, known = beyond - chance, frame["component"].isin(ablated).to_numpy()
+    beyond = beyond - chance
     most = float(np.abs(beyond).max()) or chance
+    colors = np.where(beyond < 0, beyond * most / chance, beyond)  # no share is below 0
     bar = {"title": {"text": "right alone", "side": "right", "font": {"size": 12}}, "thickness": 12, "outlinewidth": 0}
-    at = [-min(most, chance), 0, min(most, 1 - chance)]  # no share is below 0
-    bar |= {"tickvals": at, "ticktext": [f"{chance + v:.0%}" for v in at]}
+    bar |= {"tickvals": [-most, 0, most], "ticktext": [*map(style.percent, (0, chance, chance + most))]}
     bar |= {"y": 1, "yanchor": "top", "len": 0.5} if several else {}
     marker = {"cmin": -most, "cmax": most, "autocolorscale": True, "colorbar": bar, "size": 10}
     marker |= {"line": {"width": 1, "color": style.NEUTRAL}}
     ends = axes.linear_axis(frame.filter(regex="^logit_difference"), 0.03), axes.log_axis(y)
-    # The ablated components, then the farthest right and up, and the farthest from 0.
-    first = np.where(known, np.inf, 0)
-    labels = kit.extreme_names(frame["component"], x, y, ends, [x + first, y + first, np.abs(x) + first], most=10)
+    reader = kit.most(frame, "logit_difference", 1)
+    # Then the farthest right and up, and the farthest from 0.
+    always, high = [reader["component"], *ablated], 300 if several else 400
+    labels = kit.extreme_names(
+        frame["component"], x, y, ends, [x, y, np.abs(x)], most=10, panel=(290, high), always=always
+    )
     named, texts = frame[np.isin(x, labels.x)], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
-    traces = [whiskers, kit.trace(frame, x, y, beyond, texts, marker=marker), labels]
-    reader = kit.most(frame, "logit_difference", 1)
-    title = f"{reader['component']} is first by logit difference, and right alone in {reader['accuracy']:.0%}"
+    traces = [whiskers, kit.trace(frame, x, y, colors, texts, marker=marker), labels]
+    title = (
+        f"{reader['component']} is first by logit difference, and right alone in {style.percent(reader['accuracy'])}"
+    )
+    title += kit.doubt(reader, "logit_difference").replace("its interval", "the difference's interval")
     about = (
         f"{len(gauge.values)} rows, contributions centered over the options. Color: how often a component alone is "
-        f"right, pale where it is as often as guessing ({chance:.0%}). Names: the outermost of {len(frame)} marks"
-        f"{' and the ablated' * bool(several)}; the others' are in the hover. {kit.intervals(frame)}"
+        f"right, pale where it is as often as guessing ({style.percent(chance)}). Names: "
+        + (f"the outermost of {len(frame)} marks" if len(labels.x) < len(frame) else "all marks")
+        + f"{' and the ablated' * bool(several)}; the others' are in the hover" * (len(labels.x) < len(frame))
+        + f". {kit.intervals(frame)}"
     )
     figure = layout.panels([traces, _costs(several, ablated)] if several else [traces], gap=0.5, shared_xaxes=False)
     figure.update_xaxes(ends[0] | {"title_text": "mean logit difference, logits", "zeroline": True}, row=1, col=1)

@@ -67,7 +67,8 @@ def loss_bars(decomposition: Decomposition, part: Gauge = "raw", max_components:
     units = decomposition.frame().attrs["units"]
 
     def title(gauge: Decomposition) -> str:
-        loss, bias, diversity = map(style.number, (gauge.loss, gauge.bias, gauge.diversity))
+        # Three digits, as the terms must add up.
+        loss, bias, diversity = (style.number(x, 3) for x in (gauge.loss, gauge.bias, gauge.diversity))
         if decomposition.loss_function.is_exact:
             return _named(f"Loss {loss} = bias {bias} − diversity {diversity} {units['bias']}", gauge)
         return f"Loss {loss}, bias {bias} {units['bias']}, diversity {diversity} {units['diversity']}"
@@ -101,12 +102,13 @@ def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500)
         raise InputError("kind='cross_entropy' needs labels: decompose with labels=, and plot the whole, not a part.")
     if decomposition.loss_name != "cross_entropy":
         decomposition = replace(decomposition, loss_name="cross_entropy", tau=None)
-    loss, entropy = style.number(decomposition.loss), style.number(decomposition.entropy)
+    loss, entropy = style.number(decomposition.loss, 3), style.number(decomposition.entropy, 3)
     title = f"Components' parts of the cross-entropy: with the entropy {entropy} they sum to the loss {loss} nats"
     if any(c.kind == "head" for c in decomposition.components):
-        return layout.retitle(head_map(decomposition, "net_linear"), title)
+        return layout.retitle(head_map(decomposition, "net_linear"), title, "Below 0 (purple) a head lowers the loss.")
     frame, remark = kit.largest(decomposition.by_component(full=True), "net_linear", max_components)
-    return kit.component_bars(frame, {"net_linear": ""}, title, remark, plot=320)
+    about = f"Below 0 a component lowers the loss. {remark}"
+    return kit.component_bars(frame, {"net_linear": ""}, title, about, plot=320)
 
 
 def bias_diversity_scatter(
@@ -128,7 +130,8 @@ def bias_diversity_scatter(
         sides = scale([*x, zero]), scale(y)
         (left, right), (bottom, top) = (np.power(10.0, axis["range"]) if log else axis["range"] for axis in sides)
         texts = kit.hover(frame, [name for name in (bias, diversity, column_of(frame, "net", p)) if name in frame])
-        names = kit.extreme_names(frame["component"], x, y, sides, guide=zero)
+        largest = frame["component"].iloc[int(np.argmax(y))]
+        names = kit.extreme_names(frame["component"], x, y, sides, panel=(290, 460), always=[largest], guide=zero)
         traces = [*kit.by_module(frame, x, y, texts, opacity=0.75), names]
         if np.isfinite(zero):
             traces.append(kit.line([zero, zero], [bottom, top], dash="dot", name=kit.ZERO))
@@ -137,9 +140,11 @@ def bias_diversity_scatter(
             traces.append(kit.line(corners, corners, dash="dash", name="net = 0"))
         x_axis, y_axis = sides[0] | {"title_text": f"bias, {units[bias]}"}, sides[1]
         y_axis |= {"title_text": f"diversity, {units[diversity]}"}
-        largest = frame["component"].iloc[int(np.argmax(y))]
         title = f"{largest} has the largest {f'{p} ' * (len(parts) > 1)}diversity"
-        about = "A mark is a component" + "; bias − diversity is 0 on the dashed diagonal" * ("net" in frame)
+        about = "A mark is a component"
+        if "net" in frame:
+            about += "; above the dashed diagonal its net = bias − diversity is below 0: it lowers the loss"
+        about += ". Names: " + ("the outermost" if len(names.x) < len(frame) else "all")
         views[p] = layout.finish(traces, title, f"{about}. {remark}", x=x_axis, y=y_axis, plot=460, hovermode="closest")
     return layout.choose(views, part)
 
@@ -160,7 +165,9 @@ def depth_curves(
     terms = [term for term in ("accuracy", "loss", "bias", "diversity") if term in frame]
     x, x_title = axes.component_axis(frame) | {"showgrid": True}, "junction: the last component written"
     read = "the whole stream's norm" if norm == "frozen" else "each junction's own norm"
-    subtitle = f"All components before a junction, read out with {read}; the prediction is their mean."
+    subtitle = (
+        f"All components up to a junction, a place between two, read out with {read}; the prediction is their mean."
+    )
     subtitle += " Open marks: partial sums, which the stream never holds." * bool(partial.any())
     exact = " = bias − diversity" * (decomposition.gap is not None)
     fair, views = ["", "|L|² × "] if "diversity_logit" in frame else [""], {}
@@ -201,7 +208,8 @@ def head_map(
     texts, values = kit.hover(frame, [name]), (frame[name] - zero).to_numpy()
     layers, z, text, of_layer = kit.head_table(frame, values, texts)
     z = z - np.nanmean(z, 1, keepdims=True) if within_layer else z
-    contents: list[list[Any]] = [[kit.heat(z, text, units[name], xgap=1, ygap=1)]]
+    limit = kit.robust_limit(z)
+    contents: list[list[Any]] = [[kit.heat(z, text, units[name], limit, xgap=1, ygap=1)]]
     mlps = np.flatnonzero((frame["kind"] == "mlp") & (of_layer >= 0))
     if len(mlps):
         look = {"shape": "across", "showlegend": False}
@@ -210,13 +218,18 @@ def head_map(
     figure = layout.panels(contents, columns=len(contents), shared_xaxes=False, column_widths=widths)
     figure.update_xaxes(axes.count_axis("head", z.shape[1]), col=1)
     figure.update_xaxes(title_text=f"MLP, {units[name]}", nticks=3, col=2)
-    subtitle = f"Relative to the zero baseline, {style.number(zero)}. " if zero else ""
-    subtitle += "Minus the mean of the layer's heads. " * within_layer + "Bars: the layer's MLP. " * bool(len(mlps))
-    best = kit.most(frame[frame["kind"] == "head"], name)["component"]
     words = f"{part} {term.replace('_', ' ')}" if name == f"{term}_{part}" else name.replace("_", " ")
-    title = _named(f"{best} has the largest {words} of the attention heads", decomposition)
+    heads = frame["kind"] == "head"
+    best = kit.most(frame[heads], name)
+    kit.frame_cell(figure, int(best["index"]), int(of_layer[best.name]), row=1, col=1)
+    subtitle = f"A cell is one head's {words}" + f", {units[name]}" * (units[name] not in style.BARE)
+    subtitle += f", minus the zero baseline, {style.number(zero)}" if zero else ""
+    subtitle += ", minus the mean of the layer's heads" * within_layer + "; the head of the title is framed. "
+    subtitle += "Bars: the layer's MLP. " * bool(len(mlps))
+    title = _named(f"{best['component']} has the largest {words} of the attention heads", decomposition)
+    title += kit.doubt(best, name, zero)
     y, plot = axes.layer_axis(layers), max(200, min(640, 18 * len(layers)))
-    return layout.finish(figure, title, subtitle + "Colors end at the 99th percentile.", y=y, plot=plot)
+    return layout.finish(figure, title, subtitle + kit.ends_at(limit), y=y, plot=plot)
 
 
 def module_shares(decomposition: Decomposition) -> go.Figure:
@@ -224,7 +237,7 @@ def module_shares(decomposition: Decomposition) -> go.Figure:
     frame = decomposition.by_module()
     frame["component"] = frame["module"].map(style.MODULE_NAME)
     parts = [part for part in _GAUGES[:2] if part == "raw" or f"bias_share_{part}" in frame]
-    width, told = 0.8 / len(frame), [f"share of components {share:.3g}" for share in frame["member_share"]]
+    width, told = 0.8 / len(frame), [f"share of components {style.percent(share)}" for share in frame["member_share"]]
     offsets = (np.arange(len(frame)) - (len(frame) - 1) / 2) * width
     contents: list[list[Any]] = [[] for _ in parts]
     for panel, part in zip(contents, parts, strict=True):
@@ -237,7 +250,8 @@ def module_shares(decomposition: Decomposition) -> go.Figure:
     column = column_of(frame, "diversity_share", parts[-1])
     most = kit.most(frame, column)
     whole = f"{parts[-1] if several else decomposition.part} diversity"
-    title = f"{most['component']}, {most['member_share']:.0%} of components, holds {most[column]:.0%} of the {whole}"
+    share, members = style.percent(most[column]), style.percent(most["member_share"])
+    title = f"{most['component']}, {members} of components, holds {share} of the {whole}"
     subtitle = "The line across a bar is the module's share of components, n_g/|L|. " + kit.intervals(frame)
     x, y = axes.ticks([0, 1], ["bias", "diversity"]), {"tickformat": ".0%", "rangemode": "tozero"}
     return layout.finish(figure, title, subtitle, x=x, y=y, barmode="overlay")
@@ -266,7 +280,7 @@ def tradeoff_bars(decomposition: Decomposition, part: Gauge = "centered", paper:
         figure.add_hline(y=count - 0.5, line={"width": 1})
         names = [*(f"{row.term}\n{row.formula}" for row in frame.itertuples()), "sum"]
         y = axes.ticks(range(count + 1), names) | {"range": [count + 0.5, -0.5]}
-        title = f"Bias {sums['bias']:.3g} and diversity {sums['diversity']:.3g} {unit} by Theorem 3"
+        title = f"Bias {style.number(sums['bias'])} and diversity {style.number(sums['diversity'])} {unit} by Theorem 3"
         form = "As printed in Eq. 11" if paper else "Exact"
         subtitle = f"{form}. Shaded: Ω, which is in both. {kit.intervals(frame)}"
         views[name] = layout.finish(figure, _named(title, gauge), subtitle, x=unit, y=y, plot=380, barmode="overlay")

@@ -25,14 +25,14 @@ _BOUNDS = {
     "fano_printed": "Fano, as printed (lower)",
     "fano": "Fano, sharp (lower)",
     "hellman_raviv": "Hellman-Raviv (upper)",
-    "ensemble": "all members together",
-    "classifier": "a classifier of the members",
+    "ensemble": "the sum of all members",
+    "classifier": "a linear classifier of the members",
 }
 _METHODS = {
     "gaussian": "Gaussian copula",
     "table": "votes, joint table",
     "tree": "votes, tree (lower bounds)",
-    "variational": "cross-validated classifier (lower bounds)",
+    "variational": "cross-validated linear classifier (lower bounds)",
 }
 _ORDERS = {"depth": "in stream order", "greedy": "by largest gain", "random": "in random orders (mean)"}
 # The same color for a term in every figure of information.
@@ -40,12 +40,15 @@ _COLORS = dict(zip(TERMS, style.SERIES, strict=False))
 
 
 def term_bars(information: Information) -> go.Figure:
-    """Draw every term of Eq. 13 in bits with its interval over its null; the diamond is a variational lower bound."""
+    """Draw every term of Eq. 13 in bits with its interval over its null; the diamond is a lower bound.
+
+    It is what a linear or a nonlinear classifier of the members, whichever finds more, finds on rows it has not seen.
+    """
     frame = information.frame().dropna(subset="bits").reset_index(drop=True)
     frame = _named(frame.assign(component=frame["term"].map(TERMS)), "bits", bits="bits")
     rows: list[Any] = list(frame.itertuples())
     nulls = [f"{row.null_model}: {style.interval(row.null_low, row.null_high)}" for row in rows]
-    tests = [f"{row.bound}\nnull, {null}, p = {row.p:.3g}" for row, null in zip(rows, nulls, strict=True)]
+    tests = [f"{row.bound}\nnull, {null}, {style.p_value(row.p)}" for row, null in zip(rows, nulls, strict=True)]
     wide, colors = frame["null_high"] - frame["null_low"], [_COLORS[term] for term in frame["term"]]
     band: dict[str, Any] = {"shape": "across", "base": frame["null_low"], "opacity": 0.35, "name": "null"}
     marks: dict[str, Any] = {"name": "estimate with 95 % interval", "marker": {"size": 10}}
@@ -57,10 +60,14 @@ def term_bars(information: Information) -> go.Figure:
         ends = {"component": "I(U; Y) is at least", "bits": bound.value, "low": bound.low, "high": bound.high}
         own, at = _named(pd.DataFrame([ends]), "bits", bits="bits"), frame.index[frame["term"] == "joint"]
         marker = {"size": 10, "symbol": "diamond-open", "line": {"width": 2}}
-        traces.append(kit.trace(own, "bits", at, _COLORS["joint"], marker=marker, name="variational lower bound"))
+        traces.append(
+            kit.trace(own, "bits", at, _COLORS["joint"], marker=marker, name="lower bound, linear or nonlinear")
+        )
     joint = frame.loc[frame["term"] == "joint", "bits"].iloc[0]
     members = f"{len(information.components)} members"
-    title = f"{members} hold {joint:.3g} of {information.label_entropy:.3g} bits about the label"
+    title = f"{members} hold {style.number(joint)} of {style.number(information.label_entropy)} bits about the label"
+    if frame.loc[frame["term"] == "joint", "p"].iloc[0] >= style.SIGNIFICANT:
+        title += ", as many as with shuffled labels"
     if information.exceeds_entropy:
         title = f"No estimate: the joint information of {members} exceeds H(Y)"
     subtitle = f"{len(information.labels)} rows, {_METHODS[information.method]}. Dotted: H(Y)."
@@ -76,7 +83,9 @@ def member_bars(information: Information) -> go.Figure:
     if any(" " in span for span in information.spans):  # groups of neighbors are of several modules
         frame["module"] = "group"
     columns = {"relevancy": "Relevancy I(u_i; Y); gray: labels shuffled", "gain": "Gain I(U; Y) − I(U without it; Y)"}
-    title = f"{{}} tells most about the label: {kit.most(frame, 'relevancy')['relevancy']:.3g} bits"
+    most = kit.most(frame, "relevancy")
+    title = f"{most['component']} tells most about the label: {style.number(most['relevancy'])} bits"
+    title += ", no more than with shuffled labels" * bool(most["relevancy"] <= most["null_high"])
     figure = kit.component_bars(frame, columns, title, "A gain is what no other member tells.")
     return figure.add_trace(kit.band(np.arange(len(frame)), frame["null_low"], frame["null_high"]), row=1, col=1)
 
@@ -92,12 +101,12 @@ def bound_marks(bounds: Bounds) -> go.Figure:
     marker |= {"line": {"width": 3, "color": colors}}
     texts = kit.hover(frame, ["error"], np.where(pale, "not kept valid by an information estimated from below", ""))
     marks = kit.trace(frame, "error", frame.index, colors, texts, marker=marker)
-    errors = frame.set_index("component")["error"]
-    seen = errors[~is_bound]
-    title = f"Fano's lower bound of the error is {errors[_BOUNDS['fano']]:.1%} (Eq. 12); observed: {seen.min():.1%}"
+    errors = frame.set_index("name")["error"].map(style.percent)
+    most = f"the best rule in at most {errors['hellman_raviv']}"
+    title = f"The sum errs in {errors['ensemble']} of the rows, {most}" if "ensemble" in errors else f"Errors: {most}"
     subtitle = (
-        f"From I(U; Y) ≥ {style.number(bounds.information)} of {style.number(bounds.label_entropy)} bits, by a "
-        "cross-validated classifier. Pale: a bound that is not valid, since I is only bounded from below."
+        f"From I(U; Y) ≥ {style.number(bounds.information)} of {style.number(bounds.label_entropy)} bits, which a "
+        "linear classifier finds on rows it has not seen. Pale: not proven by this, since I may be larger."
     )
     x, y = {"title_text": "share of rows", "tickformat": ".0%"}, axes.named_rows(frame["component"])
     return layout.finish(marks, title, subtitle, x=x, y=y, plot=280)

@@ -23,6 +23,7 @@ _TITLES = {
     "distance": "Squared distance of contributions",
     "disagreement": "Disagreement rate",
 }
+_NAMED = 40
 _R2, _LOWEST = "held-out R² of the prediction from all others", -0.5
 
 
@@ -50,8 +51,8 @@ def pairwise_map(
     cells[one, other] = cells[other, one] = frame[name]
     ends[one, other] = ends[other, one] = frame[[f"{name}_low", f"{name}_high"]]
     unit = frame.attrs["units"][name]
-    template = f"<b>%{{y}}</b> and <b>%{{x}}</b><br>%{{z:.3g}} {unit}"
-    template += "<br>95 % [%{customdata[0]:.3g}, %{customdata[1]:.3g}]" if np.isfinite(ends).any() else ""
+    template = "<b>%{y}</b> and <b>%{x}</b><br>%{z:.2g}" + f" {unit}" * (unit not in style.BARE)
+    template += "<br>95 % (%{customdata[0]:.2g} to %{customdata[1]:.2g})" if np.isfinite(ends).any() else ""
     look: dict[str, Any] = {"x": order, "y": order, "customdata": ends, "hovertemplate": f"{template}<extra></extra>"}
     limit, bar = kit.robust_limit(frame[name], 1.0) if by == "distance" else 1.0, {"len": 0.78, "y": 0.39}
     figure = go.Figure(kit.heat(cells, None, unit, limit, signed=by == "cosine", colorbar=bar, **look))
@@ -66,12 +67,15 @@ def pairwise_map(
     first = kit.most(frame, name, 1 if by == "cosine" else -1)
     title = f"{_TITLES[by]}: most alike are {first['component']} and {first['other']} ({style.number(first[name])})"
     centered = {"disagreement": "Predictions"}.get(by, f"{'Raw' if name == by else 'Centered'} contributions")
-    ticks = {"type": "category", "categoryorder": "array", "categoryarray": order, "nticks": 24, "showgrid": False}
+    ticks = {"type": "category", "categoryorder": "array", "categoryarray": order, "showgrid": False}
+    # All names where they fit, in small print.
+    ticks |= {"dtick": 1, "tickfont": {"size": 10}} if len(order) <= _NAMED else {"nticks": 24}
     bare = {"visible": False, "fixedrange": True}
     return layout.finish(
         figure,
         title,
-        f"{remark}{centered}, ordered by average linkage.",
+        f"{remark}{centered}, ordered by the clustering above (average linkage). Strip: the color of each component's "
+        "module. The diagonal is empty.",
         plot=560,
         below=40,
         barmode="overlay",
@@ -104,7 +108,7 @@ def redundancy_scatter(redundancy: Redundancy) -> go.Figure:
     spread, x, y = frame["spread"].to_numpy(), frame["cosine"].to_numpy(), np.maximum(frame["r2"].to_numpy(), _LOWEST)
     columns = [name for name in ("r2", "r2_permuted", "cosine", "spread", "affinity") if name in frame]
     ends = axes.linear_axis([*x, 1.0]), axes.linear_axis([*y, 0.0, 1.0])
-    labels = kit.extreme_names(frame["component"], x, y, ends, [spread], most=6, apart=(0.45, 0.08))
+    labels = kit.extreme_names(frame["component"], x, y, ends, [spread], most=6)
     marker = {"size": 5 + 17 * np.sqrt(spread / spread.max()), "opacity": 0.75}
     marks = kit.by_module(frame, x, y, kit.hover(frame, columns, "nearest: " + frame["nearest"]), marker=marker)
     x_axis, y_axis = ends[0] | {"title_text": "cosine with the nearest component"}, ends[1] | {"title_text": _R2}
@@ -127,6 +131,9 @@ def _varying(redundancy: Redundancy) -> tuple[pd.DataFrame, str, str]:
     frame = redundancy.frame()
     attrs, frame = frame.attrs, frame[frame["r2"].notna()].reset_index(drop=True)
     frame.attrs, most = attrs, kit.most(frame, "spread")
-    title = f"The others predict {most['r2']:.0%} of the variance of {most['component']}, which varies most"
+    title = f"The others predict {style.percent(most['r2'])} of the variance of {most['component']}, which varies most"
+    if most.get("r2_low", np.nan) <= 0:
+        title = f"The others do not clearly predict {most['component']}, which varies most: R² "
+        title += style.estimate(most["r2"], most["r2_low"], most["r2_high"])
     about = f"{redundancy.model}: {len(redundancy.error)} rows; ridge on held-out rows. With the others' rows permuted "
-    return frame, title, f"{about}{attrs['permuted']}, {most['r2_permuted']:.0%}."
+    return frame, title, f"{about}{attrs['permuted']}, {style.percent(most['r2_permuted'])}."

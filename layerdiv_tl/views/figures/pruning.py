@@ -32,7 +32,10 @@ def agreement_scatter(
     `scale` is the initial scale of y: the effect's rank, as in Spearman's ρ, or its value; buttons switch.
     """
     frame, measures, rho, part = agreement.frame(), _measures(agreement), _pooled(agreement, effect), _part(agreement)
-    headings, count = [f"{_name(m)}: ρ = {rho[m]:.2f}" if m in rho else _name(m) for m in measures], len(frame)
+    headings, count = (
+        [f"{_name(m)}: ρ = {style.number(rho[m])}" if m in rho else _name(m) for m in measures],
+        len(frame),
+    )
     step = next(s for s in (1, 5, 10, 20, 50, 100, 200, 500, count) if count / s <= 4)
     at = sorted({1, *range(step, count + 1, step)})
     ranked = axes.ticks(at, map(str, at)) | {"range": [1.06 * count + 0.5, 0.5 - 0.06 * count], "type": "linear"}
@@ -50,7 +53,7 @@ def agreement_scatter(
         for measure in measures:
             x = frame[f"{measure}_rank"].to_numpy()
             marks = kit.by_module(frame, x, y, _rank_texts(frame, effect, measure), error_y=error)
-            names = kit.extreme_names(frame["component"], x, y, (ranked, axis), far, most=4, apart=(0.5, 0.1))
+            names = kit.extreme_names(frame["component"], x, y, (ranked, axis), far, most=4, panel=(140, 200))
             contents.append([*marks, names])
         figure = layout.panels(contents, headings, 2, shared_xaxes=False, x_title="rank by the measure")
         figure.update_yaxes(title_text=y_title, col=1)
@@ -80,7 +83,10 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss") -> go.
     if not len(frame):
         raise InputError("ranks of fewer than three components have no correlation worth a figure: plot kind='ranks'.")
     measures, traces, pooled = _measures(agreement), [], _pooled(agreement, effect)
-    frame = frame[frame["effect"] == effect].assign(component=frame["measure"].map(style.term_name))
+    frame, best = (
+        frame[frame["effect"] == effect].assign(component=frame["measure"].map(style.term_name)),
+        max(pooled, key=lambda name: pooled[name], default=""),
+    )
     for kind, rows in frame.groupby("kind", sort=False):
         rows = rows.set_index("measure").loc[measures]
         module = {"attn": "attention", "mlp": "mlp"}.get(str(kind), "layer")
@@ -92,8 +98,13 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss") -> go.
         traces.append(kit.trace(rows, np.arange(len(rows)), "correlation", style.MODULE[module], texts, **look))
     title = f"No measure has a correlation with {agreement.model}'s {_name(effect)}"
     if pooled:
-        best, what = max(pooled, key=lambda name: pooled[name]), f"{agreement.model}'s {_name(effect)}"
-        title = f"{_name(best).capitalize()} predicts {what} best: ρ = {pooled[best]:.2f}"
+        row = frame[(frame["kind"] == "all") & (frame["measure"] == best)].iloc[0]
+        ends = style.interval(row["low_components"], row["high_components"], none="")
+        what = f"{agreement.model}'s {_name(effect)}"
+        title = f"{_name(best).capitalize()} predicts {what} best: ρ = {style.number(pooled[best])}"
+        if row["low_components"] <= 0:
+            title = f"No measure clearly predicts {what}: {_name(best)} has ρ = {style.number(pooled[best])}"
+        title += f" {ends}" * bool(ends)
     subtitle = f"{agreement.rows}. Spearman's ρ over components. Few rows blur ranks, and pull ρ towards 0."
     x = axes.named_columns([_name(measure) for measure in measures], range(len(measures)))
     y = {"title_text": "Spearman's ρ", "range": [-1.05, 1.05], "zeroline": True}
@@ -162,8 +173,9 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
     whole = frame.loc[frame["plan"] == "none", quantity].iloc[0]
     end = frame.loc[(frame["plan"] == "plan") & (frame["dropped"] == budget), quantity].iloc[0]
     rows, part = plan.provenance["rows"], _DROPPED[plan.part]
+    shown = style.percent if quantity == "accuracy" else style.number
     chosen = "Scores were given; block influence chose" if plan.score == "given" else "Chosen"
-    title = f"{plan.model} without {budget} of {len(plan.candidates)} {part}s: {quantity} {whole:.3g} → {end:.3g}"
+    title = f"{plan.model} without {budget} of {len(plan.candidates)} {part}s: {quantity} {shown(whole)} → {shown(end)}"
     subtitle = (
         f"Lowest {_score(plan)} first{', one after another' * bool(plan.alone_dropped)}"
         f"{', replaced by their means' * (plan.ablation == 'mean')}. {chosen} on {rows['scored']} "
@@ -211,16 +223,20 @@ def compared(plan: DropPlan, quantity: str) -> str:
 
     frame = plan.compare()
     others = {INFLUENCE: "block influence's", ALONE: "that of each measured alone", RANDOM: "the random plans' mean"}
-    unit = f" {frame.attrs['units']['loss']}" if quantity == "loss" else ""
+    unit = frame.attrs["units"]["loss"] if quantity == "loss" else ""
     differences = []
     for row in frame.to_dict("records"):
         value, low, high = (row[quantity + end] for end in ("", "_low", "_high"))
+        if low <= 0 <= high:
+            size = style.estimate(value, low, high, unit=unit)
+            differences.append(f"not clearly different from {others[row['other']]}, by {size}")
+            continue
         side, ends = ("below", (-high, -low)) if value < 0 else ("above", (low, high))
-        differences.append(f"{style.number(abs(value))}{unit} {side} {others[row['other']]} {style.interval(*ends)}")
+        differences.append(f"{style.estimate(abs(value), *ends, unit=unit)} {side} {others[row['other']]}")
     count = f"{len(plan.dropped)} removal{'s' * (len(plan.dropped) > 1)}"
     text = f"After {count} the plan's {quantity} is {' and '.join(differences)}"
     for rate in frame.loc[frame["other"] == RANDOM, "win_rate"]:
-        text += f"; {100 * rate:.0f} % of random plans have a higher loss"
+        text += f"; {style.percent(rate)} of random plans have a higher loss"
     return text + ", on the same rows."
 
 
@@ -230,13 +246,16 @@ def weight_bars(reweighting: Reweighting) -> go.Figure:
     before, after = (rows.loc[[name]].iloc[0] for name in ("model", "reweighted"))
 
     def shown(row: Any, name: str) -> str:
-        return f"{style.number(row[name])} {style.interval(row[f'{name}_low'], row[f'{name}_high'])}"
+        return style.estimate(*(row[name + end] for end in ("", "_low", "_high")))
 
     changes = "; ".join(
         f"{name.replace('_', '-')} {shown(before, name)} → {shown(after, name)}, gain {shown(after, name + '_gain')}"
         for name in ("accuracy", "cross_entropy")
     )
-    title = f"Weights change held-out accuracy from {before['accuracy']:.3g} to {after['accuracy']:.3g}"
+    title, gain = "Weights change held-out accuracy", [float(after[f"accuracy_gain{end}"]) for end in ("_low", "_high")]
+    if gain[0] <= 0 <= gain[1]:
+        title = "Weights do not clearly change held-out accuracy"
+    title += f": {style.percent(before['accuracy'])} → {style.percent(after['accuracy'])}"
     subtitle = f"1: the model itself, 0: zero-ablated. On {int(after['rows'])} held-out rows {changes}. "
     subtitle += f"Learned from {int(reweighting.is_train.sum())} rows."
     marks = kit.by_module(frame, np.arange(len(frame)), "weight", showlegend=False)

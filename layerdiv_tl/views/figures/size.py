@@ -81,7 +81,7 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
         f"From at least {frame['rows'].min()} rows, with 95 % intervals over rows. Dashed: H(Y) of each task; an "
         "estimate above its own rests on an assumption that does not hold."
     )
-    subtitle += f" A variational lower bound lies above {above} of {len(cells)} estimates." if above else ""
+    subtitle += f" A lower bound, linear or nonlinear, lies above {above} of {len(cells)} estimates." if above else ""
     title = f"Information of components about the label ({frame['estimator'].iloc[0]} estimate)"
     names = {term: f"{'TC(U|Y)' if term.startswith('cond') else term}, bits" for term in TERMS}
     return _panels(rows, names, levels, "H(Y)", (), against, title, subtitle)

@@ -56,7 +56,10 @@ def table_map(study: Study, quantity: str = "accuracy", unit: Unit = "sublayer")
     for name, task in columns:
         values = table["uniform"].max() if name in ("MSE", "uniform", "bias") else even.get(name, chance * np.nan)
         row.append(values.mean() if task not in values else values[task])
-    table.loc[_GUESSING], texts.loc[_GUESSING] = row, [f"{value:.4g}" if np.isfinite(value) else "" for value in row]
+    table.loc[_GUESSING], texts.loc[_GUESSING] = (
+        row,
+        [style.number(value) if np.isfinite(value) else "" for value in row],
+    )
     names = _MENU if quantity in _MENU else (quantity, *_MENU)
     views = {name: _cells(table, texts, name) for name in names}
     return layout.choose(views, quantity, type="dropdown", direction="down")
@@ -66,16 +69,21 @@ def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str) -> go.Figure
     """Draw the map of one quantity, with numbers in the cells."""
     values, uniform = (table[name].to_numpy(dtype=float) for name in (quantity, "uniform"))
     (unit, about), (*tasks, average), relative = QUANTITIES[quantity], table[quantity], quantity in ("MSE", "bias")
-    z, beside = (values - uniform, f"\nuniform {np.nanmax(uniform):.3g}") if relative else (values, "")
-    rows = zip(table.index, texts[quantity].to_numpy(str), strict=True)
+    z, beside = (values - uniform, f"\nuniform {style.number(np.nanmax(uniform))}") if relative else (values, "")
+    texts = texts[quantity].replace(r" \[(.*), (.*)\]", r" (\1 to \2)", regex=True)
+    rows = zip(table.index, texts.to_numpy(str), strict=True)
     told = [[f"{m}\n{t}\n{quantity} {x}{beside}" for t, x in zip(table[quantity], row, strict=True)] for m, row in rows]
-    written = [[f"{v:.4g}" if np.isfinite(v) else "" for v in row] for row in values]
+    digits = 2 if quantity == "accuracy" else 3
+    written = [[style.number(v, digits) if np.isfinite(v) else "" for v in row] for row in values]
     x, limit = [*range(len(tasks)), len(tasks) + 0.2], 100.0 if quantity == "accuracy" else kit.robust_limit(z, 1.0)
     signed, unit_name = relative or unit == "logits", f"{unit}, minus uniform" if relative else unit
     look: dict[str, Any] = {"x": x, "text": written, "texttemplate": "%{text}", "xgap": 2, "ygap": 2, "signed": signed}
-    title = f"{quantity[0].upper()}{quantity[1:]} of {len(table) - 1} models on {len(tasks)} tasks"
+    models, own = len(table) - 1, tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks"
+    whose = table.index[0] if models == 1 else f"{models} models"
+    title = f"{quantity[0].upper()}{quantity[1:]} of {whose} on {own}"
     if len(known := table[quantity][average].drop(_GUESSING).dropna()):
-        title += f": from {known.min():.4g} to {known.max():.4g} {unit} on average"
+        ends = dict.fromkeys(map(style.number, (known.min(), known.max())))
+        title += f": {'from ' * (len(ends) > 1)}{' to '.join(ends)} {unit}{' on average' * (len(tasks) > 1)}"
     sides: dict[str, Any] = {"x": axes.named_columns([*tasks, average], x), "y": axes.named_rows(table.index)}
     heat = kit.heat(z, np.array(told), unit_name, limit, **look)
     return layout.finish(heat, title, about, plot=max(120, 34 * len(table)), below=70, **sides)
@@ -105,12 +113,11 @@ def correlation_bars(
         whiskers = f"No whiskers: {table['models'].max():.0f} of {LEAST} models that an interval needs."
     subtitle = (
         f"Full: p < {style.SIGNIFICANT}; hollow: p ≥ {style.SIGNIFICANT}; hatched: not tested. {whiskers} The test "
-        "gives models the curves of others of their depth; at the last junction it is Student's."
+        "gives models the curves of others of their depth; at the last junction it is Student's t-test. The sign is − "
+        "for MSE and bias, which should fall where accuracy rises."
     )
-    title, headings = (
-        "Do MSE, bias and diversity follow accuracy along depth?",
-        [f"{k.title()}'s r" for k in COEFFICIENTS],
-    )
+    title = "Do MSE, bias and diversity follow accuracy along depth?"
+    headings = [f"{k.title()}'s r" for k in COEFFICIENTS]
     look: dict[str, Any] = {"x": axes.named_columns(tasks, x) | {"range": [-0.6, x[-1] + 0.6]}}
     look |= {"y": {"range": [-1.05, 1.05]}, "plot": 480, "below": 60, "barmode": "group", "bargap": 0.22}
     views = {}
@@ -118,7 +125,9 @@ def correlation_bars(
         of_panel = table[table["aggregation"] == name].groupby(["coefficient", "metric"])
         rows = {key: part.set_index("task").loc[tasks] for key, part in of_panel}
         contents = [[_correlations(rows[k, m], x, m, name) for m in chosen] for k in COEFFICIENTS]
-        figure = layout.panels(contents, [f"{heading} of sign × metric" for heading in headings])
+        figure = layout.panels(
+            contents, [f"{heading} of each metric, with its sign, and accuracy" for heading in headings]
+        )
         figure.update_traces(showlegend=False)
         for bar in contents[0]:  # a legend entry of its own would be hollow like the first bar
             entry = {"name": bar.name, "marker": {"symbol": "square", "size": 11}}
@@ -134,10 +143,11 @@ def _correlations(rows: pd.DataFrame, x: np.ndarray, metric: str, aggregation: s
     name = ("−" if rows["sign"].iloc[0] < 0 else "") + style.term_name(metric)
     named, color = rows.assign(component=name + ", " + rows.index), style.TERM.get(metric, style.SERIES[0])
     told = [
-        f"p, models permuted {row.p_permutation:.3g}\np, Student {row.p_t:.3g}\nn {row.n:.0f}, models {row.models:.0f}"
+        f"models permuted: {style.p_value(row.p_permutation)}\nStudent: {style.p_value(row.p_t)}\n"
+        f"n {row.n:.0f}, models {row.models:.0f}"
         for row in rows.itertuples()
     ]
-    texts = kit.hover(named, ["r"], [line.replace("nan", "not tested") for line in told], rows["note"])
+    texts = kit.hover(named, ["r"], [line.replace("p = nan", "not tested") for line in told], rows["note"])
     shapes = ["" if np.isfinite(value) else "/" for value in p]
     pattern = {"shape": shapes, "fillmode": "replace", "fgcolor": color, "bgcolor": style.CLEAR, "size": 5}
     marker = {"line": {"color": color, "width": 1.5}, "pattern": pattern}
@@ -165,7 +175,10 @@ def share_bars(
         panel = panel.sort_values("module", key=lambda column: column.map(order.index), kind="stable")
         panel = panel.assign(component=panel["model"] + ", " + panel["module"].map(style.MODULE_NAME))
         over = np.where(panel["share_low"].notna(), "over " + panel["tasks"].astype(str) + " tasks", "no interval")
-        told = [f"share of the members {row.member_share:.1%}, excess {row.excess:+.1%}" for row in panel.itertuples()]
+        told = [
+            f"share of the members {style.percent(row.member_share)}, excess {style.signed(100 * row.excess)} points"
+            for row in panel.itertuples()
+        ]
         texts, places = kit.hover(panel, ["share"], over, told), panel["model"].map(names.index).to_numpy()
         traces = kit.by_module(panel, panel["share"].to_numpy(), places, texts, shape="across", width=None)
         edges = panel.assign(edge=panel.groupby("model")["member_share"].cumsum(), row=places)
@@ -178,7 +191,7 @@ def share_bars(
     figure = layout.panels(contents, headings, 2, across=0.14, gap=0.4, shared_xaxes=False)
     means = shares.query("term == 'diversity' and gauge == 'centered'").groupby("module")[["share"]].mean()
     most = kit.most(means.reset_index(), "share")
-    title = f"{style.MODULE_NAME[most['module']]} holds most of the centered diversity: {most['share']:.0%}"
+    title = f"{style.MODULE_NAME[most['module']]} holds most of the centered diversity: {style.percent(most['share'])}"
     x, y = axes.ticks([0, 0.5, 1], ["0", "50 %", "100 %"]) | {"range": [0, 1]}, axes.named_rows(names)
     plot = max(100, 30 * len(names)) * -(-len(contents) // 2) + 40
     return layout.finish(figure, title, "Means over tasks.", x=x, y=y, plot=plot, barmode="stack", bargap=0.3)
@@ -215,18 +228,18 @@ def fit_curve(
     if np.isfinite(curve["low"]).all():
         traces.append(kit.band(curve["x"], curve["low"], curve["high"], color, name=f"{level} band of the curve"))
     traces.append(kit.line(curve["x"], curve["y"], color, name="a + b ln x"))
-    rows = zip(given, fit.x, fit.y, fit.predict(fit.x)["y"], strict=True)
-    texts = [f"{name}\nx {x:.3g}\ny {y:.3g}, fitted {fitted:.3g}" for name, x, y, fitted in rows]
+    shown = zip(given, *(map(style.number, side) for side in (fit.x, fit.y, fit.predict(fit.x)["y"])), strict=True)
+    texts = [f"{name}\nx {x}\ny {y}, fitted {fitted}" for name, x, y, fitted in shown]
     look: dict[str, Any] = {"name": "models" if names is not None else "points", "marker": {"size": 9}}
     traces.append(kit.trace(frame, fit.x, fit.y, style.SERIES[1], texts, **look))
     terms = frame.set_index("term")
-    slope, curvature, aic = terms.loc[["slope", "curvature", "aic_difference"], "estimate"].map(style.number)
-    ends = [style.interval(*terms.loc[name, ["robust_low", "robust_high"]]) for name in ("slope", "curvature")]
-    how = f" ({level} intervals by HC3 errors)" if "[" in ends[0] else ""
-    subtitle = (
-        f"Curvature {curvature} {ends[1]}{how}; below 0 returns diminish. AIC of a straight line minus that of the "
-    )
-    title, subtitle = f"Scaling with size: slope {slope} {ends[0]} per ln x", f"{subtitle}logarithm: {aic}."
+    rows = [terms.loc[name, ["estimate", "robust_low", "robust_high"]].tolist() for name in ("slope", "curvature")]
+    (slope, curvature), bent = (style.estimate(*row) for row in rows), rows[1][1:]
+    how = f" ({level} intervals by HC3 errors)" if np.isfinite(bent[0]) else ""
+    sign = "its sign is not clear" if bent[0] <= 0 <= bent[1] else "below 0 returns diminish"
+    subtitle = f"Curvature {curvature}{how}; {sign}. AIC of a straight line minus that of the logarithm: "
+    subtitle += f"{style.number(terms.loc['aic_difference', 'estimate'])}."
+    title = f"{'No clear scaling' if rows[0][1] <= 0 <= rows[0][2] else 'Scaling'} with size: slope {slope} per ln x"
     return layout.finish(traces, title, subtitle, x=x_title, y=y_title, plot=360)
 
 
@@ -249,16 +262,18 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
     over = f"not given: it needs {LEAST} models, and there {'is' if tradeoff.models == 1 else 'are'} {tradeoff.models}"
     if np.isfinite(tradeoff.low):
         over = f"{style.interval(tradeoff.low, tradeoff.high)} over {tradeoff.models} models"
-    size = f"difference {style.number(tradeoff.difference)}"
-    title, null = (
-        f"Steps in which bias and diversity move together: {size}, not tested",
-        "No test: too few models of one depth",
-    )
+    size = f"difference {style.estimate(tradeoff.difference, tradeoff.low, tradeoff.high)}"
+    title = f"Steps in which bias and diversity move together where accuracy stands still and where it moves: {size}"
+    null = "No test: too few models of one depth"
     if np.isfinite(tradeoff.p):
         ends = style.interval(tradeoff.null_low, tradeoff.null_high)
-        null = f"With bias and diversity of another model of the same depth {ends}, p = {style.number(tradeoff.p)}"
-        more = "more often where accuracy" if tradeoff.difference > 0 else "no more often where it"
-        title = f"Bias and diversity move together {more} stands still: {size}"
+        null = f"With bias and diversity of another model of the same depth {ends}, {style.p_value(tradeoff.p)}"
+        together = frame["same_sign"].sum() / max(1, frame[["same_sign", "opposite_sign"]].to_numpy().sum())
+        title = f"Bias and diversity move together in {style.percent(together)} of the steps, whatever accuracy does"
+        if tradeoff.p < style.SIGNIFICANT and not tradeoff.low <= 0 <= tradeoff.high:
+            more = "more" if tradeoff.difference > 0 else "less"
+            title = f"Bias and diversity move together {more} often where accuracy stands still"
+        title += f" ({size.replace(' (', ', ').rstrip(')')}, {style.p_value(tradeoff.p)})"
     subtitle = f"Interval {over}. {null}. The paper claims a difference above 0. Whiskers treat steps as independent."
     x = axes.ticks(range(len(rows)), [f"{r.accuracy}\n{r.same_sign + r.opposite_sign} steps" for r in rows])
     x |= {"title_text": "accuracy, from junction to junction"}
