@@ -203,7 +203,7 @@ def positions(components: Sequence[Component], **conditions: Any) -> list[int]:
 def instead_of(value: Any, components: Iterable[Component], known: Sequence[str]) -> str:
     """Say what there is where a component, kind or module was not found: what its layer has, or what is known."""
     layers = {c.layer for c in components if c.layer is not None}
-    asked = re.match(r"(?:L|blocks\.)?(\d+)", str(value))
+    asked = re.match(r"(?:L|blocks\.)?(\d+)", value) if isinstance(value, str) else None
     if asked and layers and int(asked[1]) not in layers:
         return f"layers here are {min(layers)} to {max(layers)}"
     own = [c.label for c in components if asked and c.layer == int(asked[1])]
