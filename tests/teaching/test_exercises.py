@@ -26,6 +26,15 @@ def toy_run(tokens: torch.Tensor, hooks: Any) -> torch.Tensor:
     return (heads * weights).sum(1).tanh().flatten(1)
 
 
+def toy_cache(tokens: torch.Tensor, names: list[str]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Logits and a cache, whose activations depend on the name and the tokens and stand in an order of its own."""
+    made = {
+        name: torch.randn(9, 1 if "scale" in name else 6, generator=torch.Generator().manual_seed(sum(name.encode())))
+        for name in sorted(names, key=lambda name: name[::-1])
+    }
+    return torch.zeros(*tokens.shape, 5), {name: rows[tokens] + tokens.sum() for name, rows in made.items()}
+
+
 # What a notebook gives to those whose cases need it.
 DATA: dict[str, dict] = {
     "first_look.from_cache": {
@@ -33,6 +42,14 @@ DATA: dict[str, dict] = {
         "scale": torch.tensor([1.7]),
         "gain": torch.linspace(0.5, 2, 8),
         "unembed": torch.randn(8, 3, generator=torch.Generator().manual_seed(1)),
+    },
+    "first_look.read_cache": {
+        "run": toy_cache,
+        "tokens": torch.tensor([[3, 1, 4, 8, 5]]),
+        "points": [
+            "hook_embed",
+            *(f"blocks.{layer}.hook_{part}_out" for layer in (2, 0, 1) for part in ("mlp", "attn")),
+        ],
     },
     "direct_is_not_total.ablate": {"z": torch.randn(2, 5, 5, 4, generator=torch.Generator().manual_seed(2))},
     "direct_is_not_total.patch": {
