@@ -32,11 +32,13 @@ def component_axis(rows: pd.DataFrame | Sequence[Component], title: str | None =
     return ticks(*_apart(starts, len(frame))) | ({} if title is None else {"title_text": title})
 
 
-def member_axis(rows: Sequence[Component], title: str) -> dict[str, Any]:
-    """Make a vertical axis of components with all their names, or as `component_axis` if there are too many."""
+def member_axis(rows: Sequence[Component], title: str, across: bool = False) -> dict[str, Any]:
+    """Make an axis of components with all their names, or as `component_axis` if there are too many."""
     if len(rows) > _NAMED:
         return component_axis(rows, title)
-    return ticks(range(len(rows)), [c.label for c in rows]) | {"title_text": title}
+    names = [c.label for c in rows]
+    axis = named_columns(names, range(len(rows))) if across else ticks(range(len(rows)), names)
+    return axis | {"title_text": title}
 
 
 def _apart(starts: dict[str, int], count: int) -> tuple[list[int], list[str]]:
@@ -113,7 +115,7 @@ def named_columns(names: Sequence[str], positions: Iterable[float]) -> dict[str,
     """Make an axis with vertical names below `positions`; long names are cut to the part after the last slash."""
     short = [name if len(name) <= _COLUMN else name.rsplit("/", 1)[-1] or name for name in names]
     short = [name if len(name) <= _COLUMN else name[: _COLUMN - 1] + "…" for name in short]
-    level = max(map(len, short)) * len(short) <= 40
+    level = max(map(len, short)) * len(short) < 40
     return ticks(positions, short) | {"tickangle": 0 if level else -90}
 
 

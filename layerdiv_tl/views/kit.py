@@ -191,7 +191,9 @@ def ends_at(limit: float) -> str:
 def frame_cell(figure: go.Figure, x: int, y: int, **panel: Any) -> go.Figure:
     """Frame the cell of a map that its title names."""
     corners = {"x0": x - 0.5, "x1": x + 0.5, "y0": y - 0.5, "y1": y + 0.5}
-    return figure.add_shape(type="rect", line={"width": 2}, **corners, **panel)
+    for color, width in ((style.LIGHT.ink, 4), (style.LIGHT.paper, 1.5)):  # seen on every color
+        figure.add_shape(type="rect", line={"color": color, "width": width}, **corners, **panel)
+    return figure
 
 
 def doubt(row: Any, column: str, level: float = 0.0) -> str:
@@ -311,12 +313,14 @@ def extreme_names(
     panel: tuple[int, int] = (290, 400),
     always: Iterable[str] = (),
     guide: float = np.nan,
+    spans: Any = None,
 ) -> go.Scatter:
     """Label the marks `always` named, then those with the largest `sizes`, at most `most`; all of a few marks.
 
     `ends` are the axes, with their ranges; without `sizes`, the marks farthest up, right and left come first. A name
-    stands where, in a `panel` of so many pixels, it covers no other name, no mark and not the vertical line at `guide`;
-    where there is no such place it is left out, unless it is one of `always`.
+    stands where, in a `panel` of so many pixels, it covers no other name, no mark, not the vertical line at `guide` and
+    no whisker of a named mark, which goes from one of `spans` to the other. A name without such a place is left out,
+    unless it is one of `always`.
     """
 
     def share(values: Any, axis: Mapping[str, Any]) -> Any:
@@ -327,24 +331,35 @@ def extreme_names(
     shares = np.stack([share(values, axis) for values, axis in zip((x, y), ends, strict=True)], 1)
     shares, labels, wide = np.nan_to_num(shares, nan=-1.0, neginf=-1.0), list(names), np.array(panel)
     at, line = shares * wide, share(guide, ends[0]) * wide[0]
+    whiskers = [np.stack([share(end, ends[0]) * wide[0], at[:, 1]], 1) for end in spans or (x, x)]
     orders = np.stack([np.argsort(-s, kind="stable") for s in sizes or (shares[:, 1], shares[:, 0], -shares[:, 0])], 1)
     wanted = set(labels if len(labels) <= _FEW else always)
     first = [i for i, label in enumerate(labels) if label in wanted]
-    placed: dict[int, tuple[str, np.ndarray]] = {}
+    placed, taken = dict[int, str](), list[np.ndarray]()
     for i in dict.fromkeys([*first, *orders[: 2 * most].ravel().tolist()]):
         if (shares[i] < 0).any() or (shares[i] > 1).any() or (len(placed) >= max(most, len(first)) and i not in first):
             continue
-        costs, size = {}, np.array([6.5 * len(labels[i]) + 12, 15.0])
-        for place, corner in ((place, np.array(corner)) for place, corner in _PLACES.items()):
-            box = np.stack([at[i] + corner * size, at[i] + (corner + 1) * size])
-            near = (at > box[0] - 5) & (at < box[1] + 5)
+        size, costs = np.array([6.5 * len(labels[i]) + 12, 14.0]), {}
+        whisker = np.stack([side[i] for side in whiskers])
+        for place, (across, up) in _PLACES.items():
+            corner = at[i] + np.array([across, up]) * size + [0, 8 * up + 4]
+            box = np.stack([corner, corner + size])
+            near = (at > box[0] - 4) & (at < box[1] + 4)
             near[i] = False
-            over = [(box[0] < other[1]) & (box[1] > other[0]) for _, other in placed.values()]
-            cost = sum(both.all() for both in over) + 0.2 * near.all(1).sum() + (box[0][0] < line < box[1][0])
-            costs[place] = (cost + (box < 0).sum() + (box > wide).sum(), box)
+            cost = sum(_meet(mine, other) for mine in (box, whisker) for other in taken) + _meet(box, whisker)
+            cost += (box[0, 0] < line < box[1, 0]) + 0.2 * near.all(1).sum() + ((box < 0) | (box > wide)).sum()
+            costs[place] = (cost, box)
         place = min(costs, key=lambda name: costs[name][0])
         if costs[place][0] == 0 or i in first:
-            placed[i] = place, costs[place][1]
-    look: dict[str, Any] = {"mode": "text", "textfont": {"size": 11}, "hoverinfo": "skip", "showlegend": False}
+            placed[i] = place
+            taken += [costs[place][1], whisker]
+    # Invisible marks keep the names away from the visible ones.
+    look: dict[str, Any] = {"mode": "markers+text", "marker": {"size": 9, "opacity": 0}, "textfont": {"size": 11}}
+    look |= {"hoverinfo": "skip", "showlegend": False, "textposition": [*placed.values()]}
     texts, named = [f"\u2002{labels[i]}\u2002" for i in placed], list(placed)
-    return go.Scatter(x=x[named], y=y[named], text=texts, textposition=[place for place, _ in placed.values()], **look)
+    return go.Scatter(x=x[named], y=y[named], text=texts, **look)
+
+
+def _meet(one: np.ndarray, other: np.ndarray) -> bool:
+    """Return whether two boxes, of which each row is a corner, meet."""
+    return bool(((one[0] < other[1]) & (one[1] > other[0])).all())

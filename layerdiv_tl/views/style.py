@@ -87,6 +87,7 @@ _TERM_NAMES = {
     "cross_entropy": "cross-entropy",
     "diversity_logit": "|L|² × diversity",
     "contribution": "|mean contribution|",
+    "net_linear": "part of the cross-entropy",
 }
 # For tasks and models: neither modules' colors nor those of signs.
 SERIES = ("#5d6b9e", "#c2417c", "#2595a8", "#b08a00", "#7f9c2f", "#8a6242", "#e58fb4", "#a77bb5")

@@ -245,7 +245,7 @@ def test_the_scatter_shows_bias_against_diversity(part):
     guides = {trace.name: trace for trace in figure.data if trace.mode == "lines"}
     assert set(guides["zero baseline"].x) == {(d if part == "raw" else getattr(d, part)).zero_bias}
     assert list(guides["net = 0"].x) == list(guides["net = 0"].y)
-    (names,) = (trace for trace in figure.data if trace.mode == "text")
+    (names,) = (trace for trace in figure.data if trace.mode == "markers+text")
     named = {text.strip(): place for text, *place in zip(names.text, names.x, names.y, strict=True)}
     assert named[frame.iloc[:, 1].idxmax()] == list(frame.loc[frame.iloc[:, 1].idxmax()])
     for axis, column in (("xaxis", frame.iloc[:, 0]), ("yaxis", frame.iloc[:, 1])):
@@ -473,7 +473,7 @@ def test_agreement_panels_have_every_component_where_the_frame_puts_it(effect, s
     for number, measure in enumerate(measures):
         truth = {c: (frame[f"{measure}_rank"][c], frame[at][c]) for c in frame.index}
         assert places(on(figure, number)) == truth
-        (names,) = (t for t in on(figure, number) if t.mode == "text")
+        (names,) = (t for t in on(figure, number) if t.mode == "markers+text")
         assert all(truth[t.strip()] == (a, b) for t, a, b in zip(names.text, names.x, names.y, strict=True))
         heading = figure.layout.annotations[number].text
         assert heading.endswith(f"ρ = {style.number(rho[measure])}") == bool(np.isfinite(rho[measure]))

@@ -43,7 +43,7 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     texts = contributions.shared_options
     if texts is None and (example is not None or len(u) == 1):
         texts = contributions.options[example or 0]
-    names, zero, values = [f"option {k}" for k in range(n)] if texts is None else [*map(repr, texts)], "raw", u
+    names, zero, values = [f"option {k}" for k in range(n)] if texts is None else [*map(quoted, texts)], "raw", u
     if centered and n == 2:
         values, zero = u[:, :, :1] - u[:, :, 1:], "the difference of the options"
         if contributions.sides is not None:
@@ -153,7 +153,7 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
     traces: list[Any] = kit.bars(shown, "difference", shape="across")
     traces[0].update(name="sums", legendgroup="sums")
     pair = difference.pairs if isinstance(difference.pairs[0], str) else None
-    of = f"{pair[0]!r} − {pair[1]!r}" if pair else "two answers of each prompt"
+    of = " − ".join(map(quoted, pair)) if pair else "two answers of each prompt"
     count = len(difference.values)
     share = f"in {style.percent(difference.accuracy)} of {count} examples" if count > 1 else "in this example"
     prefers = "prefers the first" if count > 1 or difference.accuracy > 0.5 else "does not prefer the first"
@@ -302,8 +302,8 @@ def _score(sources: SourceTokens, example: int, option: int) -> tuple[np.ndarray
         values, tokens = np.concatenate([values, sources.value_bias[example, :, None]], 1), [*tokens, _BIAS]
     others = [j for j in range(k) if j != option]
     score = values[:, :, option] - (values[:, :, others].mean(2) if others else 0.0)
-    minus = f" − {texts[others[0]]!r}" if len(others) == 1 else f" − the mean of {len(others)} others"
-    return score, repr(texts[option]) + minus * bool(others), tokens
+    minus = f" − {quoted(texts[others[0]])}" if len(others) == 1 else f" − the mean of {len(others)} others"
+    return score, quoted(texts[option]) + minus * bool(others), tokens
 
 
 def _source_axis(tokens: list[str], named: int) -> dict[str, Any]:

@@ -42,8 +42,9 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     x, y = frame[direct].to_numpy(), frame[total].to_numpy()
     ends = [min(axis["range"][0] for axis in sides), max(axis["range"][1] for axis in sides)]
     diagonal = kit.line(ends, ends, dash="dash", name="total = direct")
-    labels = kit.extreme_names(frame["component"], x, y, sides, [np.abs(v) for v in (y - x, y, x)])
     most = kit.most(frame, total)
+    far, always = [np.abs(v) for v in (y - x, y, x)], [most["component"]]
+    labels = kit.extreme_names(frame["component"], x, y, sides, far, panel=(290, 440), always=always)
     title = f"{most['component']} has the largest total effect on the {on} of {effects.model}{kit.doubt(most, total)}"
     subtitle = f"{_about(effects)} Where total and direct effect differ, later components "
     subtitle += f"react to the ablation: they compensate for the component or depend on it. {said}"
@@ -114,7 +115,7 @@ def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
         "and gold depends on it; where it lowers the difference, the reverse."
     )
     rows, columns = ([members[i] for i in some] for some in kept)
-    y, x = axes.member_axis(rows, "ablated component"), axes.component_axis(columns, "later component")
+    y, x = axes.member_axis(rows, "ablated component"), axes.member_axis(columns, "later component", across=True)
     look: dict[str, Any] = {"x": x, "y": y | {"autorange": "reversed"}}
     unit = effects.measured_in
     return kit.heat_figure(z[cells], texts[cells], unit, title, subtitle, signed=True, plot=460, **look)
@@ -164,9 +165,9 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     reader = kit.most(frame, "logit_difference", 1)
     # Then the farthest right and up, and the farthest from 0.
     always, high = [reader["component"], *ablated], 300 if several else 400
-    labels = kit.extreme_names(
-        frame["component"], x, y, ends, [x, y, np.abs(x)], most=10, panel=(290, high), always=always
-    )
+    look: dict[str, Any] = {"most": 10, "panel": (290, high), "always": always}
+    spans = frame["logit_difference_low"].to_numpy(), frame["logit_difference_high"].to_numpy()
+    labels = kit.extreme_names(frame["component"], x, y, ends, [x, y, np.abs(x)], spans=spans, **look)
     named, texts = frame[np.isin(x, labels.x)], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
     traces = [whiskers, kit.trace(frame, x, y, colors, texts, marker=marker), labels]

@@ -105,7 +105,8 @@ def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500)
     loss, entropy = style.number(decomposition.loss, 3), style.number(decomposition.entropy, 3)
     title = f"Components' parts of the cross-entropy: with the entropy {entropy} they sum to the loss {loss} nats"
     if any(c.kind == "head" for c in decomposition.components):
-        return layout.retitle(head_map(decomposition, "net_linear"), title, "Below 0 (purple) a head lowers the loss.")
+        parts = f"With the entropy {entropy} the parts sum to the loss, {loss} nats. Below 0 (purple) a head lowers it."
+        return layout.retitle(head_map(decomposition, "net_linear"), remark=parts)
     frame, remark = kit.largest(decomposition.by_component(full=True), "net_linear", max_components)
     about = f"Below 0 a component lowers the loss. {remark}"
     return kit.component_bars(frame, {"net_linear": ""}, title, about, plot=320)
@@ -218,7 +219,7 @@ def head_map(
     figure = layout.panels(contents, columns=len(contents), shared_xaxes=False, column_widths=widths)
     figure.update_xaxes(axes.count_axis("head", z.shape[1]), col=1)
     figure.update_xaxes(title_text=f"MLP, {units[name]}", nticks=3, col=2)
-    words = f"{part} {term.replace('_', ' ')}" if name == f"{term}_{part}" else name.replace("_", " ")
+    words = f"{part} {term.replace('_', ' ')}" if name == f"{term}_{part}" else style.term_name(name)
     heads = frame["kind"] == "head"
     best = kit.most(frame[heads], name)
     kit.frame_cell(figure, int(best["index"]), int(of_layer[best.name]), row=1, col=1)

@@ -108,7 +108,9 @@ def redundancy_scatter(redundancy: Redundancy) -> go.Figure:
     spread, x, y = frame["spread"].to_numpy(), frame["cosine"].to_numpy(), np.maximum(frame["r2"].to_numpy(), _LOWEST)
     columns = [name for name in ("r2", "r2_permuted", "cosine", "spread", "affinity") if name in frame]
     ends = axes.linear_axis([*x, 1.0]), axes.linear_axis([*y, 0.0, 1.0])
-    labels = kit.extreme_names(frame["component"], x, y, ends, [spread], most=6)
+    labels = kit.extreme_names(
+        frame["component"], x, y, ends, [spread], most=6, always=[kit.most(frame, "spread")["component"]]
+    )
     marker = {"size": 5 + 17 * np.sqrt(spread / spread.max()), "opacity": 0.75}
     marks = kit.by_module(frame, x, y, kit.hover(frame, columns, "nearest: " + frame["nearest"]), marker=marker)
     x_axis, y_axis = ends[0] | {"title_text": "cosine with the nearest component"}, ends[1] | {"title_text": _R2}
