@@ -21,6 +21,7 @@ import numpy as np
 from . import _registry
 from ._checks import file_path, with_article
 from ._files import parse_json, written
+from ._kinds import describe
 from .components import Component
 from .errors import InputError
 
@@ -58,7 +59,7 @@ class Result:
         super().__init_subclass__(**options)
         Result._classes[cls.__name__] = cls
         if "plot" in vars(cls):  # `help` shows the kinds
-            cls.plot.__doc__ = f"{cls.plot.__doc__}\n\nKinds: {', '.join(cls.figures)}.\n"
+            cls.plot.__doc__ = f"{cls.plot.__doc__}\n\n{describe(cls.figures)}\n"
 
     def frame(self) -> pd.DataFrame:
         """The result as one tidy pandas frame; `frame.attrs["units"]` holds the units of its columns."""

@@ -26,7 +26,7 @@ LEVELS = [
     ["ensemble"],
     ["results"],
     ["components"],
-    ["_checks", "_files", "_progress", "_signals"],
+    ["_checks", "_files", "_kinds", "_progress", "_signals"],
     ["_registry", "errors"],
 ]
 LEVEL = {"": 0, "__main__": 0} | {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

@@ -73,7 +73,7 @@ class Comparison(TwoModels):
     figures: ClassVar = {"bars": "comparison.change_bars", "depth": "comparison.sums_by_depth"}
 
     def plot(self, kind: Literal["bars", "depth"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` go to its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
@@ -232,7 +232,7 @@ class TextComparison(TwoModels):
     }
 
     def plot(self, kind: Literal["map", "bars", "depth"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` go to its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self, **conditions: Any) -> pd.DataFrame:

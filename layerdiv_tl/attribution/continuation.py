@@ -47,7 +47,7 @@ class Continuation(Contributions):
     figures: ClassVar = {"rivals": "attribution.continuation_map", "map": "attribution.contribution_map"}
 
     def plot(self, kind: Literal["rivals", "map"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` go to its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return Result.plot(self, kind, **options)
 
     @property

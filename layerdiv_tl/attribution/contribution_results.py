@@ -285,7 +285,7 @@ class Contributions(Result):
     figures: ClassVar = {"map": "attribution.contribution_map"}
 
     def plot(self, kind: Literal["map"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` go to its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

@@ -80,7 +80,7 @@ class LogitDifference(Result):
     figures: ClassVar = {"bars": "attribution.difference_bars"}
 
     def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` go to its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

@@ -146,7 +146,7 @@ class CorpusProfile(ProfileSource):
     figures: ClassVar = {"bars": "ensemble.profile_bars", "scatter": "ensemble.bias_diversity_scatter"}
 
     def plot(self, kind: Literal["bars", "scatter"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` go to its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

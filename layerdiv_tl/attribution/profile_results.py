@@ -175,7 +175,7 @@ class Profile(ProfileSource):
     }
 
     def plot(self, kind: Literal["map", "depth", "loss", "scatter"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` go to its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self, **conditions: Any) -> pd.DataFrame:

@@ -96,7 +96,7 @@ class Redundancy(Result):
     figures: ClassVar = {"scatter": "pairwise.redundancy_scatter", "components": "pairwise.redundancy_by_depth"}
 
     def plot(self, kind: Literal["scatter", "components"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def __repr__(self) -> str:

@@ -88,7 +88,7 @@ class SourceTokens(Result):
     figures: ClassVar = {"map": "attribution.source_map", "tokens": "attribution.source_bars"}
 
     def plot(self, kind: Literal["map", "tokens"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` go to its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

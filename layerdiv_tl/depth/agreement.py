@@ -84,7 +84,7 @@ class Agreement(Result):
     }
 
     def plot(self, kind: Literal["scatter", "ranks", "correlations"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

@@ -125,7 +125,7 @@ class Effects(Result):
     }
 
     def plot(self, kind: Literal["scatter", "totals", "compensation", "map"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

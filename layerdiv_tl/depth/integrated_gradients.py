@@ -72,7 +72,7 @@ class IntegratedGradients(TokenResult):
     figures: ClassVar = {"map": "depth.gradient_map", "bars": "depth.gradient_bars"}
 
     def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

@@ -63,7 +63,7 @@ class LayerMaps(Result):
     figures: ClassVar = {"map": "depth.layer_map"}
 
     def plot(self, kind: Literal["map"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

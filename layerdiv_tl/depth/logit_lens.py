@@ -73,7 +73,7 @@ class LogitLens(TokenResult):
     figures: ClassVar = {"bars": "depth.lens_bars"}
 
     def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

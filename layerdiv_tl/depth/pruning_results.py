@@ -78,7 +78,7 @@ class DropPlan(Result):
     figures: ClassVar = {"curve": "pruning.drop_curve", "components": "pruning.score_bars"}
 
     def plot(self, kind: Literal["curve", "components"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

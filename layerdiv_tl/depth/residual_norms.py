@@ -62,7 +62,7 @@ class ChangePoint(Result):
     figures: ClassVar = {"bars": "depth.change_point_bars"}
 
     def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
@@ -123,7 +123,7 @@ class ResidualNorms(TokenResult):
     figures: ClassVar = {"bars": "depth.norm_bars"}
 
     def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

@@ -81,7 +81,7 @@ class RouterStatistics(Result):
     figures: ClassVar = {"map": "depth.load_map", "entropy": "depth.entropy_lines"}
 
     def plot(self, kind: Literal["map", "entropy"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

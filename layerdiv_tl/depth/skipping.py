@@ -82,7 +82,7 @@ class Skip(TokenResult):
     figures: ClassVar = {"map": "depth.skip_map", "bars": "depth.skip_bars"}
 
     def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

@@ -215,7 +215,7 @@ class Decomposition(Result):
     }
 
     def plot(self, kind: Figure | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

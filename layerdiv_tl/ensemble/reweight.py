@@ -68,7 +68,7 @@ class Reweighting(Result):
     figures: ClassVar = {"weights": "pruning.weight_bars"}
 
     def plot(self, kind: Literal["weights"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

@@ -61,7 +61,7 @@ class AttentionPatterns(Result):
     figures: ClassVar = {"maps": "attribution.attention_maps"}
 
     def plot(self, kind: Literal["maps"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` go to its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

@@ -49,7 +49,7 @@ class TradeOff(Result):
     figures: ClassVar = {"steps": "study.tradeoff_steps"}
 
     def plot(self, kind: Literal["steps"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

@@ -142,7 +142,7 @@ class DepthStudy(Result):
     figures: ClassVar = {"depth": "curves.study_lines"}
 
     def plot(self, kind: Literal["depth"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

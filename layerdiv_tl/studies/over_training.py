@@ -69,7 +69,7 @@ class OverTraining(Result):
     figures: ClassVar = {"curves": "curves.training_curves"}
 
     def plot(self, kind: Literal["curves"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

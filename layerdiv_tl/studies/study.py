@@ -66,7 +66,7 @@ class Study(StudyTables):
         | None = None,
         **options: Any,
     ) -> Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     @classmethod

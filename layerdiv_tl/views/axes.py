@@ -67,7 +67,7 @@ def token_axis(tokens: Sequence[str], title: str = "token", named: int | None = 
     """Make an axis of a text's tokens at 0, 1, 2, …, labeling as many as fit and the one `named` in a title."""
     every = max(1, -(-len(tokens) // _TOKENS))
     written = [i for i in range(0, len(tokens), every) if named is None or abs(i - named) >= every or i == named]
-    written += [named] * (named is not None and named not in written)
+    written += [named] if named is not None and named not in written else []
     return ticks(written, [quoted(tokens[i], 12) for i in written]) | {"tickangle": -90, "title_text": title}
 
 

@@ -47,22 +47,16 @@ def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[Finding]:
         runs = study.curves(unit).groupby(["model", "task"], sort=False)["accuracy"]
         half = runs.apply(lambda curve: curve.iloc[(len(curve) - 1) // 2]).mean()
         is_late = accuracy > chance and half - chance < (accuracy - chance) / 2
-        text = (
-            f"ead out after half of the layers, {style.percent(half)} of the answers would be right; after all of them "
-        )
-        yield Finding(
-            f"{'Most answers are decided late: r' if is_late else 'R'}{text}{style.percent(accuracy)} are.", "curves"
-        )
+        late, shares = "Most answers are decided late: r" if is_late else "R", [*map(style.percent, (half, accuracy))]
+        text = f"{late}ead out after half of the layers, {shares[0]} of the answers would be right; "
+        yield Finding(f"{text}after all of them {shares[1]} are.", "curves")
 
     some = study.shares(unit).query("term == 'diversity' and gauge == 'centered'")
     mean = some.groupby("module")[["share", "member_share"]].mean()
     most = str(mean["share"].idxmax())
-    share, members = mean.loc[most]
-    yield Finding(
-        f"{style.MODULE_NAME[most]} components hold {style.percent(share)} of the centered diversity and are "
-        f"{style.percent(members)} of the components.",
-        "shares",
-    )
+    share, members = mean.loc[most].map(style.percent)
+    text = f"{style.MODULE_NAME[most]} components hold {share} of the centered diversity and are {members} of the "
+    yield Finding(f"{text}components.", "shares")
 
     raw, fair = (table[name][AVERAGE].dropna() for name in ("diversity centered", "diversity_logit centered"))
     if models["members"].nunique() > 1 and len(raw) > 1:

@@ -26,7 +26,12 @@ DASH = {"symbol": "line-ew-open", "line": {"width": 2}}
 _MOST_WHISKERS, _WIDEST = 150, 2
 # Of so few marks all are named; {place of a name: its lower left corner, in its own width and height}.
 _FEW = 12
-_PLACES = {"top right": (0, 0), "top left": (-1, 0), "bottom right": (0, -1), "bottom left": (-1, -1)}
+_PLACES: dict[str, tuple[float, float]] = {
+    "top right": (0, 0),
+    "top left": (-1, 0),
+    "bottom right": (0, -1),
+    "bottom left": (-1, -1),
+}
 _PLACES |= {"middle right": (0, -0.5), "middle left": (-1, -0.5)}
 # SVG pans and zooms more marks than this slowly.
 _MANY = 1000

@@ -7,6 +7,7 @@ becomes markup.
 from __future__ import annotations
 
 import html
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -142,8 +143,9 @@ def _markup(value: Any, bold: bool = False) -> Any:
 
 
 def _wrapped(text: str | None, width: int) -> str:
-    """Wrap and escape text; a blank before a break marks those of the wrapping, for `titles.js`."""
-    lines = [" \n".join(textwrap.wrap(line, width, break_on_hyphens=False)) for line in (text or "").split("\n")]
+    """Wrap and escape text, and keep "98 %" and "p = 0.3" whole; a blank before a break is for `titles.js`."""
+    whole = re.sub(r" (?=%)|(?<=\bp) (?=[=<≥])|(?<=\bp [=<≥]) ", "\u00a0", text or "")
+    lines = [" \n".join(textwrap.wrap(line, width, break_on_hyphens=False)) for line in whole.split("\n")]
     return str(_markup("\n".join(lines)))
 
 

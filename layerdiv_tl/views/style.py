@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -262,6 +263,16 @@ def estimate(value: float, low: float = math.nan, high: float = math.nan, *, uni
     ends = interval(low, high, none="", of=value)
     shown = f"{value:,.{_decimals(low, high, value)}f}".replace("-", "−") if ends else number(value)
     return shown + f" {unit}" * bool(unit and unit not in BARE) + f"{gap}{ends}" * bool(ends)
+
+
+def estimate_of_text(text: str) -> str:
+    """Write a cell of `Study.table(intervals=True)` as an `estimate`.
+
+    >>> estimate_of_text("52.5 [37.5, 67.06]")
+    '52 (38 to 67)'
+    """
+    numbers = [float(part) for part in re.split(r"[ ,\[\]]+", text) if part]
+    return estimate(*numbers) if numbers else text
 
 
 def measured(value: float, low: float = math.nan, high: float = math.nan, *, unit: str = "") -> str:

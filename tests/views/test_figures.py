@@ -4,19 +4,24 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
+from layerdiv_tl.ensemble.fits import log_fit
 from layerdiv_tl.results import Result
 from layerdiv_tl.views import axes, kit, style
 from layerdiv_tl.views.figures import function_of
+from layerdiv_tl.views.figures.pruning import compared
 from tests.views.figure_results import MAKERS, made
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -220,6 +225,110 @@ def test_a_figure_reads_in_every_notebook():
     assert {layout.paper_bgcolor, layout.plot_bgcolor} == {style.CLEAR}
     for scale in (style.BOTH.sequential, style.BOTH.diverging):
         assert {color.split(",")[-1].strip(" )") for _, color in scale} == {"0", "1"}  # nothing is seen where zero is
+
+
+def test_a_title_asserts_no_effect_whose_interval_holds_0():
+    """A title that names a component by an effect says if the effect's interval holds 0; the same for differences."""
+    effects, d, back = made("Effects"), made("Decomposition"), made("Effects").backups()
+    leaders = [
+        *((effects, "scatter", {"on": on}, effects.frame(), f"total{end}") for on, end in ENDS.items()),
+        (effects, "totals", {}, effects.frame(), "total"),
+        (effects, "map", {}, back, "compensation"),
+        (made("Comparison"), "bars", {}, made("Comparison").frame(), "change"),
+        (made("Comparison"), "depth", {}, made("Comparison").by_module(), "change"),
+        (made("LogitDifference"), "bars", {}, made("LogitDifference").frame(), "difference"),
+        (
+            d,
+            "heads",
+            {"term": "logit_difference"},
+            d.by_component(full=True).query("kind == 'head'"),
+            "logit_difference",
+        ),
+    ]
+    held = []
+    for result, kind, options, frame, column in leaders:
+        first = kit.most(frame, column)
+        held.append(bool(first[f"{column}_low"] <= 0 <= first[f"{column}_high"]))
+        assert ("its interval holds 0" in said(result.plot(kind, **options))) == held[-1], (kind, column)
+    assert set(held) == {True, False}
+
+    tradeoff = dataclasses.replace(made("TradeOff"), difference=0.0776, models=9, null_low=-0.1, null_high=0.1)
+    none = said(dataclasses.replace(tradeoff, low=-0.00176, high=0.157, p=0.444).plot())
+    assert "whatever accuracy does (difference 0.08, −0.00 to 0.16, p = 0.44)" in none
+    assert "more often where" in said(dataclasses.replace(tradeoff, low=0.01, high=0.15, p=0.000999).plot())
+    row = {
+        "other": "block_influence",
+        "dropped": 1,
+        "win_rate": 0.5,
+        "loss": 0.0633,
+        "loss_low": -0.408,
+        "loss_high": 1.64,
+    }
+    plan = SimpleNamespace(compare=lambda: pd.DataFrame([row]).pipe(with_units), dropped=(1,))
+    assert "not clearly different from block influence's, by 0.06 nats (−0.41 to 1.64)" in compared(plan, "loss")
+    x = np.arange(4.0, 16)
+    assert said(log_fit(x, np.sin(9 * x)).plot()).startswith("No clear scaling")
+    assert said(log_fit(x, np.log(x) + 0.01 * np.sin(9 * x)).plot()).startswith("Scaling")
+    assert "do not clearly change" in said(made("Reweighting").plot())
+    assert "do not clearly predict" in said(made("Redundancy").plot())
+    assert "no clear slope" in said(made("DepthScore").plot())
+
+
+ENDS = {"logit difference": "", "loss": "_loss", "accuracy": "_accuracy"}
+
+
+def said(figure):
+    """A figure's title, unwrapped."""
+    return figure.layout.title.text.replace("<br>", "").replace("\u00a0", " ")
+
+
+def with_units(frame):
+    frame.attrs["units"] = {"loss": "nats", "accuracy": "share"}
+    return frame
+
+
+@every_kind
+def test_numbers_in_titles_and_hovers_have_two_digits(name, kind):
+    """Except where they must add up; minus signs are true ones, intervals are "(a to b)", shares have no unit."""
+    figure = made(name).plot(kind)
+    hovers = [str(text) for trace in figure.data if trace.hovertext is not None for text in np.ravel(trace.hovertext)]
+    for text in (figure.layout.title.text, figure.layout.title.subtitle.text or "", *hovers):
+        assert not re.search(r"\[-?[\d.]+, |(?<![\w.])-\d|\d share(?:<|$)|p = 0\.000", text), text
+        alone = re.sub(r"−?[\d.,]+( [^\d<(]*)?(<br>95 %)? ?\(−?[\d.,]+ to −?[\d.,]+\)", "", text)
+        most = 3 if re.search("Loss|loss,", text) or kind == "table" else 2
+        for number in re.findall(r"(?<![\w.@−,])\d+\.\d+(?![\w.])", alone):
+            assert len(number.replace(".", "").lstrip("0")) <= most, (number, text)
+
+
+def test_help_of_plot_says_what_every_kind_draws():
+    """Each kind with its options, and the first sentence of the function that draws it."""
+    for cls in classes().values():
+        for kind in cls.figures:
+            function, text = function_of(cls, kind), " ".join(cls.plot.__doc__.split())
+            options = list(inspect.signature(function).parameters.values())[1:]
+            named = [f"{o.name}={o.default!r}".replace("'", '"') for o in options if o.kind is o.POSITIONAL_OR_KEYWORD]
+            start = " ".join(function.__doc__.split())[:40]
+            assert f'kind="{kind}"{"".join(f", {option}" for option in named)}: {start}' in text
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("y", [None, -0.16, -0.25, 1.1])
+def test_a_legend_lies_in_its_figure_where_its_y_puts_it(y, tmp_path, browser):
+    """Also in figures that a notebook makes with our template."""
+    traces = [go.Scatter(x=[0, 1], y=[k, 1], name=f"line {k}") for k in range(4)]
+    figure = go.Figure(traces).update_layout(template=style.template(), height=560, xaxis_title="x", title="lines")
+    if y is not None:
+        figure.update_layout(legend={"y": y, "yanchor": "bottom" if y > 0 else "top", "x": 0, "xanchor": "left"})
+    page = tmp_path / "page.html"
+    page.write_text(figure.to_html(include_plotlyjs=True), encoding="utf-8")
+    with browser.open(page, width=900) as opened:
+        legend, panel, whole = (
+            opened.page.query_selector(at).bounding_box()
+            for at in (".legend .bg", ".plotbg, .cartesianlayer", ".main-svg")
+        )
+        assert whole["y"] <= legend["y"]
+        assert legend["y"] + legend["height"] <= whole["y"] + whole["height"]
+        assert y is None or (legend["y"] < panel["y"]) == (y > 0)
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.11, 0.13), (0.3, 4.0), (1e-3, 2e2), (1e-9, 1e6), (5.0, 5.0)])

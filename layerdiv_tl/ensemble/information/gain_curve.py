@@ -63,7 +63,7 @@ class GainCurve(Result):
     figures: ClassVar = {"curve": "information.gain_lines"}
 
     def plot(self, kind: Literal["curve"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

@@ -86,7 +86,7 @@ class Bounds(Result):
     figures: ClassVar = {"bounds": "information.bound_marks"}
 
     def plot(self, kind: Literal["bounds"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:
@@ -207,7 +207,7 @@ class Information(Sample, Result):
     figures: ClassVar = {"terms": "information.term_bars", "members": "information.member_bars"}
 
     def plot(self, kind: Literal["terms", "members"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure (by default the first); `options` are those of its function in `views.figures`."""
+        """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
     def frame(self) -> pd.DataFrame:

@@ -93,8 +93,9 @@ def change_map(comparison: TextComparison, changed: Changed = "loss") -> go.Figu
     if not comparison.one_shape:
         return sums_by_depth(comparison)
     name, title, unit = _MAPS[changed]
-    a, loss = comparison.a, comparison.totals().set_index("quantity").loc["loss"]
-    subtitle = f"{_models(comparison)} Loss {style.number(loss['a'], 3)} → {style.number(loss['b'], 3)} nats a token. "
+    a, totals = comparison.a, comparison.totals().set_index("quantity")
+    before, after = (style.number(float(totals[side].loc["loss"]), 3) for side in "ab")
+    subtitle = f"{_models(comparison)} Loss {before} → {after} nats a token. "
     subtitle += _first(comparison, None if comparison.parts is None else comparison.first_changed)
     text = SimpleNamespace(components=comparison.components, tokens=a.tokens, next_tokens=a.next_tokens)
     values = np.asarray(getattr(comparison, name), dtype=np.float64)

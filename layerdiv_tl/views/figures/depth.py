@@ -50,7 +50,7 @@ def _change(change: ChangePoint, layer: str) -> str:
     ends, p = style.interval(change.low, change.high, ".0f", none=""), style.p_value(change.p)
     if change.p < style.SIGNIFICANT:
         return f"Layers write less from layer {' '.join(filter(None, [layer, ends]))} on, {p}"
-    return f"No layer from which on layers clearly write less (best candidate: {layer}, {p})"
+    return f"No layer from which on layers clearly write less (best candidate: layer {layer}, {p})"
 
 
 def norm_bars(norms: ResidualNorms) -> go.Figure:

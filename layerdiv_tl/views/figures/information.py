@@ -66,8 +66,8 @@ def term_bars(information: Information) -> go.Figure:
     joint = frame.loc[frame["term"] == "joint", "bits"].iloc[0]
     members = f"{len(information.components)} members"
     title = f"{members} hold {style.number(joint)} of {style.number(information.label_entropy)} bits about the label"
-    if frame.loc[frame["term"] == "joint", "p"].iloc[0] >= style.SIGNIFICANT:
-        title += ", as many as with shuffled labels"
+    if frame.loc[frame["term"] == "joint", "inside_null"].iloc[0]:
+        title += ", no more than with shuffled labels"
     if information.exceeds_entropy:
         title = f"No estimate: the joint information of {members} exceeds H(Y)"
     subtitle = f"{len(information.labels)} rows, {_METHODS[information.method]}. Dotted: H(Y)."

@@ -83,10 +83,7 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss") -> go.
     if not len(frame):
         raise InputError("ranks of fewer than three components have no correlation worth a figure: plot kind='ranks'.")
     measures, traces, pooled = _measures(agreement), [], _pooled(agreement, effect)
-    frame, best = (
-        frame[frame["effect"] == effect].assign(component=frame["measure"].map(style.term_name)),
-        max(pooled, key=lambda name: pooled[name], default=""),
-    )
+    frame = frame[frame["effect"] == effect].assign(component=frame["measure"].map(style.term_name))
     for kind, rows in frame.groupby("kind", sort=False):
         rows = rows.set_index("measure").loc[measures]
         module = {"attn": "attention", "mlp": "mlp"}.get(str(kind), "layer")
@@ -98,13 +95,12 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss") -> go.
         traces.append(kit.trace(rows, np.arange(len(rows)), "correlation", style.MODULE[module], texts, **look))
     title = f"No measure has a correlation with {agreement.model}'s {_name(effect)}"
     if pooled:
+        best, what = max(pooled, key=lambda name: pooled[name]), f"{agreement.model}'s {_name(effect)}"
         row = frame[(frame["kind"] == "all") & (frame["measure"] == best)].iloc[0]
-        ends = style.interval(row["low_components"], row["high_components"], none="")
-        what = f"{agreement.model}'s {_name(effect)}"
-        title = f"{_name(best).capitalize()} predicts {what} best: ρ = {style.number(pooled[best])}"
+        size = style.estimate(*(float(row[name]) for name in ("correlation", "low_components", "high_components")))
+        title = f"{_name(best).capitalize()} predicts {what} best: ρ = {size}"
         if row["low_components"] <= 0:
-            title = f"No measure clearly predicts {what}: {_name(best)} has ρ = {style.number(pooled[best])}"
-        title += f" {ends}" * bool(ends)
+            title = f"No measure clearly predicts {what}: {_name(best)} has ρ = {size}"
     subtitle = f"{agreement.rows}. Spearman's ρ over components. Few rows blur ranks, and pull ρ towards 0."
     x = axes.named_columns([_name(measure) for measure in measures], range(len(measures)))
     y = {"title_text": "Spearman's ρ", "range": [-1.05, 1.05], "zeroline": True}

@@ -56,10 +56,8 @@ def table_map(study: Study, quantity: str = "accuracy", unit: Unit = "sublayer")
     for name, task in columns:
         values = table["uniform"].max() if name in ("MSE", "uniform", "bias") else even.get(name, chance * np.nan)
         row.append(values.mean() if task not in values else values[task])
-    table.loc[_GUESSING], texts.loc[_GUESSING] = (
-        row,
-        [style.number(value) if np.isfinite(value) else "" for value in row],
-    )
+    table.loc[_GUESSING] = row
+    texts.loc[_GUESSING] = [f"{value:.4g}" if np.isfinite(value) else "" for value in row]
     names = _MENU if quantity in _MENU else (quantity, *_MENU)
     views = {name: _cells(table, texts, name) for name in names}
     return layout.choose(views, quantity, type="dropdown", direction="down")
@@ -70,8 +68,7 @@ def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str) -> go.Figure
     values, uniform = (table[name].to_numpy(dtype=float) for name in (quantity, "uniform"))
     (unit, about), (*tasks, average), relative = QUANTITIES[quantity], table[quantity], quantity in ("MSE", "bias")
     z, beside = (values - uniform, f"\nuniform {style.number(np.nanmax(uniform))}") if relative else (values, "")
-    texts = texts[quantity].replace(r" \[(.*), (.*)\]", r" (\1 to \2)", regex=True)
-    rows = zip(table.index, texts.to_numpy(str), strict=True)
+    rows = zip(table.index, pd.DataFrame(texts[quantity]).map(style.estimate_of_text).to_numpy(str), strict=True)
     told = [[f"{m}\n{t}\n{quantity} {x}{beside}" for t, x in zip(table[quantity], row, strict=True)] for m, row in rows]
     digits = 2 if quantity == "accuracy" else 3
     written = [[style.number(v, digits) if np.isfinite(v) else "" for v in row] for row in values]
@@ -142,10 +139,11 @@ def _correlations(rows: pd.DataFrame, x: np.ndarray, metric: str, aggregation: s
     p = rows["p_t" if aggregation == "final" else "p_permutation"].to_numpy(dtype=float)
     name = ("−" if rows["sign"].iloc[0] < 0 else "") + style.term_name(metric)
     named, color = rows.assign(component=name + ", " + rows.index), style.TERM.get(metric, style.SERIES[0])
+    tests = zip(
+        *(rows[name].map(style.p_value) for name in ("p_permutation", "p_t")), rows["n"], rows["models"], strict=True
+    )
     told = [
-        f"models permuted: {style.p_value(row.p_permutation)}\nStudent: {style.p_value(row.p_t)}\n"
-        f"n {row.n:.0f}, models {row.models:.0f}"
-        for row in rows.itertuples()
+        f"models permuted: {one}\nStudent: {other}\nn {n:.0f}, models {count:.0f}" for one, other, n, count in tests
     ]
     texts = kit.hover(named, ["r"], [line.replace("p = nan", "not tested") for line in told], rows["note"])
     shapes = ["" if np.isfinite(value) else "/" for value in p]
@@ -175,10 +173,8 @@ def share_bars(
         panel = panel.sort_values("module", key=lambda column: column.map(order.index), kind="stable")
         panel = panel.assign(component=panel["model"] + ", " + panel["module"].map(style.MODULE_NAME))
         over = np.where(panel["share_low"].notna(), "over " + panel["tasks"].astype(str) + " tasks", "no interval")
-        told = [
-            f"share of the members {style.percent(row.member_share)}, excess {style.signed(100 * row.excess)} points"
-            for row in panel.itertuples()
-        ]
+        excess = panel["member_share"].map(style.percent) + ", excess " + (100 * panel["excess"]).map(style.signed)
+        told = "share of the members " + excess + " points"
         texts, places = kit.hover(panel, ["share"], over, told), panel["model"].map(names.index).to_numpy()
         traces = kit.by_module(panel, panel["share"].to_numpy(), places, texts, shape="across", width=None)
         edges = panel.assign(edge=panel.groupby("model")["member_share"].cumsum(), row=places)
@@ -228,17 +224,18 @@ def fit_curve(
     if np.isfinite(curve["low"]).all():
         traces.append(kit.band(curve["x"], curve["low"], curve["high"], color, name=f"{level} band of the curve"))
     traces.append(kit.line(curve["x"], curve["y"], color, name="a + b ln x"))
-    shown = zip(given, *(map(style.number, side) for side in (fit.x, fit.y, fit.predict(fit.x)["y"])), strict=True)
-    texts = [f"{name}\nx {x}\ny {y}, fitted {fitted}" for name, x, y, fitted in shown]
+    fitted = np.asarray(fit.predict(fit.x)["y"])
+    shown = zip(given, *(map(style.number, side) for side in (fit.x, fit.y, fitted)), strict=True)
+    texts = [f"{name}\nx {x}\ny {y}, fitted {line}" for name, x, y, line in shown]
     look: dict[str, Any] = {"name": "models" if names is not None else "points", "marker": {"size": 9}}
     traces.append(kit.trace(frame, fit.x, fit.y, style.SERIES[1], texts, **look))
-    terms = frame.set_index("term")
-    rows = [terms.loc[name, ["estimate", "robust_low", "robust_high"]].tolist() for name in ("slope", "curvature")]
+    terms = frame.set_index("term")[["estimate", "robust_low", "robust_high"]]
+    aic = style.number(terms["estimate"].loc["aic_difference"])
+    rows = terms.loc[["slope", "curvature"]].to_numpy(dtype=float).tolist()
     (slope, curvature), bent = (style.estimate(*row) for row in rows), rows[1][1:]
     how = f" ({level} intervals by HC3 errors)" if np.isfinite(bent[0]) else ""
     sign = "its sign is not clear" if bent[0] <= 0 <= bent[1] else "below 0 returns diminish"
-    subtitle = f"Curvature {curvature}{how}; {sign}. AIC of a straight line minus that of the logarithm: "
-    subtitle += f"{style.number(terms.loc['aic_difference', 'estimate'])}."
+    subtitle = f"Curvature {curvature}{how}; {sign}. AIC of a straight line minus that of the logarithm: {aic}."
     title = f"{'No clear scaling' if rows[0][1] <= 0 <= rows[0][2] else 'Scaling'} with size: slope {slope} per ln x"
     return layout.finish(traces, title, subtitle, x=x_title, y=y_title, plot=360)
 
@@ -262,18 +259,25 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
     over = f"not given: it needs {LEAST} models, and there {'is' if tradeoff.models == 1 else 'are'} {tradeoff.models}"
     if np.isfinite(tradeoff.low):
         over = f"{style.interval(tradeoff.low, tradeoff.high)} over {tradeoff.models} models"
-    size = f"difference {style.estimate(tradeoff.difference, tradeoff.low, tradeoff.high)}"
-    title = f"Steps in which bias and diversity move together where accuracy stands still and where it moves: {size}"
+    together, either = frame["same_sign"], frame["same_sign"] + frame["opposite_sign"]
+    stands = frame["accuracy"] == "still"
+    still, moving = (style.percent(together[at].sum() / max(1, either[at].sum())) for at in (stands, ~stands))
+    title = f"Bias and diversity move together in {still} of steps where accuracy stands still, {moving} where it moves"
+    if not np.isfinite(tradeoff.difference):
+        title = "Bias and diversity: there are no steps to compare"
     null = "No test: too few models of one depth"
     if np.isfinite(tradeoff.p):
         ends = style.interval(tradeoff.null_low, tradeoff.null_high)
         null = f"With bias and diversity of another model of the same depth {ends}, {style.p_value(tradeoff.p)}"
-        together = frame["same_sign"].sum() / max(1, frame[["same_sign", "opposite_sign"]].to_numpy().sum())
-        title = f"Bias and diversity move together in {style.percent(together)} of the steps, whatever accuracy does"
+        share = style.percent(together.sum() / max(1, either.sum()))
+        title = f"Bias and diversity move together in {share} of the steps, whatever accuracy does"
         if tradeoff.p < style.SIGNIFICANT and not tradeoff.low <= 0 <= tradeoff.high:
             more = "more" if tradeoff.difference > 0 else "less"
             title = f"Bias and diversity move together {more} often where accuracy stands still"
-        title += f" ({size.replace(' (', ', ').rstrip(')')}, {style.p_value(tradeoff.p)})"
+        size = (
+            style.estimate(tradeoff.difference, tradeoff.low, tradeoff.high, gap=", ").replace("(", "").replace(")", "")
+        )
+        title += f" (difference {size}, {style.p_value(tradeoff.p)})"
     subtitle = f"Interval {over}. {null}. The paper claims a difference above 0. Whiskers treat steps as independent."
     x = axes.ticks(range(len(rows)), [f"{r.accuracy}\n{r.same_sign + r.opposite_sign} steps" for r in rows])
     x |= {"title_text": "accuracy, from junction to junction"}
