@@ -16,7 +16,7 @@ from .html import quoted
 
 # Maximal number of token ticks, and of characters in the name of a row and of a column.
 _TOKENS, _ROW, _COLUMN = 20, 22, 18
-# Maximal number of components whose names fit on a vertical axis of 400 pixels.
+# Maximal number of components whose names fit below a map.
 _NAMED = 24
 
 
@@ -32,13 +32,11 @@ def component_axis(rows: pd.DataFrame | Sequence[Component], title: str | None =
     return ticks(*_apart(starts, len(frame))) | ({} if title is None else {"title_text": title})
 
 
-def member_axis(rows: Sequence[Component], title: str, across: bool = False) -> dict[str, Any]:
-    """Make an axis of components with all their names, or as `component_axis` if there are too many."""
+def member_axis(rows: Sequence[Component], title: str) -> dict[str, Any]:
+    """Make a horizontal axis with all names of components, or a `component_axis` if there are too many."""
     if len(rows) > _NAMED:
         return component_axis(rows, title)
-    names = [c.label for c in rows]
-    axis = named_columns(names, range(len(rows))) if across else ticks(range(len(rows)), names)
-    return axis | {"title_text": title}
+    return named_columns([c.label for c in rows], range(len(rows))) | {"title_text": title}
 
 
 def _apart(starts: dict[str, int], count: int) -> tuple[list[int], list[str]]:

@@ -8,11 +8,13 @@ import numpy as np
 
 from ..attribution.contribution_results import Contributions
 from ..attribution.contributions import contributions
+from ..depth.effect_results import Effects
 from ..depth.effects import effects
 from ..ensemble.decompose import decompose
 from ..ensemble.decomposition import Decomposition
 from ..model.load import Model
 from ..tasks.task import Task
+from . import style
 from .explorer import Explorer, explore
 from .html import Block, chart, templates
 
@@ -37,24 +39,31 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
     first, reader = listed[0], max(listed[1:], key=lambda row: row["accuracy"])
     labels = [first["component"], reader["component"]]
     ablated = [effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
-    mean, zero = (-e.frame().set_index("component")["total_loss"] for e in ablated)
+    mean, zero = map(_costs, ablated)
     reads = "a reader, " if reader["accuracy_low"] > 1 / c.values.shape[2] else ""
+    alone = [style.percent(row["accuracy"]) for row in (first, reader)]
     found = [
         f"On {half} rows of {task.name}, {labels[0]} has the largest mean contribution to the right answer "
-        f"({first['logit_difference']:+.2f} logits), and alone it is right on {first['accuracy']:.0%}.",
+        f"({style.signed(first['logit_difference'])} logits), and alone it is right on {alone[0]}.",
         _role(c, d, first, chosen.labels),
-        f"{labels[1]}, number {1 + listed.index(reader)} of the list, is {reads}right alone on "
-        f"{reader['accuracy']:.0%}. Without their constant parts, {labels[0]} tells the answers apart with an AUC of "
-        f"{first['auc']:.2f}, {labels[1]} with {reader['auc']:.2f}; 0.5 would be not at all.",
+        f"{labels[1]}, number {1 + listed.index(reader)} of the list, is {reads}right alone on {alone[1]}. Without "
+        f"their constant parts, {labels[0]} tells the answers apart with an AUC of "
+        f"{style.number(first['auc'])}, {labels[1]} with {style.number(reader['auc'])}; 0.5 would be not at all.",
         f"On {half} other rows, mean ablation, which keeps a component's constant part, costs "
-        f"{mean[labels[0]]:.2f} nats for {labels[0]} and {mean[labels[1]]:.2f} for {labels[1]}. Zero ablation, which "
-        f"removes all that it writes, costs {zero[labels[0]]:.2f} and {zero[labels[1]]:.2f}.",
+        f"{mean[labels[0]]} for {labels[0]} and {mean[labels[1]]} for {labels[1]}. Zero ablation, which removes all "
+        f"that it writes, costs {zero[labels[0]]} and {zero[labels[1]]}.",
     ]
     link = f"Open one of these rows in the explorer, with {labels[0]} selected."
     figure = chart(d.plot(kind="roles", effects=ablated), "").html
     found = [sentence for sentence in found if sentence]
     block = Block(templates().lead(found, address, link, figure))
     return block, found, _example(model, others, labels[0])
+
+
+def _costs(e: Effects) -> dict[str, str]:
+    """Write the increase of the loss by each ablation, with its interval."""
+    rows = e.frame().set_index("component")[["total_loss", "total_loss_high", "total_loss_low"]]
+    return {str(name): style.estimate(*(-row).tolist(), unit="nats") for name, row in rows.iterrows()}
 
 
 def _role(c: Contributions, d: Decomposition, row: dict[Any, Any], labels: np.ndarray) -> str:
@@ -67,10 +76,11 @@ def _role(c: Contributions, d: Decomposition, row: dict[Any, Any], labels: np.nd
     if push.std() > push.mean() or row["bias"] < d.zero_bias:
         return ""
     right, wrong = (push[(labels == option) == side].mean() for side in (True, False))
+    answer, pushes = c.options[option].strip(), [style.number(x) for x in (right, wrong)]
     return (
-        f"{row['component']} is a counterweight: it writes {right:.1f} logits for {c.options[option].strip()!r} where "
-        f"that is right and {wrong:.1f} where it is wrong, a constant part that other components write against. Its "
-        f"bias is {row['bias']:.2f}, where a component that writes nothing has {d.zero_bias:.2f}."
+        f"{row['component']} is a counterweight: it writes {pushes[0]} logits for {answer!r} where that is right and "
+        f"{pushes[1]} where it is wrong, a constant part that other components write against. Its "
+        f"bias is {style.number(row['bias'])}, where a component that writes nothing has {style.number(d.zero_bias)}."
     )
 
 

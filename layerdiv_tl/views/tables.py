@@ -107,11 +107,7 @@ def quantity_table(study: Study, units: Sequence[Unit], quantity: str) -> pd.Dat
     """Make the table of one quantity of `Study.table` at all units, one row per model, with its baselines."""
     frames = []
     for unit in units:
-        frame = (
-            pd.DataFrame(study.table(unit, intervals=True)[quantity])
-            .map(style.estimate_of_text)
-            .replace({"nan": "–", "": "–"})
-        )
+        frame = pd.DataFrame(study.table(unit, intervals=True)[quantity]).replace({"nan": "–", "": "–"})
         frame.insert(0, "members", study.models(unit).set_index("model")["members"].astype(str))
         frames.append(frame.set_axis([f"{name}, unit {unit}" for name in frame.index]) if len(units) > 1 else frame)
     frame = pd.concat(frames)
@@ -121,7 +117,7 @@ def quantity_table(study: Study, units: Sequence[Unit], quantity: str) -> pd.Dat
             frame.loc[name] = of_task[column].map(style.number)
     if quantity in ("MSE", "bias"):
         frame.loc["uniform prediction"] = study.table(units[0])["uniform"].max().map(style.number)
-    frame = frame.fillna("").replace({"nan": "–"}).replace(r" \(", "\n(", regex=True)
+    frame = frame.fillna("").replace({"nan": "–"}).replace(r" \[(.*), (.*)\]", r"\n(\1 to \2)", regex=True)
     return frame.rename_axis("model").reset_index()
 
 

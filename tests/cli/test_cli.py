@@ -196,7 +196,7 @@ def test_the_demo_leads_with_a_counterweight(tmp_path, smol):
     *said, path = shown.stdout.replace("\n", " ").split("Open ")
     finding = "it writes 1.9 logits for 'negative' where that is right and 1.5 where it is wrong"
     assert finding in said[0]
-    assert "costs 0.05 nats for L29.mlp and 0.15 for L21.attn" in said[0]
+    assert "costs 0.05 nats (−0.01 to 0.10) for L29.mlp and 0.15 nats (" in said[0]
     assert finding in html.unescape((tmp_path / "again" / "index.html").read_text())
     data = re.search(r'id="data">(.*?)</script>', (tmp_path / "again" / "explorer.html").read_text())[1]
     chosen, model = json.loads(data)["chosen"], ld.load_model()

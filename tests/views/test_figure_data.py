@@ -1,6 +1,7 @@
 """What is drawn is what the frames say: every kind of figure against the result that it is of."""
 
 import dataclasses
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -73,6 +74,7 @@ def test_bars_are_the_frame_in_modules_colors(name, kind, columns):
         seen = np.full((len(frame), 3), np.nan)
         for trace in on(figure, number):
             if trace.type == "scatter" and (trace.fill or trace.marker.symbol == "line-ew-open"):  # a null, medians
+                assert trace.fill or list(trace.y) == frame[f"{column}_median"].tolist()
                 continue
             at = np.array(trace.x, dtype=int)
             assert {style.MODULE[module] for module in frame["module"].iloc[at]} == {trace.marker.color}
@@ -300,7 +302,10 @@ def test_the_grid_holds_every_head_where_it_is(term, part, at):
     """Row = layer, column = head; next to it the MLPs; within a layer, minus the layer's mean; gaps stay empty."""
     d = ld.decompose(ld.contributions(llama(), PROMPTS, OPTIONS, unit="head"), LABELS)
     frame = d.by_component(full=True).set_index("component")
-    grid, mlps = d.plot("heads", term=term, part=part).data
+    figure = d.plot("heads", term=term, part=part)
+    (grid, mlps), named = figure.data, frame.loc[re.match(r"L\d\.H\d", figure.layout.title.text)[0]]
+    ends = {(s.x0 + 0.5, s.x1 - 0.5, s.y0 + 0.5, s.y1 - 0.5) for s in figure.layout.shapes}
+    assert ends == {(named["index"], named["index"], named["layer"], named["layer"])}
     frame[at] -= d.zero_net if term == "net" else 0.0
     expected = [[frame.loc[f"L{layer}.H{head}", at] for head in range(4)] for layer in range(3)]
     np.testing.assert_array_equal(grid.z, expected)
@@ -388,6 +393,8 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
     for e, name in zip(effects, ("mean ablation", "zero ablation"), strict=True):
         (trace,) = (trace for trace in figure.data if trace.name == name)
         np.testing.assert_allclose(trace.x, -e.frame()["total_loss"])
+    names = {text.strip() for trace in figure.data if trace.mode == "markers+text" for text in trace.text}
+    assert {*effects[0].names, figure.layout.title.text.split()[0]} <= names
     with pytest.raises(ld.InputError, match="labels"):
         ld.decompose(d.values, target=d.target).plot("roles")
     with pytest.raises(ld.InputError, match="effects"):

@@ -300,6 +300,35 @@ def test_numbers_in_titles_and_hovers_have_two_digits(name, kind):
             assert len(number.replace(".", "").lstrip("0")) <= most, (number, text)
 
 
+def test_names_that_are_asked_for_are_drawn_and_others_where_they_cover_nothing():
+    """All of twelve marks; of a cloud those asked for, each away from every mark in a narrow panel."""
+    rng = np.random.default_rng(0)
+    x, y, labels = *rng.normal(size=(2, 200)), [f"L{i}.mlp" for i in range(200)]
+    ends = axes.linear_axis(x), axes.linear_axis(y)
+    few = kit.extreme_names(labels[:12], x[:12], y[:12], ends)
+    assert {text.strip() for text in few.text} == set(labels[:12])
+    drawn = kit.extreme_names(labels, x, y, ends, always=["L7.mlp"])
+    assert "L7.mlp" in {text.strip() for text in drawn.text}
+    wide = [290 / np.ptp(ends[0]["range"]), 400 / np.ptp(ends[1]["range"])]
+    at = np.stack([x, y], 1) * wide
+    boxes = []
+    for text, place, *mark in zip(drawn.text, drawn.textposition, drawn.x, drawn.y, strict=True):
+        (up, side), mark, size = place.split(), np.array(mark) * wide, [6.5 * len(text.strip()) + 12, 14]
+        low = mark + np.array([-size[0] * (side == "left"), {"top": 4, "middle": -7, "bottom": -18}[up]])
+        boxes.append((low, low + size))
+        assert text.strip() == "L7.mlp" or not ((at > low) & (at < low + size)).all(1).any()
+    for i, (low, high) in enumerate(boxes):
+        assert not any(((low < b) & (high > a)).all() for a, b in boxes[:i])
+
+
+def test_a_token_axis_labels_the_token_of_the_title():
+    tokens = [f" t{i}" for i in range(100)]
+    for named in range(100):
+        axis = axes.token_axis(tokens, named=named)
+        assert f"␣t{named}" in axis["ticktext"]
+        assert np.diff(sorted(axis["tickvals"])).min() >= 5
+
+
 def test_help_of_plot_says_what_every_kind_draws():
     """Each kind with its options, and the first sentence of the function that draws it."""
     for cls in classes().values():

@@ -85,23 +85,23 @@ def test_sentences_hold_the_frames_numbers(study):
     said = sentences(study)
     summary, totals = study.summary(), study.totals().query("unit == 'sublayer'")
     accuracy, chance = numbers(said[0])[:2]
-    assert accuracy == pytest.approx(100 * summary["accuracy"].mean(), abs=0.06)
+    assert accuracy == pytest.approx(100 * summary["accuracy"].mean(), abs=0.6)
     assert chance == 50
     curves = study.curves().groupby(["model", "task"])["accuracy"]
     half = np.mean([curve.to_numpy()[(len(curve) - 1) // 2] for _, curve in curves])
     late = next(numbers(s) for s in said if "half of the layers" in s)
-    assert late[:2] == pytest.approx([100 * half, 100 * summary["accuracy"].mean()], abs=0.06)
+    assert late[:2] == pytest.approx([100 * half, 100 * summary["accuracy"].mean()], abs=0.6)
     shares = study.shares().query("term == 'diversity' and gauge == 'centered'").groupby("module")["share"].mean()
     most = f"{style.MODULE_NAME[shares.idxmax()]} components"
     assert numbers(next(s for s in said if most in s))[0] == pytest.approx(100 * shares.max(), abs=0.6)
     by = totals.set_index(["loss", "term", "model", "task"])["mean"].sort_index()
     off = (by["paper", "loss"] - by["paper", "zero_bias"]).abs() * 100
-    median, largest = [n for s in said if "Eq. 14" in s for n in numbers(s)][1:3]
+    median, largest = [n for s in said if "Eq. 14" in s for n in numbers(s)][3:5]
     assert (median, largest) == (pytest.approx(off.median(), rel=0.06), pytest.approx(off.max(), rel=0.06))
     shift = 1 - by["squared", "diversity_centered"] / by["squared", "diversity"]
-    assert numbers(next(s for s in said if "shift" in s))[0] == pytest.approx(100 * shift.median(), abs=0.06)
+    assert numbers(next(s for s in said if "shift" in s))[0] == pytest.approx(100 * shift.median(), abs=0.6)
     nats = numbers(next(s for s in said if "nats" in s))[::2]
-    assert nats[0] == pytest.approx(by["cross_entropy", "loss"].mean(), rel=0.01)
+    assert nats[0] == pytest.approx(by["cross_entropy", "loss"].mean(), rel=0.05)
     assert nats[1] == pytest.approx(np.log(2), rel=0.01)
 
 
@@ -318,12 +318,13 @@ def test_the_demos_finding_holds_the_frames_numbers():
     first = int(difference.argmax())
     alone = (u[:, first].argmax(1) == rows.labels[:32]).mean()
     assert said.startswith(f"On 32 rows of {task.name}, {c.components[first].label} has the largest")
-    assert f"({difference[first]:+.2f} logits)" in said
-    assert f"alone it is right on {alone:.0%}" in said
+    assert f"({style.signed(difference[first])} logits)" in said
+    assert f"alone it is right on {style.percent(alone)}" in said
     for how in ("mean", "zero"):
         e = ld.effects(model, rows.take(range(32, 64)), components=[c.components[first]], ablation=how)
-        cost = re.search(rf"{how} ablation,.*? costs ([−-]?[\d.]+)", said, re.IGNORECASE)[1]
-        assert cost == f"{-e.frame()['total_loss'][0]:.2f}"
+        cost = re.search(rf"{how} ablation,.*? costs (.*?\))", said, re.IGNORECASE)[1]
+        ends = -e.frame()[["total_loss", "total_loss_high", "total_loss_low"]].iloc[0]
+        assert cost == style.estimate(*ends, unit="nats")
     assert all(str(markupsafe.escape(sentence)) in block.html for sentence in sentences)
     now, (text,) = explorer.selection, explorer.texts
     assert now.component == c.components[first].label

@@ -26,9 +26,9 @@ function strip(box, { text, position }, selected, shown) {
 VIEWS.tokens = {
   title: (x) => (x.text.written ? "The text; generated tokens are underlined" : "The text"),
   caption: (x) =>
-    "Every token is colored by the prediction made after it. Click a token, or press ← →: all views below show the " +
-    "prediction at that position" +
-    (x.chosen.color === "loss" ? "." : `; colored by ${x.name}, gold above the zero baseline, purple below.`),
+    "Every token is colored by the prediction made after it" +
+    (x.chosen.color === "loss" ? "; darker: higher loss" : `, by ${x.name}: gold above the zero baseline, purple below`) +
+    ". Click a token, or press ← →: all views below show the prediction at that position.",
   draw(host, x) {
     const { text, position } = x;
     const isLoss = x.chosen.color === "loss";
@@ -71,7 +71,7 @@ VIEWS.attention = {
   draw(host, x) {
     const { text, position } = x;
     if (unread(text)) return nothing(host, unread(text));
-    if (!x.isHead) return nothing(host, `${x.name} is not a head: select one in the views above.`);
+    if (!x.isHead) return nothing(host, `${x.name} is not a head: select one in the views above.`, "none small");
     const head = text.heads.indexOf(x.component);
     const weights = Array.from({ length: position + 1 }, (_, key) => text.weight(head, position, key));
     const most = Math.max(...weights, 1e-9);

@@ -3,7 +3,7 @@
 const CHOICES = {
   measure: { name: "components by", options: Object.fromEntries(Object.entries(MEASURES).map(([key, { hint }]) => [key, hint])) },
   part: {
-    name: "gauge",
+    name: "gauge: shift of all tokens",
     options: {
       centered: "without the shift that is common to all tokens, which softmax cannot see",
       raw: "with the shift that is common to all tokens",

@@ -101,7 +101,7 @@ function gridlines(svg, { place, ticks }, left, right) {
   }
 }
 
-const nothing = (host, sentence) => host.replaceChildren(put("p", { className: "none" }, sentence));
+const nothing = (host, sentence, className = "none") => host.replaceChildren(put("p", { className }, sentence));
 
 // A line of a list: a word, a bar from the middle whose length is a share, and a number. With `chosen` it is a button.
 function entry(word, value, share, attributes = {}, ...more) {

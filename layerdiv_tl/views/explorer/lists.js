@@ -5,8 +5,8 @@ const RANKED = 6;
 VIEWS.ranked = {
   title: (x) => `Largest after ${said(x.text.tokens[x.position])}: ${MEASURES[x.chosen.measure].says(x)}`,
   caption:
-    "Whole sublayers on the left; on the right the heads, which are parts of them. Gold is above the zero baseline, " +
-    "purple below it. Click one to select it.",
+    "Whole sublayers on the left; on the right the heads, which are parts of them. Gold is above the zero baseline (the " +
+    "number of a component that writes nothing), purple below it. Click one to select it.",
   draw(host, x) {
     const { text, measured, chosen } = x;
     const lines = (peers) => {
@@ -58,7 +58,7 @@ VIEWS.sources = {
     "The last column is the attention weight. Click a token to go there.",
   draw(host, x) {
     const { text, position } = x;
-    if (!x.isHead) return nothing(host, `${x.name} is not a head: select one in the views above.`);
+    if (!x.isHead) return nothing(host, `${x.name} is not a head: select one in the views above.`, "none small");
     const found = text.sourcesOf(x.component, position, x.answer.slot, x.minus?.slot);
     if (found?.why) return nothing(host, found.why);
     if (!found && x.ask({ ask: "sources", component: x.name })) return nothing(host, `Splitting ${x.name} by token …`);
@@ -114,10 +114,10 @@ VIEWS.effects = {
         ? componentEntry(x, text.index.get(name), value, value / most)
         : entry(name, value, value / most, { "data-effect": name, strong: name.endsWith(" effect") });
     const later = found.total - found.direct - found.norm;
-    // In logits: one prediction has no interval that could make a share of it.
-    const reaction = later * found.direct < 0 ? `: later components compensate for ${number(Math.abs(later))}` : ": later components depend on it";
+    const react = later * found.direct < 0 ? "compensate" : "depend on it";
     const direct = chip("direct effect ", put("b", {}, signed(found.direct)), ` logits to ${said(a.word)} − ${said(b.word)}`);
-    const total = chip("total effect ", put("b", {}, number(found.total)), ` logits${Math.abs(later) < 0.02 * most ? "" : reaction}`);
+    const changes = ` logits: later components ${react} (${signed(later)}), the final norm changes (${signed(found.norm)})`;
+    const total = chip("total effect ", put("b", {}, signed(found.total)), Math.abs(later) < 0.02 * most ? " logits" : changes);
     host.replaceChildren(put("p", { className: "chips" }, direct, total), halves(terms.map(line)));
   },
   // Say for which components a page has effects, and offer to go there.

@@ -1,7 +1,7 @@
 // The measures of components, computed here from the sums that Python packed: for 512 tokens these are a tenth of the
 // measures themselves. Every measure is drawn from its zero baseline, its value for a component of zeros.
 
-const GROWS = "It grows with the size of the contribution; the dashed line is the zero baseline.";
+const GROWS = "It grows with the size of the contribution; the dashed line is the zero baseline: a component that writes nothing.";
 const squared = { unit: "logits²", squared: true };
 
 // Of each: its name on a button and the hint there, its unit, its name and its meaning in titles and captions.

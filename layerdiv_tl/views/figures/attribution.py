@@ -62,9 +62,10 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     labels = frame["component"].tolist()
     largest = np.unravel_index(np.abs(shown).argmax(), shown.shape)
     each = values[:, largest[0], largest[1]]
-    ends = estimate(each)[1:3] if example is None and len(each) > 1 else (np.nan, np.nan)
-    size = style.estimate(shown[largest], *map(float, ends), unit=unit)
+    low, high = map(float, estimate(each)[1:3]) if example is None and len(each) > 1 else (np.nan, np.nan)
+    size = style.estimate(shown[largest], low, high, unit=unit)
     title = f"{labels[largest[0]]} contributes most to the {of}: {size} to {names[largest[1]]}"
+    title += kit.doubt({"_low": low, "_high": high}, "")
     if (frame["kind"] == "head").any():
         return _head_panels(frame, shown, names, unit, title, subtitle, largest)
     x = axes.component_axis(frame, kit.STREAM)

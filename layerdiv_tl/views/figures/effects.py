@@ -115,10 +115,12 @@ def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
         "and gold depends on it; where it lowers the difference, the reverse."
     )
     rows, columns = ([members[i] for i in some] for some in kept)
-    y, x = axes.member_axis(rows, "ablated component"), axes.member_axis(columns, "later component", across=True)
-    look: dict[str, Any] = {"x": x, "y": y | {"autorange": "reversed"}}
+    y = axes.ticks(range(len(rows)), [c.label for c in rows]) | {"title_text": "ablated component"}
+    look: dict[str, Any] = {"x": axes.member_axis(columns, "later component"), "y": y | {"autorange": "reversed"}}
     unit = effects.measured_in
-    return kit.heat_figure(z[cells], texts[cells], unit, title, subtitle, signed=True, plot=460, **look)
+    return kit.heat_figure(
+        z[cells], texts[cells], unit, title, subtitle, signed=True, plot=max(460, 14 * len(rows)), below=30, **look
+    )
 
 
 def _frame(effects: Effects) -> pd.DataFrame:

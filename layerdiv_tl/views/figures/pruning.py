@@ -66,7 +66,8 @@ def agreement_ranks(agreement: Agreement) -> go.Figure:
     frame, quantities, part = agreement.frame(), [*_EFFECTS, *_measures(agreement)], _part(agreement)
     z = np.array([frame[f"{quantity}_rank"] for quantity in quantities])
     texts = [_rank_texts(frame, quantity) for quantity in quantities]
-    title = f"Of its {part}s, {agreement.model} needs {kit.most(frame, 'loss_rank', -1)['component']} most"
+    most = kit.most(frame, "loss_rank", -1)
+    title = f"Of its {part}s, {agreement.model} needs {most['component']} most{kit.doubt(most, 'loss')}"
     subtitle = f"{agreement.rows}. Rank 1 is needed most. Above the line: by what removing the {part} does."
     x, y = axes.component_axis(frame, kit.STREAM), axes.named_rows(_name(quantity) for quantity in quantities)
     look: dict[str, Any] = {"x": x, "y": y, "plot": 34 * len(quantities), "reversescale": True, "limit": len(frame)}
