@@ -47,8 +47,8 @@ def hover(frame: pd.DataFrame, columns: Iterable[str] | Mapping[str, str], *more
     for name, column in named.items():
         unit = frame.attrs.get("units", {}).get(column, "")
         rows = zip(texts, *_ends(frame, column), strict=True)
-        said = f"{name} " if name else ""
-        texts = [f"{text}\n{said}{style.measured(*numbers, unit=unit)}" for text, *numbers in rows]
+        said, over = f"{name} " if name else "", "\n95 % "
+        texts = [f"{text}\n{said}{style.estimate(*numbers, unit=unit, gap=over)}" for text, *numbers in rows]
     for lines in more:
         texts = [f"{text}\n{line}" if line else text for text, line in zip(texts, lines, strict=True)]
     return np.array(texts, dtype=object)

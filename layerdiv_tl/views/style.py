@@ -240,8 +240,12 @@ def interval(low: float, high: float, form: str = "", none: str = "(no interval)
     """
     if math.isnan(low) or math.isnan(high):
         return none
-    form = form or f",.{_decimals(low, high, of)}f"
-    return f"({low:{form}} to {high:{form}})".replace("-", "−")
+    ends = [f"{end:{form}}".replace("-", "−") if form else _fixed(end, _decimals(low, high, of)) for end in (low, high)]
+    return f"({' to '.join(ends)})"
+
+
+def _fixed(x: float, decimals: int) -> str:
+    return number(x) if decimals > 5 else f"{x:,.{decimals}f}".replace("-", "−")
 
 
 def _decimals(low: float, high: float, value: float = math.nan) -> int:
@@ -261,7 +265,7 @@ def estimate(value: float, low: float = math.nan, high: float = math.nan, *, uni
     ('0.08 nats (−0.00 to 0.16)', '2.3')
     """
     ends = interval(low, high, none="", of=value)
-    shown = f"{value:,.{_decimals(low, high, value)}f}".replace("-", "−") if ends else number(value)
+    shown = _fixed(value, _decimals(low, high, value)) if ends else number(value)
     return shown + f" {unit}" * bool(unit and unit not in BARE) + f"{gap}{ends}" * bool(ends)
 
 
@@ -273,15 +277,6 @@ def estimate_of_text(text: str) -> str:
     """
     numbers = [float(part) for part in re.split(r"[ ,\[\]]+", text) if part]
     return estimate(*numbers) if numbers else text
-
-
-def measured(value: float, low: float = math.nan, high: float = math.nan, *, unit: str = "") -> str:
-    """Format an `estimate` for hovers.
-
-    >>> measured(0.12345, 0.1, 0.15, unit="nats")
-    '0.12 nats\\n95 % (0.10 to 0.15)'
-    """
-    return estimate(value, low, high, unit=unit, gap="\n95 % ")
 
 
 def faint(color: str, share: float = 0.22) -> str:

@@ -102,8 +102,8 @@ def bound_marks(bounds: Bounds) -> go.Figure:
     texts = kit.hover(frame, ["error"], np.where(pale, "not kept valid by an information estimated from below", ""))
     marks = kit.trace(frame, "error", frame.index, colors, texts, marker=marker)
     errors = frame.set_index("name")["error"].map(style.percent)
-    most = f"the best rule in at most {errors['hellman_raviv']}"
-    title = f"The sum errs in {errors['ensemble']} of the rows, {most}" if "ensemble" in errors else f"Errors: {most}"
+    title = f"The best rule errs in at most {errors['hellman_raviv']} of the rows"
+    title += f", the sum of the members in {errors['ensemble']}" if "ensemble" in errors else ""
     subtitle = (
         f"From I(U; Y) ≥ {style.number(bounds.information)} of {style.number(bounds.label_entropy)} bits, which a "
         "linear classifier finds on rows it has not seen. Pale: not proven by this, since I may be larger."

@@ -122,9 +122,7 @@ def correlation_bars(
         of_panel = table[table["aggregation"] == name].groupby(["coefficient", "metric"])
         rows = {key: part.set_index("task").loc[tasks] for key, part in of_panel}
         contents = [[_correlations(rows[k, m], x, m, name) for m in chosen] for k in COEFFICIENTS]
-        figure = layout.panels(
-            contents, [f"{heading} of each metric, with its sign, and accuracy" for heading in headings]
-        )
+        figure = layout.panels(contents, [f"{heading} with accuracy" for heading in headings])
         figure.update_traces(showlegend=False)
         for bar in contents[0]:  # a legend entry of its own would be hollow like the first bar
             entry = {"name": bar.name, "marker": {"symbol": "square", "size": 11}}
