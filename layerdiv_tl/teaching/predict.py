@@ -27,8 +27,10 @@ class Prediction:
     def __repr__(self) -> str:
         return "(no prediction yet: write it in place of the three dots)" if self.unwritten else f"{self.value}"
 
-    def compare(self, measured: Any, unit: str = "", digits: int = 2) -> Shown:
-        """Compare the prediction with the measurement: one or several numbers or names (names in any order).
+    def compare(self, measured: Any, unit: str = "", digits: int = 2, *, ordered: bool = False) -> Shown:
+        """Compare the prediction with the measurement: one or several numbers or names.
+
+        Names are compared in any order or, where they answer a question each (`ordered`), place by place.
 
         >>> predict(5).compare(8.66, "logits")
         you wrote 5; measured 8.66 logits: too low by 3.66
@@ -38,6 +40,8 @@ class Prediction:
         you wrote 0.61; measured 0.58: close
         >>> predict(["L0.H1", "L2.H3"]).compare(["L2.H3", "L4.H0"])
         you wrote L0.H1, L2.H3; measured L2.H3, L4.H0: 1 of 2 found, 1 wrong
+        >>> predict(["no", "yes"]).compare(["yes", "no"], ordered=True)
+        you wrote no, yes; measured yes, no: 0 of 2 right
         >>> predict(...).compare(8.66)
         you wrote nothing; measured 8.66
         """
@@ -49,7 +53,7 @@ class Prediction:
             mine = plain(_number(self.value))
         except (TypeError, ValueError):
             return Shown(f"you wrote {self.value}; measured {shown}")
-        return Shown(f"you wrote {_shown(mine, digits)}; measured {shown}: {_verdict(mine, target, digits)}")
+        return Shown(f"you wrote {_shown(mine, digits)}; measured {shown}: {_verdict(mine, target, digits, ordered)}")
 
 
 def predict(value: Any) -> Prediction:
@@ -78,11 +82,15 @@ def _shown(value: Any, digits: int) -> str:
     return ", ".join(f"{x:.{digits}f}".rstrip("0").rstrip(".") if digits else f"{x:.0f}" for x in value.ravel())
 
 
-def _verdict(mine: Any, target: Any, digits: int) -> str:
+def _verdict(mine: Any, target: Any, digits: int, ordered: bool) -> str:
     if isinstance(target, str):
         return "yes" if isinstance(mine, str) and mine.strip().lower() == target.strip().lower() else "no"
     if isinstance(target, tuple) and any(isinstance(part, str) for part in target):
         named = (mine,) if isinstance(mine, str) else mine if isinstance(mine, tuple) else ()
+        if ordered:
+            pairs = zip(named, target, strict=False)
+            right = sum(str(a).strip().lower() == str(b).strip().lower() for a, b in pairs)
+            return f"{right} of {len(target)} right"
         mine, theirs = ({str(part).strip() for part in parts} for parts in (named, target))
         wrong = f", {len(mine - theirs)} wrong" if mine - theirs else ""
         return f"{len(mine & theirs)} of {len(target)} found{wrong}"
