@@ -17,8 +17,8 @@ class KindError(TypeError):
 def plain(value: Any) -> Any:
     """Turn numbers (torch, pandas) into numpy arrays, texts and components into text, tuples part by part.
 
-    >>> plain(np.float32(2)), plain(["L0.H1", "L2.H0"]), plain((1, "a"))
-    (array(2.), ('L0.H1', 'L2.H0'), (array(1.), 'a'))
+    >>> plain(np.float32(2)), plain(["L0.H1", "L2.H0"]), plain((1, "a")), plain([1, [2, 3]])
+    (array(2.), ('L0.H1', 'L2.H0'), (array(1.), 'a'), (array(1.), array([2., 3.])))
     """
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
@@ -30,6 +30,8 @@ def plain(value: Any) -> Any:
         return tuple(plain(part) for part in (sorted(value) if isinstance(value, set) else value))
     if isinstance(value, dict) or callable(value):
         raise KindError(f"this is a {type(value).__name__}")
+    if isinstance(value, list) and len({np.shape(part) for part in value}) > 1:
+        return tuple(plain(part) for part in value)
     return np.asarray(value, dtype=float)
 
 
