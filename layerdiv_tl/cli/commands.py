@@ -52,7 +52,7 @@ def run_demo(options: argparse.Namespace) -> Done:
     for sentence in (
         f"{model.name} is right on {accuracy} of {rows} questions; guessing would be right on {chance}.",
         *found,
-        f"The contributions of its components sum to its logits, to {gap:.0e}.",
+        f"The contributions of its components sum to its logits, to {gap:.0e} logits.",
     ):
         printing.print_paragraph(sentence, end="")
     print(f"\nOpen {page} in a browser.")
