@@ -134,8 +134,8 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
         "annotationdefaults": {"font": {"size": 12, "color": theme.ink}, "arrowcolor": theme.muted},
         "shapedefaults": {"line": {"color": theme.ink}},
         "hoverlabel": tips | {"font": {"family": FONT, "size": 13, "color": tip.ink}},
-        # Below the axes: above them, it would overlap the buttons on a narrow screen.
-        "legend": {"orientation": "h", "x": 0, "xanchor": "left"},
+        # Above the panel, where it covers no axis title; figures with buttons have theirs below (`layout.finish`).
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"},
         # plotly always paints the active button nearly white, so buttons are light in the dark theme too.
         "updatemenudefaults": {
             "font": {"size": 12, "color": LIGHT.ink},
