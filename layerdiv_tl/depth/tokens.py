@@ -22,7 +22,7 @@ from ..results import Result
 from .engine import map_batches, same_components
 
 QUANTILES = {"q10": 0.1, "median": 0.5, "q90": 0.9}
-SOFTMAX_CHANGE = "‖Δ softmax‖₂"
+SOFTMAX_CHANGE = "‖p − p′‖₂"
 
 
 class TokenResult(Result):

@@ -305,7 +305,9 @@ def component_bars(
         first = most(frame, column := next(iter(columns)))
         title = title.replace("{}", first["component"]) + doubt(first, column)
     drawn: dict[str, Any] = {"barmode": "overlay", "plot": plot * len(columns)} | look
-    return layout.finish(figure, title, f"{subtitle} {intervals(frame)}", x=axes.component_axis(frame), **drawn)
+    hidden = any(getattr(trace.error_y, "visible", None) is False for panel in contents for trace in panel)
+    about = f"{subtitle} {intervals(frame, 'Intervals, the wide ones in the hover alone' if hidden else 'Whiskers')}"
+    return layout.finish(figure, title, about, x=axes.component_axis(frame), **drawn)
 
 
 def extreme_names(

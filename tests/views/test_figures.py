@@ -401,7 +401,7 @@ def test_of_many_components_the_largest_are_shown():
                 for y in t.y
             ]
             np.testing.assert_array_equal(seen, sizes[np.sort(np.argsort(-sizes)[:1200])])
-            assert "1,200 of 1,700" in figure.layout.title.subtitle.text
+            assert "1,200 of 1,700" in figure.layout.title.subtitle.text.replace("<br>", "")
             assert kind == "bars" or {trace.type for trace in figure.data[:1]} == {"scattergl"}
 
 

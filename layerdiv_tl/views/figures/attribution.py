@@ -64,7 +64,8 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     each = values[:, largest[0], largest[1]]
     low, high = map(float, estimate(each)[1:3]) if example is None and len(each) > 1 else (np.nan, np.nan)
     size = style.estimate(shown[largest], low, high, unit=unit)
-    title = f"{labels[largest[0]]} contributes most to the {of}: {size} to {names[largest[1]]}"
+    mean = "on average " * (example is None and len(u) > 1)
+    title = f"{labels[largest[0]]} contributes most {mean}to the {of}: {size} to {names[largest[1]]}"
     title += kit.doubt({"_low": low, "_high": high}, "")
     if (frame["kind"] == "head").any():
         return _head_panels(frame, shown, names, unit, title, subtitle, largest)

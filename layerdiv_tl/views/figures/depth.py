@@ -143,7 +143,7 @@ def skip_map(skip: Skip) -> go.Figure:
     title = f"Skipping {most['component']} changes {most['downstream_layer']} most"
     subtitle = f"Each {part} of {skip.model} in turn {_mode(skip)}. Color: mean relative change of the later output."
     sides = {"component": (f"skipped {part}", skip.components), "downstream_layer": ("later layer", skip.layers)}
-    return _pairs(pairs, "effect", sides, "‖Δ − Δ′‖ / ‖Δ‖", title, subtitle)
+    return _pairs(pairs, "effect", sides, "‖z − z′‖ / ‖z‖", title, subtitle)
 
 
 def layer_map(maps: LayerMaps) -> go.Figure:
@@ -176,7 +176,7 @@ def erasure_map(erasure: Erasure, text: int = 0) -> go.Figure:
     """Draw a map layer × token of the effect of erasing the token before the layer on the answer of one text."""
     where = "the answer's positions" if erasure.measured == "answer" else "later positions"
     title = f"Erasing the token {{token}} before {{layer}} changes {erasure.model}'s predictions most"
-    return _token_map(erasure, erasure.effect, text, "‖Δ softmax‖₂", title, f"{_erased(erasure)} Mean over {where}.")
+    return _token_map(erasure, erasure.effect, text, "‖p − p′‖₂", title, f"{_erased(erasure)} Mean over {where}.")
 
 
 def gradient_map(gradients: IntegratedGradients, text: int = 0) -> go.Figure:

@@ -45,7 +45,9 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     most = kit.most(frame, total)
     far, always = [np.abs(v) for v in (y - x, y, x)], [most["component"]]
     labels = kit.extreme_names(frame["component"], x, y, sides, far, panel=(290, 440), always=always)
-    title = f"{most['component']} has the largest total effect on the {on} of {effects.model}{kit.doubt(most, total)}"
+    title = (
+        f"{most['component']} has the largest mean total effect on the {on} of {effects.model}{kit.doubt(most, total)}"
+    )
     subtitle = f"{_about(effects)} Where total and direct effect differ, later components "
     subtitle += f"react to the ablation: they compensate for the component or depend on it. {said}"
     traces = [*kit.by_module(frame, direct, total, texts), diagonal, labels]
@@ -54,7 +56,7 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
 
 def total_bars(effects: Effects, on: On = "logit difference") -> go.Figure:
     """Draw the total effect of every component along depth, with 95 % intervals, and of groups after them."""
-    title = f"{{}} has the largest total effect on the {on} of {effects.model}"
+    title = f"{{}} has the largest mean total effect on the {on} of {effects.model}"
     return kit.component_bars(_frame(effects), {f"total{_ENDS[on]}": ""}, title, _about(effects), plot=320)
 
 
@@ -173,10 +175,9 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     named, texts = frame[np.isin(x, labels.x)], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
     traces = [whiskers, kit.trace(frame, x, y, colors, texts, marker=marker), labels]
-    title = (
-        f"{reader['component']} is first by logit difference, and right alone in {style.percent(reader['accuracy'])}"
-    )
-    title += kit.doubt(reader, "logit_difference").replace("its interval", "the difference's interval")
+    doubt = kit.doubt(reader, "logit_difference")
+    title = f"{reader['component']} is first by logit difference{doubt}, and right alone in "
+    title += style.percent(reader["accuracy"])
     about = (
         f"{len(gauge.values)} rows, contributions centered over the options. Color: how often a component alone is "
         f"right, pale where it is as often as guessing ({style.percent(chance)}). Names: "

@@ -89,7 +89,8 @@ def _gauge_bars(measured: Any, part: Gauge, count: int, title: Callable[[Any], s
     for name in parts:
         gauge = gauge_of(measured, name)
         columns = {column_of(frame, term, name): text for term, text in _HEADINGS.items() if term in frame}
-        views[name] = kit.component_bars(frame, columns, title(gauge), remark, zero=_zero(gauge, name))
+        about = f"Bars of bias and net start at the zero baseline, a component that writes nothing. {remark}"
+        views[name] = kit.component_bars(frame, columns, title(gauge), about, zero=_zero(gauge, name))
     return layout.choose(views, part)
 
 
@@ -105,10 +106,13 @@ def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500)
     loss, entropy = style.number(decomposition.loss, 3), style.number(decomposition.entropy, 3)
     title = f"Components' parts of the cross-entropy: with the entropy {entropy} they sum to the loss {loss} nats"
     if any(c.kind == "head" for c in decomposition.components):
-        parts = f"With the entropy {entropy} the parts sum to the loss, {loss} nats. Below 0 (purple) a head lowers it."
+        parts = (
+            f"With the entropy {entropy} the parts sum to the loss, {loss} nats. Below 0 (purple), more of the head "
+        )
+        parts += "lowers it."
         return layout.retitle(head_map(decomposition, "net_linear"), remark=parts)
     frame, remark = kit.largest(decomposition.by_component(full=True), "net_linear", max_components)
-    about = f"Below 0 a component lowers the loss. {remark}"
+    about = f"Below 0 a little more of the component would lower the loss: a slope, not a removal. {remark}"
     return kit.component_bars(frame, {"net_linear": ""}, title, about, plot=320)
 
 
@@ -144,7 +148,10 @@ def bias_diversity_scatter(
         title = f"{largest} has the largest {f'{p} ' * (len(parts) > 1)}diversity"
         about = "A mark is a component"
         if "net" in frame:
-            about += "; above the dashed diagonal its net = bias − diversity is below 0: it lowers the loss"
+            about += (
+                "; above the dashed diagonal its diversity exceeds its bias, so that its term of the loss, the net, "
+            )
+            about += "is below 0 (not what the loss would be without it)"
         about += ". Names: " + ("the outermost" if len(names.x) < len(frame) else "all")
         views[p] = layout.finish(traces, title, f"{about}. {remark}", x=x_axis, y=y_axis, plot=460, hovermode="closest")
     return layout.choose(views, part)
@@ -184,8 +191,9 @@ def depth_curves(
             contents[0].append(kit.line([-0.5, len(frame) - 0.5], chance, dash="dot", name="guessing"))
         headings = [*(term.capitalize() + exact * (term == "loss") for term in terms[:-1]), f"{factor}Diversity"]
         figure = layout.panels(contents, headings, units=[units[term] for term in terms], x_title=x_title)
-        first, last = map(style.number, frame[column_of(frame, "loss", p)].iloc[[0, -1]])
-        title = f"Loss of the prefix ensembles along depth: {first} to {last} {units['loss']} ({p})"
+        losses = frame[column_of(frame, "loss", p)]
+        first, most, last = map(style.number, (losses.iloc[0], losses.max(), losses.iloc[-1]))
+        title = f"Loss of the prefix ensembles along depth: {first}, at most {most}, then {last} {units['loss']} ({p})"
         views[factor + p] = layout.finish(figure, title, subtitle, x=x, plot=170 * len(terms))
     return layout.choose(views, (fair[-1] if size_fair and part != "shift" else "") + part)
 

@@ -70,7 +70,8 @@ def term_bars(information: Information) -> go.Figure:
         title += ", no more than with shuffled labels"
     if information.exceeds_entropy:
         title = f"No estimate: the joint information of {members} exceeds H(Y)"
-    subtitle = f"{len(information.labels)} rows, {_METHODS[information.method]}. Dotted: H(Y)."
+    subtitle = f"{len(information.labels)} rows, {_METHODS[information.method]}. Gray: what shuffled rows give; a mark "
+    subtitle += "inside it is no evidence. Dotted: H(Y)."
     subtitle = " ".join([subtitle, *information.warnings[:1]])
     figure = layout.finish(traces, title, subtitle, x="bits", y=axes.named_rows(frame["component"]), plot=310)
     return figure.add_vline(x=information.label_entropy, line=kit.DOTTED)
@@ -102,7 +103,8 @@ def bound_marks(bounds: Bounds) -> go.Figure:
     texts = kit.hover(frame, ["error"], np.where(pale, "not kept valid by an information estimated from below", ""))
     marks = kit.trace(frame, "error", frame.index, colors, texts, marker=marker)
     errors = frame.set_index("name")["error"].map(style.percent)
-    title = f"The best rule errs in at most {errors['hellman_raviv']} of the rows"
+    most = np.ceil(100 * frame.set_index("name")["error"]["hellman_raviv"]) / 100  # a bound is rounded up
+    title = f"The best rule errs in at most {style.percent(most)} of the rows"
     title += f", the sum of the members in {errors['ensemble']}" if "ensemble" in errors else ""
     subtitle = (
         f"From I(U; Y) ≥ {style.number(bounds.information)} of {style.number(bounds.label_entropy)} bits, which a "
