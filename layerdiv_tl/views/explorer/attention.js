@@ -27,7 +27,7 @@ VIEWS.tokens = {
   title: (x) => (x.text.written ? "The text; generated tokens are underlined" : "The text"),
   caption: (x) =>
     "Every token is colored by the prediction made after it" +
-    (x.chosen.color === "loss" ? "; darker: higher loss" : `, by ${x.name}: gold above the zero baseline, purple below`) +
+    (x.chosen.color === "loss" ? "; stronger: higher loss" : `, by ${x.name}: gold above the zero baseline, purple below`) +
     ". Click a token, or press ← →: all views below show the prediction at that position.",
   draw(host, x) {
     const { text, position } = x;

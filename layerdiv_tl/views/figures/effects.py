@@ -176,7 +176,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
     traces = [whiskers, kit.trace(frame, x, y, colors, texts, marker=marker), labels]
     doubt = kit.doubt(reader, "logit_difference")
-    title = f"{reader['component']} is first by logit difference{doubt}, and right alone in "
+    title = f"{reader['component']} is first by logit difference{doubt}, and it is right alone in "
     title += style.percent(reader["accuracy"])
     about = (
         f"{len(gauge.values)} rows, contributions centered over the options. Color: how often a component alone is "
