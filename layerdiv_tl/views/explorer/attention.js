@@ -66,7 +66,7 @@ VIEWS.attention = {
   heads: true,
   title: (x) => (x.isHead ? `Attention of ${x.name} from the selected token` : "Attention of a head"),
   caption:
-    "The darker a token, the larger the weight of the selected head on it, from the underlined token. Weights of a row " +
+    "The stronger the color, the larger the weight of the selected head on it, from the underlined token. Weights of a row " +
     "sum to 1, or less in models that have a sink next to the tokens; they are rounded to 1/255.",
   draw(host, x) {
     const { text, position } = x;

@@ -139,7 +139,7 @@ VIEWS.answers = {
   title: () => "Prediction after every layer (logit lens)",
   caption: ({ text }) =>
     "The likeliest next token when the final norm and the unembedding read the stream after a layer, the last layer on " +
-    "top; darker is more probable, bold is the model's own prediction" +
+    "top; a stronger color is more probable, bold is the model's own prediction" +
     `${text.lens.length < new Set(text.components.map((c) => c.row)).size ? "; a long text has some of the layers" : ""}. ` +
     "Click a token, or press ← →, to go there.",
   draw(host, x) {
