@@ -199,7 +199,7 @@ def test_attention_is_drawn_as_it_is():
 
 
 def test_promoted_tokens_are_the_profile_s():
-    """Each row has a component's largest and smallest centered logits, in the order of top_tokens."""
+    """Each row has a component's largest and smallest centered logits to two digits, in the order of top_tokens."""
     p = ld.profile(llama(), IDS)
     block, frame = promoted_tokens(p, ["L1.mlp", "embed"], 4, k=3), p.top_tokens(["L1.mlp", "embed"], 4, 3)
     rows = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>", block.html)
@@ -210,7 +210,7 @@ def test_promoted_tokens_are_the_profile_s():
             marks = re.findall(r"<b>(.*?)</b> (\S+?)</span>", cell)
             assert [html.unescape(m[0]) for m in marks] == [t.replace(" ", "␣") for t in lines.token]
             shown = [float(m[1].replace("−", "-")) for m in marks]
-            assert shown == pytest.approx(lines.contribution_centered.tolist(), rel=6e-3)
+            assert shown == pytest.approx(lines.contribution_centered.tolist(), rel=0.06)
 
 
 def hostile_profile():
