@@ -158,8 +158,9 @@ def _ratio(rows: pd.DataFrame, name: str) -> str:
         clear, ends = ((low > 1) | (high < 1)).sum(), " to ".join(map(style.number, (ratios.min(), ratios.max())))
         mean = float(np.exp(np.log(ratios).mean()))
         return f"{style.number(mean)} times ({len(rows)} pairs: {ends}, {clear} clearly not 1)"
-    doubt = ", not clearly another than" * bool(low.iloc[0] <= 1 <= high.iloc[0])
-    return f"{style.estimate(ratios.iloc[0], low.iloc[0], high.iloc[0])} times{doubt}"
+    size = style.estimate(ratios.iloc[0], low.iloc[0], high.iloc[0])
+    size = size.replace(")", ", not clearly 1)") if low.iloc[0] <= 1 <= high.iloc[0] else size
+    return size.replace(" (", " times (") if "(" in size else f"{size} times"
 
 
 def depth_findings(depth: DepthStudy) -> Iterator[Finding]:

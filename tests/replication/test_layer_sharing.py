@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -248,7 +249,7 @@ def test_the_report_shows_pairs(real):
     for (_, row), text in zip(frame.iterrows(), shown.to_dict("records"), strict=True):
         assert text["reuses layers"] == f"{row['model']}\nagainst {row['baseline']}"
         assert float(text["diversity, centered"].split("\n")[0]) == pytest.approx(
-            row["diversity_centered_ratio"], rel=0.01
+            row["diversity_centered_ratio"], rel=0.06
         )
         ends = text["|L|² × diversity, raw"].partition("\n")[2]
         assert bool(ends) == np.isfinite(row["diversity_logit_ratio_low"])
@@ -271,11 +272,11 @@ def test_sentences_on_several_pairs():
     first = next(layer_sharing_findings(frame)).text
     assert first.startswith("d8-shared, which reuses layers, has ")
     assert "of d4, with as many parameters" in first
-    assert "] times the centered diversity" in first
+    assert re.search(r"has [\d.]+ times \([\d.]+ to [\d.]+(, not clearly 1)?\) the centered diversity of d4", first)
     pairs = frame[frame["interval_over"] == "tasks"]
     several = next(layer_sharing_findings(pairs)).text
     ratio = stats.gmean(pairs.query("matched_on == 'same parameters'")["diversity_centered_ratio"])
-    assert float(several.split()[5]) == pytest.approx(ratio, rel=0.01)
+    assert float(several.split()[5]) == pytest.approx(ratio, rel=0.06)
     assert "(3 pairs: " in several
     of = pairs.query("matched_on == 'same parameters'")
     clear = ((of["diversity_centered_ratio_low"] > 1) | (of["diversity_centered_ratio_high"] < 1)).sum()
