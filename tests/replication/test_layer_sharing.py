@@ -12,6 +12,7 @@ from scipy import stats
 
 import layerdiv_tl as ld
 from layerdiv_tl.studies.study import Study
+from layerdiv_tl.views import style
 from layerdiv_tl.views.findings import layer_sharing_findings, study_findings
 from layerdiv_tl.views.html import Page
 from layerdiv_tl.views.study_page import _layer_sharing, study_page
@@ -256,7 +257,7 @@ def test_the_report_shows_pairs(real):
     said = list(layer_sharing_findings(frame))
     assert [sentence in list(study_findings(real)) for sentence in said] == [True, True]
     points = frame.set_index("matched_on").eval("accuracy - accuracy_baseline")["same depth"]
-    assert said[1].text.endswith(f"{abs(points):.1f} points {'less' if points < 0 else 'more'} accuracy.")
+    assert said[1].text.endswith(f"{style.number(abs(points))} points {'less' if points < 0 else 'more'} accuracy.")
     page = study_page(real).html()
     assert "Reuse of layers, before and after the size correction" in page
     without = real.metrics["model"] != "zoo/d4-shared"
