@@ -67,13 +67,12 @@ def print_findings(sentences: Iterable[str]) -> None:
 
 def print_claims(claims: pd.DataFrame) -> None:
     """Print one line per variant of a claim."""
-    from ..views.style import interval
+    from ..views.style import estimate
     from ..views.tables import claim_name, verdict_of
 
     for row in claims.to_dict("records"):
-        ends = interval(row["low"], row["high"], ".2f", none="")
-        number = f"{row['estimate']:.2f} {ends}".rstrip() if math.isfinite(row["estimate"]) else "–"
-        print(f"{claim_name(row)}: {verdict_of(row)}, {number}")
+        found = row["estimate"], row["low"], row["high"]
+        print(f"{claim_name(row)}: {verdict_of(row)}, {estimate(*found) if math.isfinite(found[0]) else '–'}")
 
 
 def print_comparison(totals: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> None:

@@ -62,8 +62,8 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
 
 def _costs(e: Effects) -> dict[str, str]:
     """Write the increase of the loss by each ablation, with its interval."""
-    rows = e.frame().set_index("component")[["total_loss", "total_loss_high", "total_loss_low"]]
-    return {str(name): style.estimate(*(-row).tolist(), unit="nats") for name, row in rows.iterrows()}
+    rows = e.frame().set_index("component")[["cost", "cost_low", "cost_high"]]
+    return {str(name): style.estimate(*row, unit="nats") for name, row in rows.iterrows()}
 
 
 def _role(c: Contributions, d: Decomposition, row: dict[Any, Any], labels: np.ndarray) -> str:

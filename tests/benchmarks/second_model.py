@@ -29,7 +29,7 @@ def roles(model, chosen, others):
     table = frame.loc[labels, [*COLUMNS, "share"]]
     for how in ("mean", "zero"):
         effects = ld.effects(model, others, components=labels, ablation=how).frame().set_index("component")
-        table[f"{how}, nats"] = -effects["total_loss"]
+        table[f"{how}, nats"] = effects["cost"]
     print(f"zero baseline: bias {d.zero_bias:.3f}; accuracy by guessing {1 / d.values.shape[2]:.2f}")
     print(table.round(3).to_string())
 

@@ -200,10 +200,6 @@ def _costs(effects: Any, names: list[str]) -> list[go.Scatter]:
     """Draw the cost of ablation in nats, a trace per kind of ablation."""
     traces = []
     for number, (e, color) in enumerate(zip(effects, style.SERIES, strict=False)):
-        frame = e.frame()
-        ends = {"_low": -frame["total_loss_high"], "_high": -frame["total_loss_low"]}
-        cost = frame.assign(cost=-frame["total_loss"], **{f"cost{end}": values for end, values in ends.items()})
-        cost.attrs = {"units": {"cost": "nats"}}
         y = np.array([names.index(name) for name in e.names]) + 0.16 * (number - (len(effects) - 1) / 2)
-        traces.append(kit.trace(cost, "cost", y, color, name=f"{e.ablation} ablation"))
+        traces.append(kit.trace(e.frame(), "cost", y, color, name=f"{e.ablation} ablation"))
     return traces
