@@ -8,6 +8,7 @@ import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl.studies.over_training import OverTraining, checkpoints, crossing
+from layerdiv_tl.views import style
 from layerdiv_tl.views.depth_page import depth_page
 from layerdiv_tl.views.findings import depth_findings
 
@@ -77,7 +78,7 @@ def test_effects_of_the_same_folder_stand_beside_the_rest(tmp_path):
     said = [(finding.text, finding.figure) for finding in depth_findings(done)]
     table = effects.frame().set_index("component")
     most = table["total"].idxmax()
-    shown = [f"{table[name][most]:.3g}" for name in ("total", "direct")]
+    shown = [style.number(table[name][most]) for name in ("total", "direct")]
     assert len(said) == 2
     assert all(word in said[1][0] for word in ("d2@step2", TASK, most, *shown))
     assert f'id="{said[1][1]}"' in depth_page(done).html()
