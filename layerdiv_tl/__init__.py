@@ -35,4 +35,16 @@ _registry.PLACES.update(
 )
 
 # The public names stand in `__init__.pyi`, once, for Python and for type checkers.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name. Raises AttributeError with the names that are spelled like it."""
+    import difflib
+
+    try:
+        return _load(name)
+    except AttributeError:
+        close = difflib.get_close_matches(name, __all__)
+        hint = f"is {' or '.join(close)} meant?" if close else "dir(layerdiv_tl) lists the public names."
+        raise AttributeError(f"layerdiv_tl has no {name!r}: {hint}", name=name) from None

@@ -38,7 +38,7 @@ _MODULES: dict[str, Module] = {
     "moe": "mlp",
     "stream_bias": "constant",
 }
-# The columns that name a component in every frame.
+# The columns that name a component; in frames of numbers, all but the first come last.
 COLUMNS = ("component", "kind", "module", "layer", "index", "repeat")
 # The conditions of `positions`.
 CONDITIONS = ("kind", "layer", "index", "repeat", "module", "label")
@@ -190,13 +190,13 @@ def positions(components: Sequence[Component], **conditions: Any) -> list[int]:
             if name not in known:
                 whole_number(name, value, 0)
             elif not isinstance(value, str) or value not in known[name]:
-                raise InputError(
-                    f"there is no {name} {shown(value)} here: {instead_of(value, components, known[name])}."
-                )
+                here = list(dict.fromkeys(getattr(c, name) for c in components))
+                raise InputError(f"there is no {name} {shown(value)} here: {instead_of(value, components, here)}.")
         chosen = [i for i in chosen if getattr(components[i], name) in allowed]
     if not chosen:
         asked = ", ".join(f"{name}={shown(value)}" for name, value in wanted.items())
-        raise InputError(f"no component is left after select({asked}): look at .components for what there is.")
+        kinds = ", ".join(dict.fromkeys(c.kind for c in components))
+        raise InputError(f"no component is left after select({asked}): here are {kinds}; unit= decides which.")
     return chosen
 
 

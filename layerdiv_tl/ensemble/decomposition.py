@@ -33,7 +33,7 @@ Table = Literal["totals", "components", "modules", "depth", "depth_recomputed"]
 Figure = Literal["bars", "cross_entropy", "heads", "modules", "pairwise", "depth", "tradeoff", "roles", "scatter"]
 # Columns of the short table of components.
 _LABELED = tuple(x + end for x in ("accuracy", "auc", "logit_difference") for end in ENDS)
-_SHORT = (*COLUMNS, "bias", "diversity", "net", "net_linear", *_LABELED)
+_SHORT = ("component", "bias", "diversity", "net", "net_linear", *_LABELED, *COLUMNS[1:])
 
 
 def _number(term: str, doc: str) -> NumberProperty:

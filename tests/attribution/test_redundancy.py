@@ -116,7 +116,8 @@ def test_it_comes_back_from_a_file(heads, tmp_path):
     again = ld.Redundancy.load(found.save(tmp_path / "r.safetensors"))
     assert again.frame().equals(found.frame())
     assert again.frame().attrs == found.frame().attrs
-    assert list(found.frame())[:6] == ["component", "kind", "module", "layer", "index", "repeat"]
+    assert list(found.frame())[:2] == ["component", "spread"]  # what a terminal shows of a wide frame has numbers
+    assert list(found.frame())[-5:] == ["kind", "module", "layer", "index", "repeat"]
     assert "affinity" not in ld.redundancy(heads, n_folds=2).frame()
     assert repr(again).startswith("Redundancy(")
 

@@ -517,15 +517,15 @@ def test_real_contributions_by_module_and_component():
     labeled = [name + end for name in ("accuracy", "auc", "logit_difference") for end in ("", "_low", "_high")]
     assert list(few) == [
         "component",
+        "bias",
+        "diversity",
+        "net",
+        *labeled,
         "kind",
         "module",
         "layer",
         "index",
         "repeat",
-        "bias",
-        "diversity",
-        "net",
-        *labeled,
     ]
     pd.testing.assert_frame_equal(few, frame[list(few)])
     assert set(few.attrs["units"]) == {"bias", "diversity", "net", *labeled}

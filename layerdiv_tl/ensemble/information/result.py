@@ -16,7 +16,7 @@ from scipy.optimize import brentq
 
 from ...components import component_columns
 from ...results import NumberProperty, Result
-from ..intervals import Estimate, estimate, percentile_interval
+from ..intervals import Estimate, estimate, estimates_frame, percentile_interval
 from .estimator import (
     BITS,
     TERMS,
@@ -243,9 +243,8 @@ class Information(Sample, Result):
         numbers |= dict(zip(("relevancy_low", "relevancy_high"), self.member_intervals, strict=True))
         null = percentile_interval(self.member_null, self.confidence_level)
         numbers |= dict(zip(("null_low", "null_high"), null, strict=True)) | {"gain": self._estimate.marginals()}
-        frame = pd.DataFrame(component_columns(self.components) | {"span": self.spans} | numbers)
-        frame.attrs["units"] = dict.fromkeys(numbers, "bits")
-        return frame
+        columns = component_columns(self.components) | {"span": self.spans} | numbers
+        return estimates_frame(columns, dict.fromkeys(numbers, "bits"))
 
     def bounds(self) -> Bounds:
         """Bound the error by Eq. 12 from a variational estimate of I, with the observed errors. See `Bounds`."""
