@@ -306,7 +306,7 @@ def component_bars(
         title = title.replace("{}", first["component"]) + doubt(first, column)
     drawn: dict[str, Any] = {"barmode": "overlay", "plot": plot * len(columns)} | look
     hidden = any(getattr(trace.error_y, "visible", None) is False for panel in contents for trace in panel)
-    about = f"{subtitle} {intervals(frame, 'Intervals, the wide ones in the hover alone' if hidden else 'Whiskers')}"
+    about = f"{subtitle} {intervals(frame)}{' Wide ones are only in the hover.' * hidden}"
     return layout.finish(figure, title, about, x=axes.component_axis(frame), **drawn)
 
 
@@ -355,7 +355,7 @@ def extreme_names(
             near = (at > box[0] - 4) & (at < box[1] + 4)
             near[i] = False
             cost = sum(_meet(mine, other) for mine in (box, whisker) for other in taken) + _meet(box, whisker)
-            cost += (box[0, 0] < line < box[1, 0]) + 0.2 * near.all(1).sum() + ((box < 0) | (box > wide)).sum()
+            cost += (box[0, 0] < line < box[1, 0]) + 0.2 * near.all(1).sum() + 4 * ((box < 0) | (box > wide)).sum()
             costs[place] = (cost, box)
         place = min(costs, key=lambda name: costs[name][0])
         if costs[place][0] == 0 or i in first:

@@ -84,7 +84,7 @@ def test_an_estimate_holds_the_truth_or_warns(name):
             # says, so that near H(Y) the law may end 0.007 bits below it.
             most += 0.007 if truth > 0.99 else 0.0
             wrong += not ((low <= truth + 0.001 and truth <= most) or i.warnings)
-            drawn = i.plot().layout.title.subtitle.text.replace("<br>", "")
+            drawn = i.plot().layout.title.subtitle.text.replace("<br>", "").replace("\xa0", " ")
             assert all(warning.split(":")[0][:60] in drawn for warning in i.warnings[:1])
             if term == "joint":
                 bound = i.lower_bound

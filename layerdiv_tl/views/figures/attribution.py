@@ -65,7 +65,7 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     low, high = map(float, estimate(each)[1:3]) if example is None and len(each) > 1 else (np.nan, np.nan)
     size = style.estimate(shown[largest], low, high, unit=unit)
     mean = "on average " * (example is None and len(u) > 1)
-    title = f"{labels[largest[0]]} contributes most {mean}to the {of}: {size} to {names[largest[1]]}"
+    title = f"{labels[largest[0]]} has the largest contribution {mean}to the {of}: {size} to {names[largest[1]]}"
     title += kit.doubt({"_low": low, "_high": high}, "")
     if (frame["kind"] == "head").any():
         return _head_panels(frame, shown, names, unit, title, subtitle, largest)

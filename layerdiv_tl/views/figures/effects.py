@@ -45,9 +45,7 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     most = kit.most(frame, total)
     far, always = [np.abs(v) for v in (y - x, y, x)], [most["component"]]
     labels = kit.extreme_names(frame["component"], x, y, sides, far, panel=(290, 440), always=always)
-    title = (
-        f"{most['component']} has the largest mean total effect on the {on} of {effects.model}{kit.doubt(most, total)}"
-    )
+    title = _first(effects, on).replace("{}", most["component"]) + kit.doubt(most, total)
     subtitle = f"{_about(effects)} Where total and direct effect differ, later components "
     subtitle += f"react to the ablation: they compensate for the component or depend on it. {said}"
     traces = [*kit.by_module(frame, direct, total, texts), diagonal, labels]
@@ -56,8 +54,8 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
 
 def total_bars(effects: Effects, on: On = "logit difference") -> go.Figure:
     """Draw the total effect of every component along depth, with 95 % intervals, and of groups after them."""
-    title = f"{{}} has the largest mean total effect on the {on} of {effects.model}"
-    return kit.component_bars(_frame(effects), {f"total{_ENDS[on]}": ""}, title, _about(effects), plot=320)
+    columns = {f"total{_ENDS[on]}": ""}
+    return kit.component_bars(_frame(effects), columns, _first(effects, on), _about(effects), plot=320)
 
 
 def compensation_bars(effects: Effects, component: str | None = None, max_components: int = 16) -> go.Figure:
@@ -82,7 +80,11 @@ def compensation_bars(effects: Effects, component: str | None = None, max_compon
     }
     kept = kit.top(later["compensation"], max_components)
     others = later.drop(index=later.index[kept])
-    rest = {"component": f"{len(others)} others", "module": "constant", "compensation": others["compensation"].sum()}
+    rest = {
+        "component": f"{len(others)} other{'s' * (len(others) > 1)}",
+        "module": "constant",
+        "compensation": others["compensation"].sum(),
+    }
     rows = [ends["direct"], *later.iloc[kept].to_dict("records"), *[rest] * (len(others) > 0)]
     norm = change.iloc[-1].to_dict() | {"component": "final norm"}
     frame = pd.DataFrame([*rows, norm, ends["total"]])
@@ -90,9 +92,9 @@ def compensation_bars(effects: Effects, component: str | None = None, max_compon
     direct, total = (style.estimate(*(whole[side + end] for end in ("", "_low", "_high"))) for side in sides)
     title = f"From the direct effect of {name}, {direct}, to its total effect, {total} {unit}"
     subtitle = (
-        f"{effects.model}: {_about(effects)} Between the two: by how much its presence changes each later component's "
-        "contribution to the logit difference, and what it changes by the final norm, which divides by the size of the "
-        f"whole stream. {kit.intervals(frame)}"
+        f"{effects.model}: {_about(effects)} The bars between the two show by how much its presence changes each later "
+        "component's contribution to the logit difference, and what it changes through the final norm, which divides "
+        f"by the size of the whole stream. {kit.intervals(frame)}"
     )
     look: dict[str, Any] = {"x": {"title_text": unit, "zeroline": True}, "y": axes.named_rows(frame["component"])}
     texts = kit.hover(frame, {"": "compensation"})
@@ -112,9 +114,9 @@ def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
     most, cells = kit.most(frame, "compensation"), np.ix_(*kept)
     title = f"{most['component']} reacts most, to the ablation of {most['ablated']}{kit.doubt(most, 'compensation')}"
     subtitle = (
-        f"{effects.model}: {_about(effects)} By how much a component's presence changes each later one's contribution "
-        "to the logit difference. Where a row's component raises the difference by itself, purple compensates for it "
-        "and gold depends on it; where it lowers the difference, the reverse."
+        f"{effects.model}: {_about(effects)} A cell shows by how much the presence of the row's component changes what "
+        "the column's contributes to the logit difference. If the row's own contribution is positive, purple "
+        "compensates for it and gold depends on it; if it is negative, gold compensates and purple depends."
     )
     rows, columns = ([members[i] for i in some] for some in kept)
     y = axes.ticks(range(len(rows)), [c.label for c in rows]) | {"title_text": "ablated component"}
@@ -130,6 +132,13 @@ def _frame(effects: Effects) -> pd.DataFrame:
     frame = effects.frame()
     frame.loc[frame.index[len(effects.components) :], "module"] = "group"
     return frame
+
+
+def _first(effects: Effects, on: On) -> str:
+    """Write a title for the component or group, {}, with the largest total effect among those that were ablated."""
+    if len(effects.names) == 1:
+        return f"Without {{}}: the total effect on the {on} of {effects.model}"
+    return f"Of {len(effects.names)} ablated, {{}} has the largest mean total effect on the {on} of {effects.model}"
 
 
 def _about(effects: Effects) -> str:
@@ -180,7 +189,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     title += style.percent(reader["accuracy"])
     about = (
         f"{len(gauge.values)} rows, contributions centered over the options. Color: how often a component alone is "
-        f"right, pale where it is as often as guessing ({style.percent(chance)}). Names: "
+        f"right; the middle of the scale is guessing ({style.percent(chance)}). Names: "
         + (f"the outermost of {len(frame)} marks" if len(labels.x) < len(frame) else "all marks")
         + f"{' and the ablated' * bool(several)}; the others' are in the hover" * (len(labels.x) < len(frame))
         + f". {kit.intervals(frame)}"
@@ -189,7 +198,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     figure.update_xaxes(ends[0] | {"title_text": "mean logit difference, logits", "zeroline": True}, row=1, col=1)
     figure.update_yaxes(ends[1] | {"title_text": "size: √ centered diversity, logits"}, row=1, col=1)
     if several:
-        title_text = f"increase of the loss without it, nats ({len(several[0].labels)} other rows)"
+        title_text = f"increase of the loss without it, nats ({len(several[0].labels)} rows)"
         figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
         figure.update_yaxes(axes.named_rows(ablated), row=2, col=1)
         figure.update_layout(yaxis_domain=[0.45, 1], yaxis2_domain=[0, 0.28])

@@ -135,8 +135,10 @@ def bias_diversity_scatter(
         sides = scale([*x, zero]), scale(y)
         (left, right), (bottom, top) = (np.power(10.0, axis["range"]) if log else axis["range"] for axis in sides)
         texts = kit.hover(frame, [name for name in (bias, diversity, column_of(frame, "net", p)) if name in frame])
-        largest = frame["component"].iloc[int(np.argmax(y))]
-        names = kit.extreme_names(frame["component"], x, y, sides, panel=(290, 460), always=[largest], guide=zero)
+        largest, least = (frame["component"].iloc[i] for i in (int(np.argmax(y)), int(np.argmin(x))))
+        names = kit.extreme_names(
+            frame["component"], x, y, sides, panel=(290, 460), always=[largest, least], guide=zero
+        )
         traces = [*kit.by_module(frame, x, y, texts, opacity=0.75), names]
         if np.isfinite(zero):
             traces.append(kit.line([zero, zero], [bottom, top], dash="dot", name=kit.ZERO))
@@ -179,6 +181,7 @@ def depth_curves(
     subtitle += " Open marks: partial sums, which the stream never holds." * bool(partial.any())
     exact = " = bias − diversity" * (decomposition.gap is not None)
     fair, views = ["", "|L|² × "] if "diversity_logit" in frame else [""], {}
+    named = dict(zip(parts, parts, strict=True)) | {"raw": decomposition.part}  # a part's own rows have no suffix
     for p, factor in [(p, factor) for factor in fair for p in parts if not (factor and p == "shift")]:
         contents = []
         for term in terms:
@@ -193,9 +196,14 @@ def depth_curves(
         figure = layout.panels(contents, headings, units=[units[term] for term in terms], x_title=x_title)
         losses = frame[column_of(frame, "loss", p)]
         first, most, last = map(style.number, (losses.iloc[0], losses.max(), losses.iloc[-1]))
-        title = f"Loss of the prefix ensembles along depth: {first}, at most {most}, then {last} {units['loss']} ({p})"
-        views[factor + p] = layout.finish(figure, title, subtitle, x=x, plot=170 * len(terms))
-    return layout.choose(views, (fair[-1] if size_fair and part != "shift" else "") + part)
+        title = f"Loss of the prefix ensembles along depth: {first}, at most {most}, then {last} {units['loss']}"
+        if "accuracy" in terms:
+            shares = [style.percent(frame["accuracy"].iloc[i]) for i in (0, -1)]
+            title = f"Along depth the prefix ensembles' accuracy goes from {shares[0]} to {shares[1]}, "
+            title += f"their loss from {first} to {last} {units['loss']}"
+        title += f" ({named[p]})"
+        views[factor + named[p]] = layout.finish(figure, title, subtitle, x=x, plot=170 * len(terms))
+    return layout.choose(views, (fair[-1] if size_fair and part != "shift" else "") + named[part])
 
 
 def head_map(
@@ -290,7 +298,7 @@ def tradeoff_bars(decomposition: Decomposition, part: Gauge = "centered", paper:
         names = [*(f"{row.term}\n{row.formula}" for row in frame.itertuples()), "sum"]
         y = axes.ticks(range(count + 1), names) | {"range": [count + 0.5, -0.5]}
         title = f"Bias {style.number(sums['bias'])} and diversity {style.number(sums['diversity'])} {unit} by Theorem 3"
-        form = "As printed in Eq. 11" if paper else "Exact"
-        subtitle = f"{form}. Shaded: Ω, which is in both. {kit.intervals(frame)}"
+        form = "The terms as printed in Eq. 11" if paper else "The exact terms (the reference has their symbols)"
+        subtitle = f"{form}. Shaded: Ω, which is in both sums. {kit.intervals(frame)}"
         views[name] = layout.finish(figure, _named(title, gauge), subtitle, x=unit, y=y, plot=380, barmode="overlay")
     return layout.choose(views, part if part in views else "raw")

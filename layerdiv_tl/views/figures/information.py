@@ -64,8 +64,12 @@ def term_bars(information: Information) -> go.Figure:
             kit.trace(own, "bits", at, _COLORS["joint"], marker=marker, name="lower bound, linear or nonlinear")
         )
     joint = frame.loc[frame["term"] == "joint", "bits"].iloc[0]
-    members = f"{len(information.components)} members"
-    title = f"{members} hold {style.number(joint)} of {style.number(information.label_entropy)} bits about the label"
+    count = len(information.components)
+    members, hold = ("1 member", "holds") if count == 1 else (f"{count} members", "hold")
+    bits = f"{style.number(joint)} of {style.number(information.label_entropy)} bits about the label"
+    if bound and bound.high < information.intervals["joint"][0]:  # how much of the estimate is true is not known
+        bits = f"between {style.number(max(bound.value, 0.0))} and {bits}"
+    title = f"{members} {hold} {bits}"
     if frame.loc[frame["term"] == "joint", "inside_null"].iloc[0]:
         title += ", no more than with shuffled labels"
     if information.exceeds_entropy:
@@ -87,7 +91,9 @@ def member_bars(information: Information) -> go.Figure:
     most = kit.most(frame, "relevancy")
     title = f"{most['component']} tells most about the label: {style.number(most['relevancy'])} bits"
     title += ", no more than with shuffled labels" * bool(most["relevancy"] <= most["null_high"])
-    figure = kit.component_bars(frame, columns, title, "A gain is what no other member tells.")
+    about = f"{len(information.labels)} rows. The gain is what a member tells and all others together do not; it is "
+    about += "below 0 only by the estimator's error. Lines: 95 % intervals."
+    figure = kit.component_bars(frame, columns, title, about)
     return figure.add_trace(kit.band(np.arange(len(frame)), frame["null_low"], frame["null_high"]), row=1, col=1)
 
 

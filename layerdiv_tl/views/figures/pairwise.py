@@ -141,5 +141,7 @@ def _varying(redundancy: Redundancy) -> tuple[pd.DataFrame, str, str]:
         title += (
             f", not clearly more than {'the label' if attrs['permuted'] == 'within labels' else 'chance'} alone does"
         )
-    about = f"{redundancy.model}: {len(redundancy.error)} rows; ridge on held-out rows. With the others' rows permuted "
-    return frame, title, f"{about}{attrs['permuted']}, {style.percent(most['r2_permuted'])}."
+    about = (
+        f"{redundancy.model}: {len(redundancy.error)} rows; ridge on held-out rows. If the others' rows are permuted "
+    )
+    return frame, title, f"{about}{attrs['permuted']}, they predict {style.percent(most['r2_permuted'])}."
