@@ -265,7 +265,7 @@ def test_a_title_asserts_no_effect_whose_interval_holds_0():
         "loss_high": 1.64,
     }
     plan = SimpleNamespace(compare=lambda: pd.DataFrame([row]).pipe(with_units), dropped=(1,))
-    assert "not clearly different from block influence's, by 0.06 nats (−0.41 to 1.64)" in compared(plan, "loss")
+    assert "0.06 nats (−0.41 to 1.64) above block influence's, not clearly different" in compared(plan, "loss")
     x = np.arange(4.0, 16)
     assert said(log_fit(x, np.sin(9 * x)).plot()).startswith("No clear scaling")
     assert said(log_fit(x, np.log(x) + 0.01 * np.sin(9 * x)).plot()).startswith("Scaling")

@@ -224,14 +224,11 @@ def compared(plan: DropPlan, quantity: str) -> str:
     differences = []
     for row in frame.to_dict("records"):
         value, low, high = (row[quantity + end] for end in ("", "_low", "_high"))
-        if low <= 0 <= high:
-            size = style.estimate(value, low, high, unit=unit)
-            differences.append(f"not clearly different from {others[row['other']]}, by {size}")
-            continue
         side, ends = ("below", (-high, -low)) if value < 0 else ("above", (low, high))
-        differences.append(f"{style.estimate(abs(value), *ends, unit=unit)} {side} {others[row['other']]}")
+        doubt = ", not clearly different," * (low <= 0 <= high)
+        differences.append(f"{style.estimate(abs(value), *ends, unit=unit)} {side} {others[row['other']]}{doubt}")
     count = f"{len(plan.dropped)} removal{'s' * (len(plan.dropped) > 1)}"
-    text = f"After {count} the plan's {quantity} is {' and '.join(differences)}"
+    text = f"After {count} the plan's {quantity} is {' and '.join(differences)}".removesuffix(",")
     for rate in frame.loc[frame["other"] == RANDOM, "win_rate"]:
         text += f"; {style.percent(rate)} of random plans have a higher loss"
     return text + ", on the same rows."
