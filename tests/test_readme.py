@@ -72,5 +72,5 @@ def test_pictures_and_files_that_it_names_are_there():
     named += re.findall(r"\]\(((?:assets|notebooks|layerdiv_tl)/[^)]+)\)", README)
     notebooks = (Path(__file__).parents[1] / "notebooks").glob("*.ipynb")
     assert {f"notebooks/{path.name}" for path in notebooks} <= set(named)
-    for path in named:
+    for path in (each.partition("#")[0] for each in named):
         assert (Path(__file__).parents[1] / path).is_file(), path

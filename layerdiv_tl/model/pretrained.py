@@ -60,7 +60,7 @@ def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, An
 
 def _find(x: Any) -> tuple[str, str, str, dict[str, Any]]:
     """Find (place for `from_pretrained`, its name in messages, name, arguments that the place needs)."""
-    if x is None:
+    if x is None or (x == DEFAULT_NAME and not os.path.exists(x)):
         source = f"{REQUIREMENT}, Q4_1 GGUF with sha256 {GGUF_SHA256}"
         return str(default_model_folder(convert_gguf)), source, DEFAULT_NAME, {}
     if not (text := str(x)).strip():

@@ -76,7 +76,7 @@ def test_the_default_model_is_the_one_loaded(smol_entry):
 
 @pytest.mark.full
 def test_the_default_entry_is_the_default_model(smol, smol_entry):
-    assert smol.name == smol_entry.name
+    assert smol.name == smol_entry.name == ld.load_model(smol_entry.name).name  # as `layerdiv models` says
     assert len(smol.components()) == smol_entry.components
     assert smol.provenance["parameters"] == smol_entry.parameters
     assert len(smol.components("head")) == component_count(smol_entry.config, "head")
