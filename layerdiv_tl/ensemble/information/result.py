@@ -113,9 +113,8 @@ class Bounds(Result):
         """The bounds in one or two sentences."""
         upper: Any = self.frame().set_index("name").loc["hellman_raviv"]
         first = (
-            f"The members hold at least {max(self.information, 0.0):.3g} of {self.label_entropy:.3g} bits, so the best "
-            f"rule errs at most {_percent(upper['error'])} of the time (up to {_percent(upper['high'])} for the "
-            "interval's end)."
+            f"The members hold at least {max(self.low, 0.0):.3g} of {self.label_entropy:.3g} bits (the low end of the "
+            f"estimate {self.information:.3g}), so the best rule errs at most {_percent(upper['high'])} of the time."
         )
         observed = [
             f"The {name} errs {_percent(error)} of the time, {'above' if low > upper['high'] else 'not above'} that."

@@ -35,6 +35,8 @@ _METHODS = {
     "variational": "cross-validated linear classifier (lower bounds)",
 }
 _ORDERS = {"depth": "in stream order", "greedy": "by largest gain", "random": "in random orders (mean)"}
+# The most members that are all named below their bars.
+_MOST_NAMES = 16
 # The same color for a term in every figure of information.
 _COLORS = dict(zip(TERMS, style.SERIES, strict=False))
 
@@ -92,8 +94,10 @@ def member_bars(information: Information) -> go.Figure:
     title = f"{most['component']} tells most about the label: {style.number(most['relevancy'])} bits"
     title += ", no more than with shuffled labels" * bool(most["relevancy"] <= most["null_high"])
     about = f"{len(information.labels)} rows. The gain is what a member tells and all others together do not; it is "
-    about += "below 0 only by the estimator's error. Lines: 95 % intervals."
+    about += "below 0 only by the estimator's error. Whiskers: 95 % intervals."
     figure = kit.component_bars(frame, columns, title, about)
+    if len(frame) <= _MOST_NAMES:
+        figure.update_xaxes(axes.named_columns(frame["component"].tolist(), range(len(frame))), row=2, col=1)
     return figure.add_trace(kit.band(np.arange(len(frame)), frame["null_low"], frame["null_high"]), row=1, col=1)
 
 
@@ -109,12 +113,12 @@ def bound_marks(bounds: Bounds) -> go.Figure:
     texts = kit.hover(frame, ["error"], np.where(pale, "not kept valid by an information estimated from below", ""))
     marks = kit.trace(frame, "error", frame.index, colors, texts, marker=marker)
     errors = frame.set_index("name")["error"].map(style.percent)
-    most = np.ceil(100 * frame.set_index("name")["error"]["hellman_raviv"]) / 100  # a bound is rounded up
+    most = np.ceil(100 * frame.set_index("name")["error_high"]["hellman_raviv"]) / 100  # a bound is rounded up
     title = f"The best rule errs in at most {style.percent(most)} of the rows"
     title += f", the sum of the members in {errors['ensemble']}" if "ensemble" in errors else ""
     subtitle = (
-        f"From I(U; Y) ≥ {style.number(bounds.information)} of {style.number(bounds.label_entropy)} bits, which a "
-        "linear classifier finds on rows it has not seen. Pale: not proven by this, since I may be larger."
+        f"From I(U; Y) ≥ {style.number(max(bounds.low, 0.0))} of {style.number(bounds.label_entropy)} bits, the low "
+        "end of what a linear classifier finds on unseen rows. Pale: not proven by this, since I may be larger."
     )
     x, y = {"title_text": "share of rows", "tickformat": ".0%"}, axes.named_rows(frame["component"])
     return layout.finish(marks, title, subtitle, x=x, y=y, plot=280)
