@@ -148,7 +148,7 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
     unit, columns = frame.attrs["units"]["difference"], ["difference", "difference_low", "difference_high"]
     kept, remark = kit.largest(frame, "difference", max_components)
     kept = kept.iloc[np.argsort(-np.abs(kept["difference"].to_numpy()), kind="stable")]
-    sums = {"sum of positive": difference.positive, "sum of negative": difference.negative, "total": difference.total}
+    sums = {"all above 0": difference.positive, "all below 0": difference.negative, "total": difference.total}
     whole = pd.DataFrame([estimate(x)[:3] for x in sums.values()], columns=columns)
     shown = pd.concat([whole.assign(component=list(sums), module="constant"), kept], ignore_index=True)
     shown.attrs, first, logits = frame.attrs, len(sums), difference.score == "logits"

@@ -70,8 +70,8 @@ def loss_bars(decomposition: Decomposition, part: Gauge = "raw", max_components:
         # Three digits, as the terms must add up.
         loss, bias, diversity = (style.number(x, 3) for x in (gauge.loss, gauge.bias, gauge.diversity))
         if decomposition.loss_function.is_exact:
-            return _named(f"Loss {loss} = bias {bias} − diversity {diversity} {units['bias']}", gauge)
-        return f"Loss {loss}, bias {bias} {units['bias']}, diversity {diversity} {units['diversity']}"
+            return _named(f"Loss {loss} = mean bias {bias} − mean diversity {diversity} {units['bias']}", gauge)
+        return f"Loss {loss}, mean bias {bias} {units['bias']}, mean diversity {diversity} {units['diversity']}"
 
     return _gauge_bars(decomposition, part, max_components, title)
 
