@@ -44,9 +44,10 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
     alone = [style.percent(row["accuracy"]) for row in (first, reader)]
     found = [
         f"On {half} rows of {task.name}, {labels[0]} has the largest mean contribution to the right answer "
-        f"({style.signed(first['logit_difference'])} logits), and alone it is right on {alone[0]}.",
+        f"({style.signed(first['logit_difference'])} logits), and alone it is right on {alone[0]} of the rows.",
         _role(c, d, first, chosen.labels),
-        f"{labels[1]}, number {1 + listed.index(reader)} of the list, is {reads}right alone on {alone[1]}. Without "
+        f"{labels[1]}, number {1 + listed.index(reader)} by mean contribution, is {reads}right alone on {alone[1]} of "
+        "the rows. Without "
         f"their constant parts, {labels[0]} tells the answers apart with an AUC of "
         f"{style.number(first['auc'])}, {labels[1]} with {style.number(reader['auc'])}; 0.5 would be not at all.",
         f"On {half} other rows, mean ablation, which keeps a component's constant part, costs "

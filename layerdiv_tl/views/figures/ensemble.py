@@ -154,7 +154,7 @@ def bias_diversity_scatter(
                 "; above the dashed diagonal its diversity exceeds its bias, so that its term of the loss, the net, "
             )
             about += "is below 0 (not what the loss would be without it)"
-        about += ". Names: " + ("the outermost" if len(names.x) < len(frame) else "all")
+        about += ". Names: " + ("outer marks with room for one" if len(names.x) < len(frame) else "all")
         views[p] = layout.finish(traces, title, f"{about}. {remark}", x=x_axis, y=y_axis, plot=460, hovermode="closest")
     return layout.choose(views, part)
 
@@ -176,7 +176,8 @@ def depth_curves(
     x, x_title = axes.component_axis(frame) | {"showgrid": True}, "junction: the last component written"
     read = "the whole stream's norm" if norm == "frozen" else "each junction's own norm"
     subtitle = (
-        f"All components up to a junction, a place between two, read out with {read}; the prediction is their mean."
+        f"{len(decomposition.values)} rows. At each junction, all components so far, read out with {read}, are an "
+        "ensemble that predicts with its mean. Bands are 95 % intervals."
     )
     subtitle += " Open marks: partial sums, which the stream never holds." * bool(partial.any())
     exact = " = bias − diversity" * (decomposition.gap is not None)

@@ -69,7 +69,7 @@ def term_bars(information: Information) -> go.Figure:
     count = len(information.components)
     members, hold = ("1 member", "holds") if count == 1 else (f"{count} members", "hold")
     bits = f"{style.number(joint)} of {style.number(information.label_entropy)} bits about the label"
-    if bound and bound.high < information.intervals["joint"][0]:  # how much of the estimate is true is not known
+    if bound and _is_doubted(information):
         bits = f"between {style.number(max(bound.value, 0.0))} and {bits}"
     title = f"{members} {hold} {bits}"
     if frame.loc[frame["term"] == "joint", "inside_null"].iloc[0]:
@@ -91,11 +91,12 @@ def member_bars(information: Information) -> go.Figure:
         frame["module"] = "group"
     columns = {"relevancy": "Relevancy I(u_i; Y); gray: labels shuffled", "gain": "Gain I(U; Y) − I(U without it; Y)"}
     most = kit.most(frame, "relevancy")
-    title = f"{most['component']} tells most about the label: {style.number(most['relevancy'])} bits"
+    limit = "at most " * _is_doubted(information)
+    title = f"{most['component']} tells most about the label: {limit}{style.number(most['relevancy'])} bits"
     title += ", no more than with shuffled labels" * bool(most["relevancy"] <= most["null_high"])
     about = f"{len(information.labels)} rows. The gain is what a member tells and all others together do not; it is "
     about += "below 0 only by the estimator's error. Whiskers: 95 % intervals."
-    figure = kit.component_bars(frame, columns, title, about)
+    figure = kit.component_bars(frame, columns, title, " ".join([about, *information.warnings[:1]]))
     if len(frame) <= _MOST_NAMES:
         figure.update_xaxes(axes.named_columns(frame["component"].tolist(), range(len(frame))), row=2, col=1)
     return figure.add_trace(kit.band(np.arange(len(frame)), frame["null_low"], frame["null_high"]), row=1, col=1)
@@ -153,6 +154,12 @@ def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",)) -> go.Figu
     subtitle = f"{curve.statement} Dotted: H(Y) = {entropy} bits. {' '.join(curve.warnings[:1])}"
     figure = layout.finish(traces, title, subtitle, x="members", y="bits", plot=360)
     return figure.add_hline(y=curve.label_entropy, line=kit.DOTTED)
+
+
+def _is_doubted(information: Information) -> bool:
+    """Return whether classifiers find clearly less than the joint estimate: how much of it is true is not known."""
+    bound = information.lower_bound
+    return bound is not None and bool(bound.high < information.intervals["joint"][0])
 
 
 def _named(frame: pd.DataFrame, column: str, **units: str) -> pd.DataFrame:
