@@ -174,7 +174,8 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
     x, y = {"title_text": f"mean contribution, {unit}", "zeroline": True}, axes.named_rows(shown["component"])
     look = {"x": x, "y": y, "plot": 40 + 20 * len(shown), "barmode": "overlay"}
     title, subtitle = (
-        f"{what}; the largest part from {kept['component'].iloc[0]}{kit.doubt(kept.iloc[0], 'difference')}",
+        f"{what}; the largest part, {style.signed(kept['difference'].iloc[0])}, from {kept['component'].iloc[0]}"
+        + kit.doubt(kept.iloc[0], "difference"),
         f"{subtitle}{remark} {kit.intervals(frame)}",
     )
     return layout.finish(traces, title, subtitle, **look).add_hline(y=first - 0.5, line=kit.DOTTED)

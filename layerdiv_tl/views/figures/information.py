@@ -69,9 +69,7 @@ def term_bars(information: Information) -> go.Figure:
     count = len(information.components)
     members, hold = ("1 member", "holds") if count == 1 else (f"{count} members", "hold")
     bits = f"{style.number(joint)} of {style.number(information.label_entropy)} bits about the label"
-    if bound and _is_doubted(information):
-        bits = f"between {style.number(max(bound.value, 0.0))} and {bits}"
-    title = f"{members} {hold} {bits}"
+    title = f"{members} {hold} {bits}" + ", or far less" * _is_doubted(information)
     if frame.loc[frame["term"] == "joint", "inside_null"].iloc[0]:
         title += ", no more than with shuffled labels"
     if information.exceeds_entropy:
@@ -91,8 +89,8 @@ def member_bars(information: Information) -> go.Figure:
         frame["module"] = "group"
     columns = {"relevancy": "Relevancy I(u_i; Y); gray: labels shuffled", "gain": "Gain I(U; Y) − I(U without it; Y)"}
     most = kit.most(frame, "relevancy")
-    limit = "at most " * _is_doubted(information)
-    title = f"{most['component']} tells most about the label: {limit}{style.number(most['relevancy'])} bits"
+    title = f"{most['component']} tells most about the label: {style.number(most['relevancy'])} bits"
+    title += ", or far less" * _is_doubted(information)
     title += ", no more than with shuffled labels" * bool(most["relevancy"] <= most["null_high"])
     about = f"{len(information.labels)} rows. The gain is what a member tells and all others together do not; it is "
     about += "below 0 only by the estimator's error. Whiskers: 95 % intervals."

@@ -144,4 +144,4 @@ def _varying(redundancy: Redundancy) -> tuple[pd.DataFrame, str, str]:
     about = (
         f"{redundancy.model}: {len(redundancy.error)} rows; ridge on held-out rows. If the others' rows are permuted "
     )
-    return frame, title, f"{about}{attrs['permuted']}, R² is {style.number(most['r2_permuted'])}."
+    return frame, title, f"{about}{attrs['permuted']}, its R² is {style.number(most['r2_permuted'])}."
