@@ -196,7 +196,11 @@ def positions(components: Sequence[Component], **conditions: Any) -> list[int]:
     if not chosen:
         asked = ", ".join(f"{name}={shown(value)}" for name, value in wanted.items())
         kinds = ", ".join(dict.fromkeys(c.kind for c in components))
-        raise InputError(f"no component is left after select({asked}): here are {kinds}; unit= decides which.")
+        layers = [c.layer for c in components if c.layer is not None]
+        span = f" of layers {min(layers)} to {max(layers)}" if layers else ""
+        raise InputError(
+            f"no component is left after select({asked}): here are {kinds}{span}; unit= decides the kinds."
+        )
     return chosen
 
 

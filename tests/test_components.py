@@ -48,13 +48,20 @@ def test_conditions_are_joined_by_and():
     [
         ({"kind": "attention"}, "kind 'attention'"),
         ({"label": "L9.attn"}, "label 'L9.attn'"),
-        ({"layer": 99}, "layer=99"),
+        ({"layer": 99}, r"layer=99.* of layers \d+ to \d+"),
         ({"kind": []}, "kind="),
     ],
 )
 def test_a_selection_of_nothing_is_refused(condition, message):
     with pytest.raises(InputError, match=message):
         positions(ALL, **condition)
+
+
+@pytest.mark.parametrize("kind", ["heads", "head"])
+def test_a_kind_that_is_not_here_is_answered_with_those_that_are(kind):
+    here = [Component("embed"), Component("attn", 0), Component("mlp", 1)]
+    with pytest.raises(InputError, match="embed, attn, mlp[ .]"):
+        positions(here, kind=kind)
 
 
 @pytest.mark.parametrize(

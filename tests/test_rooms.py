@@ -137,6 +137,12 @@ def test_import_is_light():
 
 
 @pytest.mark.full
+def test_a_misspelled_public_name_is_answered_with_what_is_meant():
+    with pytest.raises(AttributeError, match="is contributions or"):
+        layerdiv_tl.contribution  # noqa: B018
+    assert not hasattr(layerdiv_tl, "qqqqqq")
+
+
 def test_public_names_are_the_same_before_and_after_importing_every_submodule():
     """A submodule never takes the place of a public name."""
     code = """

@@ -129,8 +129,8 @@ def redundancy(
         ensemble: `Contributions` of any unit, or an array `[row, component, option]`, of at least two components and
             two rows per fold; `contributions(..., unit="head").select(kind="head")` for heads among themselves.
         labels: The gold option of each row. Components that follow the right answer predict one another by it alone;
-            with labels, `r2_permuted` permutes the others' rows among those of one label: what ridge regression then
-            finds is at most what the label predicts. Without, it permutes all rows, and is about 0.
+            with labels, `r2_permuted` permutes the others' rows among those of one label: what the label predicts,
+            as ridge regression finds it, often less than means by label do. Without, it permutes all rows: about 0.
         model: The model of these contributions, for TransformerLens' `projection_kernel` (4.0 and later) of the
             subspaces that two heads write to: a second view, of weights instead of rows.
         n_folds: The number of folds, at least 2.

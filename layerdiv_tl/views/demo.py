@@ -80,7 +80,7 @@ def _role(c: Contributions, d: Decomposition, row: dict[Any, Any], labels: np.nd
     answer, pushes = c.options[option].strip(), [style.number(x) for x in (right, wrong)]
     return (
         f"{row['component']} is a counterweight: it writes {pushes[0]} logits for {answer!r} where that is right and "
-        f"{pushes[1]} where it is wrong, a constant part that other components write against. Its "
+        f"{pushes[1]} where it is wrong, most of it a constant part that other components write against. Its "
         f"bias is {style.number(row['bias'])}, where a component that writes nothing has {style.number(d.zero_bias)}."
     )
 

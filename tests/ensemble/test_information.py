@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 import sys
 from collections import Counter
 from math import log, log2
@@ -578,7 +579,11 @@ def test_bounds_hold_the_best_rules_error_and_say_which_side_is_valid():
     assert frame.loc["ensemble", "error"] == pytest.approx((u.sum(1).argmax(1) != y).mean())
     assert bool(frame.loc["hellman_raviv", "valid"])
     assert not frame.loc["fano", "valid"]
-    assert "at most" in b.statement
+    upper, lower = frame.loc["hellman_raviv", "high"], b.low  # not the estimate, which limits nothing
+    assert f"at most {100 * upper:.3g}%" in b.statement
+    assert f"at least {lower:.3g} of" in b.statement
+    said = float(re.search(r"at most ([\d.]+)", b.plot().layout.title.text)[1])
+    assert 100 * upper <= said < 100 * upper + 1
 
 
 def test_a_majority_is_the_ensembles_answer():

@@ -279,6 +279,8 @@ def test_depth_curves_are_the_prefixes(norm):
             assert seen == {i: (row[column], partial[row["partial"]]) for i, row in frame.iterrows()}
     without = ld.decompose(d.values, target=np.zeros((8, 3)), components=d.components).plot("depth")
     assert len(without.layout.annotations) == 3  # no accuracy
+    for gauge in ("centered", "shift"):  # a part is called by its name, not raw
+        assert getattr(d, gauge).plot("depth").layout.title.text.endswith(f"({gauge})")
 
 
 def test_module_shares_stand_next_to_count_shares():
@@ -393,6 +395,7 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
     for e, name in zip(effects, ("mean ablation", "zero ablation"), strict=True):
         (trace,) = (trace for trace in figure.data if trace.name == name)
         np.testing.assert_allclose(trace.x, -e.frame()["total_loss"])
+    assert figure.layout.xaxis2.title.text.endswith("nats (8 rows)")  # whether they are other rows is not known
     names = {text.strip() for trace in figure.data if trace.mode == "markers+text" for text in trace.text}
     assert {*effects[0].names, figure.layout.title.text.split()[0]} <= names
     with pytest.raises(ld.InputError, match="labels"):
@@ -455,6 +458,10 @@ def test_compensation_leads_from_the_direct_to_the_total_effect():
         assert values[0] == pytest.approx(change.attrs["direct"])
         assert values[-1] == pytest.approx(change.attrs["total"]) == pytest.approx(sum(values[:-1]))
         assert len(values) == 1 + 4 + 2 + 1  # direct, four components, all others, the norm, total
+    for kind in ("scatter", "totals"):  # the largest of those ablated; of one there is none
+        assert effects.plot(kind).layout.title.text.startswith(f"Of {len(effects.names)} ablated")
+        one = ld.effects("zoo/d4", ld.task("synthetic/recall", limit=8), components="L3.mlp")
+        assert "largest" not in one.plot(kind).layout.title.text
     drawn, frame = np.asarray(effects.plot("map").data[0].z, dtype=float), effects.backups()
     np.testing.assert_allclose(np.sort(drawn[np.isfinite(drawn)]), np.sort(frame.compensation))
     prompts = ld.task("synthetic/recall", limit=16).prompts
@@ -548,6 +555,11 @@ def test_information_is_the_frames_over_its_nulls():
     np.testing.assert_allclose(np.add(band.base, band.x).astype(float), frame["null_high"])
     assert (bound.x[0], frame["term"][bound.y[0]]) == (found.lower_bound.value, "joint")
     assert found.plot().layout.shapes[0].x0 == pytest.approx(found.label_entropy)
+    low = found.lower_bound.high + 0.1  # now classifiers find clearly less
+    for i in (found, dataclasses.replace(found, intervals=found.intervals | {"joint": (low, low + 1)})):
+        doubted = i.lower_bound.high < i.intervals["joint"][0]
+        for kind in (None, "members"):
+            assert ("or far less" in i.plot(kind).layout.title.text) is doubted
     frame, drawn = bounds.frame(), bounds.plot().data[0]
     np.testing.assert_allclose(drawn.x, frame["error"])
     invalid = (frame["kind"] == "bound") & ~frame["valid"].fillna(True).astype(bool)

@@ -96,7 +96,8 @@ def member_bars(information: Information) -> go.Figure:
     about += "below 0 only by the estimator's error. Whiskers: 95 % intervals."
     figure = kit.component_bars(frame, columns, title, " ".join([about, *information.warnings[:1]]))
     if len(frame) <= _MOST_NAMES:
-        figure.update_xaxes(axes.named_columns(frame["component"].tolist(), range(len(frame))), row=2, col=1)
+        names = [name.replace(" … ", "–") for name in frame["component"]]  # the ends of a span, both to be read
+        figure.update_xaxes(axes.named_columns(names, range(len(frame))), row=2, col=1)
     return figure.add_trace(kit.band(np.arange(len(frame)), frame["null_low"], frame["null_high"]), row=1, col=1)
 
 
