@@ -18,7 +18,11 @@ from .printing import print_failures, print_json
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `layerdiv`; returns the exit code: 0 done, 1 failed, 2 bad usage, 130 or 143 stopped by a signal."""
-    options = make_parser().parse_args(arguments)
+    parser = make_parser()
+    options, more = parser.parse_known_args(arguments)
+    if more:
+        hint = f"; the model is given by --model {more[0]}" * (hasattr(options, "model") and more[0][:1] != "-")
+        parser.error(f"unrecognized arguments: {' '.join(more)}{hint}")
     out = getattr(options, "out", None)
     options.load = {name: value for name in LOADING if (value := getattr(options, name, None)) not in (None, False)}
     for stream in (sys.stdout, sys.stderr):  # an encoding without Σ prints a question mark

@@ -18,6 +18,7 @@ from ..ensemble.validation import gold_options
 from ..errors import InputError
 from ..model.load import Model, as_model
 from ..model.options import NONE, is_task
+from ..model.prompts import refuse_task_name
 from .ablations import Ablation, Ablations, EffectUnit, Partner, Positions, Values, mean_filling, partner_filling
 from .effect_results import Effects
 from .engine import Rows, log_softmax, read_logits, run_patches
@@ -187,6 +188,7 @@ def _question(
         task = resolved(model, prompts)
         prompts, options, labels = task.prompts, task.option_ids or task.options, task.labels
         source, names = task.name, tuple(task.options)
+    refuse_task_name(prompts)
     if contrast is None and (options is None or labels is None):
         raise InputError("effects are on an answer: give options= and labels=, a contrast=(right, wrong), or a task.")
     if contrast is not None and (options is not None or labels is not None):

@@ -62,7 +62,7 @@ def decompose(
         t = dense_target(target, members, strategy.compares_probabilities)
     else:
         t = np.eye(members.values.shape[2])[gold]
-    error_note = getattr(members, "error_note", "")  # of a dictionary or another cut
     shared = ("values", "components", "junctions", "junction_scale", "partial_junctions", "identity_gap", "soft_cap")
     own = {name: getattr(members, name) for name in shared}
-    return Decomposition(target=t, gold=gold, loss_name=loss, tau=factor(tau), error_note=error_note, **own)
+    own |= {name: getattr(members, name, "") for name in ("error_note", "model")}  # the note is on a cut's error
+    return Decomposition(target=t, gold=gold, loss_name=loss, tau=factor(tau), **own)

@@ -30,6 +30,8 @@ MOST_LAYERS = 4096
 _MASK = re.compile(r"(^|\.)(attn|attention)\.(bias|masked_bias|causal_mask)$")
 _LAYERS = re.compile("(n|num|num_hidden|num_decoder|decoder)_layers?")
 MOBILELLM = "mobilellm"
+# Files of weights, whose names are no Hugging Face ids.
+_FILES = (".gguf", ".safetensors", ".bin", ".pth", ".ckpt")
 # Settings of a MobileLLM that a Llama's config also has.
 _LLAMA = (
     "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
@@ -66,9 +68,11 @@ def _find(x: Any) -> tuple[str, str, str, dict[str, Any]]:
     if not (text := str(x)).strip():
         raise InputError("load_model('') names nothing: give a folder, a .gguf file, a Hugging Face id, or None.")
     path = file_path("model", x)
+    if path.suffix.lower() in _FILES and not os.path.isfile(path):
+        raise InputError(
+            f"there is no file {text!r}: check the path of a GGUF file, or give a model's folder{near(text)}"
+        )
     if path.suffix.lower() == ".gguf":
-        if not os.path.isfile(path):
-            raise InputError(f"there is no file {text!r}: check the path of the GGUF file{near(text)}")
         folder = converted_gguf(path, partial(convert_gguf, needs_tokenizer=False))
         if folder is None:
             return str(path.parent), text, path.name, {"gguf_file": path.name}

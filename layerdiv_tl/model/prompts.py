@@ -76,10 +76,15 @@ def encode_one(model: Model, text_or_ids: Any) -> Ids:
     return rows[0]
 
 
-def _read(model: Model, given: Any) -> Prompts:
-    mask = None
+def refuse_task_name(given: Any) -> None:
+    """Raise InputError for the name of a task in place of prompts."""
     if isinstance(given, str) and given.startswith(_TASKS):
         raise InputError(f"{shown(given)} names a task: give ld.task({given!r}), or a list for a text.")
+
+
+def _read(model: Model, given: Any) -> Prompts:
+    mask = None
+    refuse_task_name(given)
     if isinstance(given, Mapping) and "input_ids" in given:  # a tokenizer's output
         given, mask = given["input_ids"], to_python(given.get("attention_mask"))
     given = [given] if isinstance(given, str) or _is_message(given) else given

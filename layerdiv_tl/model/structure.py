@@ -161,9 +161,12 @@ class Structure(ModuleFinder):
         self.pos_embed = _first(parent, _POSITIONS)
         missing = [n for n, part in _NEEDED.items() if (x := getattr(self, part)) is None or x == []]
         if missing:
+            hint = "as in post-norm models and encoders"
+            if missing == ["unembedding"]:
+                hint = "as in a base model: load it with AutoModelForCausalLM"
             raise InputError(
                 f"{type(model).__name__} cannot be decomposed: TransformerLens does not say where it writes to its "
-                f"residual stream, and no {' or '.join(missing)} is found in it (as in post-norm models and encoders)."
+                f"residual stream, and no {' or '.join(missing)} is found in it ({hint})."
             )
         norms = [child for child in self.blocks[0].children() if "Norm" in type(child).__name__]
         self.parallel = len(norms) == 1 and len(list(self._writes(self.blocks[0]))) > 1

@@ -14,8 +14,9 @@ from ..components import Component, component_columns
 from . import style
 from .html import quoted
 
-# Maximal number of token ticks, and of characters in the name of a row and of a column.
-_TOKENS, _ROW, _COLUMN = 20, 22, 18
+# Maximal number of token ticks, and above how many their print is small; of characters in the name of a row and of a
+# column.
+_TOKENS, _SMALL, _ROW, _COLUMN = 30, 20, 22, 18
 # Maximal number of components whose names fit below a map.
 _NAMED = 24
 
@@ -66,7 +67,9 @@ def token_axis(tokens: Sequence[str], title: str = "token", named: int | None = 
     every = max(1, -(-len(tokens) // _TOKENS))
     written = [i for i in range(0, len(tokens), every) if named is None or abs(i - named) >= every or i == named]
     written += [named] if named is not None and named not in written else []
-    return ticks(written, [quoted(tokens[i], 12) for i in written]) | {"tickangle": -90, "title_text": title}
+    title += f" (one of {every} is named)" * (every > 1)
+    look = {"tickfont": {"size": 9}} if len(written) > _SMALL else {}
+    return ticks(written, [quoted(tokens[i], 12) for i in written]) | {"tickangle": -90, "title_text": title} | look
 
 
 def count_axis(title: str, count: int) -> dict[str, Any]:

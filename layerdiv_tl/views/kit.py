@@ -320,15 +320,15 @@ def extreme_names(
     most: int = 8,
     panel: tuple[int, int] = (290, 400),
     always: Iterable[str] = (),
-    guide: float = np.nan,
+    guides: Iterable[tuple[Any, Any]] = (),
     spans: Any = None,
 ) -> go.Scatter:
     """Label the marks `always` named, then those with the largest `sizes`, at most `most`; all of a few marks.
 
     `ends` are the axes, with their ranges; without `sizes`, the marks farthest up, right and left come first. A name
-    stands where, in a `panel` of so many pixels, it covers no other name, no mark, not the vertical line at `guide` and
-    no whisker of a named mark, which goes from one of `spans` to the other. A name without such a place is left out,
-    unless it is one of `always`.
+    stands where, in a `panel` of so many pixels, it covers no other name, no mark, none of the lines `guides`, given by
+    the x and y of their ends, and no whisker of a named mark, which goes from one of `spans` to the other. A name
+    without such a place is left out, unless it is one of `always`.
     """
 
     def share(values: Any, axis: Mapping[str, Any]) -> Any:
@@ -338,7 +338,11 @@ def extreme_names(
 
     shares = np.stack([share(values, axis) for values, axis in zip((x, y), ends, strict=True)], 1)
     shares, labels, wide = np.nan_to_num(shares, nan=-1.0, neginf=-1.0), list(names), np.array(panel)
-    at, line = shares * wide, share(guide, ends[0]) * wide[0]
+    at, along = shares * wide, np.linspace(0, 1, 200)[:, None]
+    lines = [
+        np.stack([share(np.array(side), axis) for side, axis in zip(line, ends, strict=True)], 1) for line in guides
+    ]
+    guided = np.concatenate([(one + along * (other - one)) * wide for one, other in lines] or [np.empty((0, 2))])
     whiskers = [np.stack([share(end, ends[0]) * wide[0], at[:, 1]], 1) for end in spans or (x, x)]
     orders = np.stack([np.argsort(-s, kind="stable") for s in sizes or (shares[:, 1], shares[:, 0], -shares[:, 0])], 1)
     wanted = set(labels if len(labels) <= _FEW else always)
@@ -355,7 +359,8 @@ def extreme_names(
             near = (at > box[0] - 4) & (at < box[1] + 4)
             near[i] = False
             cost = sum(_meet(mine, other) for mine in (box, whisker) for other in taken) + _meet(box, whisker)
-            cost += (box[0, 0] < line < box[1, 0]) + 0.2 * near.all(1).sum() + 4 * ((box < 0) | (box > wide)).sum()
+            cost += ((guided > box[0]) & (guided < box[1])).all(1).any() + 0.2 * near.all(1).sum()
+            cost += 4 * ((box < 0) | (box > wide)).sum()
             costs[place] = (cost, box)
         place = min(costs, key=lambda name: costs[name][0])
         if costs[place][0] == 0 or i in first:

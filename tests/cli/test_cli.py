@@ -21,6 +21,10 @@ def test_bad_usage_is_2(capsys):
             main(arguments)
         assert stopped.value.code == 2
     assert "usage: layerdiv" in capsys.readouterr().err
+    for arguments, hinted in ((["effects", "gpt2"], True), (["effects", "--gpt2"], False), (["models", "gpt2"], False)):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert ("--model gpt2" in capsys.readouterr().err) == hinted
 
 
 def test_version(capsys):

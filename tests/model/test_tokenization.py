@@ -152,7 +152,10 @@ def test_words_glued_to_the_prompt_give_a_warning(stories):
 
 def test_the_name_of_a_task_is_no_text(stories):
     """Only a list says that it is meant as one."""
-    for run in (ld.profile, ld.depth.residual_norms, lambda model, text: ld.contributions(model, text, [3, 4])):
+    some = (ld.profile, ld.depth.residual_norms, lambda model, text: ld.contributions(model, text, [3, 4]))
+    with pytest.raises(ld.InputError, match="names a task"):
+        ld.effects(stories, "synthetic/recall")
+    for run in some:
         with pytest.raises(ld.InputError, match="names a task"):
             run(stories, "synthetic/recall")
         run(stories, ["synthetic/recall"])
@@ -194,6 +197,7 @@ def test_the_place_of_the_first_nan_is_named():
         ("/no/such/folder", "no folder or file"),
         ("./nothing-here", "no folder or file"),
         ("model.gguf", "'model.gguf'"),
+        ("here/model.safetensors", "no file 'here/model.safetensors'"),
         ("", r"load_model\(''\) names nothing"),
         ("nobody/no-such-model", "nobody/no-such-model"),
         (42, "^42 is not a model"),
@@ -204,6 +208,11 @@ def test_what_is_not_a_model(x, message, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ld.InputError, match=message):
         ld.load_model(x)
+
+
+def test_a_base_model_is_answered_with_the_class_that_loads_it():
+    with pytest.raises(ld.InputError, match=r"no unembedding.*AutoModelForCausalLM"):
+        ld.load_model(llama().model)
 
 
 def test_folders_that_are_not_a_model(tmp_path):

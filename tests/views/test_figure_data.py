@@ -410,15 +410,25 @@ def test_losses_and_attention_are_drawn_token_by_token():
     assert list(figure.data[0].x) == list(range(1, 8))
     np.testing.assert_allclose(figure.data[0].y, p.loss[:7])
     assert figure.layout.shapes[0].y0 == pytest.approx(np.log(61))
+    for term in ("net", "target_logit"):
+        values = np.nan_to_num(np.array(getattr(p.centered if term == "net" else p, term)))[:, 1:]
+        row, token = np.unravel_index(np.abs(values).argmax(), values.shape)
+        figure, words = p.plot(term=term), [text.replace(" ", "␣") for text in p.tokens[token + 1 :][:2]]
+        assert f"{p.components[row]} at {words[0]}, next: {words[1]}" in figure.layout.title.text.replace("<br>", "")
+        frame = figure.layout.shapes[0]
+        assert (frame.x0 + 0.5, frame.y0 + 0.5) == (token + 1, row)
     patterns = made("AttentionPatterns")
     for drawn, pattern, component in zip(patterns.plot().data, patterns.patterns, patterns.components, strict=True):
         values = np.array(drawn.z, dtype=float)
         np.testing.assert_array_equal(np.isnan(values), np.triu(np.ones((4, 4), dtype=bool), 1))
         np.testing.assert_array_equal(np.nan_to_num(values), pattern)
         assert component.label in drawn.hovertext[0][0]
-    entropy = [-(p[p > 0] * np.log(p[p > 0])).sum() for p in patterns.patterns]
-    few = {note.text for note in patterns.plot(max_heads=2).layout.annotations}
-    assert few == {patterns.components[i].label for i in np.argsort(entropy)[:2]}
+    first, previous = np.zeros((2, 4, 4))
+    first[:, 0] = previous[0, 0] = 1
+    previous[range(1, 4), range(3)] = 1
+    planted = np.stack([first, *patterns.patterns[1:-1], previous])  # the sharpest attend to the first token, and not
+    (few,) = dataclasses.replace(patterns, patterns=planted).plot(max_heads=1).layout.annotations
+    assert few.text == patterns.components[-1].label
     sunk = dataclasses.replace(patterns, patterns=0.7 * patterns.patterns).plot()
     assert "at most 1" in sunk.layout.title.subtitle.text
 

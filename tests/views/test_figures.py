@@ -321,12 +321,34 @@ def test_names_that_are_asked_for_are_drawn_and_others_where_they_cover_nothing(
         assert not any(((low < b) & (high > a)).all() for a, b in boxes[:i])
 
 
+def test_names_cover_no_guide_line():
+    """A mark on a diagonal is named beside it; where the line takes all places, the name is left out."""
+    x = np.array([0.0, 0.5, 1.0])
+    ends = [axes.linear_axis([-1.0, 2.0], 0.0)] * 2
+    (drawn,) = kit.extreme_names(["a", "b", "c"], x, x, ends, guides=[([-1, 2], [-1, 2])]).textposition[:1]
+    assert drawn in ("top left", "bottom right")
+    names = [f"L{i}.mlp" for i in range(20)]
+    blocked = [([-1, 2], [level, level]) for level in np.linspace(-1, 2, 200)]
+    assert kit.extreme_names(names, np.linspace(0, 1, 20), np.zeros(20), ends, guides=blocked).text == ()
+
+
+@every_kind
+def test_a_figure_of_a_model_names_it(name, kind):
+    result = made(name)
+    if model := getattr(result, "model", ""):
+        figure = result.plot(kind)
+        assert model in f"{figure.layout.title.text} {figure.layout.title.subtitle.text}".replace("<br>", "")
+        assert model not in result.plot(kind, title="mine").layout.title.text
+
+
 def test_a_token_axis_labels_the_token_of_the_title():
     tokens = [f" t{i}" for i in range(100)]
     for named in range(100):
         axis = axes.token_axis(tokens, named=named)
         assert f"␣t{named}" in axis["ticktext"]
-        assert np.diff(sorted(axis["tickvals"])).min() >= 5
+        assert np.diff(sorted(axis["tickvals"])).min() >= 4
+    assert "one of 4" in axis["title_text"]
+    assert axes.token_axis(tokens[:30])["title_text"] == "token"
 
 
 def test_help_of_plot_says_what_every_kind_draws():

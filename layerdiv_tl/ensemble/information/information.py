@@ -107,7 +107,8 @@ def information(
         i = Information(**given | numbers, confidence_level=confidence_level, bound_rows=rows)
         warnings = [*_contradictions(i), *i.warnings, *_cautions(i)]
     error = str(getattr(ensemble, "error_note", ""))  # of a dictionary or another cut
-    return replace(i, warnings=(*warnings, *([f"{error[0].upper()}{error[1:]}."] if error else [])))
+    warnings += [f"{error[0].upper()}{error[1:]}."] if error else []
+    return replace(i, warnings=tuple(warnings), model=str(getattr(ensemble, "model", "")))
 
 
 def _measure(sample: Sample, n_permutations: int, n_resamples: int, confidence_level: float) -> dict[str, Any]:
@@ -224,8 +225,8 @@ def _contradictions(i: Information) -> Iterator[str]:
         )
     if i.method == "gaussian" and (joint if np.isnan(low) else low) - bound.high > max(bound.high, LARGE):
         yield (
-            f"The joint information ({joint:.3g} bits) may be far too large: of it, classifiers find {_shown(bound)} "
-            "about unseen labels."
+            f"The joint information ({joint:.3g} bits) may be far too large: on rows that they have not seen, "
+            f"classifiers find {_shown(bound)}."
         )
     whole = None if i.all_contrasts is None else bound_rows(i, i.all_contrasts)
     if whole is not None and _is_positive(whole - rows):
@@ -243,7 +244,7 @@ def _is_positive(difference: Float[np.ndarray, " example"]) -> bool:
 
 
 def _shown(bound: Estimate) -> str:
-    return f"{bound.value:.3g} bits [{bound.low:.3g}, {bound.high:.3g}]"
+    return f"{bound.value:.2g} bits ({bound.low:.2g} to {bound.high:.2g})"
 
 
 def _cautions(i: Information) -> Iterator[str]:

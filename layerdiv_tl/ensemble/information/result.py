@@ -156,6 +156,7 @@ class Information(Sample, Result):
         bound_rows: `[example]`, log2 q(y|u)/p(y) of each row by a classifier fitted without it, linear or boosted
             trees, whichever finds more; None with `check=False`.
         warnings: Sentences to read before the numbers, starting with reasons why the terms may be wrong.
+        model: The name of the model whose contributions the members are; "" for an array.
     """
 
     terms: dict[str, float]
@@ -165,6 +166,7 @@ class Information(Sample, Result):
     member_null: Float[np.ndarray, "draw member"]
     confidence_level: float
     bound_rows: Float[np.ndarray, " example"] | None = None
+    model: str = ""
 
     relevancy = _bits("relevancy", "Σ_i I(u_i; Y), bits.")
     redundancy = _bits("redundancy", "TC(U), the members' total correlation, bits; NaN for the variational estimator.")

@@ -8,6 +8,7 @@ here imports torch at run time.
 
 from __future__ import annotations
 
+import html
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -59,8 +60,12 @@ def figure(
     for name, value in options.items():
         if name.startswith("max_"):
             whole_number(name, value, 1)
-    note = getattr(result, "error_note", "")  # on the error of a cut
-    drawn = layout.retitle(draw(result, **options), title, note and f"{note[0].upper()}{note[1:]}.")
+    drawn = draw(result, **options)
+    note, model = getattr(result, "error_note", ""), getattr(result, "model", "")  # on the error of a cut
+    told = f"{drawn.layout.title.text} {drawn.layout.title.subtitle.text}".replace("<br>", "")
+    remarks = [f"Model: {model}."] * bool(model and html.escape(model, quote=False) not in told)
+    remarks += [f"{note[0].upper()}{note[1:]}."] if note else []
+    drawn = layout.retitle(drawn, title, " ".join(remarks))
     if height is not None:
         drawn.update_layout(height=height)
     return drawn if dark is None else drawn.update_layout(template=style.template(style.DARK if dark else style.LIGHT))

@@ -28,6 +28,12 @@ Term = Literal["bias", "diversity", "net", "target_logit"]
 # More rows than this are thinner than a pixel; fewer neurons or latents are shown, because each needs its name.
 MOST_ROWS, _MOST_NEURONS = 400, 40
 _BIAS = "value bias"
+_MEANING: dict[Term, str] = {
+    "bias": "The squared distance from the target, 1 for the next token and 0 for all others.",
+    "diversity": "The squared distance from the mean of all components.",
+    "net": "Net is bias − diversity: below 0 (purple) a component is nearer to the target than to the mean of all.",
+    "target_logit": "Above 0 (gold) a component raises the logit of the next token.",
+}
 
 
 def contribution_map(contributions: Contributions, example: int | None = None, centered: bool = True) -> go.Figure:
@@ -192,18 +198,30 @@ def profile_map(profile: Profile, term: Term = "net", part: Gauge = "centered") 
     name = "Contribution to the next token's logit" if term == "target_logit" else term.capitalize()
     name = f"{part.capitalize()} {name.lower()}" if has_gauges else name
     title = f"{name} of every component at every token"
-    return token_map(profile, values, title, "", unit, term in ("net", "target_logit"))
+    return token_map(profile, values, title, _MEANING[term], unit, term in ("net", "target_logit"))
 
 
 def token_map(text: Any, values: np.ndarray, title: str, subtitle: str, unit: str, signed: bool) -> go.Figure:
-    """Draw a map component × token of the values of a text, limited to components with the largest mean size."""
+    """Draw a map component × token of the values of a text, limited to components with the largest mean size.
+
+    The title names the cell farthest from 0, which is framed.
+    """
     kept, remark = kit.strongest(values, MOST_ROWS)
     rows = [text.components[i] for i in kept]
     pairs = zip(text.tokens, text.next_tokens, strict=True)
     tokens = [f"at {quoted(token)}, next: {quoted(after) if after else '–'}" for token, after in pairs]
-    look: dict[str, Any] = {"x": axes.token_axis(text.tokens), "y": axes.component_axis(rows), "plot": 500, "below": 50}
-    texts = ([c.label for c in rows], tokens)
-    return kit.heat_figure(values[kept], texts, unit, title, subtitle + remark, signed=signed, **look)
+    shown, labels = values[kept], [c.label for c in rows]
+    first = int(len(tokens) > 2)  # the first token has no context, and often an outlier
+    row, token = np.unravel_index(np.nan_to_num(np.abs(shown[:, first:])).argmax(), shown[:, first:].shape)
+    token += first
+    title += f". Farthest from 0{' beyond the first token' * first}: {labels[row]} {tokens[token]}, "
+    title += f"{style.number(shown[row, token])} {unit}"
+    look: dict[str, Any] = {"x": axes.token_axis(text.tokens, "token before the predicted one", int(token))}
+    look |= {"y": axes.component_axis(rows), "plot": 500, "below": 50, "signed": signed}
+    figure = kit.heat_figure(
+        shown, (labels, tokens), unit, title, f"{subtitle}{remark} Framed: the cell of the title.", **look
+    )
+    return kit.frame_cell(figure, int(token), int(row))
 
 
 def loss_bars(profile: Profile) -> go.Figure:
@@ -226,10 +244,14 @@ def loss_bars(profile: Profile) -> go.Figure:
 
 
 def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figure:
-    """Draw the attention of the `max_heads` heads with the lowest entropy: from rows to columns, from 0 to 1."""
+    """Draw the attention of heads: from rows to columns, from 0 to 1.
+
+    The `max_heads` heads are those that attend most sharply to single tokens other than the first, to which many heads
+    attend when they have nothing to do.
+    """
     p = patterns.patterns
-    entropy = -(p * np.log(np.where(p > 0, p, 1.0))).sum(-1).mean(-1)
-    heads = np.sort(np.argsort(entropy, kind="stable")[:max_heads])
+    sharpness = p[:, :, 1:].max(-1, initial=0.0).mean(-1)
+    heads = np.sort(np.argsort(-sharpness, kind="stable")[:max_heads])
     tokens, maps = [quoted(token, 12) for token in patterns.tokens], list[list[go.Heatmap]]()
     labels = [patterns.components[i].label for i in heads]
     for label, head in zip(labels, heads, strict=True):
@@ -239,11 +261,17 @@ def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figur
     columns = min(2, len(heads))
     down = -(-len(heads) // columns)
     figure = layout.panels(maps, labels, columns, gap=min(0.3, 0.1 * down), across=0.05, shared_xaxes=True)
-    some = f"The {len(heads)} of {len(p)} heads with the lowest entropy. " if len(heads) < len(p) else ""
+    some = (
+        f"The {len(heads)} of {len(p)} heads that attend most to single tokens beyond the first (mean over rows of the "
+    )
+    some = (some + "largest weight). ") * (len(heads) < len(p))
     total = "1" if np.allclose(p.sum(2), 1, atol=1e-2) else "at most 1: a sink takes the rest"
     x = axes.token_axis(patterns.tokens, "") | {"tickfont": {"size": 10}}
     y = x | {"tickangle": 0, "autorange": "reversed"}
-    title = f"{labels[int(entropy[heads].argmin())]} attends most sharply: attention from row to column"
+    title = (
+        f"{labels[int(sharpness[heads].argmax())]} attends most sharply beyond the first token: attention from row to "
+    )
+    title += "column"
     return layout.finish(figure, title, f"{some}Each row sums to {total}.", x=x, y=y, plot=down * 260, below=40)
 
 

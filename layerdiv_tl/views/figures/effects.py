@@ -44,7 +44,8 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     diagonal = kit.line(ends, ends, dash="dash", name="total = direct")
     most = kit.most(frame, total)
     far, always = [np.abs(v) for v in (y - x, y, x)], [most["component"]]
-    labels = kit.extreme_names(frame["component"], x, y, sides, far, panel=(290, 440), always=always)
+    look: dict[str, Any] = {"panel": (290, 440), "always": always, "guides": [(ends, ends)]}
+    labels = kit.extreme_names(frame["component"], x, y, sides, far, **look)
     title = _first(effects, on).replace("{}", most["component"]) + kit.doubt(most, total)
     subtitle = f"{_about(effects)} Where total and direct effect differ, later components "
     subtitle += f"react to the ablation: they compensate for the component or depend on it. {said}"
@@ -98,7 +99,9 @@ def compensation_bars(effects: Effects, component: str | None = None, max_compon
     )
     look: dict[str, Any] = {"x": {"title_text": unit, "zeroline": True}, "y": axes.named_rows(frame["component"])}
     texts = kit.hover(frame, {"": "compensation"})
-    bars = kit.bars(frame, "compensation", texts, shape="across", showlegend=False)
+    bars = kit.bars(frame, "compensation", texts, shape="across")
+    for drawn in bars:  # the others' names are on the axis
+        drawn.showlegend = drawn.legendgroup not in ("group", "constant")
     return layout.finish(bars, title, subtitle, plot=22 * len(frame) + 20, barmode="overlay", **look)
 
 
@@ -189,7 +192,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     title += style.percent(reader["accuracy"])
     about = (
         f"{len(gauge.values)} rows, contributions centered over the options. Color: how often a component alone is "
-        f"right; the middle of the scale is guessing ({style.percent(chance)}). Names: "
+        f"right; the middle of the scale is guessing ({style.percent(chance)}), and each half is stretched to its own "
+        "end. Names: "
         + (f"the outermost of {len(frame)} marks" if len(labels.x) < len(frame) else "all marks")
         + f"{' and the ablated' * bool(several)}; the others' are in the hover" * (len(labels.x) < len(frame))
         + f". {kit.intervals(frame)}"
@@ -198,7 +202,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     figure.update_xaxes(ends[0] | {"title_text": "mean logit difference, logits", "zeroline": True}, row=1, col=1)
     figure.update_yaxes(ends[1] | {"title_text": "size: √ centered diversity, logits"}, row=1, col=1)
     if several:
-        title_text = f"increase of the loss without it, nats ({len(several[0].labels)} rows)"
+        how = f"{several[0].ablation} ablation, " * (len(several) == 1)
+        title_text = f"increase of the loss without it, nats ({how}{len(several[0].labels)} rows)"
         figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
         figure.update_yaxes(axes.named_rows(ablated), row=2, col=1)
         figure.update_layout(yaxis_domain=[0.45, 1], yaxis2_domain=[0, 0.28])

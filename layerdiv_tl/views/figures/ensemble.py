@@ -44,6 +44,14 @@ def _largest(measured: Any, part: Gauge, count: int) -> tuple[list[Gauge], Gauge
     return parts, part, *kit.largest(whole, column_of(whole, "diversity", part), count)
 
 
+def _rows(measured: Any) -> str:
+    """Return what the means of a decomposition or profile are over."""
+    if isinstance(measured, Decomposition):
+        return f"{len(measured.values):,} rows"
+    count = measured.positions if hasattr(measured, "positions") else int(measured.has_target.sum())
+    return f"{count:,} tokens"
+
+
 def _named(text: str, gauge: Any) -> str:
     """Return a title that names the part of a result."""
     part = getattr(gauge, "part", "raw")
@@ -78,8 +86,7 @@ def loss_bars(decomposition: Decomposition, part: Gauge = "raw", max_components:
 
 def profile_bars(profile: Any, part: Gauge = "centered", max_components: int = 1500) -> go.Figure:
     """Draw bias, diversity and net of every component, means over the tokens of a text or corpus; as `loss_bars`."""
-    count = profile.positions if hasattr(profile, "positions") else int(profile.has_target.sum())
-    title = f"Bias and diversity of every component, means over {count:,} tokens"
+    title = f"Bias and diversity of every component, means over {_rows(profile)}"
     return _gauge_bars(profile, part, max_components, lambda gauge: title)
 
 
@@ -136,22 +143,23 @@ def bias_diversity_scatter(
         (left, right), (bottom, top) = (np.power(10.0, axis["range"]) if log else axis["range"] for axis in sides)
         texts = kit.hover(frame, [name for name in (bias, diversity, column_of(frame, "net", p)) if name in frame])
         largest, least = (frame["component"].iloc[i] for i in (int(np.argmax(y)), int(np.argmin(x))))
-        names = kit.extreme_names(
-            frame["component"], x, y, sides, panel=(290, 460), always=[largest, least], guide=zero
-        )
-        traces = [*kit.by_module(frame, x, y, texts, opacity=0.75), names]
+        corners, lines = [min(left, bottom), max(right, top)], dict[str, tuple[list[float], list[float]]]()
         if np.isfinite(zero):
-            traces.append(kit.line([zero, zero], [bottom, top], dash="dot", name=kit.ZERO))
+            lines[kit.ZERO] = [zero, zero], [bottom, top]
         if "net" in frame:
-            corners = [min(left, bottom), max(right, top)]
-            traces.append(kit.line(corners, corners, dash="dash", name="net = 0"))
+            lines["net = 0"] = corners, corners
+        look: dict[str, Any] = {"panel": (290, 460), "always": [largest, least], "guides": lines.values()}
+        names = kit.extreme_names(frame["component"], x, y, sides, **look)
+        traces = [*kit.by_module(frame, x, y, texts, opacity=0.75), names]
+        dashes = {kit.ZERO: "dot", "net = 0": "dash"}
+        traces += [kit.line(*ends, dash=dashes[name], name=name) for name, ends in lines.items()]
         x_axis, y_axis = sides[0] | {"title_text": f"bias, {units[bias]}"}, sides[1]
         y_axis |= {"title_text": f"diversity, {units[diversity]}"}
         title = f"{largest} has the largest {f'{p} ' * (len(parts) > 1)}diversity"
-        about = "A mark is a component"
+        about = f"A mark is a component, a mean over {_rows(measured)}; intervals are in the hover"
         if "net" in frame:
             about += (
-                "; above the dashed diagonal its diversity exceeds its bias, so that its term of the loss, the net, "
+                ". Above the dashed diagonal its diversity exceeds its bias, so that its term of the loss, the net, "
             )
             about += "is below 0 (not what the loss would be without it)"
         about += ". Names: " + ("outer marks with room for one" if len(names.x) < len(frame) else "all")
@@ -240,7 +248,8 @@ def head_map(
     heads = frame["kind"] == "head"
     best = kit.most(frame[heads], name)
     kit.frame_cell(figure, int(best["index"]), int(of_layer[best.name]), row=1, col=1)
-    subtitle = f"A cell is one head's {words}" + f", {units[name]}" * (units[name] not in style.BARE)
+    unit = f", {units[name]}" * (units[name] not in style.BARE)
+    subtitle = f"A cell is one head's {words}{unit}, mean over {_rows(decomposition)}"
     subtitle += f", minus the zero baseline, {style.number(zero)}" if zero else ""
     subtitle += ", minus the mean of the layer's heads" * within_layer + "; the head of the title is framed. "
     subtitle += "Bars: the layer's MLP. " * bool(len(mlps))

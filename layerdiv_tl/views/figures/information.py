@@ -18,8 +18,8 @@ TERMS = {
     "relevancy": "relevancy Σ I(u_i; Y)",
     "redundancy": "redundancy TC(U)",
     "conditional_redundancy": "conditional redundancy TC(U|Y)",
-    "joint": "joint information I(U; Y)",
-    "diversity": "diversity TC(U|Y) − TC(U)",
+    "joint": "joint information I(U;\u00a0Y)",
+    "diversity": "diversity TC(U|Y)\u00a0−\u00a0TC(U)",
 }
 _BOUNDS = {
     "fano_printed": "Fano, as printed (lower)",
@@ -92,7 +92,10 @@ def member_bars(information: Information) -> go.Figure:
     title = f"{most['component']} tells most about the label: {style.number(most['relevancy'])} bits"
     title += ", or far less" * _is_doubted(information)
     title += ", no more than with shuffled labels" * bool(most["relevancy"] <= most["null_high"])
-    about = f"{len(information.labels)} rows. The gain is what a member tells and all others together do not; it is "
+    about = "Members are sums of neighboring components. " * any(" " in span for span in information.spans)
+    about = (
+        f"{len(information.labels)} rows. {about}The gain is what a member tells and all others together do not; it is "
+    )
     about += "below 0 only by the estimator's error. Whiskers: 95 % intervals."
     figure = kit.component_bars(frame, columns, title, " ".join([about, *information.warnings[:1]]))
     if len(frame) <= _MOST_NAMES:

@@ -133,7 +133,10 @@ def _varying(redundancy: Redundancy) -> tuple[pd.DataFrame, str, str]:
     frame = redundancy.frame()
     attrs, frame = frame.attrs, frame[frame["r2"].notna()].reset_index(drop=True)
     frame.attrs, most = attrs, kit.most(frame, "spread")
-    title = f"The others predict {style.percent(most['r2'])} of the variance of {most['component']}, which varies most"
+    low, high = (100 * most.get(f"r2_{end}", np.nan) for end in ("low", "high"))
+    ends = style.interval(low, high, ".0f", none="")
+    title = f"The others predict {style.percent(most['r2'])} {ends}".rstrip()
+    title += f" of the variance of {most['component']}, which varies most"
     if most.get("r2_low", np.nan) <= 0:
         title = f"The others do not clearly predict {most['component']}, which varies most: R² "
         title += style.estimate(most["r2"], most["r2_low"], most["r2_high"])
