@@ -26,6 +26,7 @@ from layerdiv_tl.ensemble.information.gaussian import (
 from layerdiv_tl.ensemble.information.information import bound_rows
 from layerdiv_tl.ensemble.information.result import fano
 from layerdiv_tl.ensemble.information.sample import Sample, subsamples
+from layerdiv_tl.ensemble.information.variational import SMOOTHING
 from layerdiv_tl.ensemble.information.votes import TableVotes, TreeVotes
 from layerdiv_tl.errors import InputError
 from layerdiv_tl.results import Result
@@ -526,6 +527,23 @@ def test_the_variational_estimate_never_exceeds_the_labels_entropy():
     y = np.arange(300) % 3
     i = ld.information(20 * np.eye(3)[y][:, None] + rng.normal(size=(300, 4, 3)), y, "variational", **QUICK)
     assert 1.4 < i.joint <= i.label_entropy == pytest.approx(log2(3))
+
+
+def test_a_few_rows_that_a_classifier_is_sure_of_and_wrong_do_not_decide_its_bound():
+    """Half of the rows are told apart clearly; among few rows of many members no seed may say that nothing is known."""
+    rng = np.random.default_rng(5)
+    labels = np.arange(44) % 2
+    members = rng.normal(size=(44, 8)) + 2.2 * (labels[:, None] - 0.5) * (np.arange(8) < 3)
+    members[:2] *= -6  # far on the wrong side
+    found = [
+        ld.information(np.stack([members, -members], 2), labels, seed=seed, n_permutations=0, n_resamples=0)
+        for seed in range(4)
+    ]
+    for i in found:
+        rows = i.classifier.joint_rows
+        assert rows.min() > np.log2(SMOOTHING / (44 + SMOOTHING)) - 1e-9
+        assert i.classifier.right.mean() > 0.8
+        assert rows.mean() > 0.2
 
 
 def test_far_apart_classes_are_told_and_not_more_than_their_entropy():

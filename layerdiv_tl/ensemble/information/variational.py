@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.special import log_softmax
+from scipy.special import softmax
 
 from ..losses import hits
 from .estimator import Columns, Curve, Estimator, Labels, Owner, Prefixes, Terms, entropy_of_labels, eq13
@@ -20,6 +20,9 @@ SMALL_RIDGE = (0.01,)
 # Factors on the classifier's log-odds: 0 predicts the class frequencies; a Gaussian rule is underconfident where
 # classes do not overlap, so a member that determines the label needs the large ones.
 FACTORS = np.array([0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0])
+# A classifier's prediction is mixed with the class frequencies as if these were so many of its training rows: otherwise
+# a few rows of which it is sure and wrong decide the mean, and a seed that leaves them out.
+SMOOTHING = 4
 # Boosting rounds, fewer where rows × columns × classes are many: `WORK` takes about three seconds of one core.
 ROUNDS = (20, 60)
 WORK = 6e7
@@ -38,10 +41,11 @@ class Variational(Estimator):
     """I ≥ H(Y) − cross-entropy of a classifier on rows it has not seen (Barber and Agakov 2003).
 
     The classifier is a linear discriminant with a ridge, whose log-odds are multiplied by a factor of 0 to 16; both are
-    chosen on rows neither trained nor tested on. For any distribution of U the estimate is a **lower bound** of I(U; Y)
-    in expectation, never above H(Y). It is close to I where classes are Gaussian with one covariance, and misses
-    synergy that no linear rule sees (XOR: 0). The relevancy sums the members' own lower bounds; the diversity, the
-    difference of the two, is **no bound**. Total correlations are not available: NaN.
+    chosen on rows neither trained nor tested on. Its probabilities are `smoothed`. For any distribution of U the
+    estimate is a **lower bound** of I(U; Y) in expectation, never above H(Y). It is close to I where classes are
+    Gaussian with one covariance, and misses synergy that no linear rule sees (XOR: 0). The relevancy sums the members'
+    own lower bounds; the diversity, the difference of the two, is **no bound**. Total correlations are not available:
+    NaN.
 
     Attributes:
         x, owner: `[example, column]`, any features made without labels; `[column]`, the member of each column.
@@ -143,8 +147,14 @@ class Variational(Estimator):
             evidence.append(x @ direction - (centers * direction).sum(1)[:, None] / 2)
         # Classes before sets and examples: a sum over few neighbors in memory is slow.
         log_odds = np.stack(evidence).transpose(0, 3, 1, 2)[:, None] * FACTORS[:, None, None, None]
-        log_odds = np.log(n / n.sum())[:, None, None] + log_odds.reshape(-1, *log_odds.shape[2:])
-        return log_softmax(log_odds, axis=1), self.y[rows]
+        frequencies = (n / n.sum())[:, None, None]
+        log_odds = np.log(frequencies) + log_odds.reshape(-1, *log_odds.shape[2:])
+        return np.log(smoothed(softmax(log_odds, axis=1), frequencies, n.sum())), self.y[rows]
+
+
+def smoothed(q: np.ndarray, frequencies: np.ndarray, rows: float) -> np.ndarray:
+    """Mix a classifier's probabilities with the frequencies of the classes, by the number of rows it was trained on."""
+    return (rows * q + SMOOTHING * frequencies) / (rows + SMOOTHING)
 
 
 def _best_setting(
@@ -171,6 +181,5 @@ def nonlinear_rows(x: Columns, y: Labels, classes: int, seed: int) -> Float[np.n
     trees = HistGradientBoostingClassifier(**settings, early_stopping=False, random_state=seed % 2**32)
     found = cross_val_predict(trees, x, y, cv=PredefinedSplit(folds(y, seed)), method="predict_proba")
     share = np.bincount(y, minlength=classes) / len(y)
-    # Smoothed by half a row: trees are most confident where they know least.
-    q = (found * len(y) + share) / (len(y) + 1)
+    q = smoothed(found, share, len(y) * (1 - 1 / FOLDS))
     return np.log2(q[np.arange(len(y)), y] / share[y])
