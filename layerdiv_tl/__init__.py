@@ -45,6 +45,8 @@ def __getattr__(name: str) -> object:
     try:
         return _load(name)
     except AttributeError:
-        close = difflib.get_close_matches(name, __all__)
+        # Tools look for names with underscores, which need not load torch.
+        in_depth = name[:1] != "_" and name in dir(_load("depth"))
+        close = [f"layerdiv_tl.depth.{name}"] if in_depth else difflib.get_close_matches(name, __all__)
         hint = f"is {' or '.join(close)} meant?" if close else "dir(layerdiv_tl) lists the public names."
         raise AttributeError(f"layerdiv_tl has no {name!r}: {hint}", name=name) from None

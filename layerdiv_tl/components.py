@@ -214,7 +214,7 @@ def instead_of(value: Any, components: Iterable[Component], known: Sequence[str]
     some = (own or known)[:12]
     listing = ", ".join(some) + (", …" if len(own or known) > len(some) else "")
     return (
-        f"layer {asked[1]} has {listing}; unit= says how sublayers are cut"
+        f"layer {asked[1]} has {listing}; unit='head' or another unit cuts sublayers into parts"
         if asked and own
         else f"choose among {listing}"
     )

@@ -129,7 +129,8 @@ def test_few_rooms_know_the_model_libraries():
 def test_import_is_light():
     """Importing the package loads none of its heavy dependencies."""
     code = (
-        "import sys, layerdiv_tl; heavy = {'torch', 'transformers', 'transformer_lens', 'plotly', 'pandas', 'numpy'}; "
+        "import sys, layerdiv_tl; hasattr(layerdiv_tl, '_repr_html_');"
+        "heavy = {'torch', 'transformers', 'transformer_lens', 'plotly', 'pandas', 'numpy'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -140,6 +141,8 @@ def test_import_is_light():
 def test_a_misspelled_public_name_is_answered_with_what_is_meant():
     with pytest.raises(AttributeError, match="is contributions or"):
         layerdiv_tl.contribution  # noqa: B018
+    with pytest.raises(AttributeError, match=r"is layerdiv_tl\.depth\.logit_lens meant"):
+        layerdiv_tl.logit_lens  # noqa: B018
     assert not hasattr(layerdiv_tl, "qqqqqq")
 
 

@@ -47,7 +47,7 @@ def is_local_only(name: str, revision: str | None = None) -> bool:
         name = name if revision is None else f"{name}@{revision}"
         raise InputError(
             f"{name!r} could not be loaded as a Hugging Face id: it is not in this machine's cache of models, and "
-            f"{why}; give a local folder, or nothing for the default model{near(name)}"
+            f"{why}; give a local folder, or 'default'{near(name)}"
         )
     return True
 

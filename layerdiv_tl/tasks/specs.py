@@ -155,7 +155,9 @@ def read_spec_file(path: Path) -> tuple[TaskSpec, Path | None]:
         entry = parse_json(read_bytes(path).decode())
         if not isinstance(entry, dict):
             raise ValueError("it is not a JSON object")
-    except (OSError, ValueError) as error:  # missing, malformed, or not UTF-8
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {str(path)!r}: check the path of the task's JSON.") from error
+    except (OSError, ValueError) as error:  # malformed, or not UTF-8
         raise InputError(f"{task} cannot be read as JSON in UTF-8 ({error}): describe it with {_KEYS}.") from error
     if unknown := [key for key in entry if key not in JSON_KEYS]:
         raise InputError(f"{task} has the unknown key {unknown[0]!r}: the keys are {_KEYS}.")

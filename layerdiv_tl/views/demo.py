@@ -12,6 +12,7 @@ from ..depth.effect_results import Effects
 from ..depth.effects import effects
 from ..ensemble.decompose import decompose
 from ..ensemble.decomposition import Decomposition
+from ..ensemble.intervals import ENDS
 from ..model.load import Model
 from ..tasks.task import Task
 from . import style
@@ -42,11 +43,12 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
     mean, zero = map(_costs, ablated)
     reads = "a reader, " if reader["accuracy_low"] > 1 / c.values.shape[2] else ""
     alone = [style.percent(row["accuracy"]) for row in (first, reader)]
+    size = style.estimate(*(first[f"logit_difference{end}"] for end in ENDS), unit="logits")
     found = [
-        f"On {half} rows of {task.name}, {labels[0]} has the largest mean contribution to the right answer "
-        f"({style.signed(first['logit_difference'])} logits), and alone it is right on {alone[0]} of the rows.",
+        f"On {half} rows of {task.name}, {labels[0]} adds most to the right answer's logit minus the others': on "
+        f"average {size}. Alone it is right on {alone[0]} of the rows.",
         _role(c, d, first, chosen.labels),
-        f"{labels[1]}, number {1 + listed.index(reader)} by mean contribution, is {reads}right alone on {alone[1]} of "
+        f"{labels[1]}, number {1 + listed.index(reader)} by this, is {reads}right alone on {alone[1]} of "
         "the rows. Without "
         f"their constant parts, {labels[0]} tells the answers apart with an AUC of "
         f"{style.number(first['auc'])}, {labels[1]} with {style.number(reader['auc'])}; 0.5 would be not at all.",

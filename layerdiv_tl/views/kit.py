@@ -306,7 +306,7 @@ def component_bars(
         title = title.replace("{}", first["component"]) + doubt(first, column)
     drawn: dict[str, Any] = {"barmode": "overlay", "plot": plot * len(columns)} | look
     hidden = any(getattr(trace.error_y, "visible", None) is False for panel in contents for trace in panel)
-    about = f"{subtitle} {intervals(frame)}{' Wide ones are only in the hover.' * hidden}"
+    about = f"{subtitle} {intervals(frame)}{' Where a panel has none, they are only in the hover.' * hidden}"
     return layout.finish(figure, title, about, x=axes.component_axis(frame), **drawn)
 
 

@@ -343,7 +343,7 @@ def test_unreadable_descriptions(tmp_path):
         (tmp_path / "t.json").write_bytes(content)
         with pytest.raises(ld.InputError, match=message):
             ld.task(tmp_path / "t.json")
-    with pytest.raises(ld.InputError, match="gone.json"):
+    with pytest.raises(ld.InputError, match=r"there is no file .gone\.json"):
         ld.task("gone.json")
 
 

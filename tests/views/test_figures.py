@@ -168,6 +168,8 @@ def test_unknown_kinds_and_options_are_told_the_others():
     d = made("Decomposition")
     with pytest.raises(ld.InputError, match=r"kind='pie' is unknown: use 'bars', .*'scatter'"):
         d.plot("pie")
+    with pytest.raises(ld.InputError, match="'loss' is a figure of .*Profile.*; this Decomposition has 'bars'"):
+        d.plot("loss")
     with pytest.raises(ld.InputError, match="there is no option color= here: use .*part.*dark"):
         d.plot(color="red")
     for kind in ("bars", "scatter", "depth", "heads", "pairwise", "tradeoff"):

@@ -317,7 +317,7 @@ def test_the_demos_finding_holds_the_frames_numbers():
     difference = (u * gold[:, None]).sum(2).mean(0) * 4 / 3
     first = int(difference.argmax())
     alone = (u[:, first].argmax(1) == rows.labels[:32]).mean()
-    assert said.startswith(f"On 32 rows of {task.name}, {c.components[first].label} has the largest")
+    assert said.startswith(f"On 32 rows of {task.name}, {c.components[first].label} adds most")
     assert f"({style.signed(difference[first])} logits)" in said
     assert f"alone it is right on {style.percent(alone)}" in said
     for how in ("mean", "zero"):

@@ -15,7 +15,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from ..._checks import choice, keywords, whole_number, with_article
+from ..._checks import choice, keywords, one_of, whole_number, with_article
 from ...errors import InputError
 from ...results import Result
 from .. import layout, style
@@ -52,6 +52,10 @@ def figure(
     kinds = type(result).figures
     if not kinds:
         raise InputError(f"{with_article(type(result).__name__)} has no figure of its own: plot one of its parts.")
+    owners = [name for name, cls in Result._classes.items() if isinstance(kind, str) and kind in cls.figures]
+    if owners and kind not in kinds:
+        here = f"this {type(result).__name__} has {one_of(kinds, 'and')}"
+        raise InputError(f"kind={kind!r} is a figure of {', '.join(owners)}; {here}.")
     draw = function_of(type(result), choice("kind", next(iter(kinds)) if kind is None else kind, kinds))
     keywords(figure, {"title": title, "dark": dark})
     keywords(draw, options, ("title", "height", "dark"))

@@ -196,7 +196,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
         "end. Names: "
         + (f"the outermost of {len(frame)} marks" if len(labels.x) < len(frame) else "all marks")
         + f"{' and the ablated' * bool(several)}; the others' are in the hover" * (len(labels.x) < len(frame))
-        + f". {kit.intervals(frame)}"
+        + f". {kit.intervals(frame, 'Whiskers of named marks')}"
     )
     figure = layout.panels([traces, _costs(several, ablated)] if several else [traces], gap=0.5, shared_xaxes=False)
     figure.update_xaxes(ends[0] | {"title_text": "mean logit difference, logits", "zeroline": True}, row=1, col=1)

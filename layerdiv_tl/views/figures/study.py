@@ -185,11 +185,12 @@ def share_bars(
     figure = layout.panels(contents, headings, 2, across=0.14, gap=0.4, shared_xaxes=False)
     means = shares.query("term == 'diversity' and gauge == 'centered'").groupby("module")[["share"]].mean()
     most = kit.most(means.reset_index(), "share")
+    tasks = ", ".join(dict.fromkeys(study.metrics["task"]))
     largest, share = style.MODULE_NAME[most["module"]], style.percent(most["share"])
     title = f"{largest} holds the largest share of the centered diversity: {share}"
     x, y = axes.ticks([0, 0.5, 1], ["0", "50 %", "100 %"]) | {"range": [0, 1]}, axes.named_rows(names)
     plot = max(100, 30 * len(names)) * -(-len(contents) // 2) + 40
-    return layout.finish(figure, title, "Means over tasks.", x=x, y=y, plot=plot, barmode="stack", bargap=0.3)
+    return layout.finish(figure, title, f"Means over {tasks}.", x=x, y=y, plot=plot, barmode="stack", bargap=0.3)
 
 
 def scaling_curve(
