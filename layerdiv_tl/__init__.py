@@ -11,6 +11,7 @@
     ld.source_tokens, ld.promoted_tokens, ld.attention_patterns, ld.redundancy, ld.information, ld.compare
     ld.depth.logit_lens, skip, residual_norms, drop_plan   does the model use its depth, and what could go?
     ld.explore(model, text)                                all of it in linked views
+    c.frame(), plot(kind=…), save, load, select            what results have; `help(d.plot)` lists the kinds
     ld.task, ld.run_study, ld.run_depth, ld.zoo            many rows, many models; small models to try things on
 
 `help(ld.contributions)` and the others have shapes, units and examples; `layerdiv docs` makes a site of them. Public

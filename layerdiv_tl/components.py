@@ -213,11 +213,8 @@ def instead_of(value: Any, components: Iterable[Component], known: Sequence[str]
     own = [c.label for c in components if asked and c.layer == int(asked[1])]
     some = (own or known)[:12]
     listing = ", ".join(some) + (", …" if len(own or known) > len(some) else "")
-    return (
-        f"layer {asked[1]} has {listing}; unit='head' or another unit cuts sublayers into parts"
-        if asked and own
-        else f"choose among {listing}"
-    )
+    cut = "; unit='head' or another unit cuts sublayers into parts" * all(c.kind != "head" for c in components)
+    return f"layer {asked[1]} has {listing}{cut}" if asked and own else f"choose among {listing}"
 
 
 def component_columns(components: Sequence[Component], rows: Sequence[int] | Any = None) -> dict[str, Any]:

@@ -38,6 +38,8 @@ MOST_HEADER = 2**25
 _ARRAY = re.compile(r"""(\w+)\[np\.ndarray, ["']([^"']*)["']\]""")
 _KINDS = {"Float": "f", "Int": "iu", "Bool": "b", "Num": "fiu", "Shaped": "fiubUO"}
 Kind = TypeVar("Kind", bound="Result")
+# Names of files that pandas writes.
+_TABLES = (".csv", ".tsv", ".xlsx", ".parquet", ".json")
 
 
 class NumberProperty(property):
@@ -79,7 +81,9 @@ class Result:
         return f"{type(self).__name__}({', '.join(f'{name}={_brief(getattr(self, name))}' for name in fields)})"
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the result to one safetensors file, completely or not at all."""
+        """Write the result to one safetensors file, completely or not at all. Raises InputError for a table's name."""
+        if (ending := Path(file_path("path", path)).suffix.lower()) in _TABLES:
+            raise InputError(f"save writes a safetensors file: use .frame() and pandas for a {ending} file.")
         return save_result(self, path)
 
     @classmethod

@@ -128,6 +128,12 @@ def test_a_result_with_more_text_than_a_header_holds_is_not_saved(found, tmp_pat
     assert not any(tmp_path.iterdir())
 
 
+def test_a_table_is_not_saved_under_its_name(found, tmp_path):
+    with pytest.raises(ld.InputError, match=r"frame\(\).*\.csv"):
+        found.save(tmp_path / "rows.CSV")
+    assert not list(tmp_path.iterdir())
+
+
 def test_json_says_everything_once():
     """Keys that stand twice, at any depth, and objects without end are no JSON; the rest is as `json` reads it."""
     for text in ('{"a": 1, "a": 1}', '{"b": [{"a": 1, "c": 2, "a": 3}]}', DEEP, '{"a":' * 100_000):

@@ -214,7 +214,8 @@ def run_profile(options: argparse.Namespace) -> Done:
 
     printing.print_progress(f"Loading {'the default model' if options.model == 'default' else options.model} …")
     model = load_source(options.model, options)
-    printing.print_progress(f"Decomposing {model.name} on the text …")
+    said = text if isinstance(text, str) and len(text) <= 60 else f"{str(text)[:60]} …"
+    printing.print_progress(f"Decomposing {model.name} on the text {said!r}")
     found, explorer = profile_and_explorer(model, text, options.unit)
     numbers, shown = profile_record(found), len(explorer.texts[0].sublayers.tokens)
     printing.print_progress("Looking up what components promote, writing the page …")

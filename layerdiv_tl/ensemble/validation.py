@@ -14,7 +14,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy.special import softmax
 
-from .._checks import instance, listed, number, shown, text
+from .._checks import instance, listed, number, shown, text, with_article
 from ..components import Component, labels_of, members
 from ..errors import InputError
 
@@ -149,8 +149,10 @@ def factor(tau: Any) -> float | None:
 
 def numbers(x: Any, name: str, shape: str = "[example, member, option]") -> np.ndarray:
     """Arrays, tensors and lists as float64. Raises InputError for what is none of them."""
-    if type(x).__name__ == "ActivationCache":
-        raise InputError(f"{name} is an ActivationCache: give layerdiv_tl.contributions(cache, options=...).")
+    kind = type(x).__name__
+    if kind in ("ActivationCache", "Model", "TransformerBridge", "HookedTransformer"):
+        arguments = "cache, options=..." if kind == "ActivationCache" else "model, prompts, options"
+        raise InputError(f"{name} is {with_article(kind)}: give layerdiv_tl.contributions({arguments}).")
     try:
         if hasattr(x, "detach"):  # a tensor of any precision, on any device
             x = x.detach().cpu()

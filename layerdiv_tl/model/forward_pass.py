@@ -145,7 +145,10 @@ def locate_mismatch(architecture: Architecture, ids: Sequence[int]) -> str:
 def cached_tokens(architecture: Architecture, cache: Any) -> Int[Tensor, "row token"]:
     """The token ids that a cache was taken with, if it holds them (a bridge's does); else −1 for each."""
     if architecture.stream_out.name not in cache:
-        raise InputError(f"the cache lacks {architecture.stream_out.name}, and tokens= was not given: give the tokens.")
+        raise InputError(
+            f"the cache lacks {architecture.stream_out.name}: take it without names_filter=, or with "
+            "names_filter=list(model.hook_names(unit))."
+        )
     stream = cache[architecture.stream_out.name]
     own = [cache[name] for name in ("embed.hook_in",) if name in cache]
     own = [ids for ids in own if not ids.is_floating_point() and ids.shape == stream.shape[:-1]]

@@ -21,8 +21,8 @@ ZERO = "zero baseline"
 # A reference line, not data; a dash across a bar.
 DOTTED = {"dash": "dot", "width": 1.5}
 DASH = {"symbol": "line-ew-open", "line": {"width": 2}}
-# Above this many bars whiskers blur, and whiskers longer than this multiple of the tallest bar would shrink the bars:
-# intervals are then only in the hover.
+# Above this many bars whiskers blur: intervals are then only in the hover. Whiskers longer than this multiple of the
+# tallest bar would shrink the bars, and are cut.
 _MOST_WHISKERS, _WIDEST = 150, 2
 # Of so few marks all are named; {place of a name: its lower left corner, in its own width and height}.
 _FEW = 12
@@ -136,15 +136,28 @@ def bars(
     frame: pd.DataFrame, column: str, texts: Any = None, *, base: float = 0.0, places: Any = None, **look: Any
 ) -> list[go.Bar]:
     """Draw a bar per row in its module's color, from `base` to the value of a column, with its interval."""
-    value, low, high = _ends(frame, column)
-    height, places = value - base, np.arange(len(frame)) if places is None else places
-    tallest, widest = (np.nanmax(sizes, initial=0.0) for sizes in (np.abs(height), high - low))
-    error = whiskers(frame, column, visible=bool(len(frame) <= _MOST_WHISKERS and widest <= _WIDEST * tallest))
+    height, places = _ends(frame, column)[0] - base, np.arange(len(frame)) if places is None else places
+    cut = cut_whiskers(frame, column, base)
+    error = whiskers(frame if cut is None else cut, column, visible=len(frame) <= _MOST_WHISKERS)
     texts = hover(frame, [column]) if texts is None else texts
     across = look.setdefault("shape", "bars") == "across"
     look = {"base": base, "error_x" if across else "error_y": error} | look
     x, y = (height, places) if across else (places, height)
     return by_module(frame, x, y, texts, **look)
+
+
+def cut_whiskers(frame: pd.DataFrame, column: str, base: float = 0.0) -> pd.DataFrame | None:
+    """Cut a column's intervals half a bar beyond the bars; None where none is wider than twice the tallest bar."""
+    value, low, high = _ends(frame, column)
+    tallest, widest = (np.nanmax(sizes, initial=0.0) for sizes in (np.abs(value - base), high - low))
+    if widest <= _WIDEST * tallest or len(frame) > _MOST_WHISKERS:
+        return None
+    least, most = (end(value, initial=base) for end in (np.nanmin, np.nanmax))
+    ends = {
+        f"{column}_low": np.maximum(low, least - tallest / 2),
+        f"{column}_high": np.minimum(high, most + tallest / 2),
+    }
+    return frame.assign(**ends)
 
 
 def line(x: Any, y: Any, color: str = style.NEUTRAL, *, dash: str = "solid", **look: Any) -> go.Scatter:
@@ -305,8 +318,12 @@ def component_bars(
         first = most(frame, column := next(iter(columns)))
         title = title.replace("{}", first["component"]) + doubt(first, column)
     drawn: dict[str, Any] = {"barmode": "overlay", "plot": plot * len(columns)} | look
-    hidden = any(getattr(trace.error_y, "visible", None) is False for panel in contents for trace in panel)
-    about = f"{subtitle} {intervals(frame)}{' Where a panel has none, they are only in the hover.' * hidden}"
+    told = intervals(frame)
+    if told.startswith("Whiskers") and len(frame) > _MOST_WHISKERS:
+        told = intervals(frame, "Hover")
+    elif any(cut_whiskers(frame, c, zero.get(c, 0.0)) is not None for c in columns if c not in logarithmic):
+        told += " Wide ones are cut in the figure, and whole in the hover."
+    about = f"{subtitle} {told}"
     return layout.finish(figure, title, about, x=axes.component_axis(frame), **drawn)
 
 
@@ -347,7 +364,7 @@ def extreme_names(
     orders = np.stack([np.argsort(-s, kind="stable") for s in sizes or (shares[:, 1], shares[:, 0], -shares[:, 0])], 1)
     wanted = set(labels if len(labels) <= _FEW else always)
     first = [i for i, label in enumerate(labels) if label in wanted]
-    placed, taken = dict[int, str](), list[np.ndarray]()
+    placed, boxes, taken = dict[int, str](), list[np.ndarray](), list[np.ndarray]()
     for i in dict.fromkeys([*first, *orders[: 2 * most].ravel().tolist()]):
         if (shares[i] < 0).any() or (shares[i] > 1).any() or (len(placed) >= max(most, len(first)) and i not in first):
             continue
@@ -358,14 +375,16 @@ def extreme_names(
             box = np.stack([corner, corner + size])
             near = (at > box[0] - 4) & (at < box[1] + 4)
             near[i] = False
-            cost = sum(_meet(mine, other) for mine in (box, whisker) for other in taken) + _meet(box, whisker)
+            # Two names over each other cannot be read at all.
+            cost = 3 * sum(_meet(box, other) for other in boxes) + sum(_meet(whisker, other) for other in boxes)
+            cost += sum(_meet(box, other) for other in (*taken, whisker))
             cost += ((guided > box[0]) & (guided < box[1])).all(1).any() + 0.2 * near.all(1).sum()
             cost += 4 * ((box < 0) | (box > wide)).sum()
             costs[place] = (cost, box)
         place = min(costs, key=lambda name: costs[name][0])
         if costs[place][0] == 0 or i in first:
             placed[i] = place
-            taken += [costs[place][1], whisker]
+            boxes, taken = [*boxes, costs[place][1]], [*taken, whisker]
     # Invisible marks keep the names away from the visible ones.
     look: dict[str, Any] = {"mode": "markers+text", "marker": {"size": 9, "opacity": 0}, "textfont": {"size": 11}}
     look |= {"hoverinfo": "skip", "showlegend": False, "textposition": [*placed.values()]}

@@ -14,7 +14,7 @@ import layerdiv_tl as ld
 from layerdiv_tl.ensemble.fits import log_fit
 from layerdiv_tl.replication.correlation import AGGREGATIONS
 from layerdiv_tl.studies.tables import QUANTITIES
-from layerdiv_tl.views import style
+from layerdiv_tl.views import kit, style
 from layerdiv_tl.views.figures.pruning import compared
 from tests.conftest import llama
 from tests.oracles.families import family
@@ -79,7 +79,7 @@ def test_bars_are_the_frame_in_modules_colors(name, kind, columns):
             at = np.array(trace.x, dtype=int)
             assert {style.MODULE[module] for module in frame["module"].iloc[at]} == {trace.marker.color}
             base = np.zeros(len(at)) if trace.type != "bar" or trace.base is None else trace.base
-            seen[at, 0] = trace.y + base
+            seen[at, 0], origin = trace.y + base, float(np.ravel(base)[0])
             if trace.error_y.array is not None:
                 seen[at, 1:] = np.stack([seen[at, 0] - trace.error_y.arrayminus, seen[at, 0] + trace.error_y.array], 1)
             if f"{column}_max" in frame:
@@ -88,7 +88,9 @@ def test_bars_are_the_frame_in_modules_colors(name, kind, columns):
                 )
         np.testing.assert_allclose(seen[:, 0], frame[column], atol=1e-12)
         if f"{column}_low" in frame:
-            np.testing.assert_allclose(seen[:, 1:], frame[[f"{column}_low", f"{column}_high"]], atol=1e-12)
+            drawn = kit.cut_whiskers(frame, column, origin) if trace.type == "bar" else None
+            drawn = frame if drawn is None else drawn
+            np.testing.assert_allclose(seen[:, 1:], drawn[[f"{column}_low", f"{column}_high"]], atol=1e-12)
 
 
 @pytest.mark.parametrize("loss", ["squared", "paper", "cross_entropy", "brier"])
@@ -395,9 +397,12 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
     for e, name in zip(effects, ("mean ablation", "zero ablation"), strict=True):
         (trace,) = (trace for trace in figure.data if trace.name == name)
         np.testing.assert_allclose(trace.x, -e.frame()["total_loss"])
-    assert figure.layout.xaxis2.title.text.endswith("nats (8 rows)")  # whether they are other rows is not known
+    assert figure.layout.xaxis2.title.text.endswith("nats (8 rows of its own)")  # perhaps the same ones
     names = {text.strip() for trace in figure.data if trace.mode == "markers+text" for text in trace.text}
     assert {*effects[0].names, figure.layout.title.text.split()[0]} <= names
+    every = ld.effects("zoo/d4", others, unit="head")
+    (drawn,) = (trace for trace in d.plot("roles", effects=every).data if trace.name == "mean ablation")
+    assert sorted(drawn.x) == pytest.approx(sorted(every.frame()["cost"].sort_values(key=abs).tail(12)))
     with pytest.raises(ld.InputError, match="labels"):
         ld.decompose(d.values, target=d.target).plot("roles")
     with pytest.raises(ld.InputError, match="effects"):

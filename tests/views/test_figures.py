@@ -397,16 +397,25 @@ def test_logarithmic_axes_have_plain_ticks(low, high):
     np.testing.assert_allclose(np.array(written, dtype=float), ticks)
 
 
-def test_whiskers_that_would_dwarf_the_bars_are_left_to_the_hover():
-    """An interval wider than twice the tallest bar, and those of many bars, are not drawn, and are still said."""
+def test_whiskers_that_would_dwarf_the_bars_are_cut():
+    """An interval wider than twice the tallest bar ends half a bar beyond all bars, and is whole in the hover."""
     frame = made("Decomposition").by_component(full=True)
     for term, width in (("bias", 0.1), ("diversity", 1.9), ("net", 2.1)):
         tallest = frame[term].abs().max()
         frame[f"{term}_low"], frame[f"{term}_high"] = frame[term], frame[term] + width * tallest
-    for term, drawn in (("bias", True), ("diversity", True), ("net", False)):
+    for term, is_cut in (("bias", False), ("diversity", False), ("net", True)):
         bars = kit.bars(frame, term)
-        assert {bar.error_y.visible for bar in bars} == {drawn}
-        assert all("95 %" in text for bar in bars for text in bar.hovertext)
+        assert all(bar.error_y.visible for bar in bars)
+        ends = np.concatenate([np.array(bar.y) + bar.error_y.array for bar in bars])
+        highest = frame[term].max() + frame[term].abs().max() / 2
+        assert (ends.max() == pytest.approx(highest)) == is_cut
+        assert np.allclose(np.sort(ends), np.sort(frame[f"{term}_high"])) != is_cut
+        for row, text in zip(frame.itertuples(), kit.hover(frame, [term]), strict=True):
+            assert (
+                style.interval(getattr(row, f"{term}_low"), getattr(row, f"{term}_high"), of=getattr(row, term)) in text
+            )
+    many = pd.concat([frame] * 40, ignore_index=True)
+    assert not any(bar.error_y.visible for bar in kit.bars(many, "net"))
 
 
 def test_of_many_components_the_largest_are_shown():

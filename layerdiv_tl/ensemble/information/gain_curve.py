@@ -59,6 +59,7 @@ class GainCurve(Result):
     label_entropy: float
     confidence_level: float
     warnings: tuple[str, ...]
+    model: str = ""
 
     figures: ClassVar = {"curve": "information.gain_lines"}
 
@@ -211,4 +212,5 @@ def gain_curve_of(
         label_entropy=entropy_of_labels(i.labels),
         confidence_level=confidence_level,
         warnings=i.warnings,
+        model=getattr(i, "model", ""),
     )

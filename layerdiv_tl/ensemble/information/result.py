@@ -73,6 +73,7 @@ class Bounds(Result):
         options: K of the bounds.
         errors: {name: (error, low, high)}, shares of rows: "ensemble" (all members together, where they give an
             answer), "classifier" (the linear discriminant on unseen rows).
+        model: As in `Information`.
     """
 
     label_entropy: float
@@ -82,6 +83,7 @@ class Bounds(Result):
     options: int
     errors: dict[str, tuple[float, float, float]]
     confidence_level: float
+    model: str = ""
 
     figures: ClassVar = {"bounds": "information.bound_marks"}
 
@@ -255,7 +257,7 @@ class Information(Sample, Result):
         for name, right in (("ensemble", self.correct), ("classifier", self.classifier.right)):
             if right is not None:
                 errors[name] = tuple(map(float, estimate(1 - right, "share", confidence_level=level)[:3]))
-        return Bounds(self.label_entropy, mean, mean - half, mean + half, self.options, errors, level)
+        return Bounds(self.label_entropy, mean, mean - half, mean + half, self.options, errors, level, self.model)
 
     def gain_curve(
         self, order: Order = "depth", *, n_permutations: int = 50, n_resamples: int = 50, orders: int = 10

@@ -54,8 +54,8 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
         values, zero = u[:, :, :1] - u[:, :, 1:], "the difference of the options"
         if contributions.sides is not None:
             values = np.concatenate([values, contributions.sides], 2)
-            zero += " and what is added to either"
-            zero += ", relative to the mean over the vocabulary" * (contributions.score == "logits")
+            zero += ", then what is added to each"
+            zero += " relative to its mean over the vocabulary" * (contributions.score == "logits")
         names = [" − ".join(names), *names][: values.shape[2]]
     elif centered and n > 1:  # one option has no others to be centered over
         values, zero = u - u.mean(2, keepdims=True), "centered over the options"
@@ -105,7 +105,7 @@ def _head_panels(
         contents.append([kit.heat(z, text, unit, limit, signed=True, showscale=not contents, xgap=1, ygap=1)])
     ticks = {number: str(number) for number in range(0, heads, max(1, -(-heads * columns // 16)))}
     ticks |= {heads + 1: "MLP"} if len(mlps) else {}
-    figure = layout.panels(contents, map(layout.clipped, names), columns, x_title="head")
+    figure = layout.panels(contents, map(layout.clipped, names), columns, x_title="head", shared_xaxes=False)
     look: dict[str, Any] = {"x": axes.ticks(ticks, ticks.values()), "y": axes.layer_axis(layers)}
     plot, (named, option) = max(180, 11 * len(layers)) * -(-len(names) // columns), framed
     if of_layer[named] >= 0 and frame["kind"].iloc[named] in ("head", "mlp"):
@@ -177,7 +177,10 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
         subtitle += f"Marks: what is added to either answer, {zero}. "
     size = style.estimate(*whole.iloc[2], unit=unit)
     what = f"{'Logit' if logits else 'Log-likelihood'} difference {size}"
-    x, y = {"title_text": f"mean contribution, {unit}", "zeroline": True}, axes.named_rows(shown["component"])
+    x, y = (
+        {"title_text": f"{'mean ' * (count > 1)}contribution, {unit}", "zeroline": True},
+        axes.named_rows(shown["component"]),
+    )
     look = {"x": x, "y": y, "plot": 40 + 20 * len(shown), "barmode": "overlay"}
     title, subtitle = (
         f"{what}; the largest part, {style.signed(kept['difference'].iloc[0])}, from {kept['component'].iloc[0]}"
@@ -218,9 +221,9 @@ def token_map(text: Any, values: np.ndarray, title: str, subtitle: str, unit: st
     title += f"{style.number(shown[row, token])} {unit}"
     look: dict[str, Any] = {"x": axes.token_axis(text.tokens, "token before the predicted one", int(token))}
     look |= {"y": axes.component_axis(rows), "plot": 500, "below": 50, "signed": signed}
-    figure = kit.heat_figure(
-        shown, (labels, tokens), unit, title, f"{subtitle}{remark} Framed: the cell of the title.", **look
-    )
+    subtitle += f"{remark} Framed: the cell of the title."
+    subtitle += " The last token has no next one." * bool(np.isnan(shown[:, -1]).all())
+    figure = kit.heat_figure(shown, (labels, tokens), unit, title, subtitle, **look)
     return kit.frame_cell(figure, int(token), int(row))
 
 
@@ -264,7 +267,7 @@ def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figur
     some = (
         f"The {len(heads)} of {len(p)} heads that attend most to single tokens beyond the first (mean over rows of the "
     )
-    some = (some + "largest weight). ") * (len(heads) < len(p))
+    some = (some + "largest weight). ") if len(heads) < len(p) else "Sharp: the mean over rows of the largest weight. "
     total = "1" if np.allclose(p.sum(2), 1, atol=1e-2) else "at most 1: a sink takes the rest"
     x = axes.token_axis(patterns.tokens, "") | {"tickfont": {"size": 10}}
     y = x | {"tickangle": 0, "autorange": "reversed"}
@@ -292,7 +295,9 @@ def source_map(sources: SourceTokens, example: int = 0, option: int = 0, max_hea
     head, token = np.unravel_index(np.abs(shown).argmax(), shown.shape)
     place = sources.positions[example]
     title = f"Contribution of each head by source token: most by {labels[head]} from {quoted(tokens[token])}"
-    subtitle = f"To {of} at {quoted(sources.tokens[example][place])} (token {place}).{remark}"
+    title += f" (token {token})" * (tokens[token] != _BIAS)
+    which = f"Example {example} of {len(sources.tokens)}. " * (len(sources.tokens) > 1)
+    subtitle = f"{which}To {of} at {quoted(sources.tokens[example][place])} (token {place}).{remark}"
     look: dict[str, Any] = {
         "x": _source_axis(tokens, int(token)),
         "y": axes.ticks(range(len(kept)), labels),
@@ -303,9 +308,10 @@ def source_map(sources: SourceTokens, example: int = 0, option: int = 0, max_hea
 
 
 def source_bars(sources: SourceTokens, example: int = 0, option: int = 0) -> go.Figure:
-    """Draw the contribution of each source token's values to an option, summed over all heads; as `source_map`.
+    """Draw the contribution of each source token's values to an option, summed over all heads.
 
-    Bars are the sums of the positive and of the negative parts, marks their sum.
+    It is the contribution to this option minus the mean over the others. Bars are the sums of the positive and of the
+    negative parts, marks their sum.
     """
     parts, of, tokens = _score(sources, example, option)
     plus, minus, total = np.maximum(parts, 0.0).sum(0), np.minimum(parts, 0.0).sum(0), parts.sum(0)

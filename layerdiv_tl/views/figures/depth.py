@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PARTS = {"layer": "layer", "attn": "attention sublayer", "mlp": "MLP"}
 _MODES = {
     "current": "skipped at every token{first}, measured at every token",
-    "future": "skipped at the tokens before a cut{first}, measured from the cut on",
+    "future": "skipped at the tokens before a cut{first}, measured at the tokens after it",
     "local": "its output removed from the input of each later layer{first} by itself: the direct effect",
     "future_local": "its output before a cut removed from the input of each later layer{first} by itself",
 }
@@ -50,7 +50,7 @@ def _change(change: ChangePoint, layer: str) -> str:
     ends, p = style.interval(change.low, change.high, ".0f", none=""), style.p_value(change.p)
     if change.p < style.SIGNIFICANT:
         return f"Layers write less from layer {' '.join(filter(None, [layer, ends]))} on, {p}"
-    return f"No layer from which on layers clearly write less (best candidate: layer {layer}, {p})"
+    return f"No layer after which layers clearly write less (best candidate: layer {layer}, {p})"
 
 
 def norm_bars(norms: ResidualNorms) -> go.Figure:
@@ -126,7 +126,7 @@ _DASHES = "Dashes: medians over tokens."
 
 def _mode(skip: Skip) -> str:
     """Describe the skip mode, including whether the first token is exempt."""
-    return _MODES[skip.mode].format(first=" but a text's first" * (skip.first_token == "kept"))
+    return _MODES[skip.mode].format(first=", except a text's first token" * (skip.first_token == "kept"))
 
 
 def _erased(erasure: Erasure) -> str:

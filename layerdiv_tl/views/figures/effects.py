@@ -148,7 +148,10 @@ def _about(effects: Effects) -> str:
     of = f" of {effects.source}" * (effects.source != "prompts")
     where = "all tokens" if effects.positions == "all" else "the last token"
     rows = f"{len(effects.labels)} rows{of}, {effects.ablation} ablation at {where}."
-    return f"{rows} An effect is with the component minus without it."
+    several = " The logit difference is that of the right option and the mean of the others." * (
+        effects.logits.shape[1] > 2
+    )
+    return f"{rows} An effect is with the component minus without it.{several}"
 
 
 def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure:
@@ -165,7 +168,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     several = () if effects is None else effects if isinstance(effects, list | tuple) else (effects,)
     if not all(type(e).__name__ == "Effects" for e in several):
         raise InputError("effects= of this figure must be results of ld.effects, one or a list of them.")
-    ablated = list(dict.fromkeys(name for e in several for name in e.names))
+    ablated, few = _most_costly(several)
     frame, chance = gauge.by_component(full=True), 1 / gauge.values.shape[2]
     frame = frame[frame["diversity"] > 0].reset_index(drop=True).assign(size=lambda rows: np.sqrt(rows["diversity"]))
     x, y, beyond = (np.asarray(frame[name]) for name in ("logit_difference", "size", "accuracy"))
@@ -196,14 +199,14 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
         "end. Names: "
         + (f"the outermost of {len(frame)} marks" if len(labels.x) < len(frame) else "all marks")
         + f"{' and the ablated' * bool(several)}; the others' are in the hover" * (len(labels.x) < len(frame))
-        + f". {kit.intervals(frame, 'Whiskers of named marks')}"
+        + f". {kit.intervals(frame, 'Whiskers of named marks')}{few}"
     )
     figure = layout.panels([traces, _costs(several, ablated)] if several else [traces], gap=0.5, shared_xaxes=False)
     figure.update_xaxes(ends[0] | {"title_text": "mean logit difference, logits", "zeroline": True}, row=1, col=1)
     figure.update_yaxes(ends[1] | {"title_text": "size: √ centered diversity, logits"}, row=1, col=1)
     if several:
         how = f"{several[0].ablation} ablation, " * (len(several) == 1)
-        title_text = f"increase of the loss without it, nats ({how}{len(several[0].labels)} rows)"
+        title_text = f"increase of the loss without it, nats ({how}{len(several[0].labels)} rows of its own)"
         figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
         figure.update_yaxes(axes.named_rows(ablated), row=2, col=1)
         figure.update_layout(yaxis_domain=[0.45, 1], yaxis2_domain=[0, 0.28])
@@ -214,6 +217,19 @@ def _costs(effects: Any, names: list[str]) -> list[go.Scatter]:
     """Draw the cost of ablation in nats, a trace per kind of ablation."""
     traces = []
     for number, (e, color) in enumerate(zip(effects, style.SERIES, strict=False)):
-        y = np.array([names.index(name) for name in e.names]) + 0.16 * (number - (len(effects) - 1) / 2)
-        traces.append(kit.trace(e.frame(), "cost", y, color, name=f"{e.ablation} ablation"))
+        frame = e.frame()
+        attrs, frame = frame.attrs, frame[frame["component"].isin(names)]
+        frame.attrs = attrs
+        y = np.array([names.index(name) for name in frame["component"]]) + 0.16 * (number - (len(effects) - 1) / 2)
+        traces.append(kit.trace(frame, "cost", y, color, name=f"{e.ablation} ablation"))
     return traces
+
+
+def _most_costly(effects: Any, count: int = 12) -> tuple[list[str], str]:
+    """Return the ablated components and groups, at most `count`, by their largest cost, and a remark on others."""
+    names = list(dict.fromkeys(name for e in effects for name in e.names))
+    if len(names) <= count:
+        return names, ""
+    costs = pd.concat([e.frame().set_index("component")["cost"].abs() for e in effects]).groupby(level=0).max()
+    kept = set(costs.nlargest(count).index)
+    return [name for name in names if name in kept], f" The {count} of {len(names)} ablated with the largest cost."

@@ -17,6 +17,7 @@ from .. import axes, kit, layout, style
 
 _HEADINGS = {"bias": "Bias", "diversity": "Diversity", "net": "Net = bias − diversity"}
 _GAUGES = get_args(Gauge)
+_FIRST = ". A text's first token, which has no context, can outweigh all others"
 
 
 def column_of(frame: pd.DataFrame, term: str, part: Gauge) -> str:
@@ -85,18 +86,21 @@ def loss_bars(decomposition: Decomposition, part: Gauge = "raw", max_components:
 
 
 def profile_bars(profile: Any, part: Gauge = "centered", max_components: int = 1500) -> go.Figure:
-    """Draw bias, diversity and net of every component, means over the tokens of a text or corpus; as `loss_bars`."""
+    """Draw bias, diversity and net of every component, means over the tokens of a text or corpus.
+
+    `part` is shown first, buttons show the others. `max_components` are those with the largest diversity.
+    """
     title = f"Bias and diversity of every component, means over {_rows(profile)}"
     return _gauge_bars(profile, part, max_components, lambda gauge: title)
 
 
 def _gauge_bars(measured: Any, part: Gauge, count: int, title: Callable[[Any], str]) -> go.Figure:
     parts, part, frame, remark = _largest(measured, part, count)
-    views: dict[str, go.Figure] = {}
+    views, first = dict[str, go.Figure](), _FIRST * (not isinstance(measured, Decomposition))
     for name in parts:
         gauge = gauge_of(measured, name)
         columns = {column_of(frame, term, name): text for term, text in _HEADINGS.items() if term in frame}
-        about = f"Bars of bias and net start at the zero baseline, a component that writes nothing. {remark}"
+        about = f"Bars of bias and net start at the zero baseline, a component that writes nothing{first}. {remark}"
         views[name] = kit.component_bars(frame, columns, title(gauge), about, zero=_zero(gauge, name))
     return layout.choose(views, part)
 
@@ -126,9 +130,10 @@ def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500)
 def bias_diversity_scatter(
     measured: Any, part: Gauge = "centered", log: bool | None = None, max_components: int = 5000
 ) -> go.Figure:
-    """Draw bias (x) against diversity (y), a mark per component; `part` and `max_components` as in `loss_bars`.
+    """Draw bias (x) against diversity (y), a mark per component.
 
-    `log` None draws logarithmic axes if every number is positive. On the dashed diagonal net = bias − diversity is 0.
+    `part` is shown first, buttons show the others. `max_components` are those with the largest diversity. `log` None
+    draws logarithmic axes if every number is positive. On the dashed diagonal net = bias − diversity is 0.
     """
     parts, part, frame, remark = _largest(measured, part, max_components)
     pairs = {p: [column_of(frame, term, p) for term in ("bias", "diversity")] for p in parts}
@@ -156,12 +161,14 @@ def bias_diversity_scatter(
         x_axis, y_axis = sides[0] | {"title_text": f"bias, {units[bias]}"}, sides[1]
         y_axis |= {"title_text": f"diversity, {units[diversity]}"}
         title = f"{largest} has the largest {f'{p} ' * (len(parts) > 1)}diversity"
-        about = f"A mark is a component, a mean over {_rows(measured)}; intervals are in the hover"
+        has_ends = f"{bias}_low" in frame and bool(np.isfinite(frame[f"{bias}_low"]).any())
+        about = f"A mark is a component, a mean over {_rows(measured)}{'; intervals are in the hover' * has_ends}"
         if "net" in frame:
             about += (
                 ". Above the dashed diagonal its diversity exceeds its bias, so that its term of the loss, the net, "
             )
             about += "is below 0 (not what the loss would be without it)"
+        about += _FIRST * (not isinstance(measured, Decomposition))
         about += ". Names: " + ("outer marks with room for one" if len(names.x) < len(frame) else "all")
         views[p] = layout.finish(traces, title, f"{about}. {remark}", x=x_axis, y=y_axis, plot=460, hovermode="closest")
     return layout.choose(views, part)
@@ -308,7 +315,7 @@ def tradeoff_bars(decomposition: Decomposition, part: Gauge = "centered", paper:
         names = [*(f"{row.term}\n{row.formula}" for row in frame.itertuples()), "sum"]
         y = axes.ticks(range(count + 1), names) | {"range": [count + 0.5, -0.5]}
         title = f"Bias {style.number(sums['bias'])} and diversity {style.number(sums['diversity'])} {unit} by Theorem 3"
-        form = "The terms as printed in Eq. 11" if paper else "The exact terms (the reference has their symbols)"
+        form = "The terms as printed in Eq. 11" if paper else "The exact terms"
         subtitle = f"{form}. Shaded: Ω, which is in both sums. {kit.intervals(frame)}"
         views[name] = layout.finish(figure, _named(title, gauge), subtitle, x=unit, y=y, plot=380, barmode="overlay")
     return layout.choose(views, part if part in views else "raw")

@@ -153,7 +153,8 @@ def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",)) -> go.Figu
     title = f"{style.number(joint)} bits with all members, {order}"
     if joint > curve.label_entropy * (1 + 1e-3):
         title = f"No estimate: the joint information of all members, {order}, exceeds H(Y)"
-    subtitle = f"{curve.statement} Dotted: H(Y) = {entropy} bits. {' '.join(curve.warnings[:1])}"
+    subtitle = f"{curve.statement} Bands: 95 % intervals; gray: labels shuffled. Dotted: H(Y) = {entropy} bits. "
+    subtitle += " ".join(curve.warnings[:1])
     figure = layout.finish(traces, title, subtitle, x="members", y="bits", plot=360)
     return figure.add_hline(y=curve.label_entropy, line=kit.DOTTED)
 

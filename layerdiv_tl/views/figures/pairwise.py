@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from ...components import component_columns
 from ...ensemble.decomposition import Decomposition, Gauge
+from ...ensemble.intervals import ENDS
 from .. import axes, kit, layout, style
 from .ensemble import column_of
 
@@ -65,7 +66,8 @@ def pairwise_map(
     path, top = _tree(np.array(frame.attrs["linkage"]))
     figure.add_shape(type="path", path=path, xref="x", yref="y3", line={"width": 1})
     first = kit.most(frame, name, 1 if by == "cosine" else -1)
-    title = f"{_TITLES[by]}: most alike are {first['component']} and {first['other']} ({style.number(first[name])})"
+    size = style.estimate(*(first.get(f"{name}{end}", np.nan) for end in ENDS), gap=", ").replace("(", "").strip(")")
+    title = f"{_TITLES[by]}: most alike are {first['component']} and {first['other']} ({size})"
     centered = {"disagreement": "Predictions"}.get(by, f"{'Raw' if name == by else 'Centered'} contributions")
     ticks = {"type": "category", "categoryorder": "array", "categoryarray": order, "showgrid": False}
     # All names where they fit, in small print.
@@ -74,8 +76,8 @@ def pairwise_map(
     return layout.finish(
         figure,
         title,
-        f"{remark}{centered}, ordered by the clustering above (average linkage). Strip: the color of each component's "
-        "module. The diagonal is empty.",
+        f"{remark}{centered}, {len(decomposition.values)} rows, ordered by the clustering above (average linkage). "
+        "Strip: the color of each component's module. The diagonal is empty.",
         plot=560,
         below=40,
         barmode="overlay",
@@ -147,4 +149,8 @@ def _varying(redundancy: Redundancy) -> tuple[pd.DataFrame, str, str]:
     about = (
         f"{redundancy.model}: {len(redundancy.error)} rows; ridge on held-out rows. If the others' rows are permuted "
     )
-    return frame, title, f"{about}{attrs['permuted']}, its R² is {style.number(most['r2_permuted'])}."
+    return (
+        frame,
+        title,
+        f"{about}{attrs['permuted']}, the R² of {most['component']} is {style.number(most['r2_permuted'])}.",
+    )

@@ -45,12 +45,17 @@ def size_panels(study: Study, unit: Unit = "sublayer", against: str = "members")
         "A mark is a model, its mean over tasks with a 95 % interval over rows. Dashed: the uniform prediction. "
         "Diversity is a mean over components and falls with their number; |L|² × diversity does not by itself."
     )
-    title = f"{means['model'].nunique()} models against their size, unit {unit}"
+    count, left_out = means["model"].nunique(), len(study.models(unit)) - means["model"].nunique()
+    title = f"{count} model{'s' * (count != 1)} against {'their' if count != 1 else 'its'} size, unit {unit}"
+    subtitle += f" Left out, since they lack a task: {left_out}." * bool(left_out)
     return _panels(means, names, levels, "uniform prediction", logarithmic, against, title, subtitle)
 
 
 def information_of(study: Study, estimator: str = "gaussian", unit: Unit = "sublayer", **options: Any) -> go.Figure:
-    """Draw `information_panels` of a study; options are those of `Study.information`, and `against`."""
+    """Draw the information of every model's components about the label, in bits, against size; a color per task.
+
+    Options are those of `Study.information`, and `against` ("members", "parameters").
+    """
     against = options.pop("against", "members")
     for name in options:
         choice("option", name, inspect.signature(study.information).parameters)

@@ -81,6 +81,8 @@ def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str) -> go.Figure
     if len(known := table[quantity][average].drop(_GUESSING).dropna()):
         ends = dict.fromkeys(map(style.number, (known.min(), known.max())))
         title += f": {'from ' * (len(ends) > 1)}{' to '.join(ends)} {unit}{' on average' * (len(tasks) > 1)}"
+        who = "only one" if len(known) == 1 else str(len(known))
+        title += f" for the {who} with all tasks" * (len(known) < models)
     sides: dict[str, Any] = {"x": axes.named_columns([*tasks, average], x), "y": axes.named_rows(table.index)}
     heat = kit.heat(z, np.array(told), unit_name, limit, **look)
     return layout.finish(heat, title, about, plot=max(120, 34 * len(table)), below=70, **sides)
@@ -107,7 +109,7 @@ def correlation_bars(
     x = np.array([place + 0.3 * (task == AVERAGE) for place, task in enumerate(tasks)])
     whiskers = "Whiskers: 95 % intervals over models."
     if table["r_low"].isna().all():
-        whiskers = f"No whiskers: {table['models'].max():.0f} of {LEAST} models that an interval needs."
+        whiskers = f"No whiskers: an interval needs {LEAST} models, and here are {table['models'].max():.0f}."
     subtitle = (
         f"Full: p < {style.SIGNIFICANT}; hollow: p ≥ {style.SIGNIFICANT}; hatched: not tested. {whiskers} The test "
         "gives models the curves of others of their depth; at the last junction it is Student's t-test. The sign is − "
@@ -196,7 +198,7 @@ def share_bars(
 def scaling_curve(
     study: Study, unit: Unit = "sublayer", quantity: str = "accuracy", least_parameters: float = 0.0
 ) -> go.Figure:
-    """Draw `fit_curve` of a quantity's mean over tasks against the number of components, for a study (Fig. 6)."""
+    """Draw a quantity's mean over tasks against the number of components, and the fitted a + b ln x (Fig. 6)."""
     fit = study.scaling(quantity, unit, least_parameters)
     names = study.shape_means(quantity, unit, least_parameters)["model"].tolist()
     return fit_curve(fit, names, y_title=f"{quantity}, mean over tasks ({QUANTITIES[quantity][0]})")
@@ -243,7 +245,7 @@ def fit_curve(
 def tradeoff_of(
     study: Study, unit: Unit = "sublayer", still: float = 0.0, n_resamples: int = 1000, seed: int = 0
 ) -> go.Figure:
-    """Draw `tradeoff_steps` of a study."""
+    """Draw the share of steps in which bias and diversity move together, by what accuracy does (Section 5.4)."""
     return tradeoff_steps(study.tradeoff_signs(unit, still, n_resamples, seed))
 
 
@@ -256,7 +258,8 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
     frame = frame.assign(component="accuracy " + frame["accuracy"])
     rows: list[Any] = list(frame.itertuples())
     counts = [f"together {r.same_sign}, apart {r.opposite_sign}, one does not move {r.unchanged}" for r in rows]
-    over = f"not given: it needs {LEAST} models, and there {'is' if tradeoff.models == 1 else 'are'} {tradeoff.models}"
+    over = f"not given: it needs {LEAST} models, seeds counted once, and there "
+    over += f"{'is' if tradeoff.models == 1 else 'are'} {tradeoff.models}"
     if np.isfinite(tradeoff.low):
         over = f"{style.interval(tradeoff.low, tradeoff.high)} over {tradeoff.models} models"
     together, either = frame["same_sign"], frame["same_sign"] + frame["opposite_sign"]
@@ -278,7 +281,8 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
             style.estimate(tradeoff.difference, tradeoff.low, tradeoff.high, gap=", ").replace("(", "").replace(")", "")
         )
         title += f" (difference {size}, {style.p_value(tradeoff.p)})"
-    subtitle = f"Interval {over}. {null}. The paper claims a difference above 0. Whiskers treat steps as independent."
+    subtitle = f"Interval {over}. {null}. The paper claims that it is more often where "
+    subtitle += "accuracy stands still. Whiskers treat steps as independent."
     x = axes.ticks(range(len(rows)), [f"{r.accuracy}\n{r.same_sign + r.opposite_sign} steps" for r in rows])
     x |= {"title_text": "accuracy, from junction to junction"}
     y = {"title_text": "share of steps: both up or both down", "range": [0, 1.03], "tickformat": ".0%", "dtick": 0.25}
