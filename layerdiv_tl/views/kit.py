@@ -24,15 +24,6 @@ DASH = {"symbol": "line-ew-open", "line": {"width": 2}}
 # Above this many bars whiskers blur: intervals are then only in the hover. Whiskers longer than this multiple of the
 # tallest bar would shrink the bars, and are cut.
 _MOST_WHISKERS, _WIDEST = 150, 2
-# Of so few marks all are named; {place of a name: its lower left corner, in its own width and height}.
-_FEW = 12
-_PLACES: dict[str, tuple[float, float]] = {
-    "top right": (0, 0),
-    "top left": (-1, 0),
-    "bottom right": (0, -1),
-    "bottom left": (-1, -1),
-}
-_PLACES |= {"middle right": (0, -0.5), "middle left": (-1, -0.5)}
 # SVG pans and zooms more marks than this slowly.
 _MANY = 1000
 
@@ -221,6 +212,18 @@ def doubt(row: Any, column: str, level: float = 0.0) -> str:
     return f", but its interval holds {style.number(level)}" if low <= level <= high else ""
 
 
+def ahead(frame: pd.DataFrame, row: Any, column: str, level: float = 0.0) -> str:
+    """Return a row's estimate for the end of a title, its `doubt`, and the next largest row if their intervals meet."""
+    ends = [float(row.get(column + end, np.nan)) for end in ("", "_low", "_high")]
+    told = f", {style.estimate(*ends, unit=frame.attrs.get('units', {}).get(column, ''))}{doubt(row, column, level)}"
+    others = frame.drop(index=row.name)
+    if others.empty or np.isnan(ends[1]):
+        return told
+    second = most(others, column, 1 if ends[0] >= 0 else -1)
+    is_near = second[f"{column}_high"] >= ends[1] if ends[0] >= 0 else second[f"{column}_low"] <= ends[2]
+    return told + f"; {second['component']}'s may be as large" * bool(is_near)
+
+
 def robust_limit(z: Any, quantile: float = 0.99) -> float:
     """Return a quantile of the finite absolute values, so that one cell does not hide the others; 1 if all are 0."""
     sizes = np.abs(np.asarray(z, dtype=float))
@@ -325,73 +328,3 @@ def component_bars(
         told += " Wide ones are cut in the figure, and whole in the hover."
     about = f"{subtitle} {told}"
     return layout.finish(figure, title, about, x=axes.component_axis(frame), **drawn)
-
-
-def extreme_names(
-    names: Iterable[str],
-    x: np.ndarray,
-    y: np.ndarray,
-    ends: Sequence[Mapping[str, Any]],
-    sizes: Sequence[np.ndarray] = (),
-    *,
-    most: int = 8,
-    panel: tuple[int, int] = (290, 400),
-    always: Iterable[str] = (),
-    guides: Iterable[tuple[Any, Any]] = (),
-    spans: Any = None,
-) -> go.Scatter:
-    """Label the marks `always` named, then those with the largest `sizes`, at most `most`; all of a few marks.
-
-    `ends` are the axes, with their ranges; without `sizes`, the marks farthest up, right and left come first. A name
-    stands where, in a `panel` of so many pixels, it covers no other name, no mark, none of the lines `guides`, given by
-    the x and y of their ends, and no whisker of a named mark, which goes from one of `spans` to the other. A name
-    without such a place is left out, unless it is one of `always`.
-    """
-
-    def share(values: Any, axis: Mapping[str, Any]) -> Any:
-        low, high = axis["range"]
-        with np.errstate(divide="ignore", invalid="ignore"):  # zeros lie off a logarithmic axis
-            return ((np.log10(values) if axis.get("type") == "log" else values) - low) / (high - low)
-
-    shares = np.stack([share(values, axis) for values, axis in zip((x, y), ends, strict=True)], 1)
-    shares, labels, wide = np.nan_to_num(shares, nan=-1.0, neginf=-1.0), list(names), np.array(panel)
-    at, along = shares * wide, np.linspace(0, 1, 200)[:, None]
-    lines = [
-        np.stack([share(np.array(side), axis) for side, axis in zip(line, ends, strict=True)], 1) for line in guides
-    ]
-    guided = np.concatenate([(one + along * (other - one)) * wide for one, other in lines] or [np.empty((0, 2))])
-    whiskers = [np.stack([share(end, ends[0]) * wide[0], at[:, 1]], 1) for end in spans or (x, x)]
-    orders = np.stack([np.argsort(-s, kind="stable") for s in sizes or (shares[:, 1], shares[:, 0], -shares[:, 0])], 1)
-    wanted = set(labels if len(labels) <= _FEW else always)
-    first = [i for i, label in enumerate(labels) if label in wanted]
-    placed, boxes, taken = dict[int, str](), list[np.ndarray](), list[np.ndarray]()
-    for i in dict.fromkeys([*first, *orders[: 2 * most].ravel().tolist()]):
-        if (shares[i] < 0).any() or (shares[i] > 1).any() or (len(placed) >= max(most, len(first)) and i not in first):
-            continue
-        size, costs = np.array([6.5 * len(labels[i]) + 12, 14.0]), {}
-        whisker = np.stack([side[i] for side in whiskers])
-        for place, (across, up) in _PLACES.items():
-            corner = at[i] + np.array([across, up]) * size + [0, 8 * up + 4]
-            box = np.stack([corner, corner + size])
-            near = (at > box[0] - 4) & (at < box[1] + 4)
-            near[i] = False
-            # Two names over each other cannot be read at all.
-            cost = 3 * sum(_meet(box, other) for other in boxes) + sum(_meet(whisker, other) for other in boxes)
-            cost += sum(_meet(box, other) for other in (*taken, whisker))
-            cost += ((guided > box[0]) & (guided < box[1])).all(1).any() + 0.2 * near.all(1).sum()
-            cost += 4 * ((box < 0) | (box > wide)).sum()
-            costs[place] = (cost, box)
-        place = min(costs, key=lambda name: costs[name][0])
-        if costs[place][0] == 0 or i in first:
-            placed[i] = place
-            boxes, taken = [*boxes, costs[place][1]], [*taken, whisker]
-    # Invisible marks keep the names away from the visible ones.
-    look: dict[str, Any] = {"mode": "markers+text", "marker": {"size": 9, "opacity": 0}, "textfont": {"size": 11}}
-    look |= {"hoverinfo": "skip", "showlegend": False, "textposition": [*placed.values()]}
-    texts, named = [f"\u2002{labels[i]}\u2002" for i in placed], list(placed)
-    return go.Scatter(x=x[named], y=y[named], text=texts, **look)
-
-
-def _meet(one: np.ndarray, other: np.ndarray) -> bool:
-    """Return whether two boxes, of which each row is a corner, meet."""
-    return bool(((one[0] < other[1]) & (one[1] > other[0])).all())

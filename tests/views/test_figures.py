@@ -22,6 +22,7 @@ from layerdiv_tl.results import Result
 from layerdiv_tl.views import axes, kit, style
 from layerdiv_tl.views.figures import function_of
 from layerdiv_tl.views.figures.pruning import compared
+from layerdiv_tl.views.names import extreme_names
 from tests.views.figure_results import MAKERS, made
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -307,9 +308,9 @@ def test_names_that_are_asked_for_are_drawn_and_others_where_they_cover_nothing(
     rng = np.random.default_rng(0)
     x, y, labels = *rng.normal(size=(2, 200)), [f"L{i}.mlp" for i in range(200)]
     ends = axes.linear_axis(x), axes.linear_axis(y)
-    few = kit.extreme_names(labels[:12], x[:12], y[:12], ends)
+    few = extreme_names(labels[:12], x[:12], y[:12], ends)
     assert {text.strip() for text in few.text} == set(labels[:12])
-    drawn = kit.extreme_names(labels, x, y, ends, always=["L7.mlp"])
+    drawn = extreme_names(labels, x, y, ends, always=["L7.mlp"])
     assert "L7.mlp" in {text.strip() for text in drawn.text}
     wide = [290 / np.ptp(ends[0]["range"]), 400 / np.ptp(ends[1]["range"])]
     at = np.stack([x, y], 1) * wide
@@ -327,11 +328,11 @@ def test_names_cover_no_guide_line():
     """A mark on a diagonal is named beside it; where the line takes all places, the name is left out."""
     x = np.array([0.0, 0.5, 1.0])
     ends = [axes.linear_axis([-1.0, 2.0], 0.0)] * 2
-    (drawn,) = kit.extreme_names(["a", "b", "c"], x, x, ends, guides=[([-1, 2], [-1, 2])]).textposition[:1]
+    (drawn,) = extreme_names(["a", "b", "c"], x, x, ends, guides=[([-1, 2], [-1, 2])]).textposition[:1]
     assert drawn in ("top left", "bottom right")
     names = [f"L{i}.mlp" for i in range(20)]
     blocked = [([-1, 2], [level, level]) for level in np.linspace(-1, 2, 200)]
-    assert kit.extreme_names(names, np.linspace(0, 1, 20), np.zeros(20), ends, guides=blocked).text == ()
+    assert extreme_names(names, np.linspace(0, 1, 20), np.zeros(20), ends, guides=blocked).text == ()
 
 
 @every_kind
@@ -416,6 +417,15 @@ def test_whiskers_that_would_dwarf_the_bars_are_cut():
             )
     many = pd.concat([frame] * 40, ignore_index=True)
     assert not any(bar.error_y.visible for bar in kit.bars(many, "net"))
+
+
+def test_a_title_says_which_other_may_be_as_large():
+    """Where the intervals of the first two meet; not where there are none, or a gap."""
+    frame = pd.DataFrame({"component": ["a", "b", "c"], "x": [3.0, 2.0, -2.5], "x_low": [2.5, 1.5, -4.0]})
+    for high, told in ((2.4, ", 3.0 (2.5 to 3.5)"), (2.6, ", 3.0 (2.5 to 3.5); b's may be as large")):
+        frame["x_high"] = [3.5, high, -1.0]
+        assert kit.ahead(frame, kit.most(frame, "x"), "x") == told
+    assert kit.ahead(frame[["component", "x"]], frame.iloc[0][["component", "x"]], "x") == ", 3"
 
 
 def test_of_many_components_the_largest_are_shown():

@@ -12,6 +12,7 @@ from ...ensemble.decomposition import Decomposition
 from ...ensemble.intervals import LEAST
 from ...errors import InputError
 from .. import axes, kit, layout, style
+from ..names import extreme_names
 
 if TYPE_CHECKING:
     from ...depth.effect_results import Effects
@@ -45,8 +46,8 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     most = kit.most(frame, total)
     far, always = [np.abs(v) for v in (y - x, y, x)], [most["component"]]
     look: dict[str, Any] = {"panel": (290, 440), "always": always, "guides": [(ends, ends)]}
-    labels = kit.extreme_names(frame["component"], x, y, sides, far, **look)
-    title = _first(effects, on).replace("{}", most["component"]) + kit.doubt(most, total)
+    labels = extreme_names(frame["component"], x, y, sides, far, **look)
+    title = _first(effects, on).replace("{}", most["component"]) + kit.ahead(frame, most, total)
     subtitle = f"{_about(effects)} Where total and direct effect differ, later components "
     subtitle += f"react to the ablation: they compensate for the component or depend on it. {said}"
     traces = [*kit.by_module(frame, direct, total, texts), diagonal, labels]
@@ -186,7 +187,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     always, high = [reader["component"], *ablated], 300 if several else 400
     look: dict[str, Any] = {"most": 10, "panel": (290, high), "always": always}
     spans = frame["logit_difference_low"].to_numpy(), frame["logit_difference_high"].to_numpy()
-    labels = kit.extreme_names(frame["component"], x, y, ends, [x, y, np.abs(x)], spans=spans, **look)
+    labels = extreme_names(frame["component"], x, y, ends, [x, y, np.abs(x)], spans=spans, **look)
     named, texts = frame[np.isin(x, labels.x)], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
     traces = [whiskers, kit.trace(frame, x, y, colors, texts, marker=marker), labels]

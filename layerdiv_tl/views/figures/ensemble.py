@@ -14,6 +14,7 @@ from ..._checks import choice
 from ...ensemble.decomposition import Decomposition, Gauge, NormAt
 from ...errors import InputError
 from .. import axes, kit, layout, style
+from ..names import extreme_names
 
 _HEADINGS = {"bias": "Bias", "diversity": "Diversity", "net": "Net = bias − diversity"}
 _GAUGES = get_args(Gauge)
@@ -154,7 +155,7 @@ def bias_diversity_scatter(
         if "net" in frame:
             lines["net = 0"] = corners, corners
         look: dict[str, Any] = {"panel": (290, 460), "always": [largest, least], "guides": lines.values()}
-        names = kit.extreme_names(frame["component"], x, y, sides, **look)
+        names = extreme_names(frame["component"], x, y, sides, **look)
         traces = [*kit.by_module(frame, x, y, texts, opacity=0.75), names]
         dashes = {kit.ZERO: "dot", "net = 0": "dash"}
         traces += [kit.line(*ends, dash=dashes[name], name=name) for name, ends in lines.items()]
@@ -261,7 +262,7 @@ def head_map(
     subtitle += ", minus the mean of the layer's heads" * within_layer + "; the head of the title is framed. "
     subtitle += "Bars: the layer's MLP. " * bool(len(mlps))
     title = _named(f"{best['component']} has the largest {words} of the attention heads", decomposition)
-    title += kit.doubt(best, name, zero)
+    title += kit.ahead(frame[heads], best, name, zero)
     y, plot = axes.layer_axis(layers), max(200, min(640, 18 * len(layers)))
     return layout.finish(figure, title, subtitle + kit.ends_at(limit), y=y, plot=plot)
 

@@ -13,6 +13,7 @@ from ...components import component_columns
 from ...ensemble.decomposition import Decomposition, Gauge
 from ...ensemble.intervals import ENDS
 from .. import axes, kit, layout, style
+from ..names import extreme_names
 from .ensemble import column_of
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def redundancy_scatter(redundancy: Redundancy) -> go.Figure:
     spread, x, y = frame["spread"].to_numpy(), frame["cosine"].to_numpy(), np.maximum(frame["r2"].to_numpy(), _LOWEST)
     columns = [name for name in ("r2", "r2_permuted", "cosine", "spread", "affinity") if name in frame]
     ends = axes.linear_axis([*x, 1.0]), axes.linear_axis([*y, 0.0, 1.0])
-    labels = kit.extreme_names(
+    labels = extreme_names(
         frame["component"], x, y, ends, [spread], most=6, always=[kit.most(frame, "spread")["component"]]
     )
     marker = {"size": 5 + 17 * np.sqrt(spread / spread.max()), "opacity": 0.75}

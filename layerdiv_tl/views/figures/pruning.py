@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from ...ensemble.reweight import Reweighting
 from ...errors import InputError
 from .. import axes, kit, layout, style
+from ..names import extreme_names
 
 if TYPE_CHECKING:
     from ...depth.agreement import Agreement
@@ -53,7 +54,7 @@ def agreement_scatter(
         for measure in measures:
             x = frame[f"{measure}_rank"].to_numpy()
             marks = kit.by_module(frame, x, y, _rank_texts(frame, effect, measure), error_y=error)
-            names = kit.extreme_names(frame["component"], x, y, (ranked, axis), far, most=4, panel=(140, 200))
+            names = extreme_names(frame["component"], x, y, (ranked, axis), far, most=4, panel=(140, 200))
             contents.append([*marks, names])
         figure = layout.panels(contents, headings, 2, shared_xaxes=False, x_title="rank by the measure")
         figure.update_yaxes(title_text=y_title, col=1)
