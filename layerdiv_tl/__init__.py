@@ -49,5 +49,6 @@ def __getattr__(name: str) -> object:
         # Tools look for names with underscores, which need not load torch.
         in_depth = name[:1] != "_" and name in dir(_load("depth"))
         close = [f"layerdiv_tl.depth.{name}"] if in_depth else difflib.get_close_matches(name, __all__)
+        close = close or [known for known in __all__ if len(name) > 3 and name.lower() in known.lower()][:3]
         hint = f"is {' or '.join(close)} meant?" if close else "dir(layerdiv_tl) lists the public names."
         raise AttributeError(f"layerdiv_tl has no {name!r}: {hint}", name=name) from None

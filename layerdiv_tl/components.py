@@ -148,7 +148,8 @@ class Component:
         kind = match and (_KIND_OF_LETTER.get(match["letter"] or "") or match["kind"])
         if not match or kind not in get_args(Kind):
             raise InputError(
-                f"{shown(label)} is not a component label: write it like 'embed', 'L3.attn', 'L3.H5' or 'L3@2.mlp'."
+                f"{shown(label)} is not a component label: write it like 'embed', 'L3.attn', 'L3.H5' or 'L3@2.mlp'"
+                f"{'; select(layer=…) takes a whole layer' * bool(re.fullmatch('L?[0-9]+', str(label)))}."
             )
         number = {name: int(match[name]) if match[name] else None for name in ("layer", "index", "repeat")}
         return cls(kind, **number, name=match["name"])  # type: ignore[arg-type]  # kind is one of Kind
@@ -213,8 +214,12 @@ def instead_of(value: Any, components: Iterable[Component], known: Sequence[str]
     own = [c.label for c in components if asked and c.layer == int(asked[1])]
     some = (own or known)[:12]
     listing = ", ".join(some) + (", …" if len(own or known) > len(some) else "")
-    cut = "; unit='head' or another unit cuts sublayers into parts" * all(c.kind != "head" for c in components)
-    return f"layer {asked[1]} has {listing}{cut}" if asked and own else f"choose among {listing}"
+    hint = ""
+    if {c.kind for c in components} != {"head"}:
+        whole = all(c.index is None for c in components)
+        hint = "; unit='head' or another unit cuts sublayers into parts" * (whole and str(value)[-1:].isdigit())
+        hint = hint or "; unit='sublayer' has it whole" * (not whole and str(value).endswith(("attn", "mlp")))
+    return f"layer {asked[1]} has {listing}{hint}" if asked and own else f"choose among {listing}"
 
 
 def component_columns(components: Sequence[Component], rows: Sequence[int] | Any = None) -> dict[str, Any]:

@@ -21,7 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options, more = parser.parse_known_args(arguments)
     if more:
-        hint = f"; the model is given by --model {more[0]}" * (hasattr(options, "model") and more[0][:1] != "-")
+        hint = f"; `layerdiv {options.command} --help` lists what it takes"
+        if hasattr(options, "model") and more[0][:1] != "-":
+            hint = f"; the model is given by --model {more[0]}"
         parser.error(f"unrecognized arguments: {' '.join(more)}{hint}")
     out = getattr(options, "out", None)
     options.load = {name: value for name in LOADING if (value := getattr(options, name, None)) not in (None, False)}

@@ -160,7 +160,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Decompose a language model's logits; measure the bias and diversity of its components.",
     )
     parser.add_argument("--version", action="version", version=f"layerdiv {__version__}")
-    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     for name, options in OPTIONS.items():
         run = docs.run_docs if name == "docs" else getattr(commands, f"run_{name}")
         about, _, more = inspect.cleandoc(run.__doc__ or name).partition("\n\n")

@@ -88,7 +88,8 @@ def near(name: str) -> str:
         place = Path(name).expanduser().parent
         here = sorted(os.listdir(place))[:1000]
         folders = [str(place / n) for n in here if n.endswith(".gguf") or (place / n / "config.json").is_file()]
-    for candidate in (*_registry.lookup("zoo_names"), *cached, *folders):
+    is_path = os.path.isabs(name) or name.startswith(".")
+    for candidate in folders if is_path else (*_registry.lookup("zoo_names"), *cached, *folders):
         meant |= {candidate.casefold(): candidate, candidate.rpartition("/")[2].casefold(): candidate}
     asked = sorted({name.casefold(), name.rpartition("/")[2].casefold()})
     close = [key for word in asked for key in difflib.get_close_matches(word, meant, n=3, cutoff=0.7)]

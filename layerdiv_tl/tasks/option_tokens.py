@@ -29,7 +29,10 @@ def check_sequences(tokenizer: Any, row_options: Sequence[Sequence[str]]) -> Non
         raise InputError(f"the option {empty[0]!r} has no tokens: choose another word.")
     for options in set(row_options):
         if len({ids[option] for option in options}) < len(options):
-            raise InputError(f"two of the options {list(options)} are the same tokens: choose other words.")
+            raise InputError(
+                f"two of the options {list(options)} are the same tokens for this model, whose tokenizer may not know "
+                "these words: choose other words, or another task."
+            )
 
 
 def each(options: Any, change: Callable[[str], str]) -> Any:

@@ -187,7 +187,7 @@ def asking_hub(what: str, instead: str) -> Iterator[Any]:
     try:
         if unreachable():
             datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
-        with refusing(f"{what} is not on Hugging Face", f"go online or {instead}"):
+        with refusing(f"{what} could not be loaded from Hugging Face", f"go online or {instead}"):
             yield datasets
     finally:
         datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
