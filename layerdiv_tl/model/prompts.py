@@ -235,7 +235,7 @@ def check_ids(ids: Sequence[Any], vocabulary: int | None, where: str) -> None:
     """Raise InputError for anything but token ids of a vocabulary; `vocabulary` None allows any id."""
     for i in ids:
         if not is_id(i):
-            raise InputError(f"{where} holds {i!r}: give either text or token ids (whole numbers), not a mixture.")
+            raise InputError(f"{where} holds {i!r}: give either texts or token ids, which are whole numbers.")
         if vocabulary is not None and not 0 <= i < vocabulary:
             raise InputError(
                 f"{where} holds the token id {i}, but the vocabulary has ids 0 to {vocabulary - 1}: give ids, or a "
