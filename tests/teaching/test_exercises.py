@@ -223,6 +223,30 @@ def test_a_mistake_is_named_only_if_it_gives_the_same_on_all_tests() -> None:
         assert said in copies.check(wrong)
 
 
+@pytest.mark.parametrize(
+    ("name", "answer", "told"),
+    [
+        ("heads.attention_shares", lambda p, b, e: (p[:, -1, b:e].mean(1), 1 / (e - b)), "not their mean"),
+        ("bias_and_diversity.component_auc", lambda v, y: (v.argmax(2) == y[:, None]).mean(0), "accuracy alone"),
+        (
+            "bias_and_diversity.component_auc",
+            lambda v, y: ((v[..., 0] > v[..., 1]) == (y == 0)[:, None]).mean(0),
+            "accuracy alone",
+        ),
+        (
+            "depth_use.effect",
+            lambda w, c: np.linalg.norm(w - c, axis=1) / np.linalg.norm(c, axis=1),
+            "relative to the changed",
+        ),
+        ("depth_use.attention_to_first", lambda p: p[:, :, 0, 1:].mean((1, 2)), "what the first token attends to"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_likely_mistake_is_named_however_it_is_written(name: str, answer: Any, told: str) -> None:
+    """Whichever way a push of 0 would count, and where it divides by 0."""
+    assert told in EXERCISES[name].check(answer)
+
+
 def test_predictions_are_compared() -> None:
     assert "close" in predict(10).compare(10.5)
     assert "too high" in predict(12).compare(10)
