@@ -11,7 +11,8 @@
     ld.source_tokens, ld.promoted_tokens, ld.attention_patterns, ld.redundancy, ld.information, ld.compare
     ld.depth.logit_lens, skip, residual_norms, drop_plan   does the model use its depth, and what could go?
     ld.explore(model, text)                                all of it in linked views
-    c.select(layer=23), c["L23.H3"], c.frame(), c.plot()   every result has frame, plot (kinds: `help(d.plot)`), save, load
+    c.select(layer=23), c["L23.H3"]                        some of the components; numbers of one, [example, option]
+    c.frame(), c.plot(kind=…), c.save(path)                every result has them; `help(c.plot)` lists the kinds
     ld.task, ld.run_study, ld.run_depth, ld.zoo            many rows, many models; small models to try things on
 
 `help(ld.contributions)` and the others have shapes, units and examples; `layerdiv docs` makes a site of them. Public
@@ -52,10 +53,7 @@ def __getattr__(name: str) -> object:
         # Tools look for names with underscores, which need not load torch.
         in_depth = name[:1] != "_" and name in dir(_load("depth"))
         close = [f"layerdiv_tl.depth.{name}"] if in_depth else difflib.get_close_matches(name, __all__)
-        close = (
-            close
-            or [_MEANT[name]] * (name in _MEANT)
-            or [known for known in __all__ if len(name) > 3 and name.lower() in known.lower()][:3]
-        )
+        close = close or [meant for word, meant in _MEANT.items() if word == name]
+        close = close or [known for known in __all__ if len(name) > 3 and name.lower() in known.lower()][:3]
         hint = f"is {' or '.join(close)} meant?" if close else "dir(layerdiv_tl) lists the public names."
         raise AttributeError(f"layerdiv_tl has no {name!r}: {hint}", name=name) from None

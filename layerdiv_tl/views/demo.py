@@ -48,10 +48,9 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
         f"On {half} rows of {task.name}, {labels[0]} adds most to the right answer's logit minus the others': on "
         f"average {size}. Alone it is right on {alone[0]} of the rows.",
         _role(c, d, first, chosen.labels),
-        f"{labels[1]}, number {1 + listed.index(reader)} by this, is {reads}right alone on {alone[1]} of "
-        "the rows. Without "
-        f"their constant parts, {labels[0]} tells the answers apart with an AUC of "
-        f"{style.number(first['auc'])}, {labels[1]} with {style.number(reader['auc'])}; 0.5 would be not at all.",
+        f"{labels[1]}, number {1 + listed.index(reader)} by logit difference, is {reads}right alone on {alone[1]} of "
+        f"the rows. The AUC, blind to constant parts, is {style.number(first['auc'])} for {labels[0]} and "
+        f"{style.number(reader['auc'])} for {labels[1]}; 0.5 would be guessing.",
         f"On {half} other rows, mean ablation, which keeps a component's constant part, costs "
         f"{mean[labels[0]]} for {labels[0]} and {mean[labels[1]]} for {labels[1]}. Zero ablation, which removes all "
         f"that it writes, costs {zero[labels[0]]} and {zero[labels[1]]}.",
@@ -81,9 +80,10 @@ def _role(c: Contributions, d: Decomposition, row: dict[Any, Any], labels: np.nd
     right, wrong = (push[(labels == option) == side].mean() for side in (True, False))
     answer, pushes = c.options[option].strip(), [style.number(x) for x in (right, wrong)]
     return (
-        f"{row['component']} is a counterweight: it writes {pushes[0]} logits for {answer!r} where that is right and "
-        f"{pushes[1]} where it is wrong, most of it a constant part that other components write against. Its "
-        f"bias is {style.number(row['bias'])}, where a component that writes nothing has {style.number(d.zero_bias)}."
+        f"{row['component']} is a counterweight: it raises {answer!r} above the other answers by {pushes[0]} logits "
+        f"where that is right and by {pushes[1]} where it is wrong, most of it a constant part that other components "
+        f"write against. Its bias is {style.number(row['bias'])}, where a component that writes nothing has "
+        f"{style.number(d.zero_bias)}."
     )
 
 

@@ -124,11 +124,17 @@ def _rows(value: Any, at: np.ndarray) -> Any:
 
 
 def bars(
-    frame: pd.DataFrame, column: str, texts: Any = None, *, base: float = 0.0, places: Any = None, **look: Any
+    frame: pd.DataFrame,
+    column: str,
+    texts: Any = None,
+    *,
+    base: float = 0.0,
+    places: Any = None,
+    cut: pd.DataFrame | None = None,
+    **look: Any,
 ) -> list[go.Bar]:
-    """Draw a bar per row in its module's color, from `base` to the value of a column, with its interval."""
+    """Draw a bar per row in its module's color, from `base` to a column's value, with its interval or that in `cut`."""
     height, places = _ends(frame, column)[0] - base, np.arange(len(frame)) if places is None else places
-    cut = cut_whiskers(frame, column, base)
     error = whiskers(frame if cut is None else cut, column, visible=len(frame) <= _MOST_WHISKERS)
     texts = hover(frame, [column]) if texts is None else texts
     across = look.setdefault("shape", "bars") == "across"
@@ -291,9 +297,10 @@ def component_bars(
     zero: Mapping[str, float] | None = None,
     logarithmic: Iterable[str] = (),
     plot: int = 190,
+    x_title: str = STREAM,
     **look: Any,
 ) -> go.Figure:
-    """Draw a panel of bars per {column: heading}, one bar per component in stream order, in its module's color.
+    """Draw a panel of bars per {column: heading}, one bar per component in the frame's order, in its module's color.
 
     Whiskers are the intervals, dashes the `_median` where the frame has one. `zero` has the zero baselines from which a
     column's bars begin. Columns on a `logarithmic` axis are drawn as marks. `{}` in the title is the component with the
@@ -306,11 +313,12 @@ def component_bars(
         if column in logarithmic:
             contents.append(by_module(frame, places, column, texts))
         else:
-            contents.append(bars(frame, column, texts, base=zero.get(column, 0.0)))
+            base = zero.get(column, 0.0)
+            contents.append(bars(frame, column, texts, base=base, cut=cut_whiskers(frame, column, base)))
         if median in frame:
             contents[-1].append(trace(frame, places, median, style.NEUTRAL, texts, marker=DASH))
     units = [frame.attrs.get("units", {}).get(column, "") for column in columns]
-    figure = layout.panels(contents, filter(None, columns.values()), units=units, x_title=STREAM)
+    figure = layout.panels(contents, filter(None, columns.values()), units=units, x_title=x_title)
     for row, column in enumerate(columns, start=1):
         if column in logarithmic:
             figure.update_yaxes(axes.log_axis(frame.filter([column, f"{column}_median"])), row=row, col=1)

@@ -43,7 +43,7 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     difference and, if known, its two `sides`. Heads are a map layer × head per option. Raises InputError for an unknown
     example.
     """
-    u, n = contributions.values, contributions.values.shape[2]
+    u, n, beyond = contributions.values, contributions.values.shape[2], ""
     if example is not None:
         whole_number("example", example, -len(u), len(u) - 1)
     texts = contributions.shared_options
@@ -54,8 +54,9 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
         values, zero = u[:, :, :1] - u[:, :, 1:], "the difference of the options"
         if contributions.sides is not None:
             values = np.concatenate([values, contributions.sides], 2)
-            zero += ", then what is added to each"
-            zero += " relative to its mean over the vocabulary" * (contributions.score == "logits")
+            zero += ", then what is added to each option"
+            if contributions.score == "logits":
+                zero, beyond = f"{zero}, minus the component's mean over the vocabulary", ", minus its vocabulary mean"
         names = [" − ".join(names), *names][: values.shape[2]]
     elif centered and n > 1:  # one option has no others to be centered over
         values, zero = u - u.mean(2, keepdims=True), "centered over the options"
@@ -72,6 +73,7 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     size = style.estimate(shown[largest], low, high, unit=unit)
     mean = "on average " * (example is None and len(u) > 1)
     title = f"{labels[largest[0]]} has the largest contribution {mean}to the {of}: {size} to {names[largest[1]]}"
+    title += beyond * bool(largest[1])
     title += kit.doubt({"_low": low, "_high": high}, "")
     if (frame["kind"] == "head").any():
         return _head_panels(frame, shown, names, unit, title, subtitle, largest)
@@ -83,7 +85,10 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
         x = axes.named_columns(labels, range(len(labels)))
     look: dict[str, Any] = {"x": x, "y": axes.named_rows(names), "plot": 20 + 44 * len(names), "signed": True}
     limit = kit.robust_limit(shown, 1.0)
-    return kit.heat_figure(shown.T, (names, labels), unit, title, subtitle, limit=limit, ygap=1, **look)
+    figure = kit.heat_figure(shown.T, (names, labels), unit, title, subtitle, limit=limit, ygap=1, **look)
+    if len(shown) == len(u[0]):  # all are drawn
+        kit.frame_cell(figure, int(largest[0]), int(largest[1]))
+    return figure
 
 
 def _head_panels(
@@ -239,7 +244,9 @@ def loss_bars(profile: Profile) -> go.Figure:
     bars = go.Bar(x=predicted + 1, y=losses, hovertext=texts, hoverinfo="text")
     hardest = f": most at {names[int(losses.argmax())]}" if len(losses) else ""
     title = f"Mean loss {style.number(losses.mean())} nats{hardest}"
-    subtitle = f"Dotted: a uniform guess over the vocabulary, {style.number(uniform)} nats."
+    subtitle = (
+        f"Dotted: a uniform guess over the vocabulary, {style.number(uniform)} nats. A first token is not predicted."
+    )
     named = int(predicted[losses.argmax()]) + 1 if len(losses) else None
     x = axes.token_axis(profile.tokens, named=named) | {"range": [-0.6, len(profile.tokens) - 0.4]}
     y = {"title_text": "nats", "rangemode": "tozero"}
@@ -275,7 +282,9 @@ def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figur
         f"{labels[int(sharpness[heads].argmax())]} attends most sharply beyond the first token: attention from row to "
     )
     title += "column"
-    return layout.finish(figure, title, f"{some}Each row sums to {total}.", x=x, y=y, plot=down * 260, below=40)
+    return layout.finish(
+        figure, title, f"{some}Each row sums to {total}.", x=x, y=y, plot=down * max(260, 12 * len(tokens)), below=40
+    )
 
 
 def source_map(sources: SourceTokens, example: int = 0, option: int = 0, max_heads: int = 24) -> go.Figure:

@@ -50,7 +50,7 @@ def _change(change: ChangePoint, layer: str) -> str:
     ends, p = style.interval(change.low, change.high, ".0f", none=""), style.p_value(change.p)
     if change.p < style.SIGNIFICANT:
         return f"Layers write less from layer {' '.join(filter(None, [layer, ends]))} on, {p}"
-    return f"No layer after which layers clearly write less (best candidate: layer {layer}, {p})"
+    return f"Layers do not clearly write less from any layer on (best candidate: layer {layer}, {p})"
 
 
 def norm_bars(norms: ResidualNorms) -> go.Figure:
@@ -140,8 +140,9 @@ def skip_map(skip: Skip) -> go.Figure:
     """Draw a map skipped layer × later layer of the mean relative change of the later one's output."""
     part, pairs = _PARTS[skip.part], skip.by_pair()
     most = kit.most(pairs, "effect")
-    title = f"Skipping {most['component']} changes {most['downstream_layer']} most"
-    subtitle = f"Each {part} of {skip.model} in turn {_mode(skip)}. Color: mean relative change of the later output."
+    title = f"Skipping {most['component']} changes {most['downstream_layer']} most, by {style.percent(most['effect'])}"
+    subtitle = f"Each {part} of {skip.model} in turn {_mode(skip)}. Color: mean relative change of the later output. "
+    subtitle += kit.intervals(pairs, "Hover")
     sides = {"component": (f"skipped {part}", skip.components), "downstream_layer": ("later layer", skip.layers)}
     return _pairs(pairs, "effect", sides, "‖z − z′‖ / ‖z‖", title, subtitle)
 

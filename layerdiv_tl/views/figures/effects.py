@@ -57,7 +57,8 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
 def total_bars(effects: Effects, on: On = "logit difference") -> go.Figure:
     """Draw the total effect of every component along depth, with 95 % intervals, and of groups after them."""
     columns = {f"total{_ENDS[on]}": ""}
-    return kit.component_bars(_frame(effects), columns, _first(effects, on), _about(effects), plot=320)
+    order = "component, then group, as ablated"
+    return kit.component_bars(_frame(effects), columns, _first(effects, on), _about(effects), plot=320, x_title=order)
 
 
 def compensation_bars(effects: Effects, component: str | None = None, max_components: int = 16) -> go.Figure:
@@ -200,7 +201,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
         "end. Names: "
         + (f"the outermost of {len(frame)} marks" if len(labels.x) < len(frame) else "all marks")
         + f"{' and the ablated' * bool(several)}; the others' are in the hover" * (len(labels.x) < len(frame))
-        + f". {kit.intervals(frame, 'Whiskers of named marks')}{few}"
+        + f". {kit.intervals(frame, 'Whiskers of named marks')}"
+        + f" Below: the cost of ablation, with 95 % intervals{few}." * bool(several)
     )
     figure = layout.panels([traces, _costs(several, ablated)] if several else [traces], gap=0.5, shared_xaxes=False)
     figure.update_xaxes(ends[0] | {"title_text": "mean logit difference, logits", "zeroline": True}, row=1, col=1)
@@ -234,4 +236,4 @@ def _most_costly(effects: Any, count: int = 12) -> tuple[list[str], str]:
         return names, ""
     costs = pd.concat([e.frame().set_index("component")["cost"].abs() for e in effects]).groupby(level=0).max()
     kept = set(costs.nlargest(count).index)
-    return [name for name in names if name in kept], f" The {count} of {len(names)} ablated with the largest cost."
+    return [name for name in names if name in kept], f" (the {count} largest of {len(names)})"

@@ -68,7 +68,8 @@ def term_bars(information: Information) -> go.Figure:
     joint = frame.loc[frame["term"] == "joint", "bits"].iloc[0]
     count = len(information.components)
     members, hold = ("1 member", "holds") if count == 1 else (f"{count} members", "hold")
-    bits = f"{style.number(joint)} of {style.number(information.label_entropy)} bits about the label"
+    bits = style.estimate(joint, *information.intervals["joint"], unit="bits")
+    bits += f" of {style.number(information.label_entropy)} about the label"
     title = f"{members} {hold} {bits}" + ", or far less" * _is_doubted(information)
     if frame.loc[frame["term"] == "joint", "inside_null"].iloc[0]:
         title += ", no more than with shuffled labels"
@@ -89,7 +90,7 @@ def member_bars(information: Information) -> go.Figure:
         frame["module"] = "group"
     columns = {"relevancy": "Relevancy I(u_i; Y); gray: labels shuffled", "gain": "Gain I(U; Y) − I(U without it; Y)"}
     most = kit.most(frame, "relevancy")
-    title = f"{most['component']} tells most about the label: {style.number(most['relevancy'])} bits"
+    title = f"{most['component']} tells most about the label{kit.ahead(frame, most, 'relevancy', np.inf)}"
     title += ", or far less" * _is_doubted(information)
     title += ", no more than with shuffled labels" * bool(most["relevancy"] <= most["null_high"])
     about = "Members are sums of neighboring components. " * any(" " in span for span in information.spans)
@@ -117,11 +118,12 @@ def bound_marks(bounds: Bounds) -> go.Figure:
     marks = kit.trace(frame, "error", frame.index, colors, texts, marker=marker)
     errors = frame.set_index("name")["error"].map(style.percent)
     most = np.ceil(100 * frame.set_index("name")["error_high"]["hellman_raviv"]) / 100  # a bound is rounded up
-    title = f"The best rule errs in at most {style.percent(most)} of the rows"
+    title = f"The best rule errs in at most {style.percent(most)} of the rows (the end of Hellman-Raviv's whisker)"
     title += f", the sum of the members in {errors['ensemble']}" if "ensemble" in errors else ""
     subtitle = (
         f"From I(U; Y) ≥ {style.number(max(bounds.low, 0.0))} of {style.number(bounds.label_entropy)} bits, the low "
-        "end of what a linear classifier finds on unseen rows. Pale: not proven by this, since I may be larger."
+        "end of what a linear classifier finds on unseen rows. Pale: not proven by this, since I may be larger. Dots: "
+        "observed errors. Whiskers: 95 % intervals."
     )
     x, y = {"title_text": "share of rows", "tickformat": ".0%"}, axes.named_rows(frame["component"])
     return layout.finish(marks, title, subtitle, x=x, y=y, plot=280)

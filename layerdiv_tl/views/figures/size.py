@@ -133,7 +133,7 @@ def _panels(
     views = {}
     for size, label in _SIZES.items():
         contents = [_models(rows, panel, size) for panel in panels]
-        ends = [float(rows[size].min()), float(rows[size].max()), None]
+        ends = [0.97 * float(rows[size].min()), 1.03 * float(rows[size].max()), None]
         for panel, traces in zip(panels, contents, strict=True):
             heights = [height for level in levels.get(panel, ()) for height in (level, level, None)]
             if heights:

@@ -85,6 +85,7 @@ def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str) -> go.Figure
         title += f" for the {who} with all tasks" * (len(known) < models)
     sides: dict[str, Any] = {"x": axes.named_columns([*tasks, average], x), "y": axes.named_rows(table.index)}
     heat = kit.heat(z, np.array(told), unit_name, limit, **look)
+    about += " 95 % intervals over rows are in the hover."
     return layout.finish(heat, title, about, plot=max(120, 34 * len(table)), below=70, **sides)
 
 
@@ -281,7 +282,7 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
             style.estimate(tradeoff.difference, tradeoff.low, tradeoff.high, gap=", ").replace("(", "").replace(")", "")
         )
         title += f" (difference {size}, {style.p_value(tradeoff.p)})"
-    subtitle = f"Interval {over}. {null}. The paper claims that it is more often where "
+    subtitle = f"Interval {over}. {null}. The paper claims that they move together more often where "
     subtitle += "accuracy stands still. Whiskers treat steps as independent."
     x = axes.ticks(range(len(rows)), [f"{r.accuracy}\n{r.same_sign + r.opposite_sign} steps" for r in rows])
     x |= {"title_text": "accuracy, from junction to junction"}
