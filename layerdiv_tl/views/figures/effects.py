@@ -209,7 +209,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     figure.update_yaxes(ends[1] | {"title_text": "size: √ centered diversity, logits"}, row=1, col=1)
     if several:
         how = f"{several[0].ablation} ablation, " * (len(several) == 1)
-        title_text = f"increase of the loss without it, nats\n({how}{len(several[0].labels)} rows of its own)"
+        title_text = f"increase of the loss without it, nats\n({how}over the ablation's {len(several[0].labels)} rows)"
         figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
         figure.update_yaxes(axes.named_rows(ablated), row=2, col=1)
         figure.update_layout(yaxis_domain=[0.45, 1], yaxis2_domain=[0, 0.28])
