@@ -342,6 +342,8 @@ def _check_model(model: Any) -> None:
     """Raise InputError for anything but a model, and for a model with shapes but no weights."""
     if is_cache(model):
         raise InputError("an ActivationCache is taken by contributions alone: give its model, cache.model, here.")
+    if isinstance(model, tuple) and any(map(is_cache, model)):
+        raise InputError("run_with_cache returns the logits and the cache: give the second, the ActivationCache.")
     is_huggingface = isinstance(model, torch.nn.Module) and hasattr(model, "get_output_embeddings")
     if not is_huggingface and not is_transformer_lens(model):
         raise InputError(

@@ -169,6 +169,8 @@ def continuations(
             else:
                 ids = _ids_after_prompt(tokenizer, prompt, text, called, number)
             if not ids:
+                if text:
+                    raise InputError(f"{called} adds no tokens to its prompt: the tokenizer may not know its text.")
                 raise InputError(f"{called} is empty: it has no tokens, so nothing scores it. Give it at least one.")
             check_known(tokenizer, ids, text, called)
             check_ids(ids, model.architecture.outputs, called)

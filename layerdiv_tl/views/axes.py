@@ -18,7 +18,7 @@ from .html import quoted
 # column.
 _TOKENS, _SMALL, _ROW, _COLUMN = 30, 20, 22, 18
 # Maximal number of components whose names fit below a map.
-_NAMED = 24
+NAMED = 24
 
 
 def component_axis(rows: pd.DataFrame | Sequence[Component], title: str | None = None) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def component_axis(rows: pd.DataFrame | Sequence[Component], title: str | None =
 
 def member_axis(rows: Sequence[Component], title: str) -> dict[str, Any]:
     """Make a horizontal axis with all names of components, or a `component_axis` if there are too many."""
-    if len(rows) > _NAMED:
+    if len(rows) > NAMED:
         return component_axis(rows, title)
     return named_columns([c.label for c in rows], range(len(rows))) | {"title_text": title}
 

@@ -75,15 +75,14 @@ def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[Finding]:
     yield Finding(
         f"{style.percent(shift)} (median) of the diversity that the paper measures is a shift: it moves all options "
         "alike and changes no answer. Compare the numbers called centered, which leave it out.",
-        "shares",
+        "table",
     )
 
     nats, guess = summary["cross_entropy"], -np.log(summary["chance"])
     yield Finding(
         f"The right answer costs {style.number(nats.mean())} nats on average (a probability of "
-        f"{style.percent(np.exp(-nats.mean()))}), a uniform guess {style.number(guess.mean())} nats "
-        f"({style.percent(np.exp(-guess.mean()))}); {(nats < guess).sum()} of "
-        f"{pairs} pairs of model and task are better than that.",
+        f"{style.percent(np.exp(-nats.mean()))}), a uniform guess {style.number(guess.mean(), 3)} nats; "
+        f"{(nats < guess).sum()} of {pairs} pairs of model and task are better than that.",
         "table",
     )
 

@@ -219,15 +219,23 @@ def doubt(row: Any, column: str, level: float = 0.0) -> str:
 
 
 def ahead(frame: pd.DataFrame, row: Any, column: str, level: float = 0.0) -> str:
-    """Return a row's estimate for the end of a title, its `doubt`, and the next largest row if their intervals meet."""
-    ends = [float(row.get(column + end, np.nan)) for end in ("", "_low", "_high")]
-    told = f", {style.estimate(*ends, unit=frame.attrs.get('units', {}).get(column, ''))}{doubt(row, column, level)}"
+    """Return a row's estimate for the end of a title, its `doubt`, and its `rival`."""
+    size = style.estimate(
+        *(float(row.get(column + end, np.nan)) for end in ("", "_low", "_high")),
+        unit=frame.attrs.get("units", {}).get(column, ""),
+    )
+    return f", {size}{doubt(row, column, level)}{rival(frame, row, column)}"
+
+
+def rival(frame: pd.DataFrame, row: Any, column: str) -> str:
+    """Name the row that is next to the largest, if its interval meets that one's."""
+    value, low, high = (float(row.get(column + end, np.nan)) for end in ("", "_low", "_high"))
     others = frame.drop(index=row.name)
-    if others.empty or np.isnan(ends[1]):
-        return told
-    second = most(others, column, 1 if ends[0] >= 0 else -1)
-    is_near = second[f"{column}_high"] >= ends[1] if ends[0] >= 0 else second[f"{column}_low"] <= ends[2]
-    return told + f"; {second['component']}'s may be as large" * bool(is_near)
+    if others.empty or np.isnan(low):
+        return ""
+    second = most(others, column, 1 if value >= 0 else -1)
+    is_near = second[f"{column}_high"] >= low if value >= 0 else second[f"{column}_low"] <= high
+    return f"; {second['component']}'s may be as large" * bool(is_near)
 
 
 def robust_limit(z: Any, quantile: float = 0.99) -> float:
@@ -327,7 +335,7 @@ def component_bars(
             figure.add_hline(y=zero[column], row=row, col=1, line=DOTTED, **named)
     if "{}" in title:
         first = most(frame, column := next(iter(columns)))
-        title = title.replace("{}", first["component"]) + doubt(first, column)
+        title = title.replace("{}", first["component"]) + doubt(first, column) + rival(frame, first, column)
     drawn: dict[str, Any] = {"barmode": "overlay", "plot": plot * len(columns)} | look
     told = intervals(frame)
     if told.startswith("Whiskers") and len(frame) > _MOST_WHISKERS:

@@ -54,7 +54,8 @@ def extreme_names(
     guided = np.concatenate([(one + along * (other - one)) * wide for one, other in lines] or [np.empty((0, 2))])
     whiskers = [np.stack([share(end, ends[0]) * wide[0], at[:, 1]], 1) for end in spans or (x, x)]
     orders = np.stack([np.argsort(-s, kind="stable") for s in sizes or (shares[:, 1], shares[:, 0], -shares[:, 0])], 1)
-    wanted = set(labels if len(labels) <= _FEW else always)
+    asked = set(always)
+    wanted = set(labels) if len(labels) <= _FEW else asked
     first = [i for i, label in enumerate(labels) if label in wanted]
     placed, boxes, taken = dict[int, str](), list[np.ndarray](), list[np.ndarray]()
     for i in dict.fromkeys([*first, *orders[: 2 * most].ravel().tolist()]):
@@ -74,7 +75,8 @@ def extreme_names(
             cost += 4 * ((box < 0) | (box > wide)).sum()
             costs[place] = (cost, box)
         place = min(costs, key=lambda name: costs[name][0])
-        if costs[place][0] == 0 or i in first:
+        is_free = not any(_meet(costs[place][1], other) for other in boxes)
+        if costs[place][0] == 0 or (i in first and is_free) or labels[i] in asked:
             placed[i] = place
             boxes, taken = [*boxes, costs[place][1]], [*taken, whisker]
     # Invisible marks keep the names away from the visible ones.

@@ -282,7 +282,10 @@ def test_depth_curves_are_the_prefixes(norm):
     without = ld.decompose(d.values, target=np.zeros((8, 3)), components=d.components).plot("depth")
     assert len(without.layout.annotations) == 3  # no accuracy
     for gauge in ("centered", "shift"):  # a part is called by its name, not raw
-        assert getattr(d, gauge).plot("depth").layout.title.text.endswith(f"({gauge})")
+        title = getattr(d, gauge).plot("depth").layout.title.text
+        assert title.endswith(f"({gauge})")
+        last = style.number(getattr(d, gauge).by_depth()["loss"].iloc[-1])
+        assert re.search(f"(to|then) {re.escape(last)} logits²", title.replace("<br>", "").replace("  ", " "))
 
 
 def test_module_shares_stand_next_to_count_shares():

@@ -28,6 +28,7 @@ Term = Literal["bias", "diversity", "net", "target_logit"]
 # More rows than this are thinner than a pixel; fewer neurons or latents are shown, because each needs its name.
 MOST_ROWS, _MOST_NEURONS = 400, 40
 _BIAS = "value bias"
+_SHARP = "Sharp: the mean over rows of the largest weight on a token other than the first. "
 _MEANING: dict[Term, str] = {
     "bias": "The squared distance from the target, 1 for the next token and 0 for all others.",
     "diversity": "The squared distance from the mean of all components.",
@@ -85,8 +86,10 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
         x = axes.named_columns(labels, range(len(labels)))
     look: dict[str, Any] = {"x": x, "y": axes.named_rows(names), "plot": 20 + 44 * len(names), "signed": True}
     limit = kit.robust_limit(shown, 1.0)
+    is_whole = len(shown) == len(frame)
+    subtitle += " Framed: the cell of the title." * is_whole
     figure = kit.heat_figure(shown.T, (names, labels), unit, title, subtitle, limit=limit, ygap=1, **look)
-    if len(shown) == len(u[0]):  # all are drawn
+    if is_whole:
         kit.frame_cell(figure, int(largest[0]), int(largest[1]))
     return figure
 
@@ -274,7 +277,7 @@ def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figur
     some = (
         f"The {len(heads)} of {len(p)} heads that attend most to single tokens beyond the first (mean over rows of the "
     )
-    some = (some + "largest weight). ") if len(heads) < len(p) else "Sharp: the mean over rows of the largest weight. "
+    some = (some + "largest weight). ") if len(heads) < len(p) else _SHARP
     total = "1" if np.allclose(p.sum(2), 1, atol=1e-2) else "at most 1: a sink takes the rest"
     x = axes.token_axis(patterns.tokens, "") | {"tickfont": {"size": 10}}
     y = x | {"tickangle": 0, "autorange": "reversed"}
@@ -333,8 +336,9 @@ def source_bars(sources: SourceTokens, example: int = 0, option: int = 0) -> go.
     ]
     traces.append(kit.trace(frame, frame.index, total, style.SERIES[1], texts, name="sum"))
     most = int(np.abs(total).argmax())
-    title = f"Head contributions by source token: most from {quoted(tokens[most])}"
-    about, y = f"To {of}, by {len(sources.heads)} heads.", {"title_text": "logits", "zeroline": True}
+    title = f"Head contributions by source token: most from {quoted(tokens[most])}, {style.number(total[most])} logits"
+    about = f"Example {example} of {len(sources.tokens)}. " * (len(sources.tokens) > 1)
+    about, y = f"{about}To {of}, by {len(sources.heads)} heads.", {"title_text": "logits", "zeroline": True}
     return layout.finish(traces, title, about, x=_source_axis(tokens, most), y=y, below=60, barmode="relative")
 
 

@@ -84,7 +84,8 @@ def skip_bars(skip: Skip) -> go.Figure:
         "loss": "Growth of the loss",
         "downstream_change": "Mean relative change of later layers' outputs",
     }
-    title, about = f"Skipping {{}} changes the answer most, of {skip.model}'s {_PARTS[skip.part]}s", _mode(skip)
+    title = f"Of {len(skip.components)} {_PARTS[skip.part]}s skipped, {{}} changes {skip.model}'s answer most"
+    about = _mode(skip)
     return kit.component_bars(skip.frame(), columns, title, f"Each in turn {about}. {_DASHES}")
 
 
@@ -141,7 +142,8 @@ def skip_map(skip: Skip) -> go.Figure:
     part, pairs = _PARTS[skip.part], skip.by_pair()
     most = kit.most(pairs, "effect")
     title = f"Skipping {most['component']} changes {most['downstream_layer']} most, by {style.percent(most['effect'])}"
-    subtitle = f"Each {part} of {skip.model} in turn {_mode(skip)}. Color: mean relative change of the later output. "
+    subtitle = f"{len(skip.components)} {part}s of {skip.model}, each in turn {_mode(skip)}. "
+    subtitle += "Color: mean relative change of the later output. "
     subtitle += kit.intervals(pairs, "Hover")
     sides = {"component": (f"skipped {part}", skip.components), "downstream_layer": ("later layer", skip.layers)}
     return _pairs(pairs, "effect", sides, "‖z − z′‖ / ‖z‖", title, subtitle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -58,7 +59,12 @@ def total_bars(effects: Effects, on: On = "logit difference") -> go.Figure:
     """Draw the total effect of every component along depth, with 95 % intervals, and of groups after them."""
     columns = {f"total{_ENDS[on]}": ""}
     order = "component, then group, as ablated"
-    return kit.component_bars(_frame(effects), columns, _first(effects, on), _about(effects), plot=320, x_title=order)
+    frame = _frame(effects)
+    figure = kit.component_bars(frame, columns, _first(effects, on), _about(effects), plot=320, x_title=order)
+    if len(frame) <= axes.NAMED:
+        names = [html.escape(name, quote=False) for name in frame["component"]]
+        figure.update_xaxes(axes.named_columns(names, range(len(frame))))
+    return figure
 
 
 def compensation_bars(effects: Effects, component: str | None = None, max_components: int = 16) -> go.Figure:

@@ -218,8 +218,8 @@ def depth_curves(
             shares = [style.percent(frame["accuracy"].iloc[i]) for i in (0, -1)]
             before = frame["accuracy"].iloc[-2]
             jumps = bool(abs(frame["accuracy"].iloc[-1] - before) > 0.1)
-            last = f" ({style.percent(before)} before {frame['component'].iloc[-1]})" * jumps
-            title = f"Along depth the prefix ensembles' accuracy goes from {shares[0]} to {shares[1]}{last}, "
+            dip = f" ({style.percent(before)} before {frame['component'].iloc[-1]})" * jumps
+            title = f"Along depth the prefix ensembles' accuracy goes from {shares[0]} to {shares[1]}{dip}, "
             title += f"their loss from {first} to {last} {units['loss']}"
         title += f" ({named[p]})"
         views[factor + named[p]] = layout.finish(figure, title, subtitle, x=x, plot=170 * len(terms))

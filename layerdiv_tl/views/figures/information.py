@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,10 +98,12 @@ def member_bars(information: Information) -> go.Figure:
     about = (
         f"{len(information.labels)} rows. {about}The gain is what a member tells and all others together do not; it is "
     )
-    about += "below 0 only by the estimator's error. Whiskers: 95 % intervals."
+    about += "below 0 only by the estimator's error. Whiskers of the relevancy: 95 % intervals."
     figure = kit.component_bars(frame, columns, title, " ".join([about, *information.warnings[:1]]))
     if len(frame) <= _MOST_NAMES:
-        names = [name.replace(" … ", "–") for name in frame["component"]]  # the ends of a span, both to be read
+        names = [
+            html.escape(name.replace(" … ", "–"), quote=False) for name in frame["component"]
+        ]  # the ends of a span, both to be read
         figure.update_xaxes(axes.named_columns(names, range(len(frame))), row=2, col=1)
     return figure.add_trace(kit.band(np.arange(len(frame)), frame["null_low"], frame["null_high"]), row=1, col=1)
 
