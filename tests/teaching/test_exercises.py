@@ -227,6 +227,12 @@ def test_a_mistake_is_named_only_if_it_gives_the_same_on_all_tests() -> None:
     ("name", "answer", "told"),
     [
         ("heads.attention_shares", lambda p, b, e: (p[:, -1, b:e].mean(1), 1 / (e - b)), "not their mean"),
+        ("heads.attention_shares", lambda p, b, e: (p[:, -1, b : e + 1].sum(1), (e - b) / p.shape[2]), "end itself"),
+        (
+            "information.null_range",
+            lambda s, x, y, n, r: (min(found := [s(x, r.permutation(y)) for _ in range(n)]), max(found)),
+            "smallest and the largest",
+        ),
         ("bias_and_diversity.component_auc", lambda v, y: (v.argmax(2) == y[:, None]).mean(0), "accuracy alone"),
         (
             "bias_and_diversity.component_auc",
