@@ -147,9 +147,10 @@ class Component:
         match = _LABEL.fullmatch(own_label(label)) if isinstance(label, str) else None
         kind = match and (_KIND_OF_LETTER.get(match["letter"] or "") or match["kind"])
         if not match or kind not in get_args(Kind):
+            is_layer = isinstance(label, str) and re.fullmatch("L?[0-9]+", label) is not None
             raise InputError(
                 f"{shown(label)} is not a component label: write it like 'embed', 'L3.attn', 'L3.H5' or 'L3@2.mlp'"
-                f"{'; select(layer=…) takes a whole layer' * bool(re.fullmatch('L?[0-9]+', str(label)))}."
+                f"{'; select(layer=…) takes a whole layer' * is_layer}."
             )
         number = {name: int(match[name]) if match[name] else None for name in ("layer", "index", "repeat")}
         return cls(kind, **number, name=match["name"])  # type: ignore[arg-type]  # kind is one of Kind
@@ -217,8 +218,9 @@ def instead_of(value: Any, components: Iterable[Component], known: Sequence[str]
     hint = ""
     if {c.kind for c in components} != {"head"}:
         whole = all(c.index is None for c in components)
-        hint = "; unit='head' or another unit cuts sublayers into parts" * (whole and str(value)[-1:].isdigit())
-        hint = hint or "; unit='sublayer' has it whole" * (not whole and str(value).endswith(("attn", "mlp")))
+        name = value if isinstance(value, str) else ""
+        hint = "; unit='head' or another unit cuts sublayers into parts" * (whole and name[-1:].isdigit())
+        hint = hint or "; unit='sublayer' has it whole" * (not whole and name.endswith(("attn", "mlp")))
     return f"layer {asked[1]} has {listing}{hint}" if asked and own else f"choose among {listing}"
 
 

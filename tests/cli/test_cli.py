@@ -198,7 +198,9 @@ def test_the_demo_leads_with_a_counterweight(tmp_path, smol):
     command = [str(Path(sys.executable).with_name("layerdiv")), "demo", "--out", "again"]
     shown = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
     *said, path = shown.stdout.replace("\n", " ").split("Open ")
-    finding = "it writes 1.9 logits for 'negative' where that is right and 1.5 where it is wrong"
+    finding = (
+        "it raises 'negative' above the other answers by 1.9 logits where that is right and by 1.5 where it is wrong"
+    )
     assert finding in said[0]
     assert "costs 0.05 nats (−0.01 to 0.10) for L29.mlp and 0.15 nats (" in said[0]
     assert finding in html.unescape((tmp_path / "again" / "index.html").read_text())

@@ -133,7 +133,8 @@ def _panels(
     views = {}
     for size, label in _SIZES.items():
         contents = [_models(rows, panel, size) for panel in panels]
-        ends = [0.97 * float(rows[size].min()), 1.03 * float(rows[size].max()), None]
+        room = 1.03 if rows[size].nunique() == 1 else 1.0  # a line needs a length
+        ends = [float(rows[size].min()) / room, float(rows[size].max()) * room, None]
         for panel, traces in zip(panels, contents, strict=True):
             heights = [height for level in levels.get(panel, ()) for height in (level, level, None)]
             if heights:
