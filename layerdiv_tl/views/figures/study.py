@@ -110,11 +110,11 @@ def correlation_bars(
     x = np.array([place + 0.3 * (task == AVERAGE) for place, task in enumerate(tasks)])
     whiskers = "Whiskers: 95 % intervals over models."
     if table["r_low"].isna().all():
-        whiskers = f"Whiskers need {LEAST} models; here are {table['models'].max():.0f}."
+        whiskers = f"No whiskers: an interval needs {LEAST} models, and here are {table['models'].max():.0f}."
     subtitle = (
-        f"Full: p < {style.SIGNIFICANT}; hollow: p ≥ {style.SIGNIFICANT}; hatched: not tested. {whiskers} The test "
+        f"Full: p < {style.SIGNIFICANT}; hollow: p ≥ {style.SIGNIFICANT}; hatched: not tested. The test "
         "gives models the curves of others of their depth; at the last junction it is Student's t-test. The sign is − "
-        "for MSE and bias, which should fall where accuracy rises."
+        f"for MSE and bias, which should fall where accuracy rises. {whiskers}"
     )
     title = "Do MSE, bias and diversity follow accuracy along depth?"
     headings = [f"{k.title()}'s r" for k in COEFFICIENTS]
