@@ -219,7 +219,9 @@ def instead_of(value: Any, components: Iterable[Component], known: Sequence[str]
     if {c.kind for c in components} != {"head"}:
         whole = all(c.index is None for c in components)
         name = value if isinstance(value, str) else ""
-        hint = "; unit='head' or another unit cuts sublayers into parts" * (whole and name[-1:].isdigit())
+        hint = "; unit='head' or another unit cuts sublayers into parts" * (
+            whole and "." in name and name[-1:].isdigit()
+        )
         hint = hint or "; unit='sublayer' has it whole" * (not whole and name.endswith(("attn", "mlp")))
     return f"layer {asked[1]} has {listing}{hint}" if asked and own else f"choose among {listing}"
 

@@ -228,13 +228,15 @@ def ahead(frame: pd.DataFrame, row: Any, column: str, level: float = 0.0) -> str
 
 
 def rival(frame: pd.DataFrame, row: Any, column: str) -> str:
-    """Name the row that is next to the largest, if its interval meets that one's."""
-    value, low, high = (float(row.get(column + end, np.nan)) for end in ("", "_low", "_high"))
+    """Name the row that is next to the largest in size, of either sign, if its interval meets that one's."""
     others = frame.drop(index=row.name)
-    if others.empty or np.isnan(low):
+    if others.empty or np.isnan(float(row.get(f"{column}_low", np.nan))):
         return ""
-    second = most(others, column, 1 if value >= 0 else -1)
-    is_near = second[f"{column}_high"] >= low if value >= 0 else second[f"{column}_low"] <= high
+    second = most(others, column)
+    # In size: the inner end of the first one's interval, the outer end of the other's.
+    inner = row[f"{column}_low"] if row[column] >= 0 else -row[f"{column}_high"]
+    outer = second[f"{column}_high"] if second[column] >= 0 else -second[f"{column}_low"]
+    is_near = outer >= inner
     return f"; {second['component']}'s may be as large" * bool(is_near)
 
 

@@ -425,6 +425,9 @@ def test_losses_and_attention_are_drawn_token_by_token():
         assert f"{p.components[row]} at {words[0]}, next: {words[1]}" in figure.layout.title.text.replace("<br>", "")
         frame = figure.layout.shapes[0]
         assert (frame.x0 + 0.5, frame.y0 + 0.5) == (token + 1, row)
+    nats = ld.profile(llama(), [5, 1, 4, 1, 5], loss="cross_entropy").plot(term="bias").layout.title
+    assert "CE(t, q_i)" in nats.subtitle.text  # no squared distance, and no gauge
+    assert nats.text.startswith("Bias of")
     patterns = made("AttentionPatterns")
     for drawn, pattern, component in zip(patterns.plot().data, patterns.patterns, patterns.components, strict=True):
         values = np.array(drawn.z, dtype=float)

@@ -66,7 +66,7 @@ def figure(
             whole_number(name, value, 1)
     drawn = draw(result, **options)
     note, model = getattr(result, "error_note", ""), getattr(result, "model", "")  # on the error of a cut
-    told = f"{drawn.layout.title.text} {drawn.layout.title.subtitle.text}".replace("<br>", "")
+    told = f"{title or drawn.layout.title.text} {drawn.layout.title.subtitle.text}".replace("<br>", "")
     remarks = [f"Model: {model}."] * bool(model and html.escape(model, quote=False) not in told)
     remarks += [f"{note[0].upper()}{note[1:]}."] if note else []
     drawn = layout.retitle(drawn, title, " ".join(remarks))

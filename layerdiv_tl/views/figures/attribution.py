@@ -35,6 +35,10 @@ _MEANING: dict[Term, str] = {
     "net": "Net is bias − diversity: below 0 (purple) a component is nearer to the target than to the mean of all.",
     "target_logit": "Above 0 (gold) a component raises the logit of the next token.",
 }
+_IN_NATS: dict[Term, str] = {
+    "bias": "The next token's cross-entropy by the component alone, CE(t, q_i).",
+    "diversity": "The divergence of the component's own distribution from the ensemble's, KL(p ‖ q_i).",
+}
 
 
 def contribution_map(contributions: Contributions, example: int | None = None, centered: bool = True) -> go.Figure:
@@ -203,13 +207,14 @@ def profile_map(profile: Profile, term: Term = "net", part: Gauge = "centered") 
 
     Raises InputError for an unknown term or part.
     """
-    has_gauges = hasattr(profile, "centered") and term != "target_logit"
+    has_gauges = profile.measured_in != "nats" and hasattr(profile, "centered") and term != "target_logit"
     values = np.asarray(getattr(gauge_of(profile, part) if has_gauges else profile, term), dtype=np.float64)
     unit = "logits" if term == "target_logit" else profile.measured_in
     name = "Contribution to the next token's logit" if term == "target_logit" else term.capitalize()
     name = f"{part.capitalize()} {name.lower()}" if has_gauges else name
     title = f"{name} of every component at every token"
-    return token_map(profile, values, title, _MEANING[term], unit, term in ("net", "target_logit"))
+    meaning = (_MEANING | _IN_NATS if profile.measured_in == "nats" else _MEANING)[term]
+    return token_map(profile, values, title, meaning, unit, term in ("net", "target_logit"))
 
 
 def token_map(text: Any, values: np.ndarray, title: str, subtitle: str, unit: str, signed: bool) -> go.Figure:
