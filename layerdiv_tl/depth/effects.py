@@ -190,7 +190,11 @@ def _question(
         source, names = task.name, tuple(task.options)
     refuse_task_name(prompts)
     if contrast is None and (options is None or labels is None):
-        raise InputError("effects are on an answer: give options= and labels=, a contrast=(right, wrong), or a task.")
+        given = [
+            f"{name}= is given alone, but " for name, x in (("options", options), ("labels", labels)) if x is not None
+        ]
+        what = "give options= and labels=, a contrast=(right, wrong), or a task"
+        raise InputError(f"{''.join(given)}effects are on an answer: {what}.")
     if contrast is not None and (options is not None or labels is not None):
         raise InputError("contrast= says what is right and what is wrong: leave options and labels out.")
     asked = read_question(model, prompts, options, contrast=contrast, attention_mask=attention_mask)

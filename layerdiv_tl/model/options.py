@@ -14,7 +14,7 @@ from jaxtyping import Int
 
 from .._checks import listed, shown
 from ..errors import InputError
-from .prompts import Ids, Prompts, check_ids, is_id, items, to_python, token_texts, tokenize, tokenizer_for
+from .prompts import Ids, Prompts, check_ids, is_id, items, knows, to_python, token_texts, tokenize, tokenizer_for
 
 if TYPE_CHECKING:
     from .load import Model
@@ -201,12 +201,6 @@ def ids_after_text(tokenizer: Any, text: str, name: str = "an option") -> list[i
         if both[: len(before)] == before:
             return both[len(before) :]
     return tokenize(tokenizer, text, name)
-
-
-def knows(tokenizer: Any, ids: Sequence[int], text: str) -> bool:
-    """True if a text was encoded without the unknown token, or is that token's own text."""
-    unknown = getattr(tokenizer, "unk_token", None)
-    return not unknown or tokenizer.unk_token_id not in ids or unknown in text
 
 
 def check_known(tokenizer: Any, ids: Sequence[int], text: str, name: str) -> None:

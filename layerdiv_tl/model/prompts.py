@@ -14,6 +14,7 @@ import numpy as np
 
 from .._checks import listed, shown
 from ..errors import InputError
+from .transformer_lens import is_cache
 
 if TYPE_CHECKING:
     from .load import Model
@@ -85,6 +86,8 @@ def refuse_task_name(given: Any) -> None:
 def _read(model: Model, given: Any) -> Prompts:
     mask = None
     refuse_task_name(given)
+    if is_cache(given):
+        raise InputError("an ActivationCache is not a prompt: give the text or the tokens that it is of.")
     if isinstance(given, Mapping) and "input_ids" in given:  # a tokenizer's output
         given, mask = given["input_ids"], to_python(given.get("attention_mask"))
     given = [given] if isinstance(given, str) or _is_message(given) else given
@@ -104,6 +107,12 @@ def _read(model: Model, given: Any) -> Prompts:
         )
     read = [_read_row(model, row, f"prompt {number}", front) for number, row in enumerate(rows)]
     encoded, texts = [ids for ids, _ in read], [text for _, text in read]
+    if strange := [n for n, (ids, text) in enumerate(read) if text and not knows(model.tokenizer, ids, text)]:
+        warnings.warn(
+            f"the tokenizer of {model.name} does not know all words of prompt {', '.join(map(str, strange))}: "
+            f"the model reads {model.tokenizer.unk_token!r} in their place.",
+            stacklevel=1,
+        )
     if mask is not None:
         encoded = _masked(encoded, texts, mask)
     elif all(text is None for text in texts):
@@ -130,6 +139,12 @@ def _read_row(model: Model, row: Any, name: str, front: list[int]) -> tuple[Sequ
     check_ids(ids, model.vocabulary, name)
     own = next(n for n in range(len(front), -1, -1) if bare[:n] == front[len(front) - n :])
     return [*front[: len(front) - own], *ids], text
+
+
+def knows(tokenizer: Any, ids: Sequence[int], text: str) -> bool:
+    """True if a text was encoded without the unknown token, or is that token's own text."""
+    unknown = getattr(tokenizer, "unk_token", None)
+    return not unknown or tokenizer.unk_token_id not in ids or unknown in text
 
 
 def _affixes(tokenizer: Any) -> tuple[list[int], list[int]]:

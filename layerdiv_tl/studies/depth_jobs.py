@@ -16,8 +16,8 @@ from ..depth.quantities import AblatedPart, ablatable_components
 from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model
-from ..model.options import ids_after_text, knows
-from ..model.prompts import encode
+from ..model.options import ids_after_text
+from ..model.prompts import encode, knows
 from ..results import Result
 from ..tasks.questions import Questions
 from ..tasks.task import Task

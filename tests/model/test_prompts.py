@@ -190,6 +190,21 @@ def test_what_a_tokenizer_appends_is_left_out_and_said_once():
     np.testing.assert_allclose(found, want)
 
 
+def test_words_that_a_tokenizer_does_not_know_are_reported():
+    zoo = ld.load_model("zoo/d2")
+    with pytest.warns(UserWarning, match=r"words of prompt 1:.*<unknown>"):
+        encode(zoo, ["red blue", "the capital of France"])
+    with warnings.catch_warnings(action="error"):
+        encode(zoo, ["red blue", "red <unknown>"])
+
+
+def test_a_cache_is_not_a_prompt():
+    from transformer_lens import ActivationCache
+
+    with pytest.raises(ld.InputError, match="is not a prompt"):
+        encode(model(), ActivationCache({}, model()))
+
+
 BORDERS = [
     (["The capital of France is "], ["Paris", "Rome"]),
     (["The Ans"], ["wer", "k"]),

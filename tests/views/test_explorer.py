@@ -709,6 +709,8 @@ def test_the_first_screen_says_who_wrote_the_answer(smol, browser, tmp_path):
 
 
 def test_a_page_is_written_whole_or_not_at_all(explorer, tmp_path):
+    with pytest.raises(ld.InputError, match="HTML page"):
+        explorer.save(tmp_path / "page.csv")
     with pytest.raises(ld.InputError, match="is a folder"):
         explorer.save(tmp_path)
     (tmp_path / "file").write_text("")

@@ -68,6 +68,10 @@ def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> 
     return Explorer(model, [measure_text(model, each, target, generate, written.get(each[0], 0)) for each in texts])
 
 
+# The endings of a page that a browser opens; a name may have none.
+_PAGES = (".html", ".htm", "")
+
+
 class Explorer:
     """Decomposed texts and a selection. Returned by `explore`; shown by the last line of a notebook's cell.
 
@@ -166,6 +170,8 @@ class Explorer:
         InputError for a file that cannot be written.
         """
         path = file_path("path", path)
+        if path.suffix.lower() not in _PAGES:
+            raise InputError(f"save writes an HTML page: give a name such as {path.stem}.html, not {path.name}.")
         if path.is_dir():
             raise InputError(f"{str(path)!r} is a folder: give the name of a file, such as explorer.html.")
         page = self.html(promoted, effects, sources)
