@@ -43,10 +43,12 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
     mean, zero = map(_costs, ablated)
     reads = "a reader, " if reader["accuracy_low"] > 1 / c.values.shape[2] else ""
     alone = [style.percent(row["accuracy"]) for row in (first, reader)]
-    size = style.estimate(*(first[f"logit_difference{end}"] for end in ENDS), unit="logits")
+    size, *ends = (first[f"logit_difference{end}"] for end in ENDS)
+    mean_size = style.estimate(size, *ends, unit="logits").replace("(", "(95 % interval ")
+    mean_size = mean_size.replace(")", ", which includes 0)") if ends[0] <= 0 <= ends[1] else mean_size
     found = [
-        f"On {half} rows of {task.name}, {labels[0]} adds most to the right answer's logit minus the others': on "
-        f"average {size}. Alone it is right on {alone[0]} of the rows.",
+        f"On {half} rows of {task.name}, {labels[0]} is first by logit difference, its contribution to the right "
+        f"answer's logit minus the others': {mean_size} on average. Alone it is right on {alone[0]} of the rows.",
         _role(c, d, first, chosen.labels),
         f"{labels[1]}, number {1 + listed.index(reader)} by logit difference, is {reads}right alone on {alone[1]} of "
         f"the rows. The AUC, blind to constant parts, is {style.number(first['auc'])} for {labels[0]} and "

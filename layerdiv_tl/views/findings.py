@@ -47,9 +47,14 @@ def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[Finding]:
         runs = study.curves(unit).groupby(["model", "task"], sort=False)["accuracy"]
         half = runs.apply(lambda curve: curve.iloc[(len(curve) - 1) // 2]).mean()
         is_late = accuracy > chance and half - chance < (accuracy - chance) / 2
-        late, shares = "Most answers are decided late: r" if is_late else "R", [*map(style.percent, (half, accuracy))]
-        text = f"{late}ead out after half of the layers, {shares[0]} of the answers would be right; "
-        yield Finding(f"{text}after all of them {shares[1]} are.", "curves")
+        late, shares = (
+            "Most answers are decided late: r" if is_late else "R",
+            map(style.percent, (half, chance, accuracy)),
+        )
+        text = (
+            "{}ead out after half of the layers, {} of the answers would be right, where guessing has {}; after all {}."
+        )
+        yield Finding(text.format(late, *shares), "curves")
 
     some = study.shares(unit).query("term == 'diversity' and gauge == 'centered'")
     mean = some.groupby("module")[["share", "member_share"]].mean()

@@ -13,7 +13,7 @@ from ..studies.information import SETTINGS, stored_information
 from ..studies.study import Study
 from ..tasks.specs import task_specs
 from ..zoo import registry as trained
-from . import tables
+from . import style, tables
 from .depth_page import add_claims, analysis_names, count, depth_sections, first_screen
 from .figures.size import information_panels
 from .findings import depth_findings, layer_sharing_pairs, study_findings
@@ -52,17 +52,19 @@ def study_page(study: Study, title: str | None = None, opening: Block | None = N
     _information(page, study)
     page.heading("All numbers")
     shown = {
-        name: frame_table(tables.quantity_table(study, units, name), text)
+        style.term_name(name.replace(" centered", "_centered")): frame_table(
+            tables.quantity_table(study, units, name), text
+        )
         for name, text in templates().study_tables.items()
     }
     page.block(switch(shown), name="" if "table" in {first, *figures} else "table")
     _layer_sharing(page, study, unit)
+    page.heading("Components")
+    _components(page, study)
     page.heading("What the papers claim")
     page.add("about_claims")
     add_claims(page, study.claims(unit))
     _claims_over_seeds(page, study, unit)
-    page.heading("Components")
-    _components(page, study)
     if depth is not None:
         depth_sections(page, depth, overview=True)
     page.heading("Methods and sources")

@@ -90,7 +90,7 @@ def test_sentences_hold_the_frames_numbers(study):
     curves = study.curves().groupby(["model", "task"])["accuracy"]
     half = np.mean([curve.to_numpy()[(len(curve) - 1) // 2] for _, curve in curves])
     late = next(numbers(s) for s in said if "half of the layers" in s)
-    assert late[:2] == pytest.approx([100 * half, 100 * summary["accuracy"].mean()], abs=0.6)
+    assert late[:3] == pytest.approx([100 * x for x in (half, *summary[["chance", "accuracy"]].mean())], abs=0.6)
     shares = study.shares().query("term == 'diversity' and gauge == 'centered'").groupby("module")["share"].mean()
     most = f"{style.MODULE_NAME[shares.idxmax()]} components"
     assert numbers(next(s for s in said if most in s))[0] == pytest.approx(100 * shares.max(), abs=0.6)
@@ -171,7 +171,7 @@ def test_the_report_is_one_page(study, tmp_path, capsys):
     """From Python and from the shell; every section, all cells' components, no other host."""
     page = study.report(tmp_path / "report.html").read_text(encoding="utf-8")
     headings = re.findall("<h2>(.*?)</h2>", page)
-    assert headings == ["What came out", "Figures", "All numbers", "What the papers claim", "Components", METHODS]
+    assert headings == ["What came out", "Figures", "All numbers", "Components", "What the papers claim", METHODS]
     first = page[page.index("What came out</h2>") : page.index("Figures</h2>")]
     assert first.count("class=chart") == 1
     assert first[: first.index("<details")].count("<li>") == 5
@@ -317,8 +317,10 @@ def test_the_demos_finding_holds_the_frames_numbers():
     difference = (u * gold[:, None]).sum(2).mean(0) * 4 / 3
     first = int(difference.argmax())
     alone = (u[:, first].argmax(1) == rows.labels[:32]).mean()
-    assert said.startswith(f"On 32 rows of {task.name}, {c.components[first].label} adds most")
-    assert float(re.search(r"on average ([\d.]+) logits \(.* to .*\)\. Alone", said)[1]) == round(difference[first], 1)
+    assert said.startswith(f"On 32 rows of {task.name}, {c.components[first].label} is first")
+    found = re.search(r"others': ([\d.]+) logits \(95 % interval (.*) to (.*?)(, which includes 0)?\) on average", said)
+    assert float(found[1]) == round(difference[first], 1)
+    assert bool(found[4]) == (found[2][0] in "−0")
     assert f"Alone it is right on {style.percent(alone)}" in said
     for how in ("mean", "zero"):
         e = ld.effects(model, rows.take(range(32, 64)), components=[c.components[first]], ablation=how)
