@@ -51,6 +51,7 @@ main { max-width: 60rem } .cell { margin: 1rem 0; overflow-x: auto }
 .cell img, .out img { max-width: 100%; height: auto }
 .out table { border: 0; border-collapse: collapse; font-variant-numeric: tabular-nums }
 .out th, .out td { padding: .15rem .55rem; text-align: right; border: 0; border-bottom: 1px solid var(--line, #8884) }
+math { font-family: STIX Two Math, Cambria Math, Latin Modern Math, DejaVu Math TeX Gyre, Noto Sans Math, math }
 math[display=block] { margin: .8rem 0; overflow-x: auto }
 iframe { width: 100%; height: 46rem; border: 1px solid var(--line, #ccc) }
 .in { border-left: 3px solid #8888; padding-left: .8rem } details.help { margin: .3rem 0 }
