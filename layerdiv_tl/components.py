@@ -193,7 +193,10 @@ def positions(components: Sequence[Component], **conditions: Any) -> list[int]:
                 whole_number(name, value, 0)
             elif not isinstance(value, str) or value not in known[name]:
                 here = list(dict.fromkeys(getattr(c, name) for c in components))
-                raise InputError(f"there is no {name} {shown(value)} here: {instead_of(value, components, here)}.")
+                hint = "; select(layer=…) takes a whole layer" * bool(re.fullmatch(r"L\d+", str(value)))
+                raise InputError(
+                    f"there is no {name} {shown(value)} here: {instead_of(value, components, here)}{hint}."
+                )
         chosen = [i for i in chosen if getattr(components[i], name) in allowed]
     if not chosen:
         asked = ", ".join(f"{name}={shown(value)}" for name, value in wanted.items())

@@ -117,9 +117,11 @@ def test_a_missing_component_is_answered_with_what_its_layer_has():
         "L2.attn": "layer 2 has L2.H0, L2.H1, L2.mlp; unit=",
         "blocks.2.attn.hook_z": "layer 2 has",
         "L30.H1": "layers here are 0 to 3",
+        "L2": r"layer 2 has L2.H0, L2.H1, L2.mlp; select\(layer=…\)",
         "head": "choose among embed, L0.H0",
     }.items():
         with pytest.raises(ld.InputError, match=instead):
             c[label]
+    assert c._ipython_key_completions_()[:2] == ["embed", "L0.H0"]
     with pytest.raises(ld.InputError, match=r"layer 1 has L1.attn, L1.mlp; unit="):
         ld.contributions("zoo/d4", [[1, 2, 3]], [3, 4], components=["L1.H1"])

@@ -143,6 +143,8 @@ def test_a_misspelled_public_name_is_answered_with_what_is_meant():
         layerdiv_tl.contribution  # noqa: B018
     with pytest.raises(AttributeError, match=r"is layerdiv_tl\.depth\.logit_lens meant"):
         layerdiv_tl.logit_lens  # noqa: B018
+    with pytest.raises(AttributeError, match=r"is layerdiv_tl\.zoo\.models meant"):
+        layerdiv_tl.models  # noqa: B018
     assert not hasattr(layerdiv_tl, "qqqqqq")
 
 

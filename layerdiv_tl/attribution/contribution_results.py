@@ -259,6 +259,10 @@ class Contributions(Result):
         rows = [component_positions(self.components, label=one)[0] for one in labels_of("label", label)]
         return self.values[:, rows[0] if isinstance(label, str | Component) else rows]
 
+    def _ipython_key_completions_(self) -> list[str]:
+        """Offer labels after `c["` in Jupyter."""
+        return [c.label for c in self.components]
+
     def select(
         self,
         label: str | Component | Iterable[str | Component] | None = None,

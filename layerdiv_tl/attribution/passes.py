@@ -188,7 +188,10 @@ class ContributionPasses:
             self.contexts = Contexts(question.beginnings, question.option_ids, model.architecture.length_switch)
             self.targets = self.contexts.target_ids
             if cached is not None:
-                raise InputError("a cache does not hold what follows options of several tokens: give the prompts.")
+                raise InputError(
+                    "a cache ends with its prompts, so options of several tokens cannot be read from it: give the "
+                    "model and the prompts in its place."
+                )
             self.contexts.check(model, sides=model.engine is None)
         self.reader: OptionReader = self._reader()
 

@@ -89,7 +89,7 @@ def drop_plan(
     predictions, source = read_rows(model, rows)
     scoring = number("scoring", scoring, above=0, below=1)
     if len(predictions) < 2:
-        raise InputError("some rows choose and others measure: give at least two.")
+        raise InputError("the plan is chosen on some rows and measured on the others: give at least two.")
     candidates = ablatable_components(model, predictions.ids[0], part)
     if components is not None:
         chosen = set(known_components("components", components, candidates))

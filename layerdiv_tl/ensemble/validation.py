@@ -150,8 +150,10 @@ def factor(tau: Any) -> float | None:
 def numbers(x: Any, name: str, shape: str = "[example, member, option]") -> np.ndarray:
     """Arrays, tensors and lists as float64. Raises InputError for what is none of them."""
     kind = type(x).__name__
-    if kind in ("ActivationCache", "Model", "TransformerBridge", "HookedTransformer"):
-        arguments = "cache, options=..." if kind == "ActivationCache" else "model, prompts, options"
+    if kind in ("ActivationCache", "Model", "TransformerBridge", "HookedTransformer", "Task"):
+        arguments = {"ActivationCache": "cache, options=...", "Task": "model, task"}.get(
+            kind, "model, prompts, options"
+        )
         raise InputError(f"{name} is {with_article(kind)}: give layerdiv_tl.contributions({arguments}).")
     try:
         if hasattr(x, "detach"):  # a tensor of any precision, on any device

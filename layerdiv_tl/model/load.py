@@ -346,6 +346,8 @@ def _check_model(model: Any) -> None:
         raise InputError("run_with_cache returns the logits and the cache: give the second, the ActivationCache.")
     is_huggingface = isinstance(model, torch.nn.Module) and hasattr(model, "get_output_embeddings")
     if not is_huggingface and not is_transformer_lens(model):
+        if isinstance(model, list | tuple):
+            raise InputError(f"{shown(model)} is not a model: give the model first, then prompts.")
         raise InputError(
             f"{shown(model)} is not a model that can be decomposed: give a Hugging Face id, a local folder, "
             "a .gguf file, a Hugging Face causal LM, a TransformerBridge or a HookedTransformer."

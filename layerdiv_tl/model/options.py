@@ -187,7 +187,7 @@ def _ids_after_prompt(tokenizer: Any, prompt: str, text: str, name: str, number:
     ends, reads = (tokenizer.convert_ids_to_tokens(x[kept:]) for x in (alone, whole))
     raise InputError(
         f"{name} begins inside a token of prompt {number}: the prompt ends in {ends}, but together the tokenizer reads "
-        f"{reads}. Move a blank from the prompt's end to where it begins, or give token ids."
+        f"{reads}. Move a space at the prompt's end to the beginning of {shown(text)}, or give token ids."
     )
 
 

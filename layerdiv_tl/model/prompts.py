@@ -80,7 +80,7 @@ def encode_one(model: Model, text_or_ids: Any) -> Ids:
 def refuse_task_name(given: Any) -> None:
     """Raise InputError for the name of a task in place of prompts."""
     if isinstance(given, str) and given.startswith(_TASKS):
-        raise InputError(f"{shown(given)} names a task: give ld.task({given!r}), or a list for a text.")
+        raise InputError(f"{shown(given)} names a task: give ld.task({given!r}), or [{given!r}] if it is the text.")
 
 
 def _read(model: Model, given: Any) -> Prompts:
