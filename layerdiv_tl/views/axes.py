@@ -79,7 +79,7 @@ def count_axis(title: str, count: int) -> dict[str, Any]:
 
 
 def log_axis(values: Any, room: float = 0.06) -> dict[str, Any]:
-    """Make a logarithmic axis for the positive `values`, with ticks at 1, 10, 100, or at 1, 2 and 5 times these.
+    """Make a logarithmic axis for the positive `values`, with at least two ticks at 1, 2, 5, 10, 20, …, or closer.
 
     `room` is the padding at both ends, as a share of the range.
     """
@@ -90,8 +90,10 @@ def log_axis(values: Any, room: float = 0.06) -> dict[str, Any]:
     if high - low < 0.4:  # room for at least one tick if all values are equal
         low, high = (low + high) / 2 - 0.2, (low + high) / 2 + 0.2
     powers = range(math.floor(low), math.ceil(high) + 1)
-    steps = (1, 2, 5) if high - low < 2.2 else (1,)
-    at = [step * 10.0**power for power in powers for step in steps if low <= math.log10(step) + power <= high]
+    at: list[float] = []
+    for steps in ((1, 2, 5) if high - low < 2.2 else (1,), range(1, 10), [1 + i / 10 for i in range(90)]):
+        if len(at) < 2:  # one tick gives no scale
+            at = [step * 10.0**power for power in powers for step in steps if low <= math.log10(step) + power <= high]
     at = at[:: -(-len(at) // 7)]  # every n-th decade if there are too many for a panel
     texts = [f"{x:g}" if 1e-4 <= x < 1e5 else "10" + style.superscript(round(math.log10(x))) for x in at]
     return {"type": "log", "range": [low, high], "tickmode": "array", "tickvals": at, "ticktext": texts}

@@ -193,10 +193,16 @@ def heat(
 def heat_figure(
     z: Any, texts: Any, unit: str, title: str, subtitle: str = "", *, limit: float | None = None, **look: Any
 ) -> go.Figure:
-    """Draw a `heat` map as a figure of its own; axes and sizes in `look` are those of `layout.finish`."""
+    """Draw a `heat` map as a figure of its own; axes and sizes in `look` are those of `layout.finish`.
+
+    `named` in it is the column and row of the title's cell, which gets a frame.
+    """
     drawn = {name: look.pop(name) for name in ("signed", "xgap", "ygap", "reversescale") if name in look}
+    named = look.pop("named", None)
+    subtitle += "" if named is None else " Framed: the cell of the title."
     subtitle += "" if limit is not None else f" {ends_at(robust_limit(z))}"
-    return layout.finish(heat(z, texts, unit, limit, **drawn), title, subtitle, **look)
+    figure = layout.finish(heat(z, texts, unit, limit, **drawn), title, subtitle, **look)
+    return figure if named is None else frame_cell(figure, *map(int, named))
 
 
 def ends_at(limit: float) -> str:
@@ -218,16 +224,16 @@ def doubt(row: Any, column: str, level: float = 0.0) -> str:
     return f", but its interval holds {style.number(level)}" if low <= level <= high else ""
 
 
-def ahead(frame: pd.DataFrame, row: Any, column: str, level: float = 0.0) -> str:
-    """Return a row's estimate for the end of a title, its `doubt`, and its `rival`."""
+def ahead(frame: pd.DataFrame, row: Any, column: str, level: float = 0.0, other: str = "{component}'s") -> str:
+    """Return a row's estimate for the end of a title, its `doubt`, and its `rival`, named by the text `other`."""
     size = style.estimate(
         *(float(row.get(column + end, np.nan)) for end in ("", "_low", "_high")),
         unit=frame.attrs.get("units", {}).get(column, ""),
     )
-    return f", {size}{doubt(row, column, level)}{rival(frame, row, column)}"
+    return f", {size}{doubt(row, column, level)}{rival(frame, row, column, other)}"
 
 
-def rival(frame: pd.DataFrame, row: Any, column: str) -> str:
+def rival(frame: pd.DataFrame, row: Any, column: str, other: str = "{component}'s") -> str:
     """Name the row that is next to the largest in size, of either sign, if its interval meets that one's."""
     others = frame.drop(index=row.name)
     if others.empty or np.isnan(float(row.get(f"{column}_low", np.nan))):
@@ -237,7 +243,7 @@ def rival(frame: pd.DataFrame, row: Any, column: str) -> str:
     inner = row[f"{column}_low"] if row[column] >= 0 else -row[f"{column}_high"]
     outer = second[f"{column}_high"] if second[column] >= 0 else -second[f"{column}_low"]
     is_near = outer >= inner
-    return f"; {second['component']}'s may be as large" * bool(is_near)
+    return f"; {other.format(**second)} may be as large" * bool(is_near)
 
 
 def robust_limit(z: Any, quantile: float = 0.99) -> float:
@@ -337,7 +343,7 @@ def component_bars(
             figure.add_hline(y=zero[column], row=row, col=1, line=DOTTED, **named)
     if "{}" in title:
         first = most(frame, column := next(iter(columns)))
-        title = title.replace("{}", first["component"]) + doubt(first, column) + rival(frame, first, column)
+        title = title.replace("{}", first["component"]) + ahead(frame, first, column)
     drawn: dict[str, Any] = {"barmode": "overlay", "plot": plot * len(columns)} | look
     told = intervals(frame)
     if told.startswith("Whiskers") and len(frame) > _MOST_WHISKERS:

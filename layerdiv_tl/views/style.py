@@ -261,11 +261,12 @@ def _decimals(low: float, high: float, value: float = math.nan) -> int:
 def estimate(value: float, low: float = math.nan, high: float = math.nan, *, unit: str = "", gap: str = " ") -> str:
     """Format a number with its unit and, if there is one, its 95 % interval, with as many decimals as the interval.
 
-    >>> estimate(0.0776, -0.00176, 0.157, unit="nats"), estimate(2.345)
-    ('0.08 nats (−0.00 to 0.16)', '2.3')
+    >>> estimate(0.0776, -0.00176, 0.157, unit="nats"), estimate(2.345), estimate(1, unit="bits")
+    ('0.08 nats (−0.00 to 0.16)', '2.3', '1 bit')
     """
     ends = interval(low, high, none="", of=value)
     shown = _fixed(value, _decimals(low, high, value)) if ends else number(value)
+    unit = unit.removesuffix("s") if shown.lstrip("−") == "1" else unit
     return shown + f" {unit}" * bool(unit and unit not in BARE) + f"{gap}{ends}" * bool(ends)
 
 

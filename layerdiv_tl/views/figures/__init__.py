@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import html
 import importlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -69,6 +70,8 @@ def figure(
     told = f"{title or drawn.layout.title.text} {drawn.layout.title.subtitle.text}".replace("<br>", "")
     remarks = [f"Model: {model}."] * bool(model and html.escape(model, quote=False) not in told)
     remarks += [f"{note[0].upper()}{note[1:]}."] if note else []
+    has_ends = re.search(r"\(−?[\d.,]+ to −?[\d.,]+\)", told) and not re.search(r"95\s?%|% interval", told)
+    remarks += ["In parentheses: 95 % intervals."] * bool(has_ends)
     drawn = layout.retitle(drawn, title, " ".join(remarks))
     if height is not None:
         drawn.update_layout(height=height)

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from ..._checks import whole_number
 from ...components import component_columns
 from ...ensemble.decomposition import Gauge
-from ...ensemble.intervals import estimate
+from ...ensemble.intervals import estimate, estimates_frame
 from .. import axes, kit, layout, style
 from ..html import quoted
 from .ensemble import gauge_of
@@ -54,7 +54,9 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     texts = contributions.shared_options
     if texts is None and (example is not None or len(u) == 1):
         texts = contributions.options[example or 0]
-    names, zero, values = [f"option {k}" for k in range(n)] if texts is None else [*map(quoted, texts)], "raw", u
+    is_continued = hasattr(contributions, "continued")
+    unnamed = ["each token", "its strongest rival"] if is_continued else [f"option {k}" for k in range(n)]
+    names, zero, values = unnamed if texts is None else [*map(quoted, texts)], "raw", u
     if centered and n == 2:
         values, zero = u[:, :, :1] - u[:, :, 1:], "the difference of the options"
         if contributions.sides is not None:
@@ -65,21 +67,18 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
         names = [" − ".join(names), *names][: values.shape[2]]
     elif centered and n > 1:  # one option has no others to be centered over
         values, zero = u - u.mean(2, keepdims=True), "centered over the options"
-    shown = values.mean(0) if example is None else values[example]
-    unit, of = ("nats", "log-likelihoods") if contributions.score == "log_likelihood" else ("logits", "logits")
-    rows = f"Example {example}" if example is not None else f"Mean over {len(u)} examples"
+    values = values if example is None else values[[example]]
+    shown, unit = values.mean(0), "nats" if contributions.score == "log_likelihood" else "logits"
+    each = "tokens" if is_continued else "examples"
+    rows = f"Example {example}" if example is not None else f"Mean over {len(u)} {each}"
     summed = ", summed over each option's tokens" * (contributions.option_ids.ndim > 2)
     subtitle = f"{'One example' if len(u) == 1 and example is None else rows}, {zero}{summed}."
     frame = pd.DataFrame(component_columns(contributions.components))
     labels = frame["component"].tolist()
     largest = np.unravel_index(np.abs(shown).argmax(), shown.shape)
-    each = values[:, largest[0], largest[1]]
-    low, high = map(float, estimate(each)[1:3]) if example is None and len(each) > 1 else (np.nan, np.nan)
-    size = style.estimate(shown[largest], low, high, unit=unit)
-    mean = "on average " * (example is None and len(u) > 1)
-    title = f"{labels[largest[0]]} has the largest contribution {mean}to the {of}: {size} to {names[largest[1]]}"
-    title += beyond * bool(largest[1])
-    title += kit.doubt({"_low": low, "_high": high}, "")
+    sizes = estimates_frame({"component": labels, "size": estimate(values[:, :, largest[1]])}, {"size": unit})
+    title = f"{labels[largest[0]]} has the largest {'mean ' * (len(values) > 1)}contribution to {names[largest[1]]}"
+    title += beyond * bool(largest[1]) + kit.ahead(sizes, sizes.iloc[largest[0]], "size")
     if (frame["kind"] == "head").any():
         return _head_panels(frame, shown, names, unit, title, subtitle, largest)
     x = axes.component_axis(frame, kit.STREAM)
@@ -90,12 +89,8 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
         x = axes.named_columns(labels, range(len(labels)))
     look: dict[str, Any] = {"x": x, "y": axes.named_rows(names), "plot": 20 + 44 * len(names), "signed": True}
     limit = kit.robust_limit(shown, 1.0)
-    is_whole = len(shown) == len(frame)
-    subtitle += " Framed: the cell of the title." * is_whole
-    figure = kit.heat_figure(shown.T, (names, labels), unit, title, subtitle, limit=limit, ygap=1, **look)
-    if is_whole:
-        kit.frame_cell(figure, int(largest[0]), int(largest[1]))
-    return figure
+    look |= {"limit": limit, "ygap": 1, "named": largest if len(shown) == len(frame) else None}
+    return kit.heat_figure(shown.T, (names, labels), unit, title, subtitle, **look)
 
 
 def _head_panels(
@@ -196,7 +191,8 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
     look = {"x": x, "y": y, "plot": 40 + 20 * len(shown), "barmode": "overlay"}
     title, subtitle = (
         f"{what}; the largest part, {style.signed(kept['difference'].iloc[0])}, from {kept['component'].iloc[0]}"
-        + kit.doubt(kept.iloc[0], "difference"),
+        + kit.doubt(kept.iloc[0], "difference")
+        + kit.rival(frame, kept.iloc[0], "difference"),
         f"{subtitle}{remark} {kit.intervals(frame)}",
     )
     return layout.finish(traces, title, subtitle, **look).add_hline(y=first - 0.5, line=kit.DOTTED)
@@ -234,10 +230,9 @@ def token_map(text: Any, values: np.ndarray, title: str, subtitle: str, unit: st
     title += f"{style.number(shown[row, token])} {unit}"
     look: dict[str, Any] = {"x": axes.token_axis(text.tokens, "token before the predicted one", int(token))}
     look |= {"y": axes.component_axis(rows), "plot": 500, "below": 50, "signed": signed}
-    subtitle += f"{remark} Framed: the cell of the title."
+    subtitle += remark
     subtitle += " The last token has no next one." * bool(np.isnan(shown[:, -1]).all())
-    figure = kit.heat_figure(shown, (labels, tokens), unit, title, subtitle, **look)
-    return kit.frame_cell(figure, int(token), int(row))
+    return kit.heat_figure(shown, (labels, tokens), unit, title, subtitle, named=(token, row), **look)
 
 
 def loss_bars(profile: Profile) -> go.Figure:
@@ -312,7 +307,7 @@ def source_map(sources: SourceTokens, example: int = 0, option: int = 0, max_hea
     head, token = np.unravel_index(np.abs(shown).argmax(), shown.shape)
     place = sources.positions[example]
     title = f"Contribution of each head by source token: most by {labels[head]} from {quoted(tokens[token])}"
-    title += f" (token {token})" * (tokens[token] != _BIAS)
+    title += f" (token {token})" * (tokens[token] != _BIAS) + f", {style.number(shown[head, token])} logits"
     which = f"Example {example} of {len(sources.tokens)}. " * (len(sources.tokens) > 1)
     subtitle = f"{which}To {of} at {quoted(sources.tokens[example][place])} (token {place}).{remark}"
     look: dict[str, Any] = {
@@ -320,7 +315,7 @@ def source_map(sources: SourceTokens, example: int = 0, option: int = 0, max_hea
         "y": axes.ticks(range(len(kept)), labels),
         "below": 60,
     }
-    look |= {"signed": True, "xgap": 1, "ygap": 1, "plot": max(200, 16 * len(kept))}
+    look |= {"signed": True, "xgap": 1, "ygap": 1, "plot": max(200, 16 * len(kept)), "named": (token, head)}
     return kit.heat_figure(shown, texts, "logits", title, subtitle, **look)
 
 

@@ -65,7 +65,7 @@ def _bars(comparison: Any, frame: pd.DataFrame, size: str, subtitle: str, count:
     if not alike and columns.pop("own_change", ""):
         subtitle += "The models' unembeddings differ too much for one to read out the other's components. "
     about = f"{_models(comparison)} {subtitle}{_first(comparison, frame.attrs.get('first_changed'))}{remark}"
-    return kit.component_bars(kept, columns, "{} changes most: per-component changes between two models", about)
+    return kit.component_bars(kept, columns, "Between the two models, {} changes most", about)
 
 
 def _read_out_alike(comparison: Any) -> bool:
@@ -124,9 +124,14 @@ def sums_by_depth(comparison: Comparison | TextComparison, n_bins: int = 4) -> g
     headings = ["by module", "by relative depth"]
     figure = layout.panels(contents, headings, units=[unit, unit], shared_xaxes=False, gap=0.5)
     what = "the loss, means over tokens" if hasattr(comparison, "nets") else "the score, means over rows"
-    subtitle = f"Sums of the components' parts of {what}. No bar: the model has none there."
+    subtitle = (
+        f"Sums of the components' parts of {what}. No bar: the model has none there. No whiskers, since both models "
+    )
+    subtitle += f"have the same rows; the hover has the change. {kit.intervals(modules, 'Its intervals')}"
     most = kit.most(modules, "change")
-    title = f"Of the modules, {most['component']} changes most between the two models{kit.doubt(most, 'change')}"
+    title = (
+        f"Of the modules, {most['component']} changes most between the two models{kit.ahead(modules, most, 'change')}"
+    )
     return layout.finish(figure, title, subtitle, plot=420, barmode="group")
 
 

@@ -16,6 +16,7 @@ from ...ensemble.decomposition import NormAt
 from ...errors import InputError
 from ...replication.correlation import z_scores
 from .. import axes, kit, layout, style
+from .study import counted
 
 if TYPE_CHECKING:
     from ...studies.depth_study import DepthStudy
@@ -60,7 +61,8 @@ def depth_panels(
     y = axes.linear_axis([height for line in lines.values() for height in np.ravel(line[terms])]) | {"zeroline": False}
     x: dict[str, Any] = {"range": [-0.03, 1.03], "tickvals": [0, 0.5, 1]} if depth == "relative" else {"nticks": 4}
     title, columns = "MSE, bias, diversity and accuracy along depth", min(2, len(tasks))
-    subtitle = "Standardized: each curve minus its mean, over its standard deviation. Accuracy is the thick line."
+    subtitle = "Standardized: each curve minus its mean, over its standard deviation. Accuracy is the thick line. "
+    subtitle += f"Prefix ensembles, without intervals. {counted(study, unit)}"
 
     def draw(models: Sequence[str], part: str) -> go.Figure:
         contents = [[_trace(lines, models, task, term, part) for term in terms] for task in tasks]

@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ..._checks import whole_number
+from ...ensemble.intervals import ENDS
 from .. import axes, kit, layout, style
 from ..html import quoted
 
@@ -47,7 +48,7 @@ def change_point_bars(change: ChangePoint) -> go.Figure:
 
 
 def _change(change: ChangePoint, layer: str) -> str:
-    ends, p = style.interval(change.low, change.high, ".0f", none=""), style.p_value(change.p)
+    ends, p = style.interval(change.low, change.high, ".0f", none=""), f"Pettitt's test {style.p_value(change.p)}"
     if change.p < style.SIGNIFICANT:
         return f"Layers write less from layer {' '.join(filter(None, [layer, ends]))} on, {p}"
     return f"Layers do not clearly write less from any layer on (best candidate: layer {layer}, {p})"
@@ -141,12 +142,14 @@ def skip_map(skip: Skip) -> go.Figure:
     """Draw a map skipped layer × later layer of the mean relative change of the later one's output."""
     part, pairs = _PARTS[skip.part], skip.by_pair()
     most = kit.most(pairs, "effect")
-    title = f"Skipping {most['component']} changes {most['downstream_layer']} most, by {style.percent(most['effect'])}"
+    size = style.estimate(*(most[f"effect{end}"] for end in ENDS))
+    title = f"Skipping {most['component']} changes {most['downstream_layer']}'s output most, by {size} of its norm"
+    title += kit.rival(pairs, most, "effect", "{downstream_layer}'s change without {component}")
     subtitle = f"{len(skip.components)} {part}s of {skip.model}, each in turn {_mode(skip)}. "
     subtitle += "Color: mean relative change of the later output. "
     subtitle += kit.intervals(pairs, "Hover")
     sides = {"component": (f"skipped {part}", skip.components), "downstream_layer": ("later layer", skip.layers)}
-    return _pairs(pairs, "effect", sides, "‖z − z′‖ / ‖z‖", title, subtitle)
+    return _pairs(pairs, "effect", sides, "‖z − z′‖ / ‖z‖", title, subtitle, most)
 
 
 def layer_map(maps: LayerMaps) -> go.Figure:
@@ -163,16 +166,17 @@ def layer_map(maps: LayerMaps) -> go.Figure:
 
 
 def _pairs(
-    pairs: pd.DataFrame, column: str, sides: dict[str, tuple[str, Any]], unit: str, title: str, subtitle: str
+    pairs: pd.DataFrame, column: str, sides: dict[str, Any], unit: str, title: str, subtitle: str, named: Any = None
 ) -> go.Figure:
-    """Draw a map of pairs of layers; `sides` are {column of a side: (its axis, its layers)}."""
+    """Draw a map of pairs of layers, `named` framed; `sides` are {column of a side: (its axis, its layers)}."""
     labels = [[c.label for c in components] for _, components in sides.values()]
     at = tuple(pd.Index(names).get_indexer(pairs[side]) for side, names in zip(sides, labels, strict=True))
     other = list(sides)[1]
     texts = kit.hover(pairs, [column, f"{column}_max"], f"{other.replace('_', ' ')} " + pairs[other])
     z, texts = kit.grid([len(names) for names in labels], at, pairs[column], texts)
     y, x = (axes.component_axis(components, layout.clipped(name, 36)) for name, components in sides.values())
-    return kit.heat_figure(z, texts, unit, title, subtitle, x=x, y=y, plot=400)
+    cell = None if named is None else [names.index(named[s]) for s, names in zip(sides, labels, strict=True)][::-1]
+    return kit.heat_figure(z, texts, unit, title, subtitle, x=x, y=y, plot=400, named=cell)
 
 
 def erasure_map(erasure: Erasure, text: int = 0) -> go.Figure:
@@ -199,8 +203,10 @@ def _token_map(result: Any, values: np.ndarray, text: int, unit: str, title: str
     labels, names = [c.label for c in result.components], [quoted(token) for token in tokens]
     layer, token = np.unravel_index(np.nan_to_num(np.abs(z)).argmax(), z.shape)
     named = title.replace("{token}", names[token]).replace("{layer}", labels[layer])
+    named += f": {unit} {style.number(float(z[layer, token]))}"
     x, y = axes.token_axis(tokens, named=int(token)), axes.component_axis(result.components, "layer")
-    return kit.heat_figure(z, (labels, names), unit, named, subtitle, x=x, y=y, plot=400, below=50)
+    look: dict[str, Any] = {"x": x, "y": y, "plot": 400, "below": 50, "named": (token, layer)}
+    return kit.heat_figure(z, (labels, names), unit, named, subtitle, **look)
 
 
 def score_bars(score: DepthScore) -> go.Figure:

@@ -49,7 +49,7 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     look: dict[str, Any] = {"panel": (290, 440), "always": always, "guides": [(ends, ends)]}
     labels = extreme_names(frame["component"], x, y, sides, far, **look)
     title = _first(effects, on).replace("{}", most["component"]) + kit.ahead(frame, most, total)
-    subtitle = f"{_about(effects)} Where total and direct effect differ, later components "
+    subtitle = f"{_about(effects, on)} Where total and direct effect differ, later components "
     subtitle += f"react to the ablation: they compensate for the component or depend on it. {said}"
     traces = [*kit.by_module(frame, direct, total, texts), diagonal, labels]
     return layout.finish(traces, title, subtitle, x=sides[0], y=sides[1], plot=440, hovermode="closest")
@@ -57,10 +57,9 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
 
 def total_bars(effects: Effects, on: On = "logit difference") -> go.Figure:
     """Draw the total effect of every component along depth, with 95 % intervals, and of groups after them."""
-    columns = {f"total{_ENDS[on]}": ""}
-    order = "component, then group, as ablated"
-    frame = _frame(effects)
-    figure = kit.component_bars(frame, columns, _first(effects, on), _about(effects), plot=320, x_title=order)
+    column, order, frame = f"total{_ENDS[on]}", "component, then group, as ablated", _frame(effects)
+    look: dict[str, Any] = {"y": f"total effect, {frame.attrs['units'][column]}", "plot": 320, "x_title": order}
+    figure = kit.component_bars(frame, {column: ""}, _first(effects, on), _about(effects, on), **look)
     if len(frame) <= axes.NAMED:
         names = [html.escape(name, quote=False) for name in frame["component"]]
         figure.update_xaxes(axes.named_columns(names, range(len(frame))))
@@ -123,7 +122,8 @@ def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
     sizes = [np.nan_to_num(np.abs(z)).max(axis) for axis in (1, 0)]
     kept = [np.intersect1d(kit.top(size, max_components), np.flatnonzero(size)) for size in sizes]
     most, cells = kit.most(frame, "compensation"), np.ix_(*kept)
-    title = f"{most['component']} reacts most, to the ablation of {most['ablated']}{kit.doubt(most, 'compensation')}"
+    title = f"{most['component']} reacts most, to the ablation of {most['ablated']}"
+    title += kit.ahead(frame, most, "compensation", other="{component}'s to {ablated}")
     subtitle = (
         f"{effects.model}: {_about(effects)} A cell shows by how much the presence of the row's component changes what "
         "the column's contributes to the logit difference. If the row's own contribution is positive, purple "
@@ -132,10 +132,11 @@ def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
     rows, columns = ([members[i] for i in some] for some in kept)
     y = axes.ticks(range(len(rows)), [c.label for c in rows]) | {"title_text": "ablated component"}
     look: dict[str, Any] = {"x": axes.member_axis(columns, "later component"), "y": y | {"autorange": "reversed"}}
-    unit = effects.measured_in
-    return kit.heat_figure(
-        z[cells], texts[cells], unit, title, subtitle, signed=True, plot=max(460, 14 * len(rows)), below=30, **look
-    )
+    look |= {"signed": True, "plot": max(460, 14 * len(rows)), "below": 30}
+    look["named"] = [
+        np.searchsorted(kept[side], place[most[name]]) for side, name in ((1, "component"), (0, "ablated"))
+    ]
+    return kit.heat_figure(z[cells], texts[cells], effects.measured_in, title, subtitle, **look)
 
 
 def _frame(effects: Effects) -> pd.DataFrame:
@@ -152,14 +153,14 @@ def _first(effects: Effects, on: On) -> str:
     return f"Of {len(effects.names)} ablated, {{}} has the largest mean total effect on the {on} of {effects.model}"
 
 
-def _about(effects: Effects) -> str:
+def _about(effects: Effects, on: On = "logit difference") -> str:
     of = f" of {effects.source}" * (effects.source != "prompts")
     where = "all tokens" if effects.positions == "all" else "the last token"
     rows = f"{len(effects.labels)} rows{of}, {effects.ablation} ablation at {where}."
-    several = " The logit difference is that of the right option and the mean of the others." * (
-        effects.logits.shape[1] > 2
-    )
-    return f"{rows} An effect is with the component minus without it.{several}"
+    other = "the mean of the others" if effects.logits.shape[1] > 2 else "the other's"
+    what = "logit" if effects.measured_in == "logits" else "log-likelihood"
+    means = f" The logit difference is the right option's {what} minus {other}." * (on == "logit difference")
+    return f"{rows} An effect is with the component minus without it.{means}"
 
 
 def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure:
@@ -191,22 +192,23 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     ends = axes.linear_axis(frame.filter(regex="^logit_difference"), 0.03), axes.log_axis(y)
     reader = kit.most(frame, "logit_difference", 1)
     # Then the farthest right and up, and the farthest from 0.
-    always, high = [reader["component"], *ablated], 300 if several else 400
+    # Many names would leave none for the outer marks; then those below are enough.
+    always, high = [reader["component"], *([] if few else ablated)], 300 if several else 400
     look: dict[str, Any] = {"most": 10, "panel": (290, high), "always": always}
     spans = frame["logit_difference_low"].to_numpy(), frame["logit_difference_high"].to_numpy()
     labels = extreme_names(frame["component"], x, y, ends, [x, y, np.abs(x)], spans=spans, **look)
     named, texts = frame[np.isin(x, labels.x)], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
     traces = [whiskers, kit.trace(frame, x, y, colors, texts, marker=marker), labels]
-    doubt = kit.doubt(reader, "logit_difference")
-    title = f"{reader['component']} is first by logit difference{doubt}, and it is right alone in "
-    title += style.percent(reader["accuracy"])
+    title = f"{reader['component']} is right alone in {style.percent(reader['accuracy'])} and has the largest logit "
+    title += f"difference{kit.ahead(frame, reader, 'logit_difference')}"
     about = (
         f"{len(gauge.values)} rows, contributions centered over the options. Color: how often a component alone is "
         f"right; the middle of the scale is guessing ({style.percent(chance)}), and each half is stretched to its own "
         "end. Names: "
         + (f"the outermost of {len(frame)} marks" if len(labels.x) < len(frame) else "all marks")
-        + f"{' and the ablated' * bool(several)}; the others' are in the hover" * (len(labels.x) < len(frame))
+        + f"{' and the ablated' * (bool(several) and not few)}; the others' are in the hover"
+        * (len(labels.x) < len(frame))
         + f". {kit.intervals(frame, 'Whiskers of named marks')}"
         + f" Below: the cost of ablation, with 95 % intervals{few}." * bool(several)
     )

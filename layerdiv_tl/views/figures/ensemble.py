@@ -18,6 +18,7 @@ from ..names import extreme_names
 
 _HEADINGS = {"bias": "Bias", "diversity": "Diversity", "net": "Net = bias − diversity"}
 _GAUGES = get_args(Gauge)
+_LOSSES = dict(squared="Squared error", paper="Eq. 14's loss", cross_entropy="Cross-entropy", brier="Brier loss")
 _FIRST = ". A text's first token, which has no context, can outweigh all others"
 
 
@@ -55,9 +56,8 @@ def _rows(measured: Any) -> str:
 
 
 def _named(text: str, gauge: Any) -> str:
-    """Return a title that names the part of a result."""
-    part = getattr(gauge, "part", "raw")
-    return text if part == "raw" else f"{text} ({part})"
+    """Return a title that names the part of a result, unless it has no parts."""
+    return f"{text} ({gauge.part})" if gauge.part != "raw" or gauge.gauges else text
 
 
 def _zero(gauge: Any, part: Gauge) -> dict[str, float]:
@@ -79,9 +79,10 @@ def loss_bars(decomposition: Decomposition, part: Gauge = "raw", max_components:
     def title(gauge: Decomposition) -> str:
         # Three digits, as the terms must add up.
         loss, bias, diversity = (style.number(x, 3) for x in (gauge.loss, gauge.bias, gauge.diversity))
+        name = _LOSSES[gauge.loss_name]
         if decomposition.loss_function.is_exact:
-            return _named(f"Loss {loss} = mean bias {bias} − mean diversity {diversity} {units['bias']}", gauge)
-        return f"Loss {loss}, mean bias {bias} {units['bias']}, mean diversity {diversity} {units['diversity']}"
+            return _named(f"{name} {loss} = mean bias {bias} − mean diversity {diversity} {units['bias']}", gauge)
+        return f"{name} {loss}, mean bias {bias} {units['bias']}, mean diversity {diversity} {units['diversity']}"
 
     return _gauge_bars(decomposition, part, max_components, title)
 
@@ -148,7 +149,8 @@ def bias_diversity_scatter(
         sides = scale([*x, zero]), scale(y)
         (left, right), (bottom, top) = (np.power(10.0, axis["range"]) if log else axis["range"] for axis in sides)
         texts = kit.hover(frame, [name for name in (bias, diversity, column_of(frame, "net", p)) if name in frame])
-        largest, least = (frame["component"].iloc[i] for i in (int(np.argmax(y)), int(np.argmin(x))))
+        first, least = frame.iloc[int(np.argmax(y))], frame["component"].iloc[int(np.argmin(x))]
+        largest = first["component"]
         corners, lines = [min(left, bottom), max(right, top)], dict[str, tuple[list[float], list[float]]]()
         if np.isfinite(zero):
             lines[kit.ZERO] = [zero, zero], [bottom, top]
@@ -161,7 +163,7 @@ def bias_diversity_scatter(
         traces += [kit.line(*ends, dash=dashes[name], name=name) for name, ends in lines.items()]
         x_axis, y_axis = sides[0] | {"title_text": f"bias, {units[bias]}"}, sides[1]
         y_axis |= {"title_text": f"diversity, {units[diversity]}"}
-        title = f"{largest} has the largest {f'{p} ' * (len(parts) > 1)}diversity"
+        title = f"{largest} has the largest {f'{p} ' * (len(parts) > 1)}diversity{kit.ahead(frame, first, diversity)}"
         has_ends = f"{bias}_low" in frame and bool(np.isfinite(frame[f"{bias}_low"]).any())
         about = f"A mark is a component, a mean over {_rows(measured)}{'; intervals are in the hover' * has_ends}"
         if "net" in frame:
@@ -231,8 +233,8 @@ def head_map(
 ) -> go.Figure:
     """Draw a map layer × head of a numeric column of `by_component`, named by `term` and `part`, with MLPs as bars.
 
-    Bias and net are relative to the zero baseline; `within_layer` subtracts the mean of the layer's heads. Raises
-    InputError without heads, and for an unknown part or column.
+    Bias and net are relative to the zero baseline; `within_layer` subtracts the mean of the layer's heads, and has no
+    intervals. Raises InputError without heads, and for an unknown part or column.
     """
     frame = decomposition.by_component(full=True)
     if not (frame["kind"] == "head").any():
@@ -242,9 +244,14 @@ def head_map(
     if name not in numeric:
         choice("term", term, numeric)
     zero = 0.0 if within_layer else _zero(gauge_of(decomposition, part), part).get(name, 0.0)
-    texts, values = kit.hover(frame, [name]), (frame[name] - zero).to_numpy()
-    layers, z, text, of_layer = kit.head_table(frame, values, texts)
-    z = z - np.nanmean(z, 1, keepdims=True) if within_layer else z
+    texts, ends, heads = kit.hover(frame, [name]), [name, f"{name}_low", f"{name}_high"], frame["kind"] == "head"
+    frame[ends] -= zero
+    layers, z, text, of_layer = kit.head_table(frame, frame[name], texts)
+    if within_layer:  # the title is about what the colors show
+        z = z - np.nanmean(z, 1, keepdims=True)
+        frame.loc[heads, ends] = np.nan
+        frame.loc[heads, name] = z[of_layer[heads], frame.loc[heads, "index"].astype(int)]
+    values = frame[name].to_numpy()
     limit = kit.robust_limit(z)
     contents: list[list[Any]] = [[kit.heat(z, text, units[name], limit, xgap=1, ygap=1)]]
     mlps = np.flatnonzero((frame["kind"] == "mlp") & (of_layer >= 0))
@@ -256,7 +263,6 @@ def head_map(
     figure.update_xaxes(axes.count_axis("head", z.shape[1]), col=1)
     figure.update_xaxes(title_text=f"MLP, {units[name]}", nticks=3, col=2)
     words = f"{part} {term.replace('_', ' ')}" if name == f"{term}_{part}" else style.term_name(name)
-    heads = frame["kind"] == "head"
     best = kit.most(frame[heads], name)
     kit.frame_cell(figure, int(best["index"]), int(of_layer[best.name]), row=1, col=1)
     unit = f", {units[name]}" * (units[name] not in style.BARE)
@@ -264,8 +270,11 @@ def head_map(
     subtitle += f", minus the zero baseline, {style.number(zero)}" if zero else ""
     subtitle += ", minus the mean of the layer's heads" * within_layer + "; the head of the title is framed. "
     subtitle += "Bars: the layer's MLP. " * bool(len(mlps))
-    title = _named(f"{best['component']} has the largest {words} of the attention heads", decomposition)
-    title += kit.ahead(frame[heads], best, name, zero)
+    level = "its layer's mean" if within_layer else "the zero baseline" if zero else ""
+    far = f"the {words} farthest from {level}" if level else f"the largest {words}"
+    far += f" ({decomposition.part})" * (decomposition.part != "raw")
+    title = f"{best['component']} has {far} of the attention heads"
+    title += kit.ahead(frame[heads], best, name)
     y, plot = axes.layer_axis(layers), max(200, min(640, 18 * len(layers)))
     return layout.finish(figure, title, subtitle + kit.ends_at(limit), y=y, plot=plot)
 
@@ -289,7 +298,10 @@ def module_shares(decomposition: Decomposition) -> go.Figure:
     most = kit.most(frame, column)
     whole = f"{parts[-1] if several else decomposition.part} diversity"
     share, members = style.percent(most[column]), style.percent(most["member_share"])
+    low, high = most[f"{column}_low"], most[f"{column}_high"]
+    share += f" {style.interval(100 * low, 100 * high, '.0f', none='')}".rstrip()
     title = f"{most['component']}, {members} of components, holds {share} of the {whole}"
+    title += ", not clearly more" * bool(low <= most["member_share"])
     subtitle = "The line across a bar is the module's share of components, n_g/|L|. " + kit.intervals(frame)
     x, y = axes.ticks([0, 1], ["bias", "diversity"]), {"tickformat": ".0%", "rangemode": "tozero"}
     return layout.finish(figure, title, subtitle, x=x, y=y, barmode="overlay")
@@ -318,8 +330,10 @@ def tradeoff_bars(decomposition: Decomposition, part: Gauge = "centered", paper:
         figure.add_hline(y=count - 0.5, line={"width": 1})
         names = [*(f"{row.term}\n{row.formula}" for row in frame.itertuples()), "sum"]
         y = axes.ticks(range(count + 1), names) | {"range": [count + 0.5, -0.5]}
-        title = f"Bias {style.number(sums['bias'])} and diversity {style.number(sums['diversity'])} {unit} by Theorem 3"
-        form = "The terms as printed in Eq. 11" if paper else "The exact terms"
-        subtitle = f"{form}. Shaded: Ω, which is in both sums. {kit.intervals(frame)}"
+        both, bias, diversity = map(style.number, (frame["bias"][shared].sum(), *sums))
+        title = f"Bias {bias} and diversity {diversity} {unit} share Ω, {both}"
+        form = "the terms as printed in Eq. 11" if paper else "the exact terms"
+        subtitle = f"Theorem 3 of Diversity of Transformer Layers, {form}. Shaded: Ω, the variance "
+        subtitle += f"over options and the spread of the components' means, in both sums. {kit.intervals(frame)}"
         views[name] = layout.finish(figure, _named(title, gauge), subtitle, x=unit, y=y, plot=380, barmode="overlay")
     return layout.choose(views, part if part in views else "raw")

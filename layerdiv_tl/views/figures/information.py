@@ -98,8 +98,11 @@ def member_bars(information: Information) -> go.Figure:
     about = (
         f"{len(information.labels)} rows. {about}The gain is what a member tells and all others together do not; it is "
     )
-    about += "below 0 only by the estimator's error. Whiskers of the relevancy: 95 % intervals."
-    figure = kit.component_bars(frame, columns, title, " ".join([about, *information.warnings[:1]]))
+    about += "below 0 only by the estimator's error"
+    joint = information.frame().set_index("term")["bits"]["joint"]
+    about += ", like a relevancy above the joint information, " + style.estimate(joint, unit="bits") + ". "
+    about = " ".join([about, "Whiskers of the relevancy: 95 % intervals.", *information.warnings[:1]])
+    figure = kit.component_bars(frame, columns, title, about, x_title="member, in stream order")
     if len(frame) <= _MOST_NAMES:
         names = [
             html.escape(name.replace(" … ", "–"), quote=False) for name in frame["component"]
@@ -121,12 +124,13 @@ def bound_marks(bounds: Bounds) -> go.Figure:
     marks = kit.trace(frame, "error", frame.index, colors, texts, marker=marker)
     errors = frame.set_index("name")["error"].map(style.percent)
     most = np.ceil(100 * frame.set_index("name")["error_high"]["hellman_raviv"]) / 100  # a bound is rounded up
-    title = f"The best rule errs in at most {style.percent(most)} of the rows (the end of Hellman-Raviv's whisker)"
-    title += f", the sum of the members in {errors['ensemble']}" if "ensemble" in errors else ""
+    title = f"By Hellman and Raviv's bound the best rule errs in at most {style.percent(most)} of the rows"
+    title += f"; the sum of the members errs in {errors['ensemble']}" if "ensemble" in errors else ""
+    low, entropy = style.number(max(bounds.low, 0.0)), style.estimate(bounds.label_entropy, unit="bits")
     subtitle = (
-        f"From I(U; Y) ≥ {style.number(max(bounds.low, 0.0))} of {style.number(bounds.label_entropy)} bits, the low "
-        "end of what a linear classifier finds on unseen rows. Pale: not proven by this, since I may be larger. Dots: "
-        "observed errors. Whiskers: 95 % intervals."
+        f"From I(U; Y) ≥ {low} of H(Y) = {entropy}, the low end of what a linear classifier finds on unseen rows. "
+        "Pale: not proven by this, since I may be larger. Dots: observed errors. Whiskers: 95 % intervals; the title "
+        "has the upper end of the bound's."
     )
     x, y = {"title_text": "share of rows", "tickformat": ".0%"}, axes.named_rows(frame["component"])
     return layout.finish(marks, title, subtitle, x=x, y=y, plot=280)
@@ -143,7 +147,7 @@ def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",)) -> go.Figu
     frame["component"] = [f"{count} members" for count in frame["members"]]
     frame.attrs["units"] = dict.fromkeys(TERMS, "bits")
     last = [f"{span} last" if span else "" for span in frame.get("span", [""] * len(frame))]
-    members, entropy = frame["members"], style.number(curve.label_entropy)
+    members, entropy = frame["members"], style.estimate(curve.label_entropy, unit="bits")
     if "joint" in chosen and frame["joint_null_low"].notna().any():
         traces.append(kit.band(members, frame["joint_null_low"], frame["joint_null_high"], name="labels shuffled"))
     for term in (term for term in chosen if frame[term].notna().any()):
@@ -155,10 +159,10 @@ def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",)) -> go.Figu
         ring = {"size": 9, "symbol": "circle-open", "line": {"width": 1.5}}
         traces.append(kit.trace(dips, "members", "joint", _COLORS["joint"], marker=ring, name="dips", error_y=None))
     joint, order = frame["joint"].iloc[-1], f"added {_ORDERS[curve.order]}"
-    title = f"{style.number(joint)} bits with all members, {order}"
+    title = f"{style.estimate(joint, unit='bits')} with all members, {order}"
     if joint > curve.label_entropy * (1 + 1e-3):
         title = f"No estimate: the joint information of all members, {order}, exceeds H(Y)"
-    subtitle = f"{curve.statement} Bands: 95 % intervals; gray: labels shuffled. Dotted: H(Y) = {entropy} bits. "
+    subtitle = f"{curve.statement} Bands: 95 % intervals; gray: labels shuffled. Dotted: H(Y) = {entropy}. "
     subtitle += " ".join(curve.warnings[:1])
     figure = layout.finish(traces, title, subtitle, x="members", y="bits", plot=360)
     return figure.add_hline(y=curve.label_entropy, line=kit.DOTTED)

@@ -142,7 +142,8 @@ def _rank_texts(frame: pd.DataFrame, *quantities: str) -> np.ndarray:
 def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
     """Draw loss or accuracy against the number of components dropped, by the plan and by block influence.
 
-    Bands are 95 % intervals over rows; rings are random plans of as many components, which a button hides.
+    Bands are 95 % intervals over rows; rings are random plans of as many components, which a button hides; those far
+    from the curves are drawn at the edge.
     """
     from ...depth.pruning_results import RANDOM
 
@@ -158,6 +159,9 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
         traces.append(kit.band(rows["dropped"], rows[f"{quantity}_low"], rows[f"{quantity}_high"], color))
         traces.append(kit.trace(rows, "dropped", quantity, color, kit.hover(rows, [quantity], last), **look))
     others, mean = plan.random_plans(), frame[frame["plan"] == RANDOM].assign(component="mean of random plans")
+    curves = frame.loc[frame["plan"] != RANDOM, [quantity, f"{quantity}_low", f"{quantity}_high"]].to_numpy()
+    low, high = np.nanmin(curves), np.nanmax(curves)
+    edges, beyond = (low - (high - low), high + (high - low)), ""  # so that the curves have a third of the height
     if len(others):
         without = [f"without {layout.clipped(str(names), 60)}" for names in others["components"]]
         others, bar = others.assign(component=without), {"size": 22, "line": {"width": 3}}
@@ -166,19 +170,25 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
             (mean, kit.DASH | bar, "their mean"),
         ]
         for rows, marker, name in rings:
-            look = {"marker": marker, "name": name, "error_y": None}
-            traces.append(kit.trace(rows, [budget] * len(rows), quantity, **look))
+            look, heights = {"marker": marker, "name": name}, rows[quantity].to_numpy()
+            far, texts = np.clip(heights, *edges), kit.hover(rows, [quantity])
+            traces.append(kit.trace(rows, [budget] * len(rows), far, texts=texts, **look))
+            if rows is others and (count := int((far != heights).sum())):
+                ends = " to ".join(map(style.number, (heights.min(), heights.max())))
+                beyond = f"{count} random plans lie beyond the axis, at its edge: they go from {ends} {unit}."
     whole = frame.loc[frame["plan"] == "none", quantity].iloc[0]
     end = frame.loc[(frame["plan"] == "plan") & (frame["dropped"] == budget), quantity].iloc[0]
     rows, part = plan.provenance["rows"], _DROPPED[plan.part]
     shown = style.percent if quantity == "accuracy" else style.number
     chosen = "Scores were given; block influence chose" if plan.score == "given" else "Chosen"
-    title = f"{plan.model} without {budget} of {len(plan.candidates)} {part}s: {quantity} {shown(whole)} → {shown(end)}"
+    gone = layout.clipped(", ".join(c.label for c in plan.dropped), 40)
+    gone += f" ({budget} of {len(plan.candidates)} {part}s)"
+    title = f"{plan.model} without {gone}: {quantity} {shown(whole)} → {shown(end)}"
     subtitle = (
         f"Lowest {_score(plan)} first{', one after another' * bool(plan.alone_dropped)}"
         f"{', replaced by their means' * (plan.ablation == 'mean')}. {chosen} on {rows['scored']} "
         f"rows of {rows['where']}, measured on {rows['measured']} others; nothing is retrained. "
-        f"{compared(plan, quantity)} {kit.intervals(frame, 'Bands')} Dotted: the whole model."
+        f"{compared(plan, quantity)} {kit.intervals(frame, 'Bands')} Dotted: the whole model. {beyond}"
     )
     x = {"title_text": f"{part}s dropped", "dtick": max(1, budget // 12), "zeroline": False}
     drawn = layout.finish(traces, title, subtitle, x=x, y=f"{quantity}, {unit}", plot=360)

@@ -15,7 +15,7 @@ from ...components import Unit
 from ...errors import InputError
 from .. import axes, kit, layout, style
 from .information import TERMS
-from .study import QUANTITIES
+from .study import QUANTITIES, counted
 
 if TYPE_CHECKING:
     from ...studies.study import Study
@@ -43,8 +43,8 @@ def size_panels(study: Study, unit: Unit = "sublayer", against: str = "members")
     logarithmic = {name for name in positive.index[positive] if name.startswith("diversity")}
     subtitle = (
         "A mark is a model, its mean over tasks with a 95 % interval over rows. Dashed: the uniform prediction. "
-        "Diversity is a mean over components and falls with their number; |L|² × diversity does not by itself."
-    )
+        "Diversity is a mean over components and falls with their number; |L|² × diversity does not by itself. "
+    ) + counted(study, unit)
     count, left_out = means["model"].nunique(), len(study.models(unit)) - means["model"].nunique()
     title = f"{count} model{'s' * (count != 1)} against {'their' if count != 1 else 'its'} size, unit {unit}"
     subtitle += f" Left out, since they lack a task: {left_out}." * bool(left_out)

@@ -42,6 +42,14 @@ _METRICS = ("mse", "bias", "bias_centered", "diversity", "diversity_centered", "
 _GUESSING = "guessing evenly"
 
 
+def counted(study: Study, unit: Unit) -> str:
+    """Say which model, or how many, and how many rows of each task a study has."""
+    cells = [cell["settings"] for cell in study.cells if cell["settings"]["unit"] == unit]
+    rows, models = ({cell[name] for cell in cells} for name in ("rows", "model"))
+    whose = f"{len(models)} models" if len(models) > 1 else models.pop()
+    return f"{whose}, {' to '.join(f'{count:,}' for count in sorted({min(rows), max(rows)}))} rows a task."
+
+
 def table_map(study: Study, quantity: str = "accuracy", unit: Unit = "sublayer") -> go.Figure:
     """Draw a map model × task of one quantity of `Study.table`, its value in every cell; a menu shows others.
 
@@ -59,11 +67,11 @@ def table_map(study: Study, quantity: str = "accuracy", unit: Unit = "sublayer")
     table.loc[_GUESSING] = row
     texts.loc[_GUESSING] = [f"{value:.4g}" if np.isfinite(value) else "" for value in row]
     names = _MENU if quantity in _MENU else (quantity, *_MENU)
-    views = {name: _cells(table, texts, name) for name in names}
+    views = {name: _cells(table, texts, name, counted(study, unit)) for name in names}
     return layout.choose(views, quantity, type="dropdown", direction="down")
 
 
-def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str) -> go.Figure:
+def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str, rows_of: str) -> go.Figure:
     """Draw the map of one quantity, with numbers in the cells."""
     values, uniform = (table[name].to_numpy(dtype=float) for name in (quantity, "uniform"))
     (unit, about), (*tasks, average), relative = QUANTITIES[quantity], table[quantity], quantity in ("MSE", "bias")
@@ -85,7 +93,7 @@ def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str) -> go.Figure
         title += f" for the {who} with all tasks" * (len(known) < models)
     sides: dict[str, Any] = {"x": axes.named_columns([*tasks, average], x), "y": axes.named_rows(table.index)}
     heat = kit.heat(z, np.array(told), unit_name, limit, **look)
-    about += " 95 % intervals over rows are in the hover."
+    about += f" {rows_of} 95 % intervals over rows are in the hover."
     return layout.finish(heat, title, about, plot=max(120, 34 * len(table)), below=70, **sides)
 
 
@@ -114,7 +122,7 @@ def correlation_bars(
     subtitle = (
         f"Full: p < {style.SIGNIFICANT}; hollow: p ≥ {style.SIGNIFICANT}; hatched: not tested. The test "
         "gives models the curves of others of their depth; at the last junction it is Student's t-test. The sign is − "
-        f"for MSE and bias, which should fall where accuracy rises. {whiskers}"
+        f"for MSE and bias, which should fall where accuracy rises. {whiskers} {counted(study, unit)}"
     )
     title = "Do MSE, bias and diversity follow accuracy along depth?"
     headings = [f"{k.title()}'s r" for k in COEFFICIENTS]
@@ -186,14 +194,19 @@ def share_bars(
         contents.append(traces)
         headings.append(f"{term}, {gauge}")
     figure = layout.panels(contents, headings, 2, across=0.14, gap=0.4, shared_xaxes=False)
-    means = shares.query("term == 'diversity' and gauge == 'centered'").groupby("module")[["share"]].mean()
-    most = kit.most(means.reset_index(), "share")
-    tasks = ", ".join(dict.fromkeys(study.metrics["task"]))
-    largest, share = style.MODULE_NAME[most["module"]], style.percent(most["share"])
-    title = f"{largest} holds the largest share of the centered diversity: {share}"
+    centered = shares.query("term == 'diversity' and gauge == 'centered'").pivot_table("share", "model", "module")
+    module, count = centered.mean().idxmax(), len(centered)
+    largest, share = style.MODULE_NAME[str(module)], style.percent(centered[module].mean())
+    whose, first = f"the centered diversity of {names[0]}: {share}", (centered.idxmax(axis=1) == module).sum()
+    if count > 1:
+        whose = f"{count} models' centered diversity: on average {share}, and the largest in {first} of them"
+    title = f"{largest} holds the largest share of {whose}"
+    about = f"Means over {', '.join(dict.fromkeys(study.metrics['task']))}. {counted(study, unit)}"
     x, y = axes.ticks([0, 0.5, 1], ["0", "50 %", "100 %"]) | {"range": [0, 1]}, axes.named_rows(names)
     plot = max(100, 30 * len(names)) * -(-len(contents) // 2) + 40
-    return layout.finish(figure, title, f"Means over {tasks}.", x=x, y=y, plot=plot, barmode="stack", bargap=0.3)
+    lack = f"No intervals: they are over tasks, of which {LEAST} are needed."
+    about += f" {lack if shares['share_low'].isna().all() else '95 % intervals over tasks are in the hover.'}"
+    return layout.finish(figure, title, about, x=x, y=y, plot=plot, barmode="stack", bargap=0.3)
 
 
 def scaling_curve(
@@ -247,7 +260,12 @@ def tradeoff_of(
     study: Study, unit: Unit = "sublayer", still: float = 0.0, n_resamples: int = 1000, seed: int = 0
 ) -> go.Figure:
     """Draw the share of steps in which bias and diversity move together, by what accuracy does (Section 5.4)."""
-    return tradeoff_steps(study.tradeoff_signs(unit, still, n_resamples, seed))
+    figure = tradeoff_steps(study.tradeoff_signs(unit, still, n_resamples, seed))
+    tasks = ", ".join(dict.fromkeys(study.metrics["task"]))
+    remark = (
+        f"Bias and diversity of the prefix ensembles, centered over the options, on {tasks}. {counted(study, unit)}"
+    )
+    return layout.retitle(figure, remark=remark)
 
 
 def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
@@ -259,20 +277,22 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
     frame = frame.assign(component="accuracy " + frame["accuracy"])
     rows: list[Any] = list(frame.itertuples())
     counts = [f"together {r.same_sign}, apart {r.opposite_sign}, one does not move {r.unchanged}" for r in rows]
-    over = f"not given: it needs {LEAST} models, seeds counted once, and there "
+    over = f"has no interval: it needs {LEAST} models, seeds counted once, and there "
     over += f"{'is' if tradeoff.models == 1 else 'are'} {tradeoff.models}"
     if np.isfinite(tradeoff.low):
-        over = f"{style.interval(tradeoff.low, tradeoff.high)} over {tradeoff.models} models"
+        over = f"has the interval {style.interval(tradeoff.low, tradeoff.high)} over {tradeoff.models} models"
     together, either = frame["same_sign"], frame["same_sign"] + frame["opposite_sign"]
     stands = frame["accuracy"] == "still"
     still, moving = (style.percent(together[at].sum() / max(1, either[at].sum())) for at in (stands, ~stands))
-    title = f"Bias and diversity move together in {still} of steps where accuracy stands still, {moving} where it moves"
+    title = f"Bias and diversity move together in {still} of steps where accuracy stands still, in {moving} where it "
+    title += "moves, not tested"
     if not np.isfinite(tradeoff.difference):
         title = "Bias and diversity: there are no steps to compare"
-    null = "No test: too few models of one depth"
+    null = "It is not tested: too few models of one depth"
     if np.isfinite(tradeoff.p):
         ends = style.interval(tradeoff.null_low, tradeoff.null_high)
-        null = f"With bias and diversity of another model of the same depth {ends}, {style.p_value(tradeoff.p)}"
+        null = f"With another model's bias and diversity {100 * tradeoff.confidence_level:g} % lie in {ends}, "
+        null += style.p_value(tradeoff.p)
         share = style.percent(together.sum() / max(1, either.sum()))
         title = f"Bias and diversity move together in {share} of the steps, whatever accuracy does"
         if tradeoff.p < style.SIGNIFICANT and not tradeoff.low <= 0 <= tradeoff.high:
@@ -282,8 +302,8 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
             style.estimate(tradeoff.difference, tradeoff.low, tradeoff.high, gap=", ").replace("(", "").replace(")", "")
         )
         title += f" (difference {size}, {style.p_value(tradeoff.p)})"
-    subtitle = f"Interval {over}. {null}. The paper claims that they move together more often where "
-    subtitle += "accuracy stands still. Whiskers treat steps as independent."
+    subtitle = f"The difference of the shares {over}. {null}. Diversity of Transformer Layers, Section "
+    subtitle += "5.4, claims that it is above 0. Whiskers: Wilson's intervals, which treat steps as independent."
     x = axes.ticks(range(len(rows)), [f"{r.accuracy}\n{r.same_sign + r.opposite_sign} steps" for r in rows])
     x |= {"title_text": "accuracy, from junction to junction"}
     y = {"title_text": "share of steps: both up or both down", "range": [0, 1.03], "tickformat": ".0%", "dtick": 0.25}
