@@ -319,8 +319,12 @@ def test_the_grid_holds_every_head_where_it_is(term, part, at):
     np.testing.assert_array_equal(mlps.x, [frame.loc[f"L{layer}.mlp", at] for layer in range(3)])
     np.testing.assert_array_equal(mlps.y, [0, 1, 2])
     assert "L2.H3" in grid.hovertext[2][3]
-    within = d.plot("heads", term=term, part=part, within_layer=True).data[0]
+    inside = d.plot("heads", term=term, part=part, within_layer=True)
+    within = inside.data[0]
     np.testing.assert_allclose(within.z, np.array(expected) - np.mean(expected, 1, keepdims=True))
+    for drawn in (figure, inside):  # the title names the head with the strongest color
+        row, column = np.unravel_index(np.nanargmax(np.abs(drawn.data[0].z)), (3, 4))
+        assert drawn.layout.title.text.startswith(f"L{row}.H{column} ")
     kept = [i for i, c in enumerate(d.components) if c.label in ("L0.H3", "L2.H0", "L2.H1")]
     some = dataclasses.replace(d, values=d.values[:, kept], components=tuple(d.components[i] for i in kept))
     (gaps,) = some.plot("heads").data
@@ -550,6 +554,12 @@ def test_a_drop_curve_is_the_frame(quantity):
     assert figure.layout.shapes[0].y0 == frame[quantity].iloc[0]
     button = figure.layout.updatemenus[0].buttons[1]
     assert button.args[0]["visible"][-2:] == [False, False]
+    assert all(c.label in figure.layout.title.text for c in plan.dropped)
+    far = plan.loss.copy()
+    far[:, -1] *= 1e4  # the last random plan
+    drawn = dataclasses.replace(plan, loss=far).plot("curve").data
+    curves = np.concatenate([trace.y for trace in drawn if trace.mode != "markers"])
+    assert max(drawn[-2].y) == pytest.approx(np.nanmax(curves) + np.ptp(curves[np.isfinite(curves)]))
 
 
 @pytest.mark.parametrize("sign", [1, -1])

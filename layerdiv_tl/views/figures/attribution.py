@@ -184,17 +184,11 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
         subtitle += f"Marks: what is added to either answer, {zero}. "
     size = style.estimate(*whole.iloc[2], unit=unit)
     what = f"{'Logit' if logits else 'Log-likelihood'} difference {size}"
-    x, y = (
-        {"title_text": f"{'mean ' * (count > 1)}contribution, {unit}", "zeroline": True},
-        axes.named_rows(shown["component"]),
-    )
-    look = {"x": x, "y": y, "plot": 40 + 20 * len(shown), "barmode": "overlay"}
-    title, subtitle = (
-        f"{what}; the largest part, {style.signed(kept['difference'].iloc[0])}, from {kept['component'].iloc[0]}"
-        + kit.doubt(kept.iloc[0], "difference")
-        + kit.rival(frame, kept.iloc[0], "difference"),
-        f"{subtitle}{remark} {kit.intervals(frame)}",
-    )
+    x = {"title_text": f"{'mean ' * (count > 1)}contribution, {unit}", "zeroline": True}
+    look = {"x": x, "y": axes.named_rows(shown["component"]), "plot": 40 + 20 * len(shown), "barmode": "overlay"}
+    most, subtitle = kept.iloc[0], f"{subtitle}{remark} {kit.intervals(frame)}"
+    title = f"{what}; the largest part, {style.signed(most['difference'])}, from {most['component']}"
+    title += kit.doubt(most, "difference") + kit.rival(frame, most, "difference")
     return layout.finish(traces, title, subtitle, **look).add_hline(y=first - 0.5, line=kit.DOTTED)
 
 
@@ -310,12 +304,15 @@ def source_map(sources: SourceTokens, example: int = 0, option: int = 0, max_hea
     title += f" (token {token})" * (tokens[token] != _BIAS) + f", {style.number(shown[head, token])} logits"
     which = f"Example {example} of {len(sources.tokens)}. " * (len(sources.tokens) > 1)
     subtitle = f"{which}To {of} at {quoted(sources.tokens[example][place])} (token {place}).{remark}"
-    look: dict[str, Any] = {
-        "x": _source_axis(tokens, int(token)),
-        "y": axes.ticks(range(len(kept)), labels),
+    look: dict[str, Any] = {"x": _source_axis(tokens, int(token)), "y": axes.ticks(range(len(kept)), labels)}
+    look |= {
+        "signed": True,
+        "xgap": 1,
+        "ygap": 1,
+        "plot": max(200, 16 * len(kept)),
         "below": 60,
+        "named": (token, head),
     }
-    look |= {"signed": True, "xgap": 1, "ygap": 1, "plot": max(200, 16 * len(kept)), "named": (token, head)}
     return kit.heat_figure(shown, texts, "logits", title, subtitle, **look)
 
 

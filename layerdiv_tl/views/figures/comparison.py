@@ -129,9 +129,7 @@ def sums_by_depth(comparison: Comparison | TextComparison, n_bins: int = 4) -> g
     )
     subtitle += f"have the same rows; the hover has the change. {kit.intervals(modules, 'Its intervals')}"
     most = kit.most(modules, "change")
-    title = (
-        f"Of the modules, {most['component']} changes most between the two models{kit.ahead(modules, most, 'change')}"
-    )
+    title = f"{most['component']} changes most between the two models{kit.ahead(modules, most, 'change')}"
     return layout.finish(figure, title, subtitle, plot=420, barmode="group")
 
 

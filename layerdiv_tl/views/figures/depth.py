@@ -95,10 +95,8 @@ def lens_bars(lens: LogitLens) -> go.Figure:
 
     A junction is a place between two components, named by the last one before it.
     """
-    columns, frame = (
-        {"kl": "KL(junction ‖ last)", "topk_overlap": f"Overlap of the {lens.k} likeliest tokens"},
-        lens.frame(),
-    )
+    columns = {"kl": "KL(junction ‖ last)", "topk_overlap": f"Overlap of the {lens.k} likeliest tokens"}
+    frame = lens.frame()
     norm = "each junction's own norm" if lens.norm == "recomputed" else "the last stream's norm"
     half = frame["component"].iloc[int(np.argmax(frame["topk_overlap"] >= 0.5))]
     title = f"Half of the final {lens.k} likeliest tokens of {lens.model} are there after {half}"

@@ -73,11 +73,8 @@ def compensation_bars(effects: Effects, component: str | None = None, max_compon
     InputError for a component that was not ablated.
     """
     name = component or effects.names[int(np.abs(effects.effect("indirect").mean(0)).argmax())]
-    change, modules, unit = (
-        effects.compensation(name),
-        {c.label: c.module for c in effects.members},
-        effects.measured_in,
-    )
+    change, unit = effects.compensation(name), effects.measured_in
+    modules = {c.label: c.module for c in effects.members}
     change["module"] = [modules.get(label, "constant") for label in change["component"]]
     later, whole = change.iloc[:-1], effects.frame().iloc[effects.names.index(name)]
     sides = ("direct", "total")

@@ -33,10 +33,8 @@ def agreement_scatter(
     `scale` is the initial scale of y: the effect's rank, as in Spearman's ρ, or its value; buttons switch.
     """
     frame, measures, rho, part = agreement.frame(), _measures(agreement), _pooled(agreement, effect), _part(agreement)
-    headings, count = (
-        [f"{_name(m)}: ρ = {style.number(rho[m])}" if m in rho else _name(m) for m in measures],
-        len(frame),
-    )
+    headings = [f"{_name(m)}: ρ = {style.number(rho[m])}" if m in rho else _name(m) for m in measures]
+    count = len(frame)
     step = next(s for s in (1, 5, 10, 20, 50, 100, 200, 500, count) if count / s <= 4)
     at = sorted({1, *range(step, count + 1, step)})
     ranked = axes.ticks(at, map(str, at)) | {"range": [1.06 * count + 0.5, 0.5 - 0.06 * count], "type": "linear"}
@@ -160,8 +158,8 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
         traces.append(kit.trace(rows, "dropped", quantity, color, kit.hover(rows, [quantity], last), **look))
     others, mean = plan.random_plans(), frame[frame["plan"] == RANDOM].assign(component="mean of random plans")
     curves = frame.loc[frame["plan"] != RANDOM, [quantity, f"{quantity}_low", f"{quantity}_high"]].to_numpy()
-    low, high = np.nanmin(curves), np.nanmax(curves)
-    edges, beyond = (low - (high - low), high + (high - low)), ""  # so that the curves have a third of the height
+    room, beyond = np.ptp(curves[np.isfinite(curves)]) or np.inf, ""
+    edges = np.nanmin(curves) - room, np.nanmax(curves) + room  # the curves have at least a third of the height
     if len(others):
         without = [f"without {layout.clipped(str(names), 60)}" for names in others["components"]]
         others, bar = others.assign(component=without), {"size": 22, "line": {"width": 3}}
@@ -175,7 +173,7 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
             traces.append(kit.trace(rows, [budget] * len(rows), far, texts=texts, **look))
             if rows is others and (count := int((far != heights).sum())):
                 ends = " to ".join(map(style.number, (heights.min(), heights.max())))
-                beyond = f"{count} random plans lie beyond the axis, at its edge: they go from {ends} {unit}."
+                beyond = f"{count} rings at the edge lie beyond it: random plans go from {ends} {unit}."
     whole = frame.loc[frame["plan"] == "none", quantity].iloc[0]
     end = frame.loc[(frame["plan"] == "plan") & (frame["dropped"] == budget), quantity].iloc[0]
     rows, part = plan.provenance["rows"], _DROPPED[plan.part]
