@@ -414,6 +414,8 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
         ld.decompose(d.values, target=d.target).plot("roles")
     with pytest.raises(ld.InputError, match="effects"):
         d.plot("roles", effects=[d])
+    with pytest.raises(ld.InputError, match="of d2, but the decomposition is of d4"):
+        d.plot("roles", effects=ld.effects("zoo/d2", others, components=["L1.mlp"]))
 
 
 def test_losses_and_attention_are_drawn_token_by_token():

@@ -166,7 +166,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     A reader is to the right of 0 and often right alone; a counterweight is large but right alone only as often as
     guessing, since its constant part outweighs what it reads (its AUC, in the hover, leaves the constant out).
     `effects` are one or several `Effects` of some components on other rows, whose costs in nats are drawn below. Raises
-    InputError for a decomposition without labels, or effects of another type.
+    InputError for a decomposition without labels, and for effects of another type or model.
     """
     gauge = decomposition.gauges.get("centered", decomposition)
     if gauge.gold is None:
@@ -174,6 +174,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     several = () if effects is None else effects if isinstance(effects, list | tuple) else (effects,)
     if not all(type(e).__name__ == "Effects" for e in several):
         raise InputError("effects= of this figure must be results of ld.effects, one or a list of them.")
+    if other := {e.model for e in several} - {decomposition.model} if decomposition.model else None:
+        raise InputError(f"effects= are of {min(other)}, but the decomposition is of {decomposition.model}.")
     ablated, few = _most_costly(several)
     frame, chance = gauge.by_component(full=True), 1 / gauge.values.shape[2]
     frame = frame[frame["diversity"] > 0].reset_index(drop=True).assign(size=lambda rows: np.sqrt(rows["diversity"]))
