@@ -221,16 +221,16 @@ def frame_cell(figure: go.Figure, x: int, y: int, **panel: Any) -> go.Figure:
 def doubt(row: Any, column: str, level: float = 0.0) -> str:
     """Return the end of a title that names a row by a column, if the column's interval holds `level`."""
     low, high = (float(row.get(column + end, np.nan)) for end in ("_low", "_high"))
-    return f", but its interval holds {style.number(level)}" if low <= level <= high else ""
+    return f", but its interval includes {style.number(level)}" if low <= level <= high else ""
 
 
 def ahead(frame: pd.DataFrame, row: Any, column: str, level: float = 0.0, other: str = "{component}'s") -> str:
-    """Return a row's estimate for the end of a title, its `doubt`, and its `rival`, named by the text `other`."""
+    """Return a row's estimate for the end of a title, and its `doubt` or else `rival`, named by `other`."""
     size = style.estimate(
         *(float(row.get(column + end, np.nan)) for end in ("", "_low", "_high")),
         unit=frame.attrs.get("units", {}).get(column, ""),
     )
-    return f", {size}{doubt(row, column, level)}{rival(frame, row, column, other)}"
+    return f", {size}{doubt(row, column, level) or rival(frame, row, column, other)}"
 
 
 def rival(frame: pd.DataFrame, row: Any, column: str, other: str = "{component}'s") -> str:

@@ -27,7 +27,7 @@ def planted(models=8, tasks=4, *, curve=None, bias=None, diversity=None, totals=
     rows, cells = [], []
     for at, model in enumerate(names):
         members = 25 + 10 * at
-        about = {"model": model, "unit": "sublayer"}
+        about = {"model": model, "unit": "sublayer", "rows": 16}
         size = (parameters or {}).get(model, 10**6)
         found = {"parameters": size, "architecture": "Made", "dtype": "float32", "source": "made"}
         for task in (f"t{i}" for i in range(tasks)):

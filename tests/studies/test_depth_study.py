@@ -292,7 +292,7 @@ def test_claim_12_names_both_models_and_keeps_every_pair():
 
 
 @pytest.mark.full
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "ignore:the tokenizer .* does not know")
 def test_a_model_of_one_layer_has_no_halves(words, tmp_path):  # noqa: F811
     """Everything else is there, and no claim about halves has a number."""
     study = ld.run_depth(ld.load_model(llama(num_hidden_layers=1), tokenizer=words), texts=TEXTS, questions=2)

@@ -252,7 +252,7 @@ def test_a_title_asserts_no_effect_whose_interval_holds_0():
     for result, kind, options, frame, column in leaders:
         first = kit.most(frame, column)
         held.append(bool(first[f"{column}_low"] <= 0 <= first[f"{column}_high"]))
-        assert ("its interval holds 0" in said(result.plot(kind, **options))) == held[-1], (kind, column)
+        assert ("its interval includes 0" in said(result.plot(kind, **options))) == held[-1], (kind, column)
     assert set(held) == {True, False}
 
     tradeoff = dataclasses.replace(made("TradeOff"), difference=0.0776, models=9, null_low=-0.1, null_high=0.1)

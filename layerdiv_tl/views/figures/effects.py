@@ -199,8 +199,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     named, texts = frame[np.isin(x, labels.x)], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
     traces = [whiskers, kit.trace(frame, x, y, colors, texts, marker=marker), labels]
-    title = f"{reader['component']} is right alone in {style.percent(reader['accuracy'])} and has the largest logit "
-    title += f"difference{kit.ahead(frame, reader, 'logit_difference')}"
+    title = f"{reader['component']}, right alone in {style.percent(reader['accuracy'])}, is first by logit difference"
+    title += kit.ahead(frame, reader, "logit_difference")
     about = (
         f"{len(gauge.values)} rows, contributions centered over the options. Color: how often a component alone is "
         f"right; the middle of the scale is guessing ({style.percent(chance)}), and each half is stretched to its own "
