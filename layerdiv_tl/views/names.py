@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from . import kit, style
+
 # Of so few marks all are named; {place of a name: its lower left corner, in its own width and height}.
 _FEW = 12
 _PLACES: dict[str, tuple[float, float]] = {
@@ -17,6 +19,8 @@ _PLACES: dict[str, tuple[float, float]] = {
     "bottom left": (-1, -1),
 }
 _PLACES |= {"middle right": (0, -0.5), "middle left": (-1, -0.5)}
+# Where else a name may stand, with a line to its mark: pixels to the right and up.
+_FAR = [(side * across, up) for across in (30, 60, 90) for up in (0, 20, -20, 40, -40) for side in (1, -1)]
 
 
 def extreme_names(
@@ -31,19 +35,25 @@ def extreme_names(
     always: Iterable[str] = (),
     guides: Iterable[tuple[Any, Any]] = (),
     spans: Any = None,
-) -> go.Scatter:
+) -> list[go.Scatter]:
     """Label the marks `always` named, then those with the largest `sizes`, at most `most`; all of a few marks.
 
     `ends` are the axes, with their ranges; without `sizes`, the marks farthest up, right and left come first. A name
     stands where, in a `panel` of so many pixels, it covers no other name, no mark, none of the lines `guides`, given by
     the x and y of their ends, and no whisker of a named mark, which goes from one of `spans` to the other. A name
-    without such a place is left out, unless it is one of `always`.
+    without such a place is left out, unless it is one of `always`, to which a line leads. Returns the trace of names
+    and that of these lines.
     """
 
     def share(values: Any, axis: Mapping[str, Any]) -> Any:
         low, high = axis["range"]
         with np.errstate(divide="ignore", invalid="ignore"):  # zeros lie off a logarithmic axis
             return ((np.log10(values) if axis.get("type") == "log" else values) - low) / (high - low)
+
+    def value(share: float, axis: Mapping[str, Any]) -> float:
+        low, high = axis["range"]
+        on_axis = low + share * (high - low)
+        return float(10**on_axis if axis.get("type") == "log" else on_axis)
 
     shares = np.stack([share(values, axis) for values, axis in zip((x, y), ends, strict=True)], 1)
     shares, labels, wide = np.nan_to_num(shares, nan=-1.0, neginf=-1.0), list(names), np.array(panel)
@@ -57,14 +67,18 @@ def extreme_names(
     asked = set(always)
     wanted = set(labels) if len(labels) <= _FEW else asked
     first = [i for i, label in enumerate(labels) if label in wanted]
-    placed, boxes, taken = dict[int, str](), list[np.ndarray](), list[np.ndarray]()
+    placed, moved = dict[int, str](), dict[int, list[float]]()
+    boxes, taken = list[np.ndarray](), list[np.ndarray]()
     for i in dict.fromkeys([*first, *orders[: 2 * most].ravel().tolist()]):
         if (shares[i] < 0).any() or (shares[i] > 1).any() or (len(placed) >= max(most, len(first)) and i not in first):
             continue
-        size, costs = np.array([6.5 * len(labels[i]) + 12, 14.0]), {}
+        size, options = np.array([6.5 * len(labels[i]) + 12, 14.0]), list[tuple[Any, ...]]()
         whisker = np.stack([side[i] for side in whiskers])
-        for place, (across, up) in _PLACES.items():
-            corner = at[i] + np.array([across, up]) * size + [0, 8 * up + 4]
+        places = [(place, (0, 0)) for place in _PLACES]
+        places += [("middle right" if by[0] > 0 else "middle left", by) for by in _FAR if labels[i] in asked]
+        for place, by in places:
+            across, up = _PLACES[place]
+            corner = at[i] + by + np.array([across, up]) * size + [0, 8 * up + 4]
             box = np.stack([corner, corner + size])
             near = (at > box[0] - 4) & (at < box[1] + 4)
             near[i] = False
@@ -73,17 +87,27 @@ def extreme_names(
             cost += sum(_meet(box, other) for other in (*taken, whisker))
             cost += ((guided > box[0]) & (guided < box[1])).all(1).any() + 0.2 * near.all(1).sum()
             cost += 4 * ((box < 0) | (box > wide)).sum()
-            costs[place] = (cost, box)
-        place = min(costs, key=lambda name: costs[name][0])
-        is_free = not any(_meet(costs[place][1], other) for other in boxes)
-        if costs[place][0] == 0 or (i in first and is_free) or labels[i] in asked:
+            # A line is worse than none, but better than a name on another's mark. Of two close marks the upper one is
+            # named above: there fewer marks are nearer to the name than its own.
+            cost += 0.1 * any(by) + 0.001 * np.abs(by).sum()
+            away = np.linalg.norm(at - box.mean(0), axis=1)
+            options.append((cost, int((away < away[i]).sum()), place, by, box))
+        cost, _, place, by, box = min(options, key=lambda option: option[:2])
+        is_free = not any(_meet(box, other) for other in boxes)
+        if cost == 0 or (i in first and is_free) or labels[i] in asked:
             placed[i] = place
-            boxes, taken = [*boxes, costs[place][1]], [*taken, whisker]
+            boxes, taken = [*boxes, box], [*taken, whisker]
+            if any(by):
+                moved[i] = [value(*side) for side in zip((at[i] + by) / wide, ends, strict=True)]
     # Invisible marks keep the names away from the visible ones.
     look: dict[str, Any] = {"mode": "markers+text", "marker": {"size": 9, "opacity": 0}, "textfont": {"size": 11}}
     look |= {"hoverinfo": "skip", "showlegend": False, "textposition": [*placed.values()]}
-    texts, named = [f"\u2002{labels[i]}\u2002" for i in placed], list(placed)
-    return go.Scatter(x=x[named], y=y[named], text=texts, **look)
+    texts = [f"\u2002{labels[i]}\u2002" for i in placed]
+    points = np.array([moved.get(i, [x[i], y[i]]) for i in placed]).reshape(-1, 2)
+    # The lines are drawn even where there are none, so that all views of a figure have the same traces.
+    leads = [[v for i, to in moved.items() for v in (own[i], to[k], None)] for k, own in enumerate((x, y))]
+    lead = kit.line(leads[0], leads[1], line={"width": 1, "color": style.NEUTRAL})
+    return [go.Scatter(x=points[:, 0], y=points[:, 1], text=texts, **look), lead]
 
 
 def _meet(one: np.ndarray, other: np.ndarray) -> bool:

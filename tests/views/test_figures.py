@@ -310,9 +310,9 @@ def test_names_that_are_asked_for_are_drawn_and_others_where_they_cover_nothing(
     rng = np.random.default_rng(0)
     x, y, labels = *rng.normal(size=(2, 200)), [f"L{i}.mlp" for i in range(200)]
     ends = axes.linear_axis(x), axes.linear_axis(y)
-    few = extreme_names(labels[:12], x[:12], y[:12], ends)
+    few = extreme_names(labels[:12], x[:12], y[:12], ends)[0]
     assert {text.strip() for text in few.text} == set(labels[:12])
-    drawn = extreme_names(labels, x, y, ends, always=["L7.mlp"])
+    drawn, lead = extreme_names(labels, x, y, ends, always=["L7.mlp"])
     assert "L7.mlp" in {text.strip() for text in drawn.text}
     wide = [290 / np.ptp(ends[0]["range"]), 400 / np.ptp(ends[1]["range"])]
     at = np.stack([x, y], 1) * wide
@@ -321,20 +321,27 @@ def test_names_that_are_asked_for_are_drawn_and_others_where_they_cover_nothing(
         (up, side), mark, size = place.split(), np.array(mark) * wide, [6.5 * len(text.strip()) + 12, 14]
         low = mark + np.array([-size[0] * (side == "left"), {"top": 4, "middle": -7, "bottom": -18}[up]])
         boxes.append((low, low + size))
-        assert text.strip() == "L7.mlp" or not ((at > low) & (at < low + size)).all(1).any()
+        assert not ((at > low + 1e-6) & (at < low + size - 1e-6)).all(1).any(), text  # its own mark is at an edge
     for i, (low, high) in enumerate(boxes):
         assert not any(((low < b) & (high > a)).all() for a, b in boxes[:i])
+    assert (lead.x[0], lead.y[0]) == (x[7], y[7])  # its name is off its mark, which is in the cloud
+
+
+def test_of_two_close_marks_the_upper_one_is_named_above():
+    ends = [axes.linear_axis([0.0, 1.0], 0.0)] * 2
+    drawn, _ = extreme_names(["a", "b"], np.array([0.49, 0.5]), np.array([0.51, 0.5]), ends)
+    assert [place.split()[0] for place in drawn.textposition] == ["top", "bottom"]
 
 
 def test_names_cover_no_guide_line():
     """A mark on a diagonal is named beside it; where the line takes all places, the name is left out."""
     x = np.array([0.0, 0.5, 1.0])
     ends = [axes.linear_axis([-1.0, 2.0], 0.0)] * 2
-    (drawn,) = extreme_names(["a", "b", "c"], x, x, ends, guides=[([-1, 2], [-1, 2])]).textposition[:1]
+    (drawn,) = extreme_names(["a", "b", "c"], x, x, ends, guides=[([-1, 2], [-1, 2])])[0].textposition[:1]
     assert drawn in ("top left", "bottom right")
     names = [f"L{i}.mlp" for i in range(20)]
     blocked = [([-1, 2], [level, level]) for level in np.linspace(-1, 2, 200)]
-    assert extreme_names(names, np.linspace(0, 1, 20), np.zeros(20), ends, guides=blocked).text == ()
+    assert extreme_names(names, np.linspace(0, 1, 20), np.zeros(20), ends, guides=blocked)[0].text == ()
 
 
 @every_kind

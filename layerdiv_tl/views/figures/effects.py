@@ -51,7 +51,7 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     title = _first(effects, on).replace("{}", most["component"]) + kit.ahead(frame, most, total)
     subtitle = f"{_about(effects, on)} Where total and direct effect differ, later components "
     subtitle += f"react to the ablation: they compensate for the component or depend on it. {said}"
-    traces = [*kit.by_module(frame, direct, total, texts), diagonal, labels]
+    traces = [*kit.by_module(frame, direct, total, texts), diagonal, *labels]
     return layout.finish(traces, title, subtitle, x=sides[0], y=sides[1], plot=440, hovermode="closest")
 
 
@@ -196,18 +196,18 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     look: dict[str, Any] = {"most": 10, "panel": (290, high), "always": always}
     spans = frame["logit_difference_low"].to_numpy(), frame["logit_difference_high"].to_numpy()
     labels = extreme_names(frame["component"], x, y, ends, [x, y, np.abs(x)], spans=spans, **look)
-    named, texts = frame[np.isin(x, labels.x)], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
+    is_named = frame["component"].isin([text.strip() for text in labels[0].text])
+    named, texts = frame[is_named], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
-    traces = [whiskers, kit.trace(frame, x, y, colors, texts, marker=marker), labels]
+    traces = [whiskers, kit.trace(frame, x, y, colors, texts, marker=marker), *labels]
     title = f"{reader['component']}, right alone in {style.percent(reader['accuracy'])}, is first by logit difference"
     title += kit.ahead(frame, reader, "logit_difference")
     about = (
         f"{len(gauge.values)} rows, contributions centered over the options. Color: how often a component alone is "
         f"right; the middle of the scale is guessing ({style.percent(chance)}), and each half is stretched to its own "
         "end. Names: "
-        + (f"the outermost of {len(frame)} marks" if len(labels.x) < len(frame) else "all marks")
-        + f"{' and the ablated' * (bool(several) and not few)}; the others' are in the hover"
-        * (len(labels.x) < len(frame))
+        + ("all marks" if is_named.all() else f"the outermost of {len(frame)} marks")
+        + f"{' and the ablated' * (bool(several) and not few)}; the others' are in the hover" * (not is_named.all())
         + f". {kit.intervals(frame, 'Whiskers of named marks')}"
         + f" Below: the cost of ablation, with 95 % intervals{few}." * bool(several)
     )

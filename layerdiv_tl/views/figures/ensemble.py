@@ -158,7 +158,7 @@ def bias_diversity_scatter(
             lines["net = 0"] = corners, corners
         look: dict[str, Any] = {"panel": (290, 460), "always": [largest, least], "guides": lines.values()}
         names = extreme_names(frame["component"], x, y, sides, **look)
-        traces = [*kit.by_module(frame, x, y, texts, opacity=0.75), names]
+        traces = [*kit.by_module(frame, x, y, texts, opacity=0.75), *names]
         dashes = {kit.ZERO: "dot", "net = 0": "dash"}
         traces += [kit.line(*ends, dash=dashes[name], name=name) for name, ends in lines.items()]
         x_axis, y_axis = sides[0] | {"title_text": f"bias, {units[bias]}"}, sides[1]
@@ -172,7 +172,7 @@ def bias_diversity_scatter(
             )
             about += "is below 0 (not what the loss would be without it)"
         about += _FIRST * (not isinstance(measured, Decomposition))
-        about += ". Names: " + ("outer marks with room for one" if len(names.x) < len(frame) else "all")
+        about += ". Names: " + ("outer marks with room for one" if len(names[0].x) < len(frame) else "all")
         views[p] = layout.finish(traces, title, f"{about}. {remark}", x=x_axis, y=y_axis, plot=460, hovermode="closest")
     return layout.choose(views, part)
 

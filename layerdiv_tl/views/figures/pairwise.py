@@ -38,13 +38,13 @@ def pairwise_map(
     largest centered diversity. Branches meet at the mean distance of their members (1 − cosine for "cosine"). Raises
     InputError for a single component, and for more than 1000.
     """
-    count, remark = len(decomposition.components), ""
+    count, remark, among = len(decomposition.components), "", ""
     if count > max_components:
         gauge = decomposition.gauges.get("centered", decomposition)
         kept = kit.top(gauge.diversities.mean(0), max_components)
         components = tuple(decomposition.components[i] for i in kept)
         decomposition = replace(decomposition, values=decomposition.values[:, kept], components=components)
-        remark = f"The {max_components:,} of {count:,} most diverse members. "
+        remark, among = f"The {max_components:,} of {count:,} most diverse members. ", f"of these {max_components:,}, "
     frame = decomposition.pairwise(by)
     name, order = column_of(frame, by, part), list[str](frame.attrs["order"])
     one, other = (pd.Index(order).get_indexer(pd.Index(frame[side])) for side in ("component", "other"))
@@ -68,7 +68,7 @@ def pairwise_map(
     figure.add_shape(type="path", path=path, xref="x", yref="y3", line={"width": 1})
     first = kit.most(frame, name, 1 if by == "cosine" else -1)
     size = style.estimate(*(first.get(f"{name}{end}", np.nan) for end in ENDS), gap=", ").replace("(", "").strip(")")
-    title = f"{_TITLES[by]}: most alike are {first['component']} and {first['other']} ({size})"
+    title = f"{_TITLES[by]}: {among}most alike are {first['component']} and {first['other']} ({size})"
     centered = {"disagreement": "Predictions"}.get(by, f"{'Raw' if name == by else 'Centered'} contributions")
     ticks = {"type": "category", "categoryorder": "array", "categoryarray": order, "showgrid": False}
     # All names where they fit, in small print.
@@ -120,7 +120,7 @@ def redundancy_scatter(redundancy: Redundancy) -> go.Figure:
     about += " Larger marks vary more over rows."
     if below := int((frame["r2"] < _LOWEST).sum()):
         about += f" {below} below −0.5 are drawn there."
-    figure = layout.finish([*marks, labels], title, about, x=x_axis, y=y_axis, plot=440, hovermode="closest")
+    figure = layout.finish([*marks, *labels], title, about, x=x_axis, y=y_axis, plot=440, hovermode="closest")
     return figure.add_hline(y=0, line=kit.DOTTED)
 
 

@@ -53,7 +53,7 @@ def agreement_scatter(
             x = frame[f"{measure}_rank"].to_numpy()
             marks = kit.by_module(frame, x, y, _rank_texts(frame, effect, measure), error_y=error)
             names = extreme_names(frame["component"], x, y, (ranked, axis), far, most=4, panel=(140, 200))
-            contents.append([*marks, names])
+            contents.append([*marks, *names])
         figure = layout.panels(contents, headings, 2, shared_xaxes=False, x_title="rank by the measure")
         figure.update_yaxes(title_text=y_title, col=1)
         views[name] = layout.finish(figure, title, subtitle, x=ranked, y=axis, plot=240 * -(-len(measures) // 2))
