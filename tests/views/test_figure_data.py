@@ -573,7 +573,9 @@ def test_the_caption_says_on_which_side_another_plan_lies(sign, quantity):
     row |= {f"{quantity}{end}": x for end, x in zip(("", "_low", "_high"), ends, strict=True)}
     frame = pd.DataFrame([row])
     frame.attrs["units"] = {"loss": "nats", "accuracy": "share"}
-    said = compared(SimpleNamespace(compare=lambda: frame, dropped=(1,)), quantity)
+    said = compared(SimpleNamespace(compare=lambda: frame, dropped=(1,), score="own"), quantity)
+    itself = SimpleNamespace(compare=lambda: frame, dropped=(1,), score="block_influence")
+    assert compared(itself, quantity) == ""
     unit = " nats" if quantity == "loss" else ""
     assert f"is 0.050{unit} (0.010 to 0.090) {'above' if sign > 0 else 'below'} block influence's" in said
 
@@ -735,7 +737,10 @@ def test_a_scaling_curve_is_the_fit():
     for row in fit.frame().set_index("term").loc[["slope", "curvature"]].itertuples():  # as the claim's: Student's miss
         assert style.interval(row.robust_low, row.robust_high) in said
         assert style.interval(row.low, row.high) not in said
-    assert [t.mode for t in log_fit([1.0, 2.0], [0.0, 1.0]).plot().data] == ["lines", "markers"]  # no band
+    few = log_fit([1.0, 2.0], [0.0, 1.0]).plot()
+    assert [t.mode for t in few.data] == ["lines", "markers"]  # no band
+    assert few.layout.title.text.startswith("No clear scaling")
+    assert "nan" not in str(few.layout.title)
 
 
 def test_steps_and_weights_are_the_frames():

@@ -98,9 +98,10 @@ def lens_bars(lens: LogitLens) -> go.Figure:
     columns = {"kl": "KL(junction ‖ last)", "topk_overlap": f"Overlap of the {lens.k} likeliest tokens"}
     frame = lens.frame()
     norm = "each junction's own norm" if lens.norm == "recomputed" else "the last stream's norm"
-    half = frame["component"].iloc[int(np.argmax(frame["topk_overlap"] >= 0.5))]
-    title = f"Half of the final {lens.k} likeliest tokens of {lens.model} are there after {half}"
-    about = "A junction is named by the last component before it. "
+    half = frame["component"].iloc[at := int(np.argmax(frame["topk_overlap"] >= 0.5))]
+    there = style.estimate(*frame.loc[at, ["topk_overlap", "topk_overlap_low", "topk_overlap_high"]])
+    title = f"Half of the final {lens.k} likeliest tokens of {lens.model} are there after {half}, a share of {there}"
+    about = "A junction is named by the last component before it; the last one is the final prediction. "
     about += f"Read out with {norm}; means over texts of means over tokens. {_DASHES}"
     return kit.component_bars(frame, columns, title, about)
 

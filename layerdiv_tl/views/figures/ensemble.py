@@ -102,8 +102,14 @@ def _gauge_bars(measured: Any, part: Gauge, count: int, title: Callable[[Any], s
     for name in parts:
         gauge = gauge_of(measured, name)
         columns = {column_of(frame, term, name): text for term, text in _HEADINGS.items() if term in frame}
-        about = f"Bars of bias and net start at the zero baseline, a component that writes nothing{first}. {remark}"
-        views[name] = kit.component_bars(frame, columns, title(gauge), about, zero=_zero(gauge, name))
+        zero = _zero(gauge, name)
+        based = " and ".join(term for term in ("bias", "net") if column_of(frame, term, name) in zero)
+        base = (
+            f"Bars of {based} start at the zero baseline, a component that writes nothing"
+            if zero
+            else "Bars start at 0"
+        )
+        views[name] = kit.component_bars(frame, columns, title(gauge), f"{base}{first}. {remark}", zero=zero)
     return layout.choose(views, part)
 
 

@@ -180,7 +180,7 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
     shown = style.percent if quantity == "accuracy" else style.number
     chosen = "Scores were given; block influence chose" if plan.score == "given" else "Chosen"
     gone = layout.clipped(", ".join(c.label for c in plan.dropped), 40)
-    gone += f" ({budget} of {len(plan.candidates)} {part}s)"
+    gone += f" ({budget} of {len(plan.candidates)} candidate {part}s)"
     title = f"{plan.model} without {gone}: {quantity} {shown(whole)} → {shown(end)}"
     subtitle = (
         f"Lowest {_score(plan)} first{', one after another' * bool(plan.alone_dropped)}"
@@ -213,7 +213,8 @@ def score_bars(plan: DropPlan) -> go.Figure:
     goes = f"The {len(plan.dropped)} lowest of {len(frame)} are dropped"
     if plan.alone_dropped:
         goes = f"{len(plan.dropped)} of {len(frame)} are dropped in turn, each the lowest once those before it are gone"
-    title = f"By {_score(plan)}, {plan.model} needs {kit.most(frame, 'score', -1)['component']} least of its {part}s"
+    title = f"By {_score(plan)}, {plan.model} needs {kit.most(frame, 'score', -1)['component']} least of "
+    title += f"{len(frame)} candidate {part}s"
     y = "−" * (plan.score in LOWER_IS_BETTER) + _score(plan) + f", {frame.attrs['units']['score']}".removesuffix(", ")
     x, subtitle = axes.component_axis(frame, kit.STREAM), f"{source} {goes}{', numbered from the first to go' * shown}."
     return layout.finish(traces, title, subtitle, x=x, y=y, barmode="overlay")
@@ -231,6 +232,10 @@ def compared(plan: DropPlan, quantity: str) -> str:
     others = {INFLUENCE: "block influence's", ALONE: "that of each measured alone", RANDOM: "the random plans' mean"}
     unit = frame.attrs["units"]["loss"] if quantity == "loss" else ""
     differences = []
+    if plan.score == INFLUENCE:  # the plan itself
+        frame = frame[frame["other"] != INFLUENCE]
+    if frame.empty:
+        return ""
     for row in frame.to_dict("records"):
         value, low, high = (row[quantity + end] for end in ("", "_low", "_high"))
         side, ends = ("below", (-high, -low)) if value < 0 else ("above", (low, high))

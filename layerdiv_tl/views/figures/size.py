@@ -76,6 +76,10 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
     rows = frame.rename(columns={"bits": "value", "term": "panel", "task": "series"}).drop(columns="members")
     shuffled = rows.assign(series=SHUFFLED, value=rows["null"], low=rows["null_low"], high=rows["null_high"])
     rows = pd.concat([rows, shuffled]).merge(models[["model", "members", "parameters", "reuses"]], on="model")
+    known = frame.dropna(subset="bits")
+    lacking = sorted(
+        {*zip(frame["model"], frame["task"], strict=True)} - {*zip(known["model"], known["task"], strict=True)}
+    )
     rows = rows.dropna(subset="value")
     if rows.empty:
         raise InputError("the frame has no estimate of these models: give the frames of one study and unit.")
@@ -87,6 +91,9 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
         "estimate above its own rests on an assumption that does not hold."
     )
     subtitle += f" A lower bound, linear or nonlinear, lies above {above} of {len(cells)} estimates." if above else ""
+    if lacking:
+        some = ", ".join(f"{model} on {task}" for model, task in lacking[:3]) + ", …" * (len(lacking) > 3)
+        subtitle += f" {len(lacking)} without an estimate: {some}."
     title = f"Information of components about the label ({frame['estimator'].iloc[0]} estimate)"
     names = {term: f"{'TC(U|Y)' if term.startswith('cond') else term}, bits" for term in TERMS}
     return _panels(rows, names, levels, "H(Y)", (), against, title, subtitle)

@@ -252,7 +252,10 @@ def fit_curve(
     how = f" ({level} intervals by HC3 errors)" if np.isfinite(bent[0]) else ""
     sign = "its sign is not clear" if bent[0] <= 0 <= bent[1] else "below 0 returns diminish"
     subtitle = f"Curvature {curvature}{how}; {sign}. AIC of a straight line minus that of the logarithm: {aic}."
-    title = f"{'No clear scaling' if rows[0][1] <= 0 <= rows[0][2] else 'Scaling'} with size: slope {slope} per ln x"
+    if not np.isfinite(rows).all():
+        subtitle = f"{len(fit.x)} points are too few for intervals, or to tell a bend from a straight line."
+    is_clear = rows[0][1] > 0 or rows[0][2] < 0
+    title = f"{'Scaling' if is_clear else 'No clear scaling'} with size: slope {slope} per ln x"
     return layout.finish(traces, title, subtitle, x=x_title, y=y_title, plot=360)
 
 
