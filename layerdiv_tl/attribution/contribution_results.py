@@ -49,6 +49,7 @@ class Contributions(Result):
             E_p[u_i] over the option's positions and the whole vocabulary. All three are None for `directions`.
         vocabulary_means: float64 `[example, component]`: the mean of u_i over the whole vocabulary, the one zero that
             no constant can move; None for options of several tokens, for `directions`, and for a remote model.
+        task: The name of the task that was given; empty for prompts.
         option_ids, options: Token ids `[example, option]` (indices of directions), or for options of several tokens
             `[example, option, alternative, token]`, filled up with −1; and the texts: K of them, or K for every
             example.
@@ -95,6 +96,7 @@ class Contributions(Result):
     statistic: Float[np.ndarray, " example"] | None = None
     error_shares: dict[str, float] | None = None
     vocabulary_means: Float[np.ndarray, "example component"] | None = None
+    task: str = ""
 
     def check(self) -> None:
         """Raise InputError also where contributions do not sum to the model's logits within the stored gap."""
@@ -226,7 +228,7 @@ class Contributions(Result):
         rows = np.arange(count)
         texts = [c.shared_options or c.options[row] for row in rows]
         pairs = tuple((text[a], text[b]) for text, a, b in zip(texts, first, second, strict=True))
-        about = ("components", "identity_gap", "absolute_gap", "complete", "soft_cap", "score", "model", "unit")
+        about = ("components", "identity_gap", "absolute_gap", "complete", "soft_cap", "score", "model", "unit", "task")
         return LogitDifference(
             values=c.values[rows, :, first] - c.values[rows, :, second],
             sides=None if c.sides is None else np.stack([c.sides[rows, :, at] for at in numbers], 2),

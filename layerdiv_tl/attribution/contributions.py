@@ -223,6 +223,7 @@ def collect(run: ContributionPasses, keep: Set[Component] | None = None) -> Cont
         complete=gathered.complete,
         soft_cap=model.architecture.soft_cap if run.question.directions is None else None,
         model=model.name,
+        task=run.question.task,
         unit=unit_name(unit),
         error_shares={name.label: x / max(whole, 1e-300) for name, (x, whole) in run.reader.unexplained.items()},
         **run.question.fields(),

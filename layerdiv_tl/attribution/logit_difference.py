@@ -31,7 +31,7 @@ class LogitDifference(Result):
         sides: float64 `[example, component, 2]`: contributions to either answer, whose difference is `values`. Logits
             are relative to the component's mean over the vocabulary, the only zero that is invariant to constants;
             log-likelihoods need none. None where neither is known (`Contributions.vocabulary_means`).
-        identity_gap, absolute_gap, complete, soft_cap, score, model, unit: As in `Contributions`.
+        identity_gap, absolute_gap, complete, soft_cap, score, model, unit, task: As in `Contributions`.
     """
 
     values: Float[np.ndarray, "example component"]
@@ -46,6 +46,7 @@ class LogitDifference(Result):
     score: Score
     model: str
     unit: str
+    task: str = ""
 
     @property
     def total(self) -> Float[np.ndarray, " example"]:

@@ -32,6 +32,7 @@ class LogitQuestion:
         ids, at: The prompts, and the position whose logits are read in each.
         option_ids, options: The options' tokens, and their texts: K, or K for every prompt. For `directions` their
             indices and names.
+        task: The name of the task that they are of, if it was given.
         directions: Vectors `[K, d]` that are read after the final norm, instead of options; float64, on the CPU.
     """
 
@@ -40,6 +41,7 @@ class LogitQuestion:
     option_ids: OptionIds
     options: tuple[Any, ...]
     directions: Float[torch.Tensor, "option d"] | None = None
+    task: str = ""
 
     @property
     def beginnings(self) -> list[Ids]:
@@ -84,7 +86,8 @@ def read_question(
         raise InputError("there are no prompts: give at least one text or list of token ids.")
     if contrast is not None:
         options = contrast_pairs(contrast)
-    if is_task(prompts):
+    task = prompts.name if is_task(prompts) else ""
+    if task:
         prompts, own = _prompts_and_options(model, prompts, needed=not names)
         options = options if names else own
     ids = encode(model, with_mask(prompts, attention_mask))
@@ -92,7 +95,7 @@ def read_question(
     if directions is not None:
         vectors, texts = _read_directions(directions, model)
         numbers = np.tile(np.arange(len(vectors))[:, None, None], (len(ids), 1, 1, 1))
-        return LogitQuestion(ids, at, numbers, texts, vectors)
+        return LogitQuestion(ids, at, numbers, texts, vectors, task)
     at_end = all(place == len(row) - 1 for row, place in zip(ids, at, strict=True))
     if single:
         tokens, texts = single_tokens(model, options, ids, at_end)
@@ -100,7 +103,7 @@ def read_question(
     else:
         option_ids, texts = read_options(model, options, ids, at_end)
     warn_of_missing_spaces(model, ids, options)
-    return LogitQuestion(ids, at, option_ids, texts)
+    return LogitQuestion(ids, at, option_ids, texts, task=task)
 
 
 def _prompts_and_options(model: Model, task: Any, needed: bool) -> tuple[Any, Any]:

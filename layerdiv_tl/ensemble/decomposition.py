@@ -49,8 +49,8 @@ class Decomposition(Result):
         values, components: The members, `[example, member, option]` in logits, and their names.
         target, gold: `[example, option]`, and the gold option's index `[example]`, None for a dense target.
         loss_name, tau: One of `losses.LOSSES`, and the temperature on logits before a softmax, None for the default.
-        junctions, junction_scale, partial_junctions, identity_gap, soft_cap, error_note, model: As in `Contributions`;
-            None (error_note and model "") for a plain array, in which every member closes a junction.
+        junctions, junction_scale, partial_junctions, identity_gap, soft_cap, error_note, model, task: As in
+            `Contributions`; None (the last three "") for a plain array, in which every member closes a junction.
         part: The gauge: "raw", or a summand of the squared error ("centered"; "shift", which has one option for all).
 
     Asking for a number or a table that a loss does not have raises InputError.
@@ -80,6 +80,7 @@ class Decomposition(Result):
     part: Gauge = "raw"
     error_note: str = ""
     model: str = ""
+    task: str = ""
 
     loss = _number("losses", "The ensemble's loss, mean over examples.")
     bias = _number("biases", "Mean loss of the members, each on its own.")

@@ -28,10 +28,7 @@ BILLION = 1e9
 # Minimal count of different numbers of components for a curvature.
 LEAST_SIZES = 4
 NO_CURVES = "this study has no depth tables"
-NO_PERMUTATION = (
-    "too few models of one depth swap their curves, and nothing else tells a relation from what happens at the same "
-    "depth of all models"
-)
+NO_PERMUTATION = "the test swaps curves between models of equal depth, and there are too few of them"
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
     task = task.resolve(model)
     half = len(task.labels) // 2
     chosen, others = task.take(range(half)), task.take(range(half, 2 * half))
-    c = contributions(model, chosen.prompts, chosen.option_ids)
+    c = contributions(model, chosen)
     d = decompose(c, chosen.labels).centered
     assert d is not None
     listed = d.by_component().nlargest(LISTED, "logit_difference").to_dict("records")

@@ -96,7 +96,7 @@ def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[Finding]:
     why = ", because the softmax of a mean of |L| small logits is nearly uniform whatever the model does"
     yield Finding(
         f"The paper's MSE (Eq. 14), times 100, differs from that of a uniform prediction, "
-        f"{style.number(uniform.median())}, by {style.number(off.median())} (median; at most {style.number(off.max())})"
+        f"{uniform.median():.2f}, by {style.number(off.median())} (median; at most {style.number(off.max())})"
         f"{why * bool((off < uniform / 10).all())}.",
         "table",
     )

@@ -116,7 +116,7 @@ def quantity_table(study: Study, units: Sequence[Unit], quantity: str) -> pd.Dat
         for name, column in (("guessing", "chance"), ("bag of words", "bag_of_words")):
             frame.loc[name] = of_task[column].map(style.number)
     if quantity in ("MSE", "bias"):
-        frame.loc["uniform prediction"] = study.table(units[0])["uniform"].max().map(style.number)
+        frame.loc["uniform prediction"] = study.table(units[0])["uniform"].max().map("{:.2f}".format)
     frame = frame.fillna("").replace({"nan": "–"}).replace(r" \[(.*), (.*)\]", r"\n(\1 to \2)", regex=True)
     return frame.rename_axis("model").reset_index()
 

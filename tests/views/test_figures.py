@@ -21,6 +21,7 @@ from layerdiv_tl.ensemble.fits import log_fit
 from layerdiv_tl.results import Result
 from layerdiv_tl.views import axes, kit, style
 from layerdiv_tl.views.figures import function_of
+from layerdiv_tl.views.figures.attribution import token_map
 from layerdiv_tl.views.figures.pruning import compared
 from layerdiv_tl.views.names import extreme_names
 from tests.views.figure_results import MAKERS, made
@@ -327,6 +328,16 @@ def test_names_that_are_asked_for_are_drawn_and_others_where_they_cover_nothing(
     assert (lead.x[0], lead.y[0]) == (x[7], y[7])  # its name is off its mark, which is in the cloud
 
 
+def test_a_map_of_several_texts_names_no_first_token():
+    """First tokens, here made the largest, have no context."""
+    p = ld.profile("zoo/d2", [[5, 1, 4], [1, 5, 9, 2]])
+    values = np.ones((len(p.components), 7))
+    values[:, [0, 3]], values[2, 5] = 9.0, 2.0
+    title = token_map(p, values, "Map", "", "logits", signed=False).layout.title.text.replace("<br>", " ")
+    assert f"beyond first tokens: {p.components[2].label}" in title
+    assert title.endswith("2 logits")
+
+
 def test_of_two_close_marks_the_upper_one_is_named_above():
     ends = [axes.linear_axis([0.0, 1.0], 0.0)] * 2
     drawn, _ = extreme_names(["a", "b"], np.array([0.49, 0.5]), np.array([0.51, 0.5]), ends)
@@ -347,6 +358,9 @@ def test_names_cover_no_guide_line():
 @every_kind
 def test_a_figure_of_a_model_names_it(name, kind):
     result = made(name)
+    if isinstance(result, ld.Decomposition):
+        result = dataclasses.replace(result, task="sample/topic")
+        assert "Task: sample/topic." in result.plot(kind).layout.title.subtitle.text.replace("<br>", "")
     if model := getattr(result, "model", ""):
         figure = result.plot(kind)
         assert model in f"{figure.layout.title.text} {figure.layout.title.subtitle.text}".replace("<br>", "")

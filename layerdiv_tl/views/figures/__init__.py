@@ -66,9 +66,10 @@ def figure(
         if name.startswith("max_"):
             whole_number(name, value, 1)
     drawn = draw(result, **options)
-    note, model = getattr(result, "error_note", ""), getattr(result, "model", "")  # on the error of a cut
+    note = getattr(result, "error_note", "")  # on the error of a cut
     told = f"{title or drawn.layout.title.text} {drawn.layout.title.subtitle.text}".replace("<br>", "")
-    remarks = [f"Model: {model}."] * bool(model and html.escape(model, quote=False) not in told)
+    names = [(field.capitalize(), getattr(result, field, "")) for field in ("model", "task")]
+    remarks = [f"{field}: {name}." for field, name in names if name and html.escape(name, quote=False) not in told]
     remarks += [f"{note[0].upper()}{note[1:]}."] if note else []
     has_ends = re.search(r"\(−?[\d.,]+ to −?[\d.,]+\)", told) and not re.search(r"95\s?%|% interval", told)
     remarks += ["In parentheses: 95 % intervals."] * bool(has_ends)

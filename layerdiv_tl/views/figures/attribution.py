@@ -48,7 +48,7 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     difference and, if known, its two `sides`. Heads are a map layer × head per option. Raises InputError for an unknown
     example.
     """
-    u, n, beyond = contributions.values, contributions.values.shape[2], ""
+    u, n = contributions.values, contributions.values.shape[2]
     if example is not None:
         whole_number("example", example, -len(u), len(u) - 1)
     texts = contributions.shared_options
@@ -63,7 +63,7 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
             values = np.concatenate([values, contributions.sides], 2)
             zero += ", then what is added to each option"
             if contributions.score == "logits":
-                zero, beyond = f"{zero}, minus the component's mean over the vocabulary", ", minus its vocabulary mean"
+                zero += ", minus the component's mean over the vocabulary"
         names = [" − ".join(names), *names][: values.shape[2]]
     elif centered and n > 1:  # one option has no others to be centered over
         values, zero = u - u.mean(2, keepdims=True), "centered over the options"
@@ -75,10 +75,11 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     subtitle = f"{'One example' if len(u) == 1 and example is None else rows}, {zero}{summed}."
     frame = pd.DataFrame(component_columns(contributions.components))
     labels = frame["component"].tolist()
-    largest = np.unravel_index(np.abs(shown).argmax(), shown.shape)
+    compared = shown[:, :1] if centered and n == 2 else shown  # the sides have another zero than their difference
+    largest = np.unravel_index(np.abs(compared).argmax(), compared.shape)
     sizes = estimates_frame({"component": labels, "size": estimate(values[:, :, largest[1]])}, {"size": unit})
     title = f"{labels[largest[0]]} has the largest {'mean ' * (len(values) > 1)}contribution to {names[largest[1]]}"
-    title += beyond * bool(largest[1]) + kit.ahead(sizes, sizes.iloc[largest[0]], "size")
+    title += kit.ahead(sizes, sizes.iloc[largest[0]], "size")
     if (frame["kind"] == "head").any():
         return _head_panels(frame, shown, names, unit, title, subtitle, largest)
     x = axes.component_axis(frame, kit.STREAM)
@@ -168,7 +169,7 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
     traces: list[Any] = kit.bars(shown, "difference", shape="across")
     traces[0].update(name="sums", legendgroup="sums")
     pair = difference.pairs if isinstance(difference.pairs[0], str) else None
-    of = " − ".join(map(quoted, pair)) if pair else "two answers of each prompt"
+    of = " − ".join(map(quoted, pair)) if pair else "Each prompt's first answer minus its second"
     count = len(difference.values)
     share = f"in {style.percent(difference.accuracy)} of {count} examples" if count > 1 else "in this example"
     prefers = "prefers the first" if count > 1 or difference.accuracy > 0.5 else "does not prefer the first"
@@ -215,12 +216,15 @@ def token_map(text: Any, values: np.ndarray, title: str, subtitle: str, unit: st
     kept, remark = kit.strongest(values, MOST_ROWS)
     rows = [text.components[i] for i in kept]
     pairs = zip(text.tokens, text.next_tokens, strict=True)
-    tokens = [f"at {quoted(token)}, next: {quoted(after) if after else '–'}" for token, after in pairs]
+    tokens = [f"at '{quoted(token)}'" + f", next '{quoted(after)}'" * bool(after) for token, after in pairs]
     shown, labels = values[kept], [c.label for c in rows]
-    first = int(len(tokens) > 2)  # the first token has no context, and often an outlier
-    row, token = np.unravel_index(np.nan_to_num(np.abs(shown[:, first:])).argmax(), shown[:, first:].shape)
-    token += first
-    title += f". Farthest from 0{' beyond the first token' * first}: {labels[row]} {tokens[token]}, "
+    # A text's first token has no context, and is often an outlier.
+    starts = np.array([True, *(after is None for after in text.next_tokens[:-1])])
+    others = starts.size > 2 and not starts.all()
+    sizes = np.where(starts & others, 0.0, np.nan_to_num(np.abs(shown)))
+    row, token = np.unravel_index(sizes.argmax(), sizes.shape)
+    beyond = f" beyond {'the first token' if starts.sum() == 1 else 'first tokens'}" * others
+    title += f". Farthest from 0{beyond}: {labels[row]} {tokens[token]}, "
     title += f"{style.number(shown[row, token])} {unit}"
     look: dict[str, Any] = {"x": axes.token_axis(text.tokens, "token before the predicted one", int(token))}
     look |= {"y": axes.component_axis(rows), "plot": 500, "below": 50, "signed": signed}
@@ -276,9 +280,9 @@ def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figur
     x = axes.token_axis(patterns.tokens, "") | {"tickfont": {"size": 10}}
     y = x | {"tickangle": 0, "autorange": "reversed"}
     title = (
-        f"{labels[int(sharpness[heads].argmax())]} attends most sharply beyond the first token: attention from row to "
+        f"Of {len(heads)} heads, {labels[int(sharpness[heads].argmax())]} attends most sharply beyond the first token: "
     )
-    title += "column"
+    title += "attention from row to column"
     return layout.finish(
         figure, title, f"{some}Each row sums to {total}.", x=x, y=y, plot=down * max(260, 12 * len(tokens)), below=40
     )

@@ -127,9 +127,10 @@ def sums_by_depth(comparison: Comparison | TextComparison, n_bins: int = 4) -> g
     subtitle = (
         f"Sums of the components' parts of {what}. No bar: the model has none there. No whiskers, since both models "
     )
-    subtitle += f"have the same rows; the hover has the change. {kit.intervals(modules, 'Its intervals')}"
+    subtitle += "have the same rows; the hover has the change."
+    subtitle += f" {kit.intervals(modules, 'Its intervals')}" * ("change_low" in modules)
     most = kit.most(modules, "change")
-    title = f"{most['component']} changes most between the two models{kit.ahead(modules, most, 'change')}"
+    title = f"By module, {most['component']} changes most between the two models{kit.ahead(modules, most, 'change')}"
     return layout.finish(figure, title, subtitle, plot=420, barmode="group")
 
 

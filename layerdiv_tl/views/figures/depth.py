@@ -269,7 +269,8 @@ def load_map(routing: RouterStatistics) -> go.Figure:
     largest = frame.iloc[int(load.argmax())]
     title = f"{largest['component']} takes {style.percent(largest['load'])} of {routing.model}'s tokens "
     title += f"({style.number(load.max())} × even)"
-    subtitle = f"{int(routing.lengths.sum()):,} tokens of {len(routing.lengths)} texts."
+    share = style.percent(largest["even_load"])
+    subtitle = f"{int(routing.lengths.sum()):,} tokens of {len(routing.lengths)} texts; an even load is {share}."
     y, plot = axes.layer_axis([layer.label for layer in routing.layers]), max(200, min(560, 26 * layers))
     look: dict[str, Any] = {"x": axes.count_axis("expert", experts), "y": y, "plot": plot, "xgap": 1, "ygap": 1}
     return kit.heat_figure(z, texts, "load / even load", title, subtitle, **look)
@@ -287,7 +288,8 @@ def entropy_lines(routing: RouterStatistics) -> go.Figure:
             lines.append(kit.trace(shares, np.arange(len(frame)), column, color, shape="line", name=name))
     mean = (frame["load_entropy"] / frame["highest_entropy"]).mean()
     title = f"Routers of {routing.model}: the loads' entropy is {style.percent(mean)} of an even load's"
-    subtitle = "1: the loads are even, or a router's scores at a token are uniform."
+    subtitle = f"{len(routing.lengths)} texts. 1: the loads are even, or a router's scores at a token are uniform. "
+    subtitle += kit.intervals(frame)
     x = axes.ticks(range(len(frame)), [layer.label.rpartition(".")[0] for layer in routing.layers])
     y = {"title_text": "share of ln(experts)", "rangemode": "tozero"}
     return layout.finish(lines, title, subtitle, x=x | {"title_text": "layer"}, y=y)

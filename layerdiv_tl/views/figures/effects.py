@@ -120,12 +120,13 @@ def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
     kept = [np.intersect1d(kit.top(size, max_components), np.flatnonzero(size)) for size in sizes]
     most, cells = kit.most(frame, "compensation"), np.ix_(*kept)
     title = f"{most['component']} reacts most, to the ablation of {most['ablated']}"
-    title += kit.ahead(frame, most, "compensation", other="{component}'s to {ablated}")
+    title += kit.ahead(frame, most, "compensation", other="{component}'s reaction to that of {ablated}")
     subtitle = (
         f"{effects.model}: {_about(effects)} A cell shows by how much the presence of the row's component changes what "
         "the column's contributes to the logit difference. If the row's own contribution is positive, purple "
         "compensates for it and gold depends on it; if it is negative, gold compensates and purple depends."
     )
+    subtitle += " Groups have no row." * (len(effects.names) > len(effects.components))
     rows, columns = ([members[i] for i in some] for some in kept)
     y = axes.ticks(range(len(rows)), [c.label for c in rows]) | {"title_text": "ablated component"}
     look: dict[str, Any] = {"x": axes.member_axis(columns, "later component"), "y": y | {"autorange": "reversed"}}
@@ -200,7 +201,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     named, texts = frame[is_named], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
     traces = [whiskers, kit.trace(frame, x, y, colors, texts, marker=marker), *labels]
-    title = f"{reader['component']}, right alone in {style.percent(reader['accuracy'])}, is first by logit difference"
+    title = f"{reader['component']}, alone right on {style.percent(reader['accuracy'])} of the rows, is first by logit "
+    title += "difference"
     title += kit.ahead(frame, reader, "logit_difference")
     about = (
         f"{len(gauge.values)} rows, contributions centered over the options. Color: how often a component alone is "

@@ -131,7 +131,8 @@ def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500)
         parts += "lowers it."
         return layout.retitle(head_map(decomposition, "net_linear"), remark=parts)
     frame, remark = kit.largest(decomposition.by_component(full=True), "net_linear", max_components)
-    about = f"Below 0 a little more of the component would lower the loss: a slope, not a removal. {remark}"
+    about = "Below 0: scaling the component up slightly would lower the loss, a derivative and not the effect of an "
+    about += f"ablation. {remark}"
     return kit.component_bars(frame, {"net_linear": ""}, title, about, plot=320)
 
 
@@ -163,20 +164,20 @@ def bias_diversity_scatter(
         if "net" in frame:
             lines["net = 0"] = corners, corners
         look: dict[str, Any] = {"panel": (290, 460), "always": [largest, least], "guides": lines.values()}
-        names = extreme_names(frame["component"], x, y, sides, **look)
+        names = extreme_names(frame["component"], x, y, sides, [y, x, -x, y - x], **look)
         traces = [*kit.by_module(frame, x, y, texts, opacity=0.75), *names]
         dashes = {kit.ZERO: "dot", "net = 0": "dash"}
         traces += [kit.line(*ends, dash=dashes[name], name=name) for name, ends in lines.items()]
         x_axis, y_axis = sides[0] | {"title_text": f"bias, {units[bias]}"}, sides[1]
         y_axis |= {"title_text": f"diversity, {units[diversity]}"}
-        title = f"{largest} has the largest {f'{p} ' * (len(parts) > 1)}diversity{kit.ahead(frame, first, diversity)}"
+        kind = p if len(parts) > 1 else getattr(measured, "part", "raw")
+        title = f"{largest} has the largest {f'{kind} ' * (len(parts) > 1 or kind != 'raw')}diversity"
+        title += kit.ahead(frame, first, diversity)
         has_ends = f"{bias}_low" in frame and bool(np.isfinite(frame[f"{bias}_low"]).any())
         about = f"A mark is a component, a mean over {_rows(measured)}{'; intervals are in the hover' * has_ends}"
         if "net" in frame:
-            about += (
-                ". Above the dashed diagonal its diversity exceeds its bias, so that its term of the loss, the net, "
-            )
-            about += "is below 0 (not what the loss would be without it)"
+            about += ". Above the dashed diagonal its diversity exceeds its bias: its net, its term of the loss, is "
+            about += "below 0. That is not the effect of removing it"
         about += _FIRST * (not isinstance(measured, Decomposition))
         about += ". Names: " + ("outer marks with room for one" if len(names[0].x) < len(frame) else "all")
         views[p] = layout.finish(traces, title, f"{about}. {remark}", x=x_axis, y=y_axis, plot=460, hovermode="closest")
@@ -201,7 +202,7 @@ def depth_curves(
     read = "the whole stream's norm" if norm == "frozen" else "each junction's own norm"
     subtitle = (
         f"{len(decomposition.values)} rows. At each junction, all components so far, read out with {read}, are an "
-        "ensemble that predicts with its mean. Bands are 95 % intervals."
+        f"ensemble that predicts with its mean. {kit.intervals(frame, 'Bands')}"
     )
     subtitle += " Open marks: partial sums, which the stream never holds." * bool(partial.any())
     exact = " = bias − diversity" * (decomposition.gap is not None)

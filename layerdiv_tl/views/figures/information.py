@@ -64,7 +64,7 @@ def term_bars(information: Information) -> go.Figure:
         own, at = _named(pd.DataFrame([ends]), "bits", bits="bits"), frame.index[frame["term"] == "joint"]
         marker = {"size": 10, "symbol": "diamond-open", "line": {"width": 2}}
         traces.append(
-            kit.trace(own, "bits", at, _COLORS["joint"], marker=marker, name="lower bound, linear or nonlinear")
+            kit.trace(own, "bits", at + 0.25, _COLORS["joint"], marker=marker, name="lower bound, linear or nonlinear")
         )
     joint = frame.loc[frame["term"] == "joint", "bits"].iloc[0]
     count = len(information.components)

@@ -88,7 +88,7 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
     above = int((cells["lower_bound_low"] > cells["high"]).sum())
     subtitle = (
         f"From at least {frame['rows'].min()} rows, with 95 % intervals over rows. Dashed: H(Y) of each task; an "
-        "estimate above its own rests on an assumption that does not hold."
+        "estimate above its task's is too high, as its assumption does not hold there."
     )
     subtitle += f" A lower bound, linear or nonlinear, lies above {above} of {len(cells)} estimates." if above else ""
     if lacking:

@@ -280,7 +280,7 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
     frame = frame.assign(component="accuracy " + frame["accuracy"])
     rows: list[Any] = list(frame.itertuples())
     counts = [f"together {r.same_sign}, apart {r.opposite_sign}, one does not move {r.unchanged}" for r in rows]
-    over = f"has no interval: it needs {LEAST} models, seeds counted once, and there "
+    over = f"has no interval: that takes {LEAST} models that differ in more than their seed, and here "
     over += f"{'is' if tradeoff.models == 1 else 'are'} {tradeoff.models}"
     if np.isfinite(tradeoff.low):
         over = f"has the interval {style.interval(tradeoff.low, tradeoff.high)} over {tradeoff.models} models"
