@@ -272,6 +272,7 @@ def test_an_answer_that_ignores_an_argument_is_told_so() -> None:
     """As many resamples as the interval needs, whatever n: right to the tolerance, and not what was asked."""
     one = LESSONS["heads"].bootstrap_interval
     assert "n is not used" in one.check(lambda x, n, rng: one.solve(x, 30_000, rng))
+    assert "rng is not used" in one.check(lambda x, n, rng: one.solve(x, n, np.random.default_rng(0)))
 
 
 LESSON = """
