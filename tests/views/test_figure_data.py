@@ -428,7 +428,7 @@ def test_losses_and_attention_are_drawn_token_by_token():
         values = np.nan_to_num(np.array(getattr(p.centered if term == "net" else p, term)))[:, 1:]
         row, token = np.unravel_index(np.abs(values).argmax(), values.shape)
         figure, words = p.plot(term=term), [text.replace(" ", "␣") for text in p.tokens[token + 1 :][:2]]
-        assert f"{p.components[row]} at {words[0]}, next: {words[1]}" in figure.layout.title.text.replace("<br>", "")
+        assert f"{p.components[row]} at '{words[0]}', next '{words[1]}'" in figure.layout.title.text.replace("<br>", "")
         frame = figure.layout.shapes[0]
         assert (frame.x0 + 0.5, frame.y0 + 0.5) == (token + 1, row)
     nats = ld.profile(llama(), [5, 1, 4, 1, 5], loss="cross_entropy").plot(term="bias").layout.title
@@ -588,7 +588,7 @@ def test_information_is_the_frames_over_its_nulls():
     np.testing.assert_allclose(marks.x - marks.error_x.arrayminus, frame["low"])
     np.testing.assert_allclose(np.array(band.base, dtype=float), frame["null_low"])
     np.testing.assert_allclose(np.add(band.base, band.x).astype(float), frame["null_high"])
-    assert (bound.x[0], frame["term"][bound.y[0]]) == (found.lower_bound.value, "joint")
+    assert (bound.x[0], frame["term"][int(bound.y[0])]) == (found.lower_bound.value, "joint")
     assert found.plot().layout.shapes[0].x0 == pytest.approx(found.label_entropy)
     low = found.lower_bound.high + 0.1  # now classifiers find clearly less
     for i in (found, dataclasses.replace(found, intervals=found.intervals | {"joint": (low, low + 1)})):

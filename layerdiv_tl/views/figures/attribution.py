@@ -216,7 +216,7 @@ def token_map(text: Any, values: np.ndarray, title: str, subtitle: str, unit: st
     kept, remark = kit.strongest(values, MOST_ROWS)
     rows = [text.components[i] for i in kept]
     pairs = zip(text.tokens, text.next_tokens, strict=True)
-    tokens = [f"at '{quoted(token)}'" + f", next '{quoted(after)}'" * bool(after) for token, after in pairs]
+    tokens = [f"at '{quoted(token)}'" + (f", next '{quoted(after)}'" if after else "") for token, after in pairs]
     shown, labels = values[kept], [c.label for c in rows]
     # A text's first token has no context, and is often an outlier.
     starts = np.array([True, *(after is None for after in text.next_tokens[:-1])])
