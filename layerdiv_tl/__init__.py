@@ -40,7 +40,7 @@ _registry.PLACES.update(
 _MEANT = {"ablate": "effects", "ablation": "effects", "attribution": "contributions", "logit_attrs": "contributions"}
 _MEANT |= {"lens": "layerdiv_tl.depth.logit_lens", "prune": "layerdiv_tl.depth.drop_plan"}
 _MEANT |= {"load": "load_model, or Contributions.load of a saved file,", "models": "layerdiv_tl.zoo.models"}
-_MEANT |= {"list_models": _MEANT["models"]}
+_MEANT |= {"list_models": _MEANT["models"], "direct_logit_attribution": "contributions", "dla": "contributions"}
 # The public names stand in `__init__.pyi`, once, for Python and for type checkers.
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
@@ -54,8 +54,8 @@ def __getattr__(name: str) -> object:
     except AttributeError:
         # Tools look for names with underscores, which need not load torch.
         in_depth = name[:1] != "_" and name in dir(_load("depth"))
-        close = [f"layerdiv_tl.depth.{name}"] if in_depth else [_MEANT[name]] if name in _MEANT else []
-        close = close or difflib.get_close_matches(name, __all__)
+        close = [f"layerdiv_tl.depth.{name}"] if in_depth else [_MEANT[key]] if (key := name.lower()) in _MEANT else []
+        close = close or difflib.get_close_matches(name, __all__, cutoff=0.65)
         close = close or [known for known in __all__ if len(name) > 3 and name.lower() in known.lower()][:3]
         hint = f"is {' or '.join(close)} meant?" if close else "dir(layerdiv_tl) lists the public names."
         raise AttributeError(f"layerdiv_tl has no {name!r}: {hint}", name=name) from None

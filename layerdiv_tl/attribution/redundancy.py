@@ -44,7 +44,7 @@ class Redundancy(Result):
         random_affinity: The expected overlap of random subspaces of this rank, rank / d_model.
         within_labels: True if rows were permuted among those with the same label.
         n_options, n_folds: The number of options, and of folds of rows.
-        model: The model's name.
+        model, task: The names of the model, and of the task if one was given.
     """
 
     components: tuple[Component, ...]
@@ -59,6 +59,7 @@ class Redundancy(Result):
     n_options: int
     n_folds: int
     model: str
+    task: str = ""
 
     @property
     def r2(self) -> Estimate:
@@ -177,6 +178,7 @@ def redundancy(
         n_options=options,
         n_folds=n_folds,
         model=str(getattr(members, "model", "array")),
+        task=str(getattr(members, "task", "")),
     )
 
 

@@ -42,6 +42,7 @@ class GainCurve(Result):
         null: `[draw, step]`: the joint information with shuffled labels, under the same greedy search.
         shares, null_shares: `[order]`, `[draw]`: the share of sampled S ⊂ T and i outside for which i adds no less to S
             than to T.
+        model, task, rows: As in `Information`, and the number of examples.
     """
 
     order: str
@@ -60,6 +61,8 @@ class GainCurve(Result):
     confidence_level: float
     warnings: tuple[str, ...]
     model: str = ""
+    task: str = ""
+    rows: int = 0
 
     figures: ClassVar = {"curve": "information.gain_lines"}
 
@@ -213,4 +216,6 @@ def gain_curve_of(
         confidence_level=confidence_level,
         warnings=i.warnings,
         model=getattr(i, "model", ""),
+        task=getattr(i, "task", ""),
+        rows=len(i.labels),
     )

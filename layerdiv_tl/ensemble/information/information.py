@@ -108,7 +108,8 @@ def information(
         warnings = [*_contradictions(i), *i.warnings, *_cautions(i)]
     error = str(getattr(ensemble, "error_note", ""))  # of a dictionary or another cut
     warnings += [f"{error[0].upper()}{error[1:]}."] if error else []
-    return replace(i, warnings=tuple(warnings), model=str(getattr(ensemble, "model", "")))
+    model, task = (str(getattr(ensemble, name, "")) for name in ("model", "task"))
+    return replace(i, warnings=tuple(warnings), model=model, task=task)
 
 
 def _measure(sample: Sample, n_permutations: int, n_resamples: int, confidence_level: float) -> dict[str, Any]:

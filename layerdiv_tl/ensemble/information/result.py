@@ -73,7 +73,7 @@ class Bounds(Result):
         options: K of the bounds.
         errors: {name: (error, low, high)}, shares of rows: "ensemble" (all members together, where they give an
             answer), "classifier" (the linear discriminant on unseen rows).
-        model: As in `Information`.
+        model, task, rows: As in `Information`, and the number of examples.
     """
 
     label_entropy: float
@@ -84,6 +84,8 @@ class Bounds(Result):
     errors: dict[str, tuple[float, float, float]]
     confidence_level: float
     model: str = ""
+    task: str = ""
+    rows: int = 0
 
     figures: ClassVar = {"bounds": "information.bound_marks"}
 
@@ -158,7 +160,7 @@ class Information(Sample, Result):
         bound_rows: `[example]`, log2 q(y|u)/p(y) of each row by a classifier fitted without it, linear or boosted
             trees, whichever finds more; None with `check=False`.
         warnings: Sentences to read before the numbers, starting with reasons why the terms may be wrong.
-        model: The name of the model whose contributions the members are; "" for an array.
+        model, task: The names of the model and task whose contributions the members are; "" for an array.
     """
 
     terms: dict[str, float]
@@ -169,6 +171,7 @@ class Information(Sample, Result):
     confidence_level: float
     bound_rows: Float[np.ndarray, " example"] | None = None
     model: str = ""
+    task: str = ""
 
     relevancy = _bits("relevancy", "Σ_i I(u_i; Y), bits.")
     redundancy = _bits("redundancy", "TC(U), the members' total correlation, bits; NaN for the variational estimator.")
@@ -257,7 +260,8 @@ class Information(Sample, Result):
         for name, right in (("ensemble", self.correct), ("classifier", self.classifier.right)):
             if right is not None:
                 errors[name] = tuple(map(float, estimate(1 - right, "share", confidence_level=level)[:3]))
-        return Bounds(self.label_entropy, mean, mean - half, mean + half, self.options, errors, level, self.model)
+        about = (self.options, errors, level, self.model, self.task, len(self.labels))
+        return Bounds(self.label_entropy, mean, mean - half, mean + half, *about)
 
     def gain_curve(
         self, order: Order = "depth", *, n_permutations: int = 50, n_resamples: int = 50, orders: int = 10

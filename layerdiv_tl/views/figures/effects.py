@@ -162,7 +162,8 @@ def _about(effects: Effects, on: On = "logit difference") -> str:
 
 
 def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure:
-    """Draw every component's size, √(centered diversity), against its mean logit difference, colored by its accuracy.
+    """Draw every component's size, √(centered diversity), against its mean logit difference, colored by its accuracy,
+    and below it the costs of `effects`, results of `ld.effects`.
 
     A reader is to the right of 0 and often right alone; a counterweight is large but right alone only as often as
     guessing, since its constant part outweighs what it reads (its AUC, in the hover, leaves the constant out).

@@ -337,7 +337,7 @@ def tradeoff_bars(decomposition: Decomposition, part: Gauge = "centered", paper:
         figure.add_hline(y=count - 0.5, line={"width": 1})
         names = [*(f"{row.term}\n{row.formula}" for row in frame.itertuples()), "sum"]
         y = axes.ticks(range(count + 1), names) | {"range": [count + 0.5, -0.5]}
-        both, bias, diversity = map(style.number, (frame["bias"][shared].sum(), *sums))
+        both, bias, diversity = (style.number(x, 3) for x in (frame["bias"][shared].sum(), *sums))
         title = f"Bias {bias} and diversity {diversity} {unit} share Ω, {both}"
         form = "the terms as printed in Eq. 11" if paper else "the exact terms"
         subtitle = f"Theorem 3 of Diversity of Transformer Layers, {form}. Shaded: Ω, the variance "

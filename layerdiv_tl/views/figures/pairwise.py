@@ -144,9 +144,7 @@ def _varying(redundancy: Redundancy) -> tuple[pd.DataFrame, str, str]:
         title = f"The others do not clearly predict {most['component']}, which varies most: R² "
         title += style.estimate(most["r2"], most["r2_low"], most["r2_high"])
     elif most.get("r2_gain_low", np.nan) <= 0:
-        title += (
-            f", not clearly more than {'the label' if attrs['permuted'] == 'within labels' else 'chance'} alone does"
-        )
+        title += f"; {'the label' if attrs['permuted'] == 'within labels' else 'chance'} alone may predict as much"
     about = (
         f"{redundancy.model}: {len(redundancy.error)} rows; ridge on held-out rows. If the others' rows are permuted "
     )

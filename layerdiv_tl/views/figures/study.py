@@ -288,7 +288,7 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
     stands = frame["accuracy"] == "still"
     still, moving = (style.percent(together[at].sum() / max(1, either[at].sum())) for at in (stands, ~stands))
     title = f"Bias and diversity move together in {still} of steps where accuracy stands still, in {moving} where it "
-    title += "moves, not tested"
+    title += "moves (not tested)"
     if not np.isfinite(tradeoff.difference):
         title = "Bias and diversity: there are no steps to compare"
     null = "It is not tested: too few models of one depth"
