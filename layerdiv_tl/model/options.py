@@ -215,7 +215,9 @@ def check_known(tokenizer: Any, ids: Sequence[int], text: str, name: str) -> Non
 def _read(row: Sequence[list[Any]], found: Sequence[Ids], vocabulary: int, where: str) -> list[Alternatives]:
     """Parse the ids of one list of options, each as its alternatives; `found` has those of its texts."""
     if not row:
-        raise InputError(f"{where} is empty: give the answers, for example options=[' Yes', ' No'].")
+        raise InputError(
+            f"{where} is empty: give the answers, for example options=[' Yes', ' No'], or those of task.resolve(model)."
+        )
     if not all(row):
         raise InputError(f"{where} holds an empty set: an option needs at least one text or token.")
     if found:

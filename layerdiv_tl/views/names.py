@@ -41,8 +41,8 @@ def extreme_names(
     `ends` are the axes, with their ranges; without `sizes`, the marks farthest up, right and left come first. A name
     stands where, in a `panel` of so many pixels, it covers no other name, no mark, none of the lines `guides`, given by
     the x and y of their ends, and no whisker of a named mark, which goes from one of `spans` to the other. A name
-    without such a place is left out, unless it is one of `always`, to which a line leads. Returns the trace of names
-    and that of these lines.
+    without such a place is left out, unless it is one of `always` or of few, to which a line leads. Returns the trace
+    of names and that of these lines.
     """
 
     def share(values: Any, axis: Mapping[str, Any]) -> Any:
@@ -75,7 +75,7 @@ def extreme_names(
         size, options = np.array([6.5 * len(labels[i]) + 12, 14.0]), list[tuple[Any, ...]]()
         whisker = np.stack([side[i] for side in whiskers])
         places = [(place, (0, 0)) for place in _PLACES]
-        places += [("middle right" if by[0] > 0 else "middle left", by) for by in _FAR if labels[i] in asked]
+        places += [("middle right" if by[0] > 0 else "middle left", by) for by in _FAR if labels[i] in wanted]
         for place, by in places:
             across, up = _PLACES[place]
             corner = at[i] + by + np.array([across, up]) * size + [0, 8 * up + 4]

@@ -73,6 +73,7 @@ def figure(
     remarks += [f"{note[0].upper()}{note[1:]}."] if note else []
     has_ends = re.search(r"\(−?[\d.,]+ to −?[\d.,]+\)", told) and not re.search(r"95\s?%|% interval", told)
     remarks += ["In parentheses: 95 % intervals."] * bool(has_ends)
+    remarks += ['"May be as large": the intervals meet.'] * ("may be as large" in told)
     drawn = layout.retitle(drawn, title, " ".join(remarks))
     if height is not None:
         drawn.update_layout(height=height)

@@ -138,7 +138,7 @@ def continuation_map(continuation: Continuation, prompt: int = 0, max_components
     kept, remark = kit.strongest(values[among], max_components, who)
     kept = among[kept[::-1]]  # the last layer at the top
     labels = [continuation.components[i].label for i in kept]
-    names = [" against ".join(map(quoted, continuation.options[i])) for i in own]
+    names = [" against ".join(f"'{quoted(text)}'" for text in continuation.options[i]) for i in own]
     margins = continuation.model_logits[own, 0] - continuation.model_logits[own, 1]
     least = int(margins.argmin())
     best = among[int(values[among, least].argmax())]
@@ -174,6 +174,7 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
     share = f"in {style.percent(difference.accuracy)} of {count} examples" if count > 1 else "in this example"
     prefers = "prefers the first" if count > 1 or difference.accuracy > 0.5 else "does not prefer the first"
     subtitle = f"{of}. The model {prefers} {share}. "
+    subtitle += "All above and all below 0: means of each example's sums. " * (count > 1)
     if difference.sides is not None:
         for side, symbol in ((0, "circle"), (1, "diamond")):
             name = f"to {quoted(pair[side])}" if pair else f"to the {('first', 'second')[side]}"

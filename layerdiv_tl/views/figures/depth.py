@@ -51,7 +51,7 @@ def _change(change: ChangePoint, layer: str) -> str:
     ends, p = style.interval(change.low, change.high, ".0f", none=""), f"Pettitt's test {style.p_value(change.p)}"
     if change.p < style.SIGNIFICANT:
         return f"Layers write less from layer {' '.join(filter(None, [layer, ends]))} on, {p}"
-    return f"Layers do not clearly write less from any layer on (best candidate: layer {layer}, {p})"
+    return f"No significant change of the layers' norms (best candidate: layer {layer}, {p})"
 
 
 def norm_bars(norms: ResidualNorms) -> go.Figure:
@@ -86,8 +86,8 @@ def skip_bars(skip: Skip) -> go.Figure:
         "downstream_change": "Mean relative change of later layers' outputs",
     }
     title = f"Of {len(skip.components)} {_PARTS[skip.part]}s skipped, {{}} changes {skip.model}'s answer most"
-    about = _mode(skip)
-    return kit.component_bars(skip.frame(), columns, title, f"Each in turn {about}. {_DASHES}")
+    about = f"Each in turn {_mode(skip)}. {_DISTANCE} {_DASHES}"
+    return kit.component_bars(skip.frame(), columns, title, about)
 
 
 def lens_bars(lens: LogitLens) -> go.Figure:
@@ -111,7 +111,7 @@ def erasure_bars(erasure: Erasure) -> go.Figure:
     where = "the answer, where it is predicted" if erasure.measured == "answer" else "predictions at later tokens"
     title = f"Erasing a token before {{}} changes {erasure.model}'s predictions most"
     columns = {"effect": f"Change of {where}"}
-    return kit.component_bars(erasure.frame(), columns, title, f"{_erased(erasure)} {_DASHES}")
+    return kit.component_bars(erasure.frame(), columns, title, f"{_erased(erasure)} {_DISTANCE} {_DASHES}")
 
 
 def gradient_bars(gradients: IntegratedGradients) -> go.Figure:
@@ -123,6 +123,7 @@ def gradient_bars(gradients: IntegratedGradients) -> go.Figure:
 
 
 _DASHES = "Dashes: medians over tokens."
+_DISTANCE = "‖p − p′‖₂: the distance between the next token's probabilities before and after."
 
 
 def _mode(skip: Skip) -> str:

@@ -56,8 +56,9 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
 
 
 def total_bars(effects: Effects, on: On = "logit difference") -> go.Figure:
-    """Draw the total effect of every component along depth, with 95 % intervals, and of groups after them."""
-    column, order, frame = f"total{_ENDS[on]}", "component, then group, as ablated", _frame(effects)
+    """Draw the total effect of every component, with 95 % intervals, and of groups after them, as ablated."""
+    column, frame = f"total{_ENDS[on]}", _frame(effects)
+    order = f"component{', then group' * (len(effects.names) > len(effects.components))}, as ablated"
     look: dict[str, Any] = {"y": f"total effect, {frame.attrs['units'][column]}", "plot": 320, "x_title": order}
     figure = kit.component_bars(frame, {column: ""}, _first(effects, on), _about(effects, on), **look)
     if len(frame) <= axes.NAMED:

@@ -182,6 +182,10 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
     gone = layout.clipped(", ".join(c.label for c in plan.dropped), 40)
     gone += f" ({budget} of {len(plan.candidates)} candidate {part}s)"
     title = f"{plan.model} without {gone}: {quantity} {shown(whole)} → {shown(end)}"
+    column, sign = ("loss_growth", 1) if quantity == "loss" else ("accuracy_lost", -1)
+    growth = frame.loc[(frame["plan"] == "plan") & (frame["dropped"] == budget)].iloc[0]
+    changed = sorted(sign * growth[[f"{column}_low", f"{column}_high"]].to_numpy(dtype=float))
+    title += f", a change of {style.estimate(sign * growth[column], *changed)}"
     subtitle = (
         f"Lowest {_score(plan)} first{', one after another' * bool(plan.alone_dropped)}"
         f"{', replaced by their means' * (plan.ablation == 'mean')}. {chosen} on {rows['scored']} "
