@@ -350,8 +350,8 @@ def _check_model(model: Any) -> None:
             raise InputError(f"{shown(model)} is not a model: give the model first, then prompts.")
         raise InputError(
             f"{shown(model)} is not a model that can be decomposed: give a Hugging Face id, a local folder, "
-            "a .gguf file, a Hugging Face causal LM, a TransformerBridge or a HookedTransformer; or to ld.contributions "
-            "the ActivationCache of run_with_cache."
+            "a .gguf file, a Hugging Face causal LM, a TransformerBridge or a HookedTransformer; or give "
+            "ld.contributions the ActivationCache of run_with_cache."
         )
     if not any(parameter.is_meta for parameter in parameters_of(model)):
         return

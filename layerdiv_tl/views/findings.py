@@ -86,8 +86,8 @@ def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[Finding]:
     nats, guess = summary["cross_entropy"], -np.log(summary["chance"])
     yield Finding(
         f"The right answer costs {style.number(nats.mean())} nats on average (a probability of "
-        f"{style.percent(np.exp(-nats.mean()))}), a uniform guess {style.number(guess.mean(), 3)} nats; "
-        f"{(nats < guess).sum()} of {pairs} pairs of model and task are better than that.",
+        f"{style.percent(np.exp(-nats.mean()))} among the options), a uniform guess {style.number(guess.mean(), 3)} "
+        f"nats; {(nats < guess).sum()} of {pairs} pairs of model and task are better than that.",
         "table",
     )
 

@@ -22,6 +22,8 @@ from .html import Block, Page, chart, frame_table, switch, templates
 # Maximal number of cells whose components a page shows, number of models shown if there are more, and maximal number
 # of models in a map on the first screen.
 MOST_CELLS, BEST, MOST_MODELS = 48, 5, 12
+# Maximal number of tasks that the first sentence describes.
+MOST_DESCRIBED = 3
 _LIBRARIES = ("layerdiv_tl", "torch", "transformers", "transformer_lens")
 
 
@@ -34,6 +36,9 @@ def study_page(study: Study, title: str | None = None, opening: Block | None = N
     measured, models = set(study.metrics["unit"]), study.metrics["model"].unique()
     units: list[Unit] = [unit for unit in get_args(Unit) if unit in measured]
     unit, tasks, depth = units[0], count(study.metrics["task"].nunique(), "task"), study.depth
+    known = task_specs()
+    about = [f"{name}: {known[name].description}" for name in dict.fromkeys(study.metrics["task"]) if name in known]
+    tasks += f" ({'; '.join(about)})" * (0 < len(about) <= MOST_DESCRIBED)
     figures, lacking = _figures(study, unit)
     names = {kind: name for kind, (name, _) in templates().study_figures.items() if kind in {"table", *figures}}
     names |= {"layer-sharing": "reuse of layers"} | (analysis_names(depth) if depth else {})

@@ -77,9 +77,13 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     labels = frame["component"].tolist()
     compared = shown[:, :1] if centered and n == 2 else shown  # the sides have another zero than their difference
     largest = np.unravel_index(np.abs(compared).argmax(), compared.shape)
-    sizes = estimates_frame({"component": labels, "size": estimate(values[:, :, largest[1]])}, {"size": unit})
+    cells = [(label, name) for label in labels for name in names[: compared.shape[1]]]
+    each_cell = estimate(values[:, :, : compared.shape[1]].reshape(len(values), -1))
+    named = {"component": [label for label, _ in cells], "option": [name for _, name in cells]}
+    sizes = estimates_frame(named | {"size": each_cell}, {"size": unit})
     title = f"{labels[largest[0]]} has the largest {'mean ' * (len(values) > 1)}contribution to {names[largest[1]]}"
-    title += kit.ahead(sizes, sizes.iloc[largest[0]], "size")
+    other = "{component}'s" + " to {option}" * (compared.shape[1] > 1)
+    title += kit.ahead(sizes, sizes.iloc[int(np.ravel_multi_index(largest, compared.shape))], "size", other=other)
     if (frame["kind"] == "head").any():
         return _head_panels(frame, shown, names, unit, title, subtitle, largest)
     x = axes.component_axis(frame, kit.STREAM)
@@ -280,9 +284,7 @@ def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figur
     total = "1" if np.allclose(p.sum(2), 1, atol=1e-2) else "at most 1: a sink takes the rest"
     x = axes.token_axis(patterns.tokens, "") | {"tickfont": {"size": 10}}
     y = x | {"tickangle": 0, "autorange": "reversed"}
-    title = (
-        f"Of {len(heads)} heads, {labels[int(sharpness[heads].argmax())]} attends most sharply beyond the first token: "
-    )
+    title = f"Of {len(p)} heads, {labels[int(sharpness[heads].argmax())]} attends most sharply beyond the first token: "
     title += "attention from row to column"
     return layout.finish(
         figure, title, f"{some}Each row sums to {total}.", x=x, y=y, plot=down * max(260, 12 * len(tokens)), below=40

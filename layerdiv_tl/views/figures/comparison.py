@@ -129,7 +129,7 @@ def sums_by_depth(comparison: Comparison | TextComparison, n_bins: int = 4) -> g
         f"Sums of the components' parts of {what}. No bar: the model has none there. No whiskers, since both models "
     )
     subtitle += "have the same rows; the hover has the change."
-    subtitle += f" {kit.intervals(modules, 'Its intervals')}" * ("change_low" in modules)
+    subtitle += f" {kit.intervals(modules, 'Title and hover')}" * ("change_low" in modules)
     most = kit.most(modules, "change")
     title = f"By module, {most['component']} changes most between the two models{kit.ahead(modules, most, 'change')}"
     return layout.finish(figure, title, subtitle, plot=420, barmode="group")

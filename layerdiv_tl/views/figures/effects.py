@@ -124,8 +124,8 @@ def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
     title += kit.ahead(frame, most, "compensation", other="{component}'s reaction to that of {ablated}")
     subtitle = (
         f"{effects.model}: {_about(effects)} A cell shows by how much the presence of the row's component changes what "
-        "the column's contributes to the logit difference. If the row's own contribution is positive, purple "
-        "compensates for it and gold depends on it; if it is negative, gold compensates and purple depends."
+        "the column's contributes to the logit difference. A cell of the opposite sign to the row's own contribution "
+        "compensates for it, one of the same sign depends on it."
     )
     subtitle += " Groups have no row." * (len(effects.names) > len(effects.components))
     rows, columns = ([members[i] for i in some] for some in kept)

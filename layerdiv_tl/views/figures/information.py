@@ -128,8 +128,8 @@ def bound_marks(bounds: Bounds) -> go.Figure:
     title += f"; the sum of the members errs in {errors['ensemble']}" if "ensemble" in errors else ""
     low, entropy = style.number(max(bounds.low, 0.0)), style.estimate(bounds.label_entropy, unit="bits")
     subtitle = (
-        f"{bounds.rows} rows. From I(U; Y) ≥ {low} of H(Y) = {entropy}, the low end of what a linear classifier finds "
-        "on unseen rows. Pale: not proven by this, since I may be larger. Dots: observed errors. Whiskers: 95 % "
+        f"{bounds.rows} rows. Bounds from what a linear classifier finds on unseen rows: at least {low} of the label's "
+        f"{entropy}. Pale: not proven by this, since I may be larger. Dots: observed errors. Whiskers: 95 % "
         "intervals; the title has the upper end of the bound's."
     )
     x, y = {"title_text": "share of rows", "tickformat": ".0%"}, axes.named_rows(frame["component"])

@@ -220,7 +220,11 @@ def score_bars(plan: DropPlan) -> go.Figure:
     title = f"By {_score(plan)}, {plan.model} needs {kit.most(frame, 'score', -1)['component']} least of "
     title += f"{len(frame)} candidate {part}s"
     y = "−" * (plan.score in LOWER_IS_BETTER) + _score(plan) + f", {frame.attrs['units']['score']}".removesuffix(", ")
-    x, subtitle = axes.component_axis(frame, kit.STREAM), f"{source} {goes}{', numbered from the first to go' * shown}."
+    x, subtitle = (
+        axes.component_axis(frame, kit.STREAM),
+        f"{source} {goes}{', numbered from the first to go' * shown}. ",
+    )
+    subtitle += "Scores have no intervals."
     return layout.finish(traces, title, subtitle, x=x, y=y, barmode="overlay")
 
 

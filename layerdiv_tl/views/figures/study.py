@@ -204,7 +204,7 @@ def share_bars(
     about = f"Means over {', '.join(dict.fromkeys(study.metrics['task']))}. {counted(study, unit)}"
     x, y = axes.ticks([0, 0.5, 1], ["0", "50 %", "100 %"]) | {"range": [0, 1]}, axes.named_rows(names)
     plot = max(100, 30 * len(names)) * -(-len(contents) // 2) + 40
-    lack = f"No intervals: they are over tasks, of which {LEAST} are needed."
+    lack = f"No intervals: they would be over tasks, and need at least {LEAST}."
     about += f" {lack if shares['share_low'].isna().all() else '95 % intervals over tasks are in the hover.'}"
     return layout.finish(figure, title, about, x=x, y=y, plot=plot, barmode="stack", bargap=0.3)
 
