@@ -14,7 +14,6 @@ import numpy as np
 
 from .._checks import listed, shown
 from ..errors import InputError
-from .transformer_lens import is_cache
 
 if TYPE_CHECKING:
     from .load import Model
@@ -84,6 +83,8 @@ def refuse_task_name(given: Any) -> None:
 
 
 def _read(model: Model, given: Any) -> Prompts:
+    from .transformer_lens import is_cache  # not on top: tasks read prompts without torch
+
     mask = None
     refuse_task_name(given)
     if is_cache(given):
@@ -109,8 +110,8 @@ def _read(model: Model, given: Any) -> Prompts:
     encoded, texts = [ids for ids, _ in read], [text for _, text in read]
     if strange := [n for n, (ids, text) in enumerate(read) if text and not knows(model.tokenizer, ids, text)]:
         warnings.warn(
-            f"the tokenizer of {model.name} does not know all words of prompt {', '.join(map(str, strange))}: "
-            f"the model reads {model.tokenizer.unk_token!r} in their place.",
+            f"the tokenizer of {model.name} does not know all words of {len(strange)} of {len(read)} prompts (the first is "
+            f"prompt {strange[0]}): the model reads {model.tokenizer.unk_token!r} in their place.",
             stacklevel=1,
         )
     if mask is not None:

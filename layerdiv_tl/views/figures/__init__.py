@@ -68,12 +68,18 @@ def figure(
     drawn = draw(result, **options)
     note = getattr(result, "error_note", "")  # on the error of a cut
     told = f"{title or drawn.layout.title.text} {drawn.layout.title.subtitle.text}".replace("<br>", "")
+    views = [button.args[1] for menu in drawn.layout.updatemenus for button in menu.buttons if len(button.args) > 1]
+    titles = [
+        f"{view.get('title.text', '')} {view.get('title.subtitle.text', '')}".replace("<br>", "") for view in views
+    ]
     names = [(field.capitalize(), getattr(result, field, "")) for field in ("model", "task")]
     remarks = [f"{field}: {name}." for field, name in names if name and html.escape(name, quote=False) not in told]
     remarks += [f"{note[0].upper()}{note[1:]}."] if note else []
-    has_ends = re.search(r"\(−?[\d.,]+ to −?[\d.,]+\)", told) and not re.search(r"95\s?%|% interval", told)
-    remarks += ["In parentheses: 95 % intervals."] * bool(has_ends)
-    remarks += ['"May be as large": the intervals meet.'] * ("may be as large" in told)
+    # Of any view, so that a remark stands below all of them.
+    ends, named = re.compile(r"\(−?[\d.,]+ to −?[\d.,]+\)"), re.compile(r"95\s?%|% interval")
+    has_ends = any(ends.search(text) and not named.search(text) for text in (told, *titles))
+    remarks += ["In parentheses: 95 % intervals."] * has_ends
+    remarks += ['"May be as large": the intervals meet.'] * any("may be as large" in text for text in (told, *titles))
     drawn = layout.retitle(drawn, title, " ".join(remarks))
     if height is not None:
         drawn.update_layout(height=height)
