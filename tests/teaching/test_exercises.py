@@ -268,8 +268,23 @@ def test_predictions_are_compared() -> None:
     assert "you wrote" in predict({"a": 1}).compare(2)
 
 
+@pytest.mark.parametrize(("low", "told"), [(0.025, "✓"), (0.05, "90 %"), (0.25, "50 %"), (0.03, "✗"), (0.1, "✗")])
+def test_a_null_of_another_level_is_wrong(low: float, told: str) -> None:
+    """However the labels are shuffled; a level is named only where it is the one that was taken."""
+
+    def null_range(statistic: Any, rows: Any, labels: Any, n: int, rng: Any) -> Any:
+        shuffled = rng.permuted(np.tile(labels, (n, 1)), axis=1)
+        return tuple(np.quantile([statistic(rows, one) for one in shuffled], [low, 1 - low]))
+
+    said = LESSONS["information"].null_range.check(null_range)
+    assert told in said
+    assert ("middle" in said) == (low in (0.025, 0.05, 0.25))
+
+
 def test_an_answer_that_ignores_an_argument_is_told_so() -> None:
     """As many resamples as the interval needs, whatever n: right to the tolerance, and not what was asked."""
+    null = LESSONS["information"].null_range
+    assert "rng is not used" in null.check(lambda s, x, y, n, rng: null.solve(s, x, y, n, np.random.default_rng(0)))
     one = LESSONS["heads"].bootstrap_interval
     assert "n is not used" in one.check(lambda x, n, rng: one.solve(x, 30_000, rng))
     assert "rng is not used" in one.check(lambda x, n, rng: one.solve(x, n, np.random.default_rng(0)))
