@@ -110,8 +110,8 @@ def _read(model: Model, given: Any) -> Prompts:
     encoded, texts = [ids for ids, _ in read], [text for _, text in read]
     if strange := [n for n, (ids, text) in enumerate(read) if text and not knows(model.tokenizer, ids, text)]:
         warnings.warn(
-            f"the tokenizer of {model.name} does not know all words of {len(strange)} of {len(read)} prompts (the first "
-            f"is prompt {strange[0]}): the model reads {model.tokenizer.unk_token!r} in their place.",
+            f"the tokenizer of {model.name} does not know all words of {len(strange)} of {len(read)} prompts (prompt "
+            f"{strange[0]} is the first): the model reads {model.tokenizer.unk_token!r} in their place.",
             stacklevel=1,
         )
     if mask is not None:

@@ -192,7 +192,7 @@ def test_what_a_tokenizer_appends_is_left_out_and_said_once():
 
 def test_words_that_a_tokenizer_does_not_know_are_reported():
     zoo = ld.load_model("zoo/d2")
-    with pytest.warns(UserWarning, match=r"words of 1 of 2 prompts \(the first is prompt 1\):.*<unknown>"):
+    with pytest.warns(UserWarning, match=r"words of 1 of 2 prompts \(prompt 1 is the first\):.*<unknown>"):
         encode(zoo, ["red blue", "the capital of France"])
     with warnings.catch_warnings(action="error"):
         encode(zoo, ["red blue", "red <unknown>"])
