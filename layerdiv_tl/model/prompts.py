@@ -108,7 +108,9 @@ def _read(model: Model, given: Any) -> Prompts:
         )
     read = [_read_row(model, row, f"prompt {number}", front) for number, row in enumerate(rows)]
     encoded, texts = [ids for ids, _ in read], [text for _, text in read]
-    if strange := [n for n, (ids, text) in enumerate(read) if text and not knows(model.tokenizer, ids, text)]:
+    # A token in front may be the unknown one, as in OPT, whose tokens before and after a text are one.
+    unknown = [n for n, (ids, text) in enumerate(read) if text and not knows(model.tokenizer, ids, text)]
+    if strange := unknown if getattr(model.tokenizer, "unk_token_id", None) not in front else []:
         warnings.warn(
             f"the tokenizer of {model.name} does not know all words of {len(strange)} of {len(read)} prompts (prompt "
             f"{strange[0]} is the first): the model reads {model.tokenizer.unk_token!r} in their place.",

@@ -89,8 +89,7 @@ class Study(StudyTables):
 
         cells, failures = read_newest(folders, "the study", find, _read_cell)
         if not cells:
-            missing = [] if Path(folders[0]).is_dir() else ["there is no such folder."]
-            reason = " ".join(failures or missing) or "run the same study again to go on with it."
+            reason = " ".join(failures) or "run the same study again to go on with it."
             raise InputError(f"{str(folders[0])!r} holds no finished study: {reason}")
         metrics = pd.concat([frame for _, frame in cells], ignore_index=True)
         metrics = metrics[[*CELL, *metrics.columns.drop(list(CELL))]]

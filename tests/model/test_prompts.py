@@ -196,6 +196,9 @@ def test_words_that_a_tokenizer_does_not_know_are_reported():
         encode(zoo, ["red blue", "the capital of France"])
     with warnings.catch_warnings(action="error"):
         encode(zoo, ["red blue", "red <unknown>"])
+        in_front = words()
+        in_front.unk_token = "<s>"  # as in OPT, whose unknown token is put in front of a text
+        encode(ld.load_model(llama(), tokenizer=in_front), ["The ball"])
 
 
 def test_a_cache_is_not_a_prompt():

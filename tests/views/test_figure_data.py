@@ -310,7 +310,7 @@ def test_the_grid_holds_every_head_where_it_is(term, part, at):
     d = ld.decompose(ld.contributions(llama(), PROMPTS, OPTIONS, unit="head"), LABELS)
     frame = d.by_component(full=True).set_index("component")
     figure = d.plot("heads", term=term, part=part)
-    (grid, mlps), named = figure.data, frame.loc[re.match(r"L\d\.H\d", figure.layout.title.text)[0]]
+    (grid, mlps), named = figure.data, frame.loc[re.search(r"L\d\.H\d", figure.layout.title.text)[0]]
     ends = {(s.x0 + 0.5, s.x1 - 0.5, s.y0 + 0.5, s.y1 - 0.5) for s in figure.layout.shapes}
     assert ends == {(named["index"], named["index"], named["layer"], named["layer"])}
     frame[at] -= d.zero_net if term == "net" else 0.0
@@ -324,7 +324,7 @@ def test_the_grid_holds_every_head_where_it_is(term, part, at):
     np.testing.assert_allclose(within.z, np.array(expected) - np.mean(expected, 1, keepdims=True))
     for drawn in (figure, inside):  # the title names the head with the strongest color
         row, column = np.unravel_index(np.nanargmax(np.abs(drawn.data[0].z)), (3, 4))
-        assert drawn.layout.title.text.startswith(f"L{row}.H{column} ")
+        assert f"heads, L{row}.H{column} " in drawn.layout.title.text
     kept = [i for i, c in enumerate(d.components) if c.label in ("L0.H3", "L2.H0", "L2.H1")]
     some = dataclasses.replace(d, values=d.values[:, kept], components=tuple(d.components[i] for i in kept))
     (gaps,) = some.plot("heads").data

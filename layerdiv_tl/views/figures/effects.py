@@ -210,7 +210,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
         f"{len(gauge.values)} rows, contributions centered over the options. Color: how often a component alone is "
         f"right; the middle of the scale is guessing ({style.percent(chance)}), and each half is stretched to its own "
         "end. Names: "
-        + ("all marks" if is_named.all() else f"the outermost of {len(frame)} marks")
+        + ("all marks" if is_named.all() else f"outer marks of {len(frame)} with room for one")
         + f"{' and the ablated' * (bool(several) and not few)}; the others' are in the hover" * (not is_named.all())
         + f". {kit.intervals(frame, 'Whiskers of named marks')}"
         + f" Below: the cost of ablation, with 95 % intervals{few}." * bool(several)
@@ -220,7 +220,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     figure.update_yaxes(ends[1] | {"title_text": "size: √ centered diversity, logits"}, row=1, col=1)
     if several:
         how = f"{several[0].ablation} ablation, " * (len(several) == 1)
-        title_text = f"increase of the loss without it, nats\n({how}over the ablation's {len(several[0].labels)} rows)"
+        title_text = f"increase of the cross-entropy when ablated, nats\n({how}over the ablation's "
+        title_text += f"{len(several[0].labels)} rows)"
         figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
         figure.update_yaxes(axes.named_rows(ablated), row=2, col=1)
         figure.update_layout(yaxis_domain=[0.45, 1], yaxis2_domain=[0, 0.28])

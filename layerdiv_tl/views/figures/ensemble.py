@@ -280,7 +280,7 @@ def head_map(
     level = "its layer's mean" if within_layer else "the zero baseline" if zero else ""
     far = f"the {words} farthest from {level}" if level else f"the largest {words}"
     far += f" ({decomposition.part})" * (decomposition.part != "raw")
-    title = f"{best['component']} has {far} of the attention heads"
+    title = f"Of the attention heads, {best['component']} has {far}"
     title += kit.ahead(frame[heads], best, name)
     y, plot = axes.layer_axis(layers), max(200, min(640, 18 * len(layers)))
     return layout.finish(figure, title, subtitle + kit.ends_at(limit), y=y, plot=plot)

@@ -127,10 +127,11 @@ def bound_marks(bounds: Bounds) -> go.Figure:
     title = f"By Hellman and Raviv's bound the best rule errs in at most {style.percent(most)} of the rows"
     title += f"; the sum of the members errs in {errors['ensemble']}" if "ensemble" in errors else ""
     low, entropy = style.number(max(bounds.low, 0.0)), style.estimate(bounds.label_entropy, unit="bits")
-    subtitle = (
-        f"{bounds.rows} rows. Bounds from what a linear classifier finds on unseen rows: at least {low} of the label's "
-        f"{entropy}. Pale: not proven by this, since I may be larger. Dots: observed errors. Whiskers: 95 % "
-        "intervals; the title has the upper end of the bound's."
+    subtitle = f"{bounds.rows} rows. " * bool(bounds.rows)
+    subtitle += (
+        f"Bounds from what a linear classifier finds on unseen rows: at least {low} of the label's {entropy}. Pale: "
+        "not proven by this, since I may be larger. Dots: observed errors. Whiskers: 95 % intervals; the title has the "
+        "upper end of the bound's."
     )
     x, y = {"title_text": "share of rows", "tickformat": ".0%"}, axes.named_rows(frame["component"])
     return layout.finish(marks, title, subtitle, x=x, y=y, plot=280)
@@ -162,8 +163,8 @@ def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",)) -> go.Figu
     title = f"{style.estimate(joint, unit='bits')} with all members, {order}"
     if joint > curve.label_entropy * (1 + 1e-3):
         title = f"No estimate: the joint information of all members, {order}, exceeds H(Y)"
-    subtitle = f"{curve.rows} rows, {curve.method} estimate. {curve.statement} Bands: 95 % intervals; gray: labels "
-    subtitle += f"shuffled. Dotted: H(Y) = {entropy}. "
+    subtitle = f"{curve.rows} rows, " * bool(curve.rows) + f"{curve.method} estimate. {curve.statement} Bands: 95 % "
+    subtitle += f"intervals; gray: labels shuffled. Dotted: H(Y) = {entropy}. "
     subtitle += " ".join(curve.warnings[:1])
     figure = layout.finish(traces, title, subtitle, x="members", y="bits", plot=360)
     figure.update_xaxes(tickformat="d", dtick=max(1, len(frame) // 10))

@@ -44,7 +44,10 @@ def pairwise_map(
         kept = kit.top(gauge.diversities.mean(0), max_components)
         components = tuple(decomposition.components[i] for i in kept)
         decomposition = replace(decomposition, values=decomposition.values[:, kept], components=components)
-        remark, among = f"The {max_components:,} of {count:,} most diverse members. ", f"of these {max_components:,}, "
+        remark, among = (
+            f"The {max_components:,} of {count:,} most diverse members. ",
+            f"of the {max_components:,} most diverse, ",
+        )
     frame = decomposition.pairwise(by)
     name, order = column_of(frame, by, part), list[str](frame.attrs["order"])
     one, other = (pd.Index(order).get_indexer(pd.Index(frame[side])) for side in ("component", "other"))

@@ -171,9 +171,12 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
             look, heights = {"marker": marker, "name": name}, rows[quantity].to_numpy()
             far, texts = np.clip(heights, *edges), kit.hover(rows, [quantity])
             traces.append(kit.trace(rows, [budget] * len(rows), far, texts=texts, **look))
-            if rows is others and (count := int((far != heights).sum())):
+            if (count := int((far != heights).sum())) and rows is others:
                 ends = " to ".join(map(style.number, (heights.min(), heights.max())))
-                beyond = f"{count} rings at the edge lie beyond it: random plans go from {ends} {unit}."
+                beyond = f"Drawn at the edge: {count} of the random plans, which go from {ends} {unit}"
+            elif count:
+                beyond += f", and their mean, {style.number(heights[0])}"
+        beyond += "." * bool(beyond)
     whole = frame.loc[frame["plan"] == "none", quantity].iloc[0]
     end = frame.loc[(frame["plan"] == "plan") & (frame["dropped"] == budget), quantity].iloc[0]
     rows, part = plan.provenance["rows"], _DROPPED[plan.part]
@@ -182,10 +185,11 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
     gone = layout.clipped(", ".join(c.label for c in plan.dropped), 40)
     gone += f" ({budget} of {len(plan.candidates)} candidate {part}s)"
     title = f"{plan.model} without {gone}: {quantity} {shown(whole)} → {shown(end)}"
-    column, sign = ("loss_growth", 1) if quantity == "loss" else ("accuracy_lost", -1)
+    # Accuracies are in percent, so that their change is in points.
+    column, sign, points = ("loss_growth", 1, "") if quantity == "loss" else ("accuracy_lost", -100, "points")
     growth = frame.loc[(frame["plan"] == "plan") & (frame["dropped"] == budget)].iloc[0]
     changed = sorted(sign * growth[[f"{column}_low", f"{column}_high"]].to_numpy(dtype=float))
-    title += f", a change of {style.estimate(sign * growth[column], *changed)}"
+    title += f", a change of {style.estimate(sign * growth[column] + 0.0, *changed, unit=points)}"
     subtitle = (
         f"Lowest {_score(plan)} first{', one after another' * bool(plan.alone_dropped)}"
         f"{', replaced by their means' * (plan.ablation == 'mean')}. {chosen} on {rows['scored']} "

@@ -42,9 +42,10 @@ _METRICS = ("mse", "bias", "bias_centered", "diversity", "diversity_centered", "
 _GUESSING = "guessing evenly"
 
 
-def counted(study: Study, unit: Unit) -> str:
-    """Say which model, or how many, and how many rows of each task a study has."""
+def counted(study: Study, unit: Unit, shown: Sequence[str] = ()) -> str:
+    """Say which model, or how many, and how many rows of each task a study has, or the models `shown` of it."""
     cells = [cell["settings"] for cell in study.cells if cell["settings"]["unit"] == unit]
+    cells = [cell for cell in cells if not shown or cell["model"] in shown]
     rows, models = ({cell[name] for cell in cells} for name in ("rows", "model"))
     whose = f"{len(models)} models" if len(models) > 1 else models.pop()
     return f"{whose}, {' to '.join(f'{count:,}' for count in sorted({min(rows), max(rows)}))} rows a task."
@@ -201,7 +202,7 @@ def share_bars(
     if count > 1:
         whose = f"{count} models' centered diversity: on average {share}, and the largest in {first} of them"
     title = f"{largest} holds the largest share of {whose}"
-    about = f"Means over {', '.join(dict.fromkeys(study.metrics['task']))}. {counted(study, unit)}"
+    about = f"Means over {', '.join(dict.fromkeys(study.metrics['task']))}. {counted(study, unit, names)}"
     x, y = axes.ticks([0, 0.5, 1], ["0", "50 %", "100 %"]) | {"range": [0, 1]}, axes.named_rows(names)
     plot = max(100, 30 * len(names)) * -(-len(contents) // 2) + 40
     lack = f"No intervals: they would be over tasks, and need at least {LEAST}."
@@ -253,7 +254,10 @@ def fit_curve(
     sign = "its sign is not clear" if bent[0] <= 0 <= bent[1] else "below 0 returns diminish"
     subtitle = f"Curvature {curvature}{how}; {sign}. AIC of a straight line minus that of the logarithm: {aic}."
     if not np.isfinite(rows).all():
-        subtitle = f"{len(fit.x)} points are too few for intervals, or to tell a bend from a straight line."
+        subtitle = (
+            f"{len(fit.x)} points at {len(np.unique(fit.x))} sizes are too few to tell a bend from a straight line"
+        )
+        subtitle += ", or for intervals." if np.isnan(rows[0][1]) else "."
     is_clear = rows[0][1] > 0 or rows[0][2] < 0
     title = f"{'Scaling' if is_clear else 'No clear scaling'} with size: slope {slope} per ln x"
     return layout.finish(traces, title, subtitle, x=x_title, y=y_title, plot=360)
