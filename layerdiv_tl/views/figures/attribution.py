@@ -194,7 +194,7 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
     look = {"x": x, "y": axes.named_rows(shown["component"]), "plot": 40 + 20 * len(shown), "barmode": "overlay"}
     most, subtitle = kept.iloc[0], f"{subtitle}{remark} {kit.intervals(frame)}"
     title = f"{what}; the largest part, {style.signed(most['difference'])}, from {most['component']}"
-    title += kit.doubt(most, "difference") + kit.rival(frame, most, "difference")
+    title += kit.doubt(most, "difference") or kit.rival(frame, most, "difference")
     return layout.finish(traces, title, subtitle, **look).add_hline(y=first - 0.5, line=kit.DOTTED)
 
 

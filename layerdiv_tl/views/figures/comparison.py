@@ -123,7 +123,8 @@ def sums_by_depth(comparison: Comparison | TextComparison, n_bins: int = 4) -> g
             contents[-1].append(kit.trace(table, table["component"], table[side], color, texts, **look))
     headings = ["by module", "by relative depth"]
     figure = layout.panels(contents, headings, units=[unit, unit], shared_xaxes=False, gap=0.5)
-    score = "first option" if getattr(comparison, "labels", None) is None else "right option minus the others' mean"
+    which = "first" if getattr(comparison, "labels", None) is None else "right"
+    score = f"{which} option minus the others' mean"
     what = "the loss, means over tokens" if hasattr(comparison, "nets") else f"the score ({score}), means over rows"
     subtitle = (
         f"Sums of the components' parts of {what}. No bar: the model has none there. No whiskers, since both models "

@@ -51,7 +51,8 @@ def _change(change: ChangePoint, layer: str) -> str:
     ends, p = style.interval(change.low, change.high, ".0f", none=""), f"Pettitt's test {style.p_value(change.p)}"
     if change.p < style.SIGNIFICANT:
         return f"Layers write less from layer {' '.join(filter(None, [layer, ends]))} on, {p}"
-    return f"No significant change of the layers' norms (best candidate: layer {layer}, {p})"
+    what = change.quantity.replace("_", " ").capitalize()
+    return f"{what}: no significant fall along depth (best candidate: layer {layer}, {p})"
 
 
 def norm_bars(norms: ResidualNorms) -> go.Figure:

@@ -33,6 +33,8 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     frame, end = _frame(effects), _ENDS[on]
     direct, total = names = (f"direct{end}", f"total{end}")
     texts, said = kit.hover(frame, [*names, f"indirect{end}"]), kit.intervals(frame)
+    most = kit.most(frame, total)
+    title = _first(effects, on).replace("{}", most["component"]) + kit.ahead(frame, most, total)
     if len(effects.labels) < LEAST:  # no intervals
         for name in names:
             by_row = effects.effect(name.split("_")[0], end)
@@ -44,11 +46,9 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     x, y = frame[direct].to_numpy(), frame[total].to_numpy()
     ends = [min(axis["range"][0] for axis in sides), max(axis["range"][1] for axis in sides)]
     diagonal = kit.line(ends, ends, dash="dash", name="total = direct")
-    most = kit.most(frame, total)
     far, always = [np.abs(v) for v in (y - x, y, x)], [most["component"]]
     look: dict[str, Any] = {"panel": (290, 440), "always": always, "guides": [(ends, ends)]}
     labels = extreme_names(frame["component"], x, y, sides, far, **look)
-    title = _first(effects, on).replace("{}", most["component"]) + kit.ahead(frame, most, total)
     subtitle = f"{_about(effects, on)} Where total and direct effect differ, later components "
     subtitle += f"react to the ablation: they compensate for the component or depend on it. {said}"
     traces = [*kit.by_module(frame, direct, total, texts), diagonal, *labels]

@@ -298,7 +298,10 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
     null = "It is not tested: too few models of one depth"
     if np.isfinite(tradeoff.p):
         ends = style.interval(tradeoff.null_low, tradeoff.null_high)
-        null = f"With another model's bias and diversity {100 * tradeoff.confidence_level:g} % lie in {ends}, "
+        null = (
+            f"With another model's bias and diversity, {100 * tradeoff.confidence_level:g} % of the differences lie in "
+        )
+        null += f"{ends}, "
         null += style.p_value(tradeoff.p)
         share = style.percent(together.sum() / max(1, either.sum()))
         title = f"Bias and diversity move together in {share} of the steps, whatever accuracy does"
