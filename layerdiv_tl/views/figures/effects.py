@@ -207,17 +207,19 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     title += "difference"
     title += kit.ahead(frame, reader, "logit_difference")
     about = (
-        f"{len(gauge.values)} rows, contributions centered over the options. Color: how often a component alone is "
-        f"right; the middle of the scale is guessing ({style.percent(chance)}), and each half is stretched to its own "
-        "end. Names: "
-        + ("all marks" if is_named.all() else f"outer marks of {len(frame)} with room for one")
-        + f"{' and the ablated' * (bool(several) and not few)}; the others' are in the hover" * (not is_named.all())
+        f"{len(frame)} components on {len(gauge.values)} rows, centered over the options. Gold: a reader, alone right "
+        f"more often than guessing ({style.percent(chance)}, white; the scale's halves differ in length). High and "
+        "white: it writes much that does not tell the answer, often a constant (a counterweight). Named: "
+        + ("all" if is_named.all() else "outer marks with room for a name")
+        + " and the ablated" * (bool(several) and not few and not is_named.all())
         + f". {kit.intervals(frame, 'Whiskers of named marks')}"
         + f" Below: the cost of ablation, with 95 % intervals{few}." * bool(several)
     )
     figure = layout.panels([traces, _costs(several, ablated)] if several else [traces], gap=0.5, shared_xaxes=False)
-    figure.update_xaxes(ends[0] | {"title_text": "mean logit difference, logits", "zeroline": True}, row=1, col=1)
-    figure.update_yaxes(ends[1] | {"title_text": "size: √ centered diversity, logits"}, row=1, col=1)
+    figure.update_xaxes(
+        ends[0] | {"title_text": "mean logit difference, right minus others, logits", "zeroline": True}, row=1, col=1
+    )
+    figure.update_yaxes(ends[1] | {"title_text": "size: distance from the mean (√ diversity), logits"}, row=1, col=1)
     if several:
         how = f"{several[0].ablation} ablation, " * (len(several) == 1)
         title_text = f"increase of the cross-entropy when ablated, nats\n({how}over the ablation's "
