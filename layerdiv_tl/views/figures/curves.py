@@ -16,7 +16,7 @@ from ...ensemble.decomposition import NormAt
 from ...errors import InputError
 from ...replication.correlation import z_scores
 from .. import axes, kit, layout, style
-from .study import counted
+from .study import rows_counted
 
 if TYPE_CHECKING:
     from ...studies.depth_study import DepthStudy
@@ -62,7 +62,7 @@ def depth_panels(
     x: dict[str, Any] = {"range": [-0.03, 1.03], "tickvals": [0, 0.5, 1]} if depth == "relative" else {"nticks": 4}
     title, columns = "MSE, bias, diversity and accuracy along depth", min(2, len(tasks))
     subtitle = "Standardized: each curve minus its mean, over its standard deviation. Accuracy is the thick line. "
-    subtitle += f"Prefix ensembles, without intervals. {counted(study, unit, chosen)}"
+    subtitle += f"Prefix ensembles, without intervals. {rows_counted(study, unit)}"
 
     def draw(models: Sequence[str], part: str) -> go.Figure:
         contents = [[_trace(lines, models, task, term, part) for term in terms] for task in tasks]

@@ -42,13 +42,18 @@ _METRICS = ("mse", "bias", "bias_centered", "diversity", "diversity_centered", "
 _GUESSING = "guessing evenly"
 
 
-def counted(study: Study, unit: Unit, shown: Sequence[str] = ()) -> str:
-    """Say which model, or how many, and how many rows of each task a study has, or the models `shown` of it."""
+def rows_counted(study: Study, unit: Unit, shown: Sequence[str] = ()) -> str:
+    """Say how many rows of each task a study has, or its models `shown`."""
     cells = [cell["settings"] for cell in study.cells if cell["settings"]["unit"] == unit]
-    cells = [cell for cell in cells if not shown or cell["model"] in shown]
-    rows, models = ({cell[name] for cell in cells} for name in ("rows", "model"))
-    whose = f"{len(models)} models" if len(models) > 1 else models.pop()
-    return f"{whose}, {' to '.join(f'{count:,}' for count in sorted({min(rows), max(rows)}))} rows a task."
+    rows = {cell["rows"] for cell in cells if not shown or cell["model"] in shown}
+    return f"{' to '.join(f'{count:,}' for count in sorted({min(rows), max(rows)}))} rows a task."
+
+
+def counted(study: Study, unit: Unit, shown: Sequence[str] = ()) -> str:
+    """Say which model, or how many, and how many rows of each task a study has, or its models `shown`."""
+    models = shown or list(study.models(unit)["model"])
+    whose = f"{len(models)} models" if len(models) > 1 else models[0]
+    return f"{whose}, {rows_counted(study, unit, shown)}"
 
 
 def table_map(study: Study, quantity: str = "accuracy", unit: Unit = "sublayer") -> go.Figure:
