@@ -81,10 +81,12 @@ def _role(c: Contributions, d: Decomposition, row: dict[Any, Any], labels: np.nd
         return ""
     right, wrong = (push[(labels == option) == side].mean() for side in (True, False))
     answer, pushes = c.options[option].strip(), [style.number(x) for x in (right, wrong)]
+    is_balanced = len(set(np.bincount(labels, minlength=c.values.shape[2]).tolist())) == 1
+    cancels = " It cancels from the mean logit difference, as all answers are right equally often." * is_balanced
     return (
         f"{row['component']} is a counterweight: it raises {answer!r} above the other answers by {pushes[0]} logits "
         f"where that is right and by {pushes[1]} where it is wrong, most of it a constant part that other components "
-        f"write against. Its bias is {style.number(row['bias'])}, where a component that writes nothing has "
+        f"write against.{cancels} Its bias is {style.number(row['bias'])}, where a component that writes nothing has "
         f"{style.number(d.zero_bias)}."
     )
 

@@ -418,6 +418,18 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
         d.plot("roles", effects=ld.effects("zoo/d2", others, components=["L1.mlp"]))
 
 
+def test_one_member_is_drawn_or_answered_in_a_sentence():
+    """The embedding alone has no diversity, and the last MLP no component after it."""
+    task = ld.task("synthetic/recall", limit=16)
+    alone = ld.decompose(ld.contributions("zoo/d4", task).select(kind="embed"), task.labels)
+    assert alone.plot("depth").layout.title.text.startswith("Along depth")
+    assert "nan" not in alone.plot("modules").layout.title.text
+    with pytest.raises(ld.InputError, match="decompose several"):
+        alone.plot("roles")
+    with pytest.raises(ld.InputError, match="not the last"):
+        ld.effects("zoo/d4", task, components=["L3.mlp"]).plot("map")
+
+
 def test_losses_and_attention_are_drawn_token_by_token():
     p = ld.profile(llama(), [5, 1, 4, 1, 5, 9, 2, 6])
     figure = p.plot("loss")

@@ -111,8 +111,13 @@ def compensation_bars(effects: Effects, component: str | None = None, max_compon
 
 
 def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
-    """Draw a map ablated × later component of the change of the later one's contribution through the other."""
+    """Draw a map ablated × later component of the change of the later one's contribution through the other.
+
+    Raises InputError if no component follows the ablated ones.
+    """
     frame, members = effects.backups(), effects.members
+    if frame.empty:
+        raise InputError("no component reads what the ablated ones write: ablate one that is not the last.")
     place = {c.label: number for number, c in enumerate(members)}
     at = tuple(frame[name].map(place).to_numpy(int) for name in ("ablated", "component"))
     texts = kit.hover(frame, ["compensation"], "without " + frame["ablated"])
@@ -169,7 +174,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     A reader is to the right of 0 and often right alone; a counterweight is large but right alone only as often as
     guessing, since its constant part outweighs what it reads (its AUC, in the hover, leaves the constant out).
     `effects` are one or several `Effects` of some components on other rows, whose costs in nats are drawn below. Raises
-    InputError for a decomposition without labels, and for effects of another type or model.
+    InputError for a decomposition without labels or of one member, and for effects of another type or model.
     """
     gauge = decomposition.gauges.get("centered", decomposition)
     if gauge.gold is None:
@@ -181,6 +186,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
         raise InputError(f"effects= are of {min(other)}, but the decomposition is of {decomposition.model}.")
     ablated, few = _most_costly(several)
     frame, chance = gauge.by_component(full=True), 1 / gauge.values.shape[2]
+    if not (frame["diversity"] > 0).any():
+        raise InputError("all members are alike, so that none has a size: decompose several components.")
     frame = frame[frame["diversity"] > 0].reset_index(drop=True).assign(size=lambda rows: np.sqrt(rows["diversity"]))
     x, y, beyond = (np.asarray(frame[name]) for name in ("logit_difference", "size", "accuracy"))
     beyond = beyond - chance
@@ -207,9 +214,9 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     title += "difference"
     title += kit.ahead(frame, reader, "logit_difference")
     about = (
-        f"{len(frame)} components on {len(gauge.values)} rows, centered over the options. Gold: a reader, alone right "
-        f"more often than guessing ({style.percent(chance)}, white; the scale's halves differ in length). High and "
-        "white: it writes much that does not tell the answer, often a constant (a counterweight). Named: "
+        f"{len(frame)} components on {len(gauge.values)} rows, centered over the options. Gold: alone right more often "
+        f"than guessing, as readers are ({style.percent(chance)} is white; the scale's halves differ in length). High "
+        "and white: it writes much that does not tell the answer, often a constant (a counterweight). Named: "
         + ("all" if is_named.all() else "outer marks with room for a name")
         + " and the ablated" * (bool(several) and not few and not is_named.all())
         + f". {kit.intervals(frame, 'Whiskers of named marks')}"

@@ -225,7 +225,7 @@ def depth_curves(
         title = f"Loss of the prefix ensembles along depth: {first}, at most {most}, then {last} {units['loss']}"
         if "accuracy" in terms:
             shares = [style.percent(frame["accuracy"].iloc[i]) for i in (0, -1)]
-            before = frame["accuracy"].iloc[-2]
+            before = frame["accuracy"].iloc[-2:].iloc[0]
             jumps = bool(abs(frame["accuracy"].iloc[-1] - before) > 0.1)
             dip = f" ({style.percent(before)} before {frame['component'].iloc[-1]})" * jumps
             title = f"Along depth the prefix ensembles' accuracy goes from {shares[0]} to {shares[1]}{dip}, "
@@ -309,6 +309,8 @@ def module_shares(decomposition: Decomposition) -> go.Figure:
     share += f" {style.interval(100 * low, 100 * high, '.0f', none='')}".rstrip()
     title = f"{most['component']}, {members} of components, holds {share} of the {whole}"
     title += ", not clearly more" * bool(low <= most["member_share"])
+    if np.isnan(most[column]):
+        title = f"The {whole} is 0, so no module has a share of it"
     subtitle = "The line across a bar is the module's share of components, n_g/|L|. " + kit.intervals(frame)
     x, y = axes.ticks([0, 1], ["bias", "diversity"]), {"tickformat": ".0%", "rangemode": "tozero"}
     return layout.finish(figure, title, subtitle, x=x, y=y, barmode="overlay")
