@@ -27,7 +27,7 @@ def shoot(page: Path, name: str, width: int, height: int) -> None:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for scheme in ("light", "dark"):
             size = {"width": width, "height": height}
-            context = browser.new_context(viewport=size, color_scheme=scheme, offline=True)
+            context = browser.new_context(viewport=size, color_scheme=scheme, offline=True, device_scale_factor=2)
             shown = context.new_page()
             shown.goto(page.resolve().as_uri())
             shown.wait_for_timeout(1000)
@@ -49,7 +49,7 @@ def roles(model: ld.Model, folder: Path) -> None:
     effects = [ld.effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
     page = Page("")
     page.figure(d.plot(kind="roles", effects=effects), "")
-    shoot(page.write(folder / "roles.html"), "roles", 760, 1090)
+    shoot(page.write(folder / "roles.html"), "roles", 760, 1122)
 
 
 if __name__ == "__main__":

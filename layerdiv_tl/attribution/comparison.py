@@ -52,6 +52,11 @@ class Comparison(TwoModels):
     b: Contributions
     labels: Int[np.ndarray, " example"] | None = None
 
+    @property
+    def task(self) -> str:
+        """The task whose rows both models got, if they came from one."""
+        return self.a.task
+
     @cached_property
     def change(self) -> Values:
         """`[example, component, option]`, b minus a. Raises InputError for models of different shape."""

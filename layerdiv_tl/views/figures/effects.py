@@ -210,15 +210,14 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     named, texts = frame[is_named], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
     traces = [whiskers, kit.trace(frame, x, y, colors, texts, marker=marker), *labels]
-    title = f"{reader['component']}, alone right on {style.percent(reader['accuracy'])} of the rows, is first by logit "
-    title += "difference"
-    title += kit.ahead(frame, reader, "logit_difference")
+    title = f"{reader['component']} is first by logit difference{kit.ahead(frame, reader, 'logit_difference')}"
+    title += f". Alone it is right on {style.percent(reader['accuracy'])} of the rows"
     about = (
-        f"{len(frame)} components on {len(gauge.values)} rows, centered over the options. Gold: alone right more often "
-        f"than guessing, as readers are ({style.percent(chance)} is white; the scale's halves differ in length). High "
-        "and white: it writes much that does not tell the answer, often a constant (a counterweight). Named: "
-        + ("all" if is_named.all() else "outer marks with room for a name")
-        + " and the ablated" * (bool(several) and not few and not is_named.all())
+        f"{len(frame)} components on {len(gauge.values)} rows, centered over the options. Color: how often each is "
+        f"right alone. Gold is more often than guessing, as readers are; no color is guessing, {style.percent(chance)}; "
+        "purple is less often. High without color: it writes much that does not tell the answer, often a constant (a "
+        "counterweight). Named: "
+        + ("all" if is_named.all() else "the ablated and some outer marks" if several and not few else "outer marks")
         + f". {kit.intervals(frame, 'Whiskers of named marks')}"
         + f" Below: the cost of ablation, with 95 % intervals{few}." * bool(several)
     )
@@ -226,14 +225,14 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     figure.update_xaxes(
         ends[0] | {"title_text": "mean logit difference, right minus others, logits", "zeroline": True}, row=1, col=1
     )
-    figure.update_yaxes(ends[1] | {"title_text": "size: distance from the mean (√ diversity), logits"}, row=1, col=1)
+    figure.update_yaxes(ends[1] | {"title_text": "size: √diversity, logits (logarithmic)"}, row=1, col=1)
     if several:
         how = f"{several[0].ablation} ablation, " * (len(several) == 1)
         title_text = f"increase of the cross-entropy when ablated, nats\n({how}over the ablation's "
         title_text += f"{len(several[0].labels)} rows)"
         figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
         figure.update_yaxes(axes.named_rows(ablated), row=2, col=1)
-        figure.update_layout(yaxis_domain=[0.45, 1], yaxis2_domain=[0, 0.28])
+        figure.update_layout(yaxis_domain=[0.43, 1], yaxis2_domain=[0, 0.29])
     plot = 400 + (260 + 16 * len(ablated)) * bool(several)
     return layout.finish(figure, title, about, plot=plot, below=18 * bool(several))
 

@@ -47,6 +47,9 @@ def size_panels(study: Study, unit: Unit = "sublayer", against: str = "members")
     ) + counted(study, unit)
     count, left_out = means["model"].nunique(), len(study.models(unit)) - means["model"].nunique()
     title = f"{count} model{'s' * (count != 1)} against {'their' if count != 1 else 'its'} size, unit {unit}"
+    if count > 1:
+        least, *_, most = means[means["panel"] == "accuracy"].sort_values("members", kind="stable").itertuples()
+        title += f": accuracy {least.value:.0f} % in the smallest, {least.model}, {most.value:.0f} % in {most.model}"
     subtitle += f" Left out, since they lack a task: {left_out}." * bool(left_out)
     return _panels(means, names, levels, "uniform prediction", logarithmic, against, title, subtitle)
 

@@ -39,6 +39,7 @@ QUANTITIES = {
 _MENU = ("accuracy", "logit difference", "cross-entropy", "MSE", "diversity", "diversity_logit centered")
 _AGGREGATIONS = {"pooled": "pooled", "per_model": "mean over models", "final": "last junction"}
 _METRICS = ("mse", "bias", "bias_centered", "diversity", "diversity_centered", "cross_entropy")
+_IN_TITLE = ("mse", "bias_centered", "diversity_centered")
 _GUESSING = "guessing evenly"
 
 
@@ -130,7 +131,6 @@ def correlation_bars(
         "gives models the curves of others of their depth; at the last junction it is Student's t-test. The sign is − "
         f"for MSE and bias, which should fall where accuracy rises. {whiskers} {counted(study, unit)}"
     )
-    title = "Do MSE, bias and diversity follow accuracy along depth?"
     headings = [f"{k.title()}'s r" for k in COEFFICIENTS]
     look: dict[str, Any] = {"x": axes.named_columns(tasks, x) | {"range": [-0.6, x[-1] + 0.6]}}
     look |= {"y": {"range": [-1.05, 1.05]}, "plot": 480, "below": 60, "barmode": "group", "bargap": 0.22}
@@ -144,6 +144,13 @@ def correlation_bars(
         for bar in contents[0]:  # a legend entry of its own would be hollow like the first bar
             entry = {"name": bar.name, "marker": {"symbol": "square", "size": 11}}
             figure.add_trace(kit.trace(table, [None], [None], bar.marker.line.color, [""], **entry))
+        told = [
+            f"{style.number(rows['pearson', metric]['r'].iloc[-1], 2)} ({bar.name})"
+            for bar, metric in zip(contents[0], chosen, strict=True)
+            if metric in _IN_TITLE or not {*_IN_TITLE} & {*chosen}
+        ]
+        where = "over models at the last junction" if name == "final" else "along depth"
+        title = f"Pearson's r with accuracy {where}: {', '.join(told)}{'; means over tasks' * (len(tasks) > 2)}"
         views[_AGGREGATIONS[name]] = layout.finish(figure, title, subtitle, **look)
     return layout.choose(views, _AGGREGATIONS[aggregation])
 
