@@ -214,8 +214,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     title += f". Alone it is right on {style.percent(reader['accuracy'])} of the rows"
     about = (
         f"{len(frame)} components on {len(gauge.values)} rows, centered over the options. Color: how often each is "
-        f"right alone. Gold is more often than guessing, as readers are; no color is guessing, {style.percent(chance)}; "
-        "purple is less often. High without color: it writes much that does not tell the answer, often a constant (a "
+        f"right alone: gold more often than guessing, as readers are; no color as often ({style.percent(chance)}); "
+        "purple less often. High without color: it writes much that does not tell the answer, often a constant (a "
         "counterweight). Named: "
         + ("all" if is_named.all() else "the ablated and some outer marks" if several and not few else "outer marks")
         + f". {kit.intervals(frame, 'Whiskers of named marks')}"

@@ -19,7 +19,6 @@ from ..names import extreme_names
 _HEADINGS = {"bias": "Bias", "diversity": "Diversity", "net": "Net = bias − diversity"}
 _GAUGES = get_args(Gauge)
 _LOSSES = dict(squared="Squared error", paper="Eq. 14's loss", cross_entropy="Cross-entropy", brier="Brier loss")
-_FIRST = ". A text's first token, which has no context, can outweigh all others"
 
 
 def column_of(frame: pd.DataFrame, term: str, part: Gauge) -> str:
@@ -45,6 +44,19 @@ def _largest(measured: Any, part: Gauge, count: int) -> tuple[list[Gauge], Gauge
     whole = measured.by_component(**({"full": True} if hasattr(measured, "gauges") else {}))
     parts, part = _gauges(whole, part)
     return parts, part, *kit.largest(whole, column_of(whole, "diversity", part), count)
+
+
+def _first_tokens(gauge: Any, label: str | None = None) -> str:
+    """Say what share of a component's diversity, or of all, is that of a text's first token, which has no context."""
+    if isinstance(gauge, Decomposition):
+        return ""
+    if not hasattr(gauge, "documents"):
+        return ". A text's first token, which has no context, can outweigh all others"
+    rows = [label in (None, c.label) for c in gauge.components]
+    sizes = np.asarray(gauge.diversity)[rows].sum(axis=0) * gauge.has_target
+    share = style.percent(sizes[np.diff(gauge.documents, prepend=-1) != 0].sum() / sizes.sum())
+    whose = f"{label}'s" if label else "all"
+    return f". Of {whose} diversity, {share} is at a text's first token, which has no context"
 
 
 def _rows(measured: Any) -> str:
@@ -76,7 +88,7 @@ def loss_bars(decomposition: Decomposition, part: Gauge = "raw", max_components:
     """
     units = decomposition.frame().attrs["units"]
 
-    def title(gauge: Decomposition) -> str:
+    def title(gauge: Decomposition, _: Gauge) -> str:
         # Three digits, as the terms must add up.
         loss, bias, diversity = (style.number(x, 3) for x in (gauge.loss, gauge.bias, gauge.diversity))
         name = _LOSSES[gauge.loss_name]
@@ -92,13 +104,21 @@ def profile_bars(profile: Any, part: Gauge = "centered", max_components: int = 1
 
     `part` is shown first, buttons show the others. `max_components` are those with the largest diversity.
     """
-    title = f"Bias and diversity of every component, means over {_rows(profile)}"
-    return _gauge_bars(profile, part, max_components, lambda gauge: title)
+    frame, over = profile.by_component(), f"Over {_rows(profile)}, "
+    return _gauge_bars(profile, part, max_components, lambda _, name: over + _most_diverse(frame, name))
 
 
-def _gauge_bars(measured: Any, part: Gauge, count: int, title: Callable[[Any], str]) -> go.Figure:
+def _most_diverse(frame: pd.DataFrame, part: Gauge) -> str:
+    """Write a title for the component with the largest diversity."""
+    column = column_of(frame, "diversity", part)
+    first = kit.most(frame, column)
+    kind = f"{part} " * (part != "raw" or f"{column}_centered" in frame)
+    return f"{first['component']} has the largest {kind}diversity{kit.ahead(frame, first, column)}"
+
+
+def _gauge_bars(measured: Any, part: Gauge, count: int, title: Callable[[Any, Gauge], str]) -> go.Figure:
     parts, part, frame, remark = _largest(measured, part, count)
-    views, first = dict[str, go.Figure](), _FIRST * (not isinstance(measured, Decomposition))
+    views = dict[str, go.Figure]()
     for name in parts:
         gauge = gauge_of(measured, name)
         columns = {column_of(frame, term, name): text for term, text in _HEADINGS.items() if term in frame}
@@ -109,7 +129,8 @@ def _gauge_bars(measured: Any, part: Gauge, count: int, title: Callable[[Any], s
             if zero
             else "Bars start at 0"
         )
-        views[name] = kit.component_bars(frame, columns, title(gauge), f"{base}{first}. {remark}", zero=zero)
+        about = f"{base}{_first_tokens(gauge)}. {remark}"
+        views[name] = kit.component_bars(frame, columns, title(gauge, name), about, zero=zero)
     return layout.choose(views, part)
 
 
@@ -156,8 +177,7 @@ def bias_diversity_scatter(
         sides = scale([*x, zero]), scale(y)
         (left, right), (bottom, top) = (np.power(10.0, axis["range"]) if log else axis["range"] for axis in sides)
         texts = kit.hover(frame, [name for name in (bias, diversity, column_of(frame, "net", p)) if name in frame])
-        first, least = frame.iloc[int(np.argmax(y))], frame["component"].iloc[int(np.argmin(x))]
-        largest = first["component"]
+        largest, least = frame["component"].iloc[int(np.argmax(y))], frame["component"].iloc[int(np.argmin(x))]
         corners, lines = [min(left, bottom), max(right, top)], dict[str, tuple[list[float], list[float]]]()
         if np.isfinite(zero):
             lines[kit.ZERO] = [zero, zero], [bottom, top]
@@ -170,15 +190,13 @@ def bias_diversity_scatter(
         traces += [kit.line(*ends, dash=dashes[name], name=name) for name, ends in lines.items()]
         x_axis, y_axis = sides[0] | {"title_text": f"bias, {units[bias]}"}, sides[1]
         y_axis |= {"title_text": f"diversity, {units[diversity]}"}
-        kind = p if len(parts) > 1 else getattr(measured, "part", "raw")
-        title = f"{largest} has the largest {f'{kind} ' * (len(parts) > 1 or kind != 'raw')}diversity"
-        title += kit.ahead(frame, first, diversity)
+        title = _most_diverse(frame, p if len(parts) > 1 else getattr(measured, "part", "raw"))
         has_ends = f"{bias}_low" in frame and bool(np.isfinite(frame[f"{bias}_low"]).any())
         about = f"A mark is a component, a mean over {_rows(measured)}{'; intervals are in the hover' * has_ends}"
         if "net" in frame:
             about += ". Above the dashed diagonal its diversity exceeds its bias: its net, its term of the loss, is "
             about += "below 0. That is not the effect of removing it"
-        about += _FIRST * (not isinstance(measured, Decomposition))
+        about += _first_tokens(gauge, largest)
         about += ". Names: " + ("outer marks with room for one" if len(names[0].x) < len(frame) else "all")
         views[p] = layout.finish(traces, title, f"{about}. {remark}", x=x_axis, y=y_axis, plot=460, hovermode="closest")
     return layout.choose(views, part)
