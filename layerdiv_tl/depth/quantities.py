@@ -39,7 +39,7 @@ UNITS: Mapping[str, str] = {
     "diversity_centered": "share of the whole",
     "net": "nats",
     "relevancy": "bits",
-    "relative_norm": "share of the stream's norm",
+    "relative_norm": "stream norms",
     "block_influence": "1 − cosine",
     "loss": "nats",
     "accuracy": "share of answers",

@@ -51,11 +51,12 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
         f"answer's logit minus the others': {mean_size} on average. Alone it is right on {alone[0]} of the rows.",
         _role(c, d, first, chosen.labels),
         f"{labels[1]}, number {1 + listed.index(reader)} by logit difference, is {reads}right alone on {alone[1]} of "
-        f"the rows. The AUC, blind to constant parts, is {style.number(first['auc'])} for {labels[0]} and "
-        f"{style.number(reader['auc'])} for {labels[1]}; 0.5 would be guessing.",
-        f"On {half} other rows, mean ablation, which keeps a component's constant part, costs "
+        "the rows. The AUC, which tells how well a component ranks rows by label whatever its constant part, is "
+        f"{style.number(first['auc'])} for {labels[0]} and {style.number(reader['auc'])} for {labels[1]}; 0.5 would be "
+        "guessing.",
+        f"On {half} other rows, mean ablation, which keeps a component's constant part, raises the cross-entropy by "
         f"{mean[labels[0]]} for {labels[0]} and {mean[labels[1]]} for {labels[1]}. Zero ablation, which removes all "
-        f"that it writes, costs {zero[labels[0]]} and {zero[labels[1]]}.",
+        f"that it writes, raises it by {zero[labels[0]]} and {zero[labels[1]]}.",
     ]
     link = f"Open one of these rows in the explorer, with {labels[0]} selected."
     figure = chart(d.plot(kind="roles", effects=ablated), "").html
@@ -86,8 +87,8 @@ def _role(c: Contributions, d: Decomposition, row: dict[Any, Any], labels: np.nd
     return (
         f"{row['component']} is a counterweight: it raises {answer!r} above the other answers by {pushes[0]} logits "
         f"where that is right and by {pushes[1]} where it is wrong, most of it a constant part that other components "
-        f"write against.{cancels} Its bias is {style.number(row['bias'])}, where a component that writes nothing has "
-        f"{style.number(d.zero_bias)}."
+        f"write against.{cancels} Its centered bias is {style.number(row['bias'])}, where a component that writes "
+        f"nothing has {style.number(d.zero_bias)}."
     )
 
 

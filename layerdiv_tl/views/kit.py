@@ -243,7 +243,8 @@ def rival(frame: pd.DataFrame, row: Any, column: str, other: str = "{component}'
     inner = row[f"{column}_low"] if row[column] >= 0 else -row[f"{column}_high"]
     outer = second[f"{column}_high"] if second[column] >= 0 else -second[f"{column}_low"]
     is_near = outer >= inner
-    return f"; {other.format(**second)} may be as large" * bool(is_near)
+    sign = " in size" * bool(second[column] * row[column] < 0)
+    return f"; {other.format(**second)} may be as large{sign}" * bool(is_near)
 
 
 def robust_limit(z: Any, quantile: float = 0.99) -> float:

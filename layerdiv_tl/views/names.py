@@ -106,7 +106,7 @@ def extreme_names(
     points = np.array([moved.get(i, [x[i], y[i]]) for i in placed]).reshape(-1, 2)
     # The lines are drawn even where there are none, so that all views of a figure have the same traces.
     leads = [[v for i, to in moved.items() for v in (own[i], to[k], None)] for k, own in enumerate((x, y))]
-    lead = kit.line(leads[0], leads[1], line={"width": 1, "color": style.NEUTRAL})
+    lead = kit.line(leads[0], leads[1], line=kit.DOTTED | {"width": 1, "color": style.NEUTRAL})
     return [go.Scatter(x=points[:, 0], y=points[:, 1], text=texts, **look), lead]
 
 

@@ -220,7 +220,7 @@ def _components(page: Page, study: Study) -> None:
             lacking.append(str(error))
             continue
         figure = decompose(shard, shard.labels).plot(part="centered")
-        caption = "A bar is one component's own number; those of the title are means."
+        caption = "Bars are numbers of single components, and the title has their means."
         charts[f"{model} on {task}, unit {unit}"] = chart(figure, caption)
     if charts:
         page.block(switch(charts, "Model and task"), name="components")

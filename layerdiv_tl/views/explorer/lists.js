@@ -5,7 +5,7 @@ const RANKED = 6;
 VIEWS.ranked = {
   title: (x) => `Largest after ${said(x.text.tokens[x.position])}: ${MEASURES[x.chosen.measure].says(x)}`,
   caption:
-    "Whole sublayers on the left; on the right the heads, which are parts of them. Each list has its own " +
+    "First whole sublayers, then heads, which are parts of them. Each list has its own " +
     "scale. Gold is above the zero baseline (the number of a component that writes nothing), purple below it. Click one to " +
     "select it.",
   draw(host, x) {

@@ -129,7 +129,7 @@ VIEWS.scatter = {
     const high = Math.min(Math.max(...both), 10 ** across.high, 10 ** up.high);
     if (low < high) svg.append(mark("line", { x1: across.place(low), y1: up.place(low), x2: across.place(high), y2: up.place(high), class: "even" }));
     svg.append(label(`diversity, ${chosen.part}, logits²`, (left + right) / 2, bottom + 38, "middle", "name"));
-    svg.append(label("bias", left + 6, top + 8, "start", "name"));
+    svg.append(label(`bias, ${chosen.part}, logits²`, left + 6, top + 8, "start", "name"));
     const inLayer = new Set(text.inRow[x.rowNumber]);
     const rank = (i) => Number(inLayer.has(i)) + 2 * Number(i === x.component); // what is drawn last lies above
     for (const { i, d, b } of [...seen].sort((one, other) => rank(one.i) - rank(other.i))) {

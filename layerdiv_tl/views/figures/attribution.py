@@ -55,13 +55,13 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     if texts is None and (example is not None or len(u) == 1):
         texts = contributions.options[example or 0]
     is_continued = hasattr(contributions, "continued")
-    unnamed = ["each token", "its strongest rival"] if is_continued else [f"option {k}" for k in range(n)]
+    unnamed = ["each token", "its rival"] if is_continued else [f"option {k}" for k in range(n)]
     names, zero, values = unnamed if texts is None else [*map(quoted, texts)], "raw", u
     if centered and n == 2:
         values, zero = u[:, :, :1] - u[:, :, 1:], "the difference of the options"
         if contributions.sides is not None:
             values = np.concatenate([values, contributions.sides], 2)
-            zero += ", then what is added to each option"
+            zero += "; then the contribution to each option"
             if contributions.score == "logits":
                 zero += ", minus the component's mean over the vocabulary"
         names = [" − ".join(names), *names][: values.shape[2]]
@@ -72,7 +72,7 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     each = "tokens" if is_continued else "examples"
     rows = f"Example {example}" if example is not None else f"Mean over {len(u)} {each}"
     summed = ", summed over each option's tokens" * (contributions.option_ids.ndim > 2)
-    subtitle = f"{'One example' if len(u) == 1 and example is None else rows}, {zero}{summed}."
+    subtitle = f"{'One example' if len(u) == 1 and example is None else rows}: {zero}{summed}."
     frame = pd.DataFrame(component_columns(contributions.components))
     labels = frame["component"].tolist()
     compared = shown[:, :1] if centered and n == 2 else shown  # the sides have another zero than their difference
@@ -248,12 +248,13 @@ def loss_bars(profile: Profile) -> go.Figure:
         for name, i, loss in zip(names, predicted, losses, strict=True)
     ]
     bars = go.Bar(x=predicted + 1, y=losses, hovertext=texts, hoverinfo="text")
-    hardest = f": most at {names[int(losses.argmax())]}" if len(losses) else ""
+    most = int(losses.argmax()) if len(losses) else 0
+    hardest = f": most at '{names[most]}' (token {predicted[most] + 1})" if len(losses) else ""
     title = f"Mean loss {style.number(losses.mean())} nats{hardest}"
     subtitle = (
         f"Dotted: a uniform guess over the vocabulary, {style.number(uniform)} nats. A first token is not predicted."
     )
-    named = int(predicted[losses.argmax()]) + 1 if len(losses) else None
+    named = int(predicted[most]) + 1 if len(losses) else None
     x = axes.token_axis(profile.tokens, named=named) | {"range": [-0.6, len(profile.tokens) - 0.4]}
     y = {"title_text": "nats", "rangemode": "tozero"}
     return layout.finish(bars, title, subtitle, x=x, y=y, below=50).add_hline(y=uniform, line=kit.DOTTED)
@@ -284,10 +285,17 @@ def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figur
     total = "1" if np.allclose(p.sum(2), 1, atol=1e-2) else "at most 1: a sink takes the rest"
     x = axes.token_axis(patterns.tokens, "") | {"tickfont": {"size": 10}}
     y = x | {"tickangle": 0, "autorange": "reversed"}
-    title = f"Of {len(p)} heads, {labels[int(sharpness[heads].argmax())]} attends most sharply beyond the first token: "
-    title += "attention from row to column"
+    most = int(sharpness.argmax())
+    title = f"Of {len(p)} heads, {patterns.components[most].label} attends most sharply beyond the first token, with a "
+    title += f"largest weight of {style.number(sharpness[most])} on average"
     return layout.finish(
-        figure, title, f"{some}Each row sums to {total}.", x=x, y=y, plot=down * max(260, 12 * len(tokens)), below=40
+        figure,
+        title,
+        f"One text. Attention from row to column. {some}Each row sums to {total}.",
+        x=x,
+        y=y,
+        plot=down * max(260, 12 * len(tokens)),
+        below=40,
     )
 
 
@@ -307,10 +315,11 @@ def source_map(sources: SourceTokens, example: int = 0, option: int = 0, max_hea
     )
     head, token = np.unravel_index(np.abs(shown).argmax(), shown.shape)
     place = sources.positions[example]
-    title = f"Contribution of each head by source token: most by {labels[head]} from {quoted(tokens[token])}"
-    title += f" (token {token})" * (tokens[token] != _BIAS) + f", {style.number(shown[head, token])} logits"
+    title = f"Contribution of each head by source token: most by {labels[head]} from "
+    title += f"'{quoted(tokens[token])}' (token {token})" if tokens[token] != _BIAS else _BIAS
+    title += f", {style.number(shown[head, token])} logits"
     which = f"Example {example} of {len(sources.tokens)}. " * (len(sources.tokens) > 1)
-    subtitle = f"{which}To {of} at {quoted(sources.tokens[example][place])} (token {place}).{remark}"
+    subtitle = f"{which}To {of} at '{quoted(sources.tokens[example][place])}' (token {place}).{remark}"
     look: dict[str, Any] = {"x": _source_axis(tokens, int(token)), "y": axes.ticks(range(len(kept)), labels)}
     look |= {
         "signed": True,
@@ -340,7 +349,8 @@ def source_bars(sources: SourceTokens, example: int = 0, option: int = 0) -> go.
     ]
     traces.append(kit.trace(frame, frame.index, total, style.SERIES[1], texts, name="sum"))
     most = int(np.abs(total).argmax())
-    title = f"Head contributions by source token: most from {quoted(tokens[most])}, {style.number(total[most])} logits"
+    named = tokens[most] if tokens[most] == _BIAS else f"'{quoted(tokens[most])}' (token {most})"
+    title = f"Head contributions by source token: most from {named}, {style.number(total[most])} logits"
     about = f"Example {example} of {len(sources.tokens)}. " * (len(sources.tokens) > 1)
     about, y = f"{about}To {of}, by {len(sources.heads)} heads.", {"title_text": "logits", "zeroline": True}
     return layout.finish(traces, title, about, x=_source_axis(tokens, most), y=y, below=60, barmode="relative")

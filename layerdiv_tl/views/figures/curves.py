@@ -60,7 +60,7 @@ def depth_panels(
     lines: dict[Any, pd.DataFrame] = {key: _standardized(curve, terms, depth) for key, curve in groups}
     y = axes.linear_axis([height for line in lines.values() for height in np.ravel(line[terms])]) | {"zeroline": False}
     x: dict[str, Any] = {"range": [-0.03, 1.03], "tickvals": [0, 0.5, 1]} if depth == "relative" else {"nticks": 4}
-    title, columns = "MSE, bias, diversity and accuracy along depth", min(2, len(tasks))
+    columns = min(2, len(tasks))
     subtitle = "Standardized: each curve minus its mean, over its standard deviation. Accuracy is the thick line. "
     subtitle += f"Prefix ensembles, without intervals. {rows_counted(study, unit)}"
 
@@ -69,6 +69,8 @@ def depth_panels(
         x_title = "share of depth" if depth == "relative" else "junction"
         figure = layout.panels(contents, map(layout.clipped, tasks), columns, x_title=x_title)
         figure.update_yaxes(title_text="standard deviations", col=1)
+        whose = models[0] if len(models) == 1 else f"{len(models)} models"
+        title = f"MSE, bias, diversity and accuracy of {whose} along depth"
         return layout.finish(figure, title, subtitle, x=x, y=y, plot=220 * -(-len(tasks) // columns))
 
     views = {model: [model] for model in chosen}

@@ -43,7 +43,10 @@ _TOKENS = 5  # listed in the hover of an expert
 def change_point_bars(change: ChangePoint) -> go.Figure:
     """Draw the medians of the layers before and after a change point; `ResidualNorms.plot()` shows the layers."""
     bars = go.Bar(x=[change.before, change.after], y=[0, 1], orientation="h", marker_color=style.MODULE["layer"])
-    x, y = {"title_text": f"{change.quantity}, median of the layers"}, axes.named_rows(["before", "after"])
+    x, y = (
+        {"title_text": f"{change.quantity.replace('_', ' ')}, median of the layers"},
+        axes.named_rows(["before", "after"]),
+    )
     return layout.finish(bars, _change(change, str(change.layer)), x=x, y=y, plot=110)
 
 
@@ -65,7 +68,10 @@ def norm_bars(norms: ResidualNorms) -> go.Figure:
     if change is not None:
         layer = layers[change.layer]
         title = _change(change, f"{change.layer} in order of use ({layer})" if layer.repeat else str(change.layer))
-    columns = {"relative_norm": "‖output‖ / ‖stream before it‖", "cosine": "Cosine of the output and that stream"}
+    columns = {
+        "relative_norm": "‖output‖ / ‖stream before it‖, logarithmic",
+        "cosine": "Cosine of the output and that stream",
+    }
     about = f"{norms.model}; means over tokens, dashes: medians."
     figure = kit.component_bars(norms.frame(), columns, title, about, logarithmic=["relative_norm"])
     if change is not None and change.p < style.SIGNIFICANT:

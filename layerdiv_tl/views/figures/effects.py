@@ -58,7 +58,7 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
 def total_bars(effects: Effects, on: On = "logit difference") -> go.Figure:
     """Draw the total effect of every component, with 95 % intervals, and of groups after them, as ablated."""
     column, frame = f"total{_ENDS[on]}", _frame(effects)
-    order = f"component{', then group' * (len(effects.names) > len(effects.components))}, as ablated"
+    order = f"component{', then group' * (len(effects.names) > len(effects.components))}, in the order given"
     look: dict[str, Any] = {"y": f"total effect, {frame.attrs['units'][column]}", "plot": 320, "x_title": order}
     figure = kit.component_bars(frame, {column: ""}, _first(effects, on), _about(effects, on), **look)
     if len(frame) <= axes.NAMED:
@@ -164,7 +164,7 @@ def _about(effects: Effects, on: On = "logit difference") -> str:
     other = "the mean of the others" if effects.logits.shape[1] > 2 else "the other's"
     what = "logit" if effects.measured_in == "logits" else "log-likelihood"
     means = f" The logit difference is the right option's {what} minus {other}." * (on == "logit difference")
-    return f"{rows} An effect is with the component minus without it.{means}"
+    return f"{rows} An effect is the {on} with the component minus without it.{means}"
 
 
 def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure:
@@ -215,8 +215,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     about = (
         f"{len(frame)} components on {len(gauge.values)} rows, centered over the options. Color: how often each is "
         f"right alone: gold more often than guessing, as readers are; no color as often ({style.percent(chance)}); "
-        "purple less often. High without color: it writes much that does not tell the answer, often a constant (a "
-        "counterweight). Named: "
+        "purple less often. High without gold: it writes much, but alone is right no more often than guessing, often "
+        "since a constant outweighs what it reads (a counterweight). Named: "
         + ("all" if is_named.all() else "the ablated and some outer marks" if several and not few else "outer marks")
         + f". {kit.intervals(frame, 'Whiskers of named marks')}"
         + f" Below: the cost of ablation, with 95 % intervals{few}." * bool(several)

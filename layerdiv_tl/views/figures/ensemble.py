@@ -46,19 +46,6 @@ def _largest(measured: Any, part: Gauge, count: int) -> tuple[list[Gauge], Gauge
     return parts, part, *kit.largest(whole, column_of(whole, "diversity", part), count)
 
 
-def _first_tokens(gauge: Any, label: str | None = None) -> str:
-    """Say what share of a component's diversity, or of all, is that of a text's first token, which has no context."""
-    if isinstance(gauge, Decomposition):
-        return ""
-    if not hasattr(gauge, "documents"):
-        return ". A text's first token, which has no context, can outweigh all others"
-    rows = [label in (None, c.label) for c in gauge.components]
-    sizes = np.asarray(gauge.diversity)[rows].sum(axis=0) * gauge.has_target
-    share = style.percent(sizes[np.diff(gauge.documents, prepend=-1) != 0].sum() / sizes.sum())
-    whose = f"{label}'s" if label else "all"
-    return f". Of {whose} diversity, {share} is at a text's first token, which has no context"
-
-
 def _rows(measured: Any) -> str:
     """Return what the means of a decomposition or profile are over."""
     if isinstance(measured, Decomposition):
@@ -105,15 +92,21 @@ def profile_bars(profile: Any, part: Gauge = "centered", max_components: int = 1
     `part` is shown first, buttons show the others. `max_components` are those with the largest diversity.
     """
     frame, over = profile.by_component(), f"Over {_rows(profile)}, "
-    return _gauge_bars(profile, part, max_components, lambda _, name: over + _most_diverse(frame, name))
+    return _gauge_bars(profile, part, max_components, lambda gauge, name: over + _most_diverse(gauge, frame, name))
 
 
-def _most_diverse(frame: pd.DataFrame, part: Gauge) -> str:
-    """Write a title for the component with the largest diversity."""
+def _most_diverse(gauge: Any, frame: pd.DataFrame, part: Gauge) -> str:
+    """Write a title for the component with the largest diversity, and how much of it a profile's first tokens have."""
     column = column_of(frame, "diversity", part)
     first = kit.most(frame, column)
     kind = f"{part} " * (part != "raw" or f"{column}_centered" in frame)
-    return f"{first['component']} has the largest {kind}diversity{kit.ahead(frame, first, column)}"
+    title = f"{first['component']} has the largest {kind}diversity{kit.ahead(frame, first, column)}"
+    if not hasattr(gauge, "documents"):
+        return title
+    row = [c.label for c in gauge.components].index(first["component"])
+    sizes = np.asarray(gauge.diversity)[row] * gauge.has_target
+    share = sizes[np.diff(gauge.documents, prepend=-1) != 0].sum() / sizes.sum()  # first tokens have no context
+    return title + f", {style.percent(share)} of it at a text's first token" * bool(share > 0.5)
 
 
 def _gauge_bars(measured: Any, part: Gauge, count: int, title: Callable[[Any, Gauge], str]) -> go.Figure:
@@ -129,7 +122,7 @@ def _gauge_bars(measured: Any, part: Gauge, count: int, title: Callable[[Any, Ga
             if zero
             else "Bars start at 0"
         )
-        about = f"{base}{_first_tokens(gauge)}. {remark}"
+        about = f"{base}. {remark}"
         views[name] = kit.component_bars(frame, columns, title(gauge, name), about, zero=zero)
     return layout.choose(views, part)
 
@@ -144,17 +137,16 @@ def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500)
     if decomposition.loss_name != "cross_entropy":
         decomposition = replace(decomposition, loss_name="cross_entropy", tau=None)
     loss, entropy = style.number(decomposition.loss, 3), style.number(decomposition.entropy, 3)
-    title = f"Components' parts of the cross-entropy: with the entropy {entropy} they sum to the loss {loss} nats"
+    about = f"With the entropy {entropy} the parts sum to the loss, {loss} nats."
     if any(c.kind == "head" for c in decomposition.components):
-        parts = (
-            f"With the entropy {entropy} the parts sum to the loss, {loss} nats. Below 0 (purple), more of the head "
-        )
-        parts += "lowers it."
+        parts = f"{about} Below 0 (purple), more of the head lowers it."
         return layout.retitle(head_map(decomposition, "net_linear"), remark=parts)
     frame, remark = kit.largest(decomposition.by_component(full=True), "net_linear", max_components)
-    about = "Below 0: scaling the component up slightly would lower the loss, a derivative and not the effect of an "
+    about += " Below 0: scaling the component up slightly would lower the loss, a derivative and not the effect of an "
     about += f"ablation. {remark}"
-    return kit.component_bars(frame, {"net_linear": ""}, title, about, plot=320)
+    return kit.component_bars(
+        frame, {"net_linear": ""}, "{} has the largest part of the cross-entropy", about, plot=320
+    )
 
 
 def bias_diversity_scatter(
@@ -190,14 +182,13 @@ def bias_diversity_scatter(
         traces += [kit.line(*ends, dash=dashes[name], name=name) for name, ends in lines.items()]
         x_axis, y_axis = sides[0] | {"title_text": f"bias, {units[bias]}"}, sides[1]
         y_axis |= {"title_text": f"diversity, {units[diversity]}"}
-        title = _most_diverse(frame, p if len(parts) > 1 else getattr(measured, "part", "raw"))
+        title = _most_diverse(gauge, frame, p if len(parts) > 1 else getattr(measured, "part", "raw"))
         has_ends = f"{bias}_low" in frame and bool(np.isfinite(frame[f"{bias}_low"]).any())
         about = f"A mark is a component, a mean over {_rows(measured)}{'; intervals are in the hover' * has_ends}"
         if "net" in frame:
             about += ". Above the dashed diagonal its diversity exceeds its bias: its net, its term of the loss, is "
             about += "below 0. That is not the effect of removing it"
-        about += _first_tokens(gauge, largest)
-        about += ". Names: " + ("outer marks with room for one" if len(names[0].x) < len(frame) else "all")
+        about += ". Names: " + ("some outer marks" if len(names[0].x) < len(frame) else "all")
         views[p] = layout.finish(traces, title, f"{about}. {remark}", x=x_axis, y=y_axis, plot=460, hovermode="closest")
     return layout.choose(views, part)
 
@@ -245,8 +236,10 @@ def depth_curves(
             shares = [style.percent(frame["accuracy"].iloc[i]) for i in (0, -1)]
             before = frame["accuracy"].iloc[-2:].iloc[0]
             jumps = bool(abs(frame["accuracy"].iloc[-1] - before) > 0.1)
-            dip = f" ({style.percent(before)} before {frame['component'].iloc[-1]})" * jumps
-            title = f"Along depth the prefix ensembles' accuracy goes from {shares[0]} to {shares[1]}{dip}, "
+            peak = int(frame["accuracy"].argmax())
+            high = f" over {style.percent(frame['accuracy'].iloc[peak])} after {frame['component'].iloc[peak]}"
+            dip = f"{high} and {style.percent(before)} before {frame['component'].iloc[-1]}" * jumps
+            title = f"Along depth the prefix ensembles' accuracy goes from {shares[0]}{dip} to {shares[1]}, "
             title += f"their loss from {first} to {last} {units['loss']}"
         title += f" ({named[p]})"
         views[factor + named[p]] = layout.finish(figure, title, subtitle, x=x, plot=170 * len(terms))
@@ -331,6 +324,7 @@ def module_shares(decomposition: Decomposition) -> go.Figure:
         title = f"The {whole} is 0, so no module has a share of it"
     subtitle = "The line across a bar is the module's share of components, n_g/|L|. " + kit.intervals(frame)
     x, y = axes.ticks([0, 1], ["bias", "diversity"]), {"tickformat": ".0%", "rangemode": "tozero"}
+    figure.update_yaxes(title_text="share", col=1)
     return layout.finish(figure, title, subtitle, x=x, y=y, barmode="overlay")
 
 

@@ -96,11 +96,11 @@ def member_bars(information: Information) -> go.Figure:
     title += ", no more than with shuffled labels" * bool(most["relevancy"] <= most["null_high"])
     about = "Members are sums of neighboring components. " * any(" " in span for span in information.spans)
     about = (
-        f"{len(information.labels)} rows. {about}The gain is what a member tells and all others together do not; it is "
+        f"{len(information.labels)} rows. {about}The gain is what a member tells and all others together do not. In "
     )
-    about += "below 0 only by the estimator's error"
     joint = information.frame().set_index("term")["bits"]["joint"]
-    about += ", like a relevancy above the joint information, " + style.estimate(joint, unit="bits") + ". "
+    about += "truth it is at least 0, and a relevancy at most the joint information, "
+    about += f"{style.estimate(joint, unit='bits')}: anything else is the estimator's error. "
     about = " ".join([about, "Whiskers of the relevancy: 95 % intervals.", *information.warnings[:1]])
     figure = kit.component_bars(frame, columns, title, about, x_title="member, in stream order")
     if len(frame) <= _MOST_NAMES:

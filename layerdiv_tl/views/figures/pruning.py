@@ -218,12 +218,13 @@ def score_bars(plan: DropPlan) -> go.Figure:
     look: dict[str, Any] = {"text": numbers, "textposition": "outside", "textangle": 0, "cliponaxis": False}
     traces = kit.bars(frame, "score", told, marker={"opacity": np.where(frame["drop"], 1.0, 0.4)}, **look)
     source = "Scores were given." if plan.score == "given" else f"Scores from {rows['scored']} rows of {rows['where']}."
-    goes = f"The {len(plan.dropped)} lowest of {len(frame)} are dropped"
+    goes = f"Dropped: the {len(plan.dropped)} lowest of {len(frame)}"
     if plan.alone_dropped:
         goes = f"{len(plan.dropped)} of {len(frame)} are dropped in turn, each the lowest once those before it are gone"
     title = f"By {_score(plan)}, {plan.model} needs {kit.most(frame, 'score', -1)['component']} least of "
     title += f"{len(frame)} candidate {part}s"
-    y = "−" * (plan.score in LOWER_IS_BETTER) + _score(plan) + f", {frame.attrs['units']['score']}".removesuffix(", ")
+    score = "increase of the loss when ablated" if plan.score == "loss" else _score(plan)
+    y = "−" * (plan.score in LOWER_IS_BETTER) + score + f", {frame.attrs['units']['score']}".removesuffix(", ")
     x, subtitle = (
         axes.component_axis(frame, kit.STREAM),
         f"{source} {goes}{', numbered from the first to go' * shown}. ",

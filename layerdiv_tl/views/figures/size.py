@@ -15,7 +15,7 @@ from ...components import Unit
 from ...errors import InputError
 from .. import axes, kit, layout, style
 from .information import TERMS
-from .study import QUANTITIES, counted
+from .study import QUANTITIES, counted, said
 
 if TYPE_CHECKING:
     from ...studies.study import Study
@@ -31,25 +31,23 @@ def size_panels(study: Study, unit: Unit = "sublayer", against: str = "members")
     components and of parameters.
     """
     quantities = [name for name in QUANTITIES if name not in ("logit difference", "uniform", "entropy")]
-    names = {
-        name: f"{name.replace('diversity_logit', '|L|² × diversity').replace(' centered', ', centered')}, "
-        + QUANTITIES[name][0]
-        for name in quantities
-    }
+    names = {name: f"{said(name)}, {QUANTITIES[name][0]}" for name in quantities}
     means = _means(study, unit, quantities).assign(series="mean over tasks")
     uniform = study.table(unit)["uniform"]["Avg."].dropna()
     levels = {name: [float(uniform.iloc[0])] for name in ("MSE", "bias")} if len(uniform) else {}
     positive = means.groupby("panel")["value"].min() > 0
     logarithmic = {name for name in positive.index[positive] if name.startswith("diversity")}
     subtitle = (
-        "A mark is a model, its mean over tasks with a 95 % interval over rows. Dashed: the uniform prediction. "
-        "Diversity is a mean over components and falls with their number; |L|² × diversity does not by itself. "
+        f"A mark is a model's mean over {', '.join(dict.fromkeys(study.metrics['task']))}, with a 95 % interval over "
+        "rows. MSE and bias: Eq. 14 of the paper; dashed: the uniform prediction. Diversity (logarithmic) is a mean "
+        "over components and falls with their number; |L|² × diversity does not by itself. "
     ) + counted(study, unit)
     count, left_out = means["model"].nunique(), len(study.models(unit)) - means["model"].nunique()
     title = f"{count} model{'s' * (count != 1)} against {'their' if count != 1 else 'its'} size, unit {unit}"
     if count > 1:
         least, *_, most = means[means["panel"] == "accuracy"].sort_values("members", kind="stable").itertuples()
-        title += f": accuracy {least.value:.0f} % in the smallest, {least.model}, {most.value:.0f} % in {most.model}"
+        ends = [f"{model.value:.0f} % in {model.model}" for model in (least, most)]
+        title += f": accuracy {' and '.join(ends)}, the smallest and the largest"
     subtitle += f" Left out, since they lack a task: {left_out}." * bool(left_out)
     return _panels(means, names, levels, "uniform prediction", logarithmic, against, title, subtitle)
 

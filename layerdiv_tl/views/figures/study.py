@@ -37,10 +37,22 @@ QUANTITIES = {
 }
 # Quantities in the menu; others are available as an option.
 _MENU = ("accuracy", "logit difference", "cross-entropy", "MSE", "diversity", "diversity_logit centered")
+_WHERE = {
+    "pooled": "over the junctions of all models",
+    "per_model": "over a model's junctions, mean over models",
+    "final": "over the models' last junctions",
+}
 _AGGREGATIONS = {"pooled": "pooled", "per_model": "mean over models", "final": "last junction"}
 _METRICS = ("mse", "bias", "bias_centered", "diversity", "diversity_centered", "cross_entropy")
 _IN_TITLE = ("mse", "bias_centered", "diversity_centered")
+# So many models leave room for panels below each other.
+_FEW = 4
 _GUESSING = "guessing evenly"
+
+
+def said(quantity: str) -> str:
+    """Write the name of a quantity for a reader."""
+    return quantity.replace("diversity_logit", "|L|² × diversity").replace(" centered", ", centered")
 
 
 def rows_counted(study: Study, unit: Unit, shown: Sequence[str] = ()) -> str:
@@ -74,8 +86,8 @@ def table_map(study: Study, quantity: str = "accuracy", unit: Unit = "sublayer")
     table.loc[_GUESSING] = row
     texts.loc[_GUESSING] = [f"{value:.4g}" if np.isfinite(value) else "" for value in row]
     names = _MENU if quantity in _MENU else (quantity, *_MENU)
-    views = {name: _cells(table, texts, name, counted(study, unit)) for name in names}
-    return layout.choose(views, quantity, type="dropdown", direction="down")
+    views = {said(name): _cells(table, texts, name, counted(study, unit)) for name in names}
+    return layout.choose(views, said(quantity), type="dropdown", direction="down")
 
 
 def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str, rows_of: str) -> go.Figure:
@@ -92,7 +104,8 @@ def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str, rows_of: str
     look: dict[str, Any] = {"x": x, "text": written, "texttemplate": "%{text}", "xgap": 2, "ygap": 2, "signed": signed}
     models, own = len(table) - 1, tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks"
     whose = table.index[0] if models == 1 else f"{models} models"
-    title = f"{quantity[0].upper()}{quantity[1:]} of {whose} on {own}"
+    title = f"{said(quantity)} of {whose} on {own}"
+    title = f"{title[0].upper()}{title[1:]}"
     if len(known := table[quantity][average].drop(_GUESSING).dropna()):
         ends = dict.fromkeys(map(style.number, (known.min(), known.max())))
         title += f": {'from ' * (len(ends) > 1)}{' to '.join(ends)} {unit}{' on average' * (len(tasks) > 1)}"
@@ -125,7 +138,7 @@ def correlation_bars(
     x = np.array([place + 0.3 * (task == AVERAGE) for place, task in enumerate(tasks)])
     whiskers = "Whiskers: 95 % intervals over models."
     if table["r_low"].isna().all():
-        whiskers = f"No whiskers: an interval needs {LEAST} models, and here are {table['models'].max():.0f}."
+        whiskers = f"No whiskers: an interval needs {LEAST} models (here: {table['models'].max():.0f})."
     subtitle = (
         f"Full: p < {style.SIGNIFICANT}; hollow: p ≥ {style.SIGNIFICANT}; hatched: not tested. The test "
         "gives models the curves of others of their depth; at the last junction it is Student's t-test. The sign is − "
@@ -147,10 +160,12 @@ def correlation_bars(
         told = [
             f"{style.number(rows['pearson', metric]['r'].iloc[-1], 2)} ({bar.name})"
             for bar, metric in zip(contents[0], chosen, strict=True)
-            if metric in _IN_TITLE or not {*_IN_TITLE} & {*chosen}
+            if (metric in _IN_TITLE or not {*_IN_TITLE} & {*chosen}) and rows["pearson", metric]["r"].notna().iloc[-1]
         ]
-        where = "over models at the last junction" if name == "final" else "along depth"
-        title = f"Pearson's r with accuracy {where}: {', '.join(told)}{'; means over tasks' * (len(tasks) > 2)}"
+        title = f"Pearson's r with accuracy {_WHERE[name]}: "
+        title += (
+            f"{', '.join(told)}{'; means over tasks' * (len(tasks) > 2)}" if told else "undefined, as one does not vary"
+        )
         views[_AGGREGATIONS[name]] = layout.finish(figure, title, subtitle, **look)
     return layout.choose(views, _AGGREGATIONS[aggregation])
 
@@ -206,17 +221,21 @@ def share_bars(
         traces.append(kit.trace(edges, edges["edge"], edges["row"], style.LIGHT.paper, edges["component"], **look))
         contents.append(traces)
         headings.append(f"{term}, {gauge}")
-    figure = layout.panels(contents, headings, 2, across=0.14, gap=0.4, shared_xaxes=False)
+    columns = 1 if len(names) <= _FEW else 2
+    figure = layout.panels(contents, headings, columns, across=0.14, gap=0.4, shared_xaxes=False)
     centered = shares.query("term == 'diversity' and gauge == 'centered'").pivot_table("share", "model", "module")
     module, count = centered.mean().idxmax(), len(centered)
     largest, share = style.MODULE_NAME[str(module)], style.percent(centered[module].mean())
-    whose, first = f"the centered diversity of {names[0]}: {share}", (centered.idxmax(axis=1) == module).sum()
+    title = f"{largest} holds {share} of the centered diversity of {names[0]}, the largest share"
     if count > 1:
-        whose = f"{count} models' centered diversity: on average {share}, and the largest in {first} of them"
-    title = f"{largest} holds the largest share of {whose}"
+        first = centered.idxmax(axis=1).map(style.MODULE_NAME).value_counts()
+        title = f"{largest} holds the largest share of the centered diversity in all {count} models, {share} on average"
+        if len(first) > 1:
+            each = ", ".join(f"{name} in {models}" for name, models in first.items())
+            title = f"No module holds the largest share of the centered diversity in all {count} models: {each}"
     about = f"Means over {', '.join(dict.fromkeys(study.metrics['task']))}. {counted(study, unit, names)}"
     x, y = axes.ticks([0, 0.5, 1], ["0", "50 %", "100 %"]) | {"range": [0, 1]}, axes.named_rows(names)
-    plot = max(100, 30 * len(names)) * -(-len(contents) // 2) + 40
+    plot = max(100, 30 * len(names)) * -(-len(contents) // columns) + 40
     lack = f"No intervals: they would be over tasks, and need at least {LEAST}."
     about += f" {lack if shares['share_low'].isna().all() else '95 % intervals over tasks are in the hover.'}"
     return layout.finish(figure, title, about, x=x, y=y, plot=plot, barmode="stack", bargap=0.3)
@@ -272,6 +291,8 @@ def fit_curve(
         subtitle += ", or for intervals." if np.isnan(rows[0][1]) else "."
     is_clear = rows[0][1] > 0 or rows[0][2] < 0
     title = f"{'Scaling' if is_clear else 'No clear scaling'} with size: slope {slope} per ln x"
+    if np.ptp(fit.y) <= 1e-9 * np.abs(fit.y).max():  # the rest is rounding
+        title, subtitle = f"No scaling with size: all are {style.number(fit.y[0])}", ""
     return layout.finish(traces, title, subtitle, x=x_title, y=y_title, plot=360)
 
 
@@ -296,7 +317,7 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
     frame = frame.assign(component="accuracy " + frame["accuracy"])
     rows: list[Any] = list(frame.itertuples())
     counts = [f"together {r.same_sign}, apart {r.opposite_sign}, one does not move {r.unchanged}" for r in rows]
-    over = f"has no interval: that takes {LEAST} models that differ in more than their seed, and here "
+    over = f"has no interval: it takes {LEAST} models that differ in more than their seed, and there "
     over += f"{'is' if tradeoff.models == 1 else 'are'} {tradeoff.models}"
     if np.isfinite(tradeoff.low):
         over = f"has the interval {style.interval(tradeoff.low, tradeoff.high)} over {tradeoff.models} models"
@@ -307,7 +328,7 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
     title += "moves (not tested)"
     if not np.isfinite(tradeoff.difference):
         title = "Bias and diversity: there are no steps to compare"
-    null = "It is not tested: too few models of one depth"
+    null = "It is not tested, since too few models have the same depth"
     if np.isfinite(tradeoff.p):
         ends = style.interval(tradeoff.null_low, tradeoff.null_high)
         null = (
