@@ -193,7 +193,7 @@ class Exercise:
             if all(same(mine, one, self.rtol) for mine, one in pairs):
                 return sentence
             if not in_part and parts and len(first) == len(wanted):
-                fits = all(same(mine[k], one[k], self.rtol) for mine, one in pairs for k in parts)
+                fits = all(same(mine[k], one[k], Exercise.rtol) for mine, one in pairs for k in parts)
                 in_part = f"{numbered(parts)}: {sentence}" if fits else None
         told = fault_of_form(given, wanted, self.axes) or in_part or fault_of_size(given, wanted, self.rtol)
         return told or f"not yet, though the form is right. lesson.{self.name}.hint(1) helps."

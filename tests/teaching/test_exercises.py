@@ -262,6 +262,33 @@ def test_a_likely_mistake_is_named_however_it_is_written(name: str, answer: Any,
     assert told in EXERCISES[name].check(answer)
 
 
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("heads.bootstrap_interval", lambda x, n, r: np.quantile(r.choice(x, (n, len(x) - 1)).mean(1), [0.025, 0.975])),
+        ("information.auc", lambda s, y: max(one := EXERCISES["information.auc"].solve(s, y), 1 - one)),
+        (
+            "depth_use.block_influence",
+            lambda x, w: np.mean(
+                1 - abs((x * (x + w)).sum(1)) / np.linalg.norm(x, axis=1) / np.linalg.norm(x + w, axis=1)
+            ),
+        ),
+    ],
+)
+def test_what_is_right_on_likely_rows_alone_is_not_accepted(name: str, answer: Any) -> None:
+    """A sample one row short, an AUC that is never below one half, a stream that is never turned around."""
+    assert EXERCISES[name].check(answer).startswith(WRONG)
+
+
+def test_a_number_that_is_near_by_chance_names_no_mistake() -> None:
+    """Half of an interval may be within a loose tolerance of what another mistake gives."""
+    told = EXERCISES["heads.bootstrap_interval"].check(
+        lambda x, n, rng: x.mean() + np.array([-2.13, 2.13]) * x.std(ddof=1) / len(x) ** 0.5
+    )
+    assert told.startswith(WRONG)
+    assert "reflected" not in told
+
+
 def test_predictions_are_compared() -> None:
     assert "close" in predict(10).compare(10.5)
     assert "too high" in predict(12).compare(10)
