@@ -240,6 +240,11 @@ def verdict_of(low: float, high: float, null: float, side: int, p: float, inside
             lambda s, x, y, n, r: (min(found := [s(x, r.permutation(y)) for _ in range(n)]), max(found)),
             "smallest and the largest",
         ),
+        (
+            "information.null_range",
+            lambda s, x, y, n, r: np.quantile([s(x, y), *(s(x, r.permutation(y)) for _ in range(n))], [0.025, 0.975]),
+            "result of the real labels",
+        ),
         ("bias_and_diversity.component_auc", lambda v, y: (v.argmax(2) == y[:, None]).mean(0), "accuracy alone"),
         (
             "bias_and_diversity.component_auc",
