@@ -12,7 +12,7 @@
     ld.depth.logit_lens, skip, residual_norms, drop_plan   does the model use its depth, and what could go?
     ld.explore(model, text)                                all of it in linked views
     c.select(layer=23), c["L23.H3"]                        some of the components; numbers of one, [example, option]
-    c.frame(), c.plot(kind=…), c.save(path)                every result has them; `help(c.plot)` lists the kinds
+    c.frame(), c.plot(kind=…), c.save(path)                of results, and Contributions.load(path); see `help(c.plot)`
     ld.task, ld.run_study, ld.run_depth, ld.zoo            many rows, many models; small models to try things on
 
 `help(ld.contributions)` and the others have shapes, units and examples; `layerdiv docs` makes a site of them. Public

@@ -226,7 +226,10 @@ def instead_of(value: Any, components: Iterable[Component], known: Sequence[str]
         hint = "; unit='head' or another unit cuts sublayers into parts" * (
             whole and "." in name and name[-1:].isdigit()
         )
-        hint = hint or "; unit='sublayer' has it whole" * (not whole and name.endswith(("attn", "mlp")))
+        parts = (
+            f"; unit='sublayer' has it whole, and .select(layer={asked[1]}) of the result its parts" if asked else ""
+        )
+        hint = hint or parts * (not whole and name.endswith(("attn", "mlp")))
     return f"layer {asked[1]} has {listing}{hint}" if asked and own else f"choose among {listing}"
 
 

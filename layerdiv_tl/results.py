@@ -38,6 +38,8 @@ MOST_HEADER = 2**25
 _ARRAY = re.compile(r"""(\w+)\[np\.ndarray, ["']([^"']*)["']\]""")
 _KINDS = {"Float": "f", "Int": "iu", "Bool": "b", "Num": "fiu", "Shaped": "fiubUO"}
 Kind = TypeVar("Kind", bound="Result")
+# What other libraries call the frame of a result.
+_FRAME_OF_OTHERS = ("df", "to_df", "to_frame", "to_pandas", "dataframe")
 # Names of files that pandas writes.
 _TABLES = (".csv", ".tsv", ".xlsx", ".parquet", ".json")
 
@@ -62,6 +64,12 @@ class Result:
         Result._classes[cls.__name__] = cls
         if "plot" in vars(cls):  # `help` shows the kinds
             cls.plot.__doc__ = f"{cls.plot.__doc__}\n\n{describe(cls.figures)}\n"
+
+    if not TYPE_CHECKING:  # which would take any name
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ": .frame() is its pandas frame" if name in _FRAME_OF_OTHERS else ""
+            raise AttributeError(f"{type(self).__name__} has no {name!r}{hint}", name=name, obj=self)
 
     def frame(self) -> pd.DataFrame:
         """The result as one tidy pandas frame; `frame.attrs["units"]` holds the units of its columns."""

@@ -134,6 +134,14 @@ def test_a_table_is_not_saved_under_its_name(found, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_names_of_other_libraries_lead_to_the_frame(found):
+    for name in ("df", "to_pandas"):
+        with pytest.raises(AttributeError, match=r"\.frame\(\)"):
+            getattr(found, name)
+    with pytest.raises(AttributeError, match="no 'nothing'$"):
+        _ = found.nothing
+
+
 def test_json_says_everything_once():
     """Keys that stand twice, at any depth, and objects without end are no JSON; the rest is as `json` reads it."""
     for text in ('{"a": 1, "a": 1}', '{"b": [{"a": 1, "c": 2, "a": 3}]}', DEEP, '{"a":' * 100_000):

@@ -45,7 +45,6 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
     alone = [style.percent(row["accuracy"]) for row in (first, reader)]
     size, *ends = (first[f"logit_difference{end}"] for end in ENDS)
     mean_size = style.estimate(size, *ends, unit="logits").replace("(", "(95 % interval ")
-    mean_size = mean_size.replace(")", ", which includes 0)") if ends[0] <= 0 <= ends[1] else mean_size
     found = [
         f"On {half} rows of {task.name}, {labels[0]} is first by logit difference, its contribution to the right "
         f"answer's logit minus the others': {mean_size} on average. Alone it is right on {alone[0]} of the rows.",

@@ -12,7 +12,7 @@ from ..depth.pruning_results import DropPlan
 from ..ensemble.intervals import LEAST
 from ..errors import InputError
 from ..studies.depth_study import DepthStudy
-from . import tables
+from . import style, tables
 from .findings import Finding, depth_findings
 from .html import Block, Page, chart, frame_table, switch, templates
 
@@ -75,13 +75,8 @@ def add_claims(page: Page, claims: pd.DataFrame) -> None:
     if not untested.all():
         page.table(tables.claims_table(claims[~untested]), "Estimates with 95 % intervals below.", marked="verdict")
     if untested.any():
-        with page.folded(f"{count(int(untested.sum()), 'claim')} cannot be tested here"):
+        with page.folded(f"{style.count(int(untested.sum()), 'claim')} cannot be tested here"):
             page.table(tables.claims_table(claims[untested])[["claim"]], "Each with what it would need.")
-
-
-def count(n: int, noun: str) -> str:
-    """Format a number with its noun: "1 model", "2 models"."""
-    return f"{n} {noun}{'s' * (n != 1)}"
 
 
 def curves_by_layer(depth: DepthStudy) -> Block | None:

@@ -14,7 +14,7 @@ from ..studies.study import Study
 from ..tasks.specs import task_specs
 from ..zoo import registry as trained
 from . import style, tables
-from .depth_page import add_claims, analysis_names, count, depth_sections, first_screen
+from .depth_page import add_claims, analysis_names, depth_sections, first_screen
 from .figures.size import information_panels
 from .findings import depth_findings, layer_sharing_pairs, study_findings
 from .html import Block, Page, chart, frame_table, switch, templates
@@ -35,7 +35,7 @@ def study_page(study: Study, title: str | None = None, opening: Block | None = N
     """
     measured, models = set(study.metrics["unit"]), study.metrics["model"].unique()
     units: list[Unit] = [unit for unit in get_args(Unit) if unit in measured]
-    unit, tasks, depth = units[0], count(study.metrics["task"].nunique(), "task"), study.depth
+    unit, tasks, depth = units[0], style.count(study.metrics["task"].nunique(), "task"), study.depth
     known = task_specs()
     about = [f"{name}: {known[name].description}" for name in dict.fromkeys(study.metrics["task"]) if name in known]
     tasks += f" ({'; '.join(about)})" * (0 < len(about) <= MOST_DESCRIBED)
@@ -46,7 +46,7 @@ def study_page(study: Study, title: str | None = None, opening: Block | None = N
     main = (opening, "") if opening else (figures.pop(first), first)
     whose = models[0] if len(models) == 1 else f"{len(models)} models"
     page = Page(title or f"Bias and diversity of {whose}", contents=True)
-    page.add("about_study", count(len(models), "model"), tasks, f"{'s and '.join(units)}s")
+    page.add("about_study", style.count(len(models), "model"), tasks, f"{'s and '.join(units)}s")
     findings = [*study_findings(study, unit), *(depth_findings(depth) if depth else ())]
     first_screen(page, study.failures, findings, main, names)
     page.heading("Figures")
@@ -225,4 +225,4 @@ def _components(page: Page, study: Study) -> None:
     if charts:
         page.block(switch(charts, "Model and task"), name="components")
     for reason in dict.fromkeys(lacking):
-        page.text(f"{count(lacking.count(reason), 'cell')} left out: {reason}", "small")
+        page.text(f"{style.count(lacking.count(reason), 'cell')} left out: {reason}", "small")

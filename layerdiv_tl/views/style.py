@@ -186,6 +186,11 @@ def term_name(column: str) -> str:
     return _TERM_NAMES.get(name, name.replace("_", " ")) + ", centered" * (name != column)
 
 
+def count(n: int, noun: str) -> str:
+    """Format a number with its noun: "1 model", "2 models"."""
+    return f"{n:,} {noun}{'s' * (n != 1)}"
+
+
 def number(x: float, digits: int = 2) -> str:
     """Format a number with at least its integer digits, at most `digits` significant ones otherwise.
 

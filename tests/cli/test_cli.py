@@ -203,7 +203,7 @@ def test_the_demo_leads_with_a_counterweight(tmp_path, smol):
     )
     assert finding in said[0]
     assert "It cancels from the mean logit difference" in said[0]  # 22 reviews of each kind
-    assert "costs 0.05 nats (−0.01 to 0.10) for L29.mlp and 0.15 nats (" in said[0]
+    assert "raises the cross-entropy by 0.05 nats (−0.01 to 0.10) for L29.mlp and 0.15 nats (" in said[0]
     assert finding in html.unescape((tmp_path / "again" / "index.html").read_text())
     data = re.search(r'id="data">(.*?)</script>', (tmp_path / "again" / "explorer.html").read_text())[1]
     chosen, model = json.loads(data)["chosen"], ld.load_model()

@@ -406,7 +406,7 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
         np.testing.assert_allclose(trace.x, -e.frame()["total_loss"])
     assert figure.layout.xaxis2.title.text.endswith("nats<br>(over the ablation's 8 rows)")  # perhaps the same ones
     names = {text.strip() for trace in figure.data if trace.mode == "markers+text" for text in trace.text}
-    assert {*effects[0].names, figure.layout.title.text.split(" is first")[0]} <= names
+    assert {*effects[0].names, figure.layout.title.text.split(",")[0]} <= names
     every = ld.effects("zoo/d4", others, unit="head")
     (drawn,) = (trace for trace in d.plot("roles", effects=every).data if trace.name == "mean ablation")
     assert sorted(drawn.x) == pytest.approx(sorted(every.frame()["cost"].sort_values(key=abs).tail(12)))

@@ -160,7 +160,7 @@ def _first(effects: Effects, on: On) -> str:
 def _about(effects: Effects, on: On = "logit difference") -> str:
     of = f" of {effects.source}" * (effects.source != "prompts")
     where = "all tokens" if effects.positions == "all" else "the last token"
-    rows = f"{len(effects.labels)} rows{of}, {effects.ablation} ablation at {where}."
+    rows = f"{style.count(len(effects.labels), 'row')}{of}, {effects.ablation} ablation at {where}."
     other = "the mean of the others" if effects.logits.shape[1] > 2 else "the other's"
     what = "logit" if effects.measured_in == "logits" else "log-likelihood"
     means = f" The logit difference is the right option's {what} minus {other}." * (on == "logit difference")
@@ -210,13 +210,17 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     named, texts = frame[is_named], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
     traces = [whiskers, kit.trace(frame, x, y, colors, texts, marker=marker), *labels]
-    title = f"{reader['component']} is first by logit difference{kit.ahead(frame, reader, 'logit_difference')}"
-    title += f". Alone it is right on {style.percent(reader['accuracy'])} of the rows"
+    # Whether the interval includes 0 is beside the point: a constant that changes sign with the label widens it.
+    size = style.estimate(*(reader[f"logit_difference{end}"] for end in ("", "_low", "_high")), unit="logits")
+    title = (
+        f"{reader['component']}, alone right on {style.percent(reader['accuracy'])} of the rows, has the largest logit "
+    )
+    title += f"difference, {size}{kit.rival(frame, reader, 'logit_difference')}"
     about = (
-        f"{len(frame)} components on {len(gauge.values)} rows, centered over the options. Color: how often each is "
-        f"right alone: gold more often than guessing, as readers are; no color as often ({style.percent(chance)}); "
-        "purple less often. High without gold: it writes much, but alone is right no more often than guessing, often "
-        "since a constant outweighs what it reads (a counterweight). Named: "
+        f"{style.count(len(frame), 'component')} on {style.count(len(gauge.values), 'row')}, centered over the "
+        f"options. Color: how often each is right alone (gold: above guessing, a reader; none: guessing, "
+        f"{style.percent(chance)}; purple: below). High without gold: it writes much, but alone is right no more often "
+        "than guessing, often since a constant outweighs what it reads (a counterweight). Named: "
         + ("all" if is_named.all() else "the ablated and some outer marks" if several and not few else "outer marks")
         + f". {kit.intervals(frame, 'Whiskers of named marks')}"
         + f" Below: the cost of ablation, with 95 % intervals{few}." * bool(several)
@@ -229,7 +233,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     if several:
         how = f"{several[0].ablation} ablation, " * (len(several) == 1)
         title_text = f"increase of the cross-entropy when ablated, nats\n({how}over the ablation's "
-        title_text += f"{len(several[0].labels)} rows)"
+        title_text += f"{style.count(len(several[0].labels), 'row')})"
         figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
         figure.update_yaxes(axes.named_rows(ablated), row=2, col=1)
         figure.update_layout(yaxis_domain=[0.43, 1], yaxis2_domain=[0, 0.29])

@@ -49,9 +49,9 @@ def _largest(measured: Any, part: Gauge, count: int) -> tuple[list[Gauge], Gauge
 def _rows(measured: Any) -> str:
     """Return what the means of a decomposition or profile are over."""
     if isinstance(measured, Decomposition):
-        return f"{len(measured.values):,} rows"
+        return style.count(len(measured.values), "row")
     count = measured.positions if hasattr(measured, "positions") else int(measured.has_target.sum())
-    return f"{count:,} tokens"
+    return style.count(count, "token")
 
 
 def _named(text: str, gauge: Any) -> str:
@@ -210,7 +210,7 @@ def depth_curves(
     x, x_title = axes.component_axis(frame) | {"showgrid": True}, "junction: the last component written"
     read = "the whole stream's norm" if norm == "frozen" else "each junction's own norm"
     subtitle = (
-        f"{len(decomposition.values)} rows. At each junction, all components so far, read out with {read}, are an "
+        f"{_rows(decomposition)}. At each junction, all components so far, read out with {read}, are an "
         f"ensemble that predicts with its mean. {kit.intervals(frame, 'Bands')}"
     )
     subtitle += " Open marks: partial sums, which the stream never holds." * bool(partial.any())

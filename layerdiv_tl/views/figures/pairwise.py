@@ -80,8 +80,8 @@ def pairwise_map(
     return layout.finish(
         figure,
         title,
-        f"{remark}{centered}, {len(decomposition.values)} rows, ordered by the clustering above (average linkage). "
-        "Strip: the color of each component's module. The diagonal is empty.",
+        f"{remark}{centered}, {style.count(len(decomposition.values), 'row')}, ordered by the clustering above "
+        "(average linkage). Strip: the color of each component's module. The diagonal is empty.",
         plot=560,
         below=40,
         barmode="overlay",
@@ -148,9 +148,8 @@ def _varying(redundancy: Redundancy) -> tuple[pd.DataFrame, str, str]:
         title += style.estimate(most["r2"], most["r2_low"], most["r2_high"])
     elif most.get("r2_gain_low", np.nan) <= 0:
         title += f"; {'the label' if attrs['permuted'] == 'within labels' else 'chance'} alone may predict as much"
-    about = (
-        f"{redundancy.model}: {len(redundancy.error)} rows; ridge on held-out rows. If the others' rows are permuted "
-    )
+    about = f"{redundancy.model}: {style.count(len(redundancy.error), 'row')}; ridge on held-out rows. "
+    about += "If the others' rows are permuted "
     return (
         frame,
         title,
