@@ -227,7 +227,7 @@ def instead_of(value: Any, components: Iterable[Component], known: Sequence[str]
             whole and "." in name and name[-1:].isdigit()
         )
         parts = (
-            f"; unit='sublayer' has it whole, and .select(layer={asked[1]}) of the result its parts" if asked else ""
+            f"; unit='sublayer' has it whole, and contributions(…).select(layer={asked[1]}) its parts" if asked else ""
         )
         hint = hint or parts * (not whole and name.endswith(("attn", "mlp")))
     return f"layer {asked[1]} has {listing}{hint}" if asked and own else f"choose among {listing}"

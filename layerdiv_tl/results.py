@@ -68,8 +68,9 @@ class Result:
     if not TYPE_CHECKING:  # which would take any name
 
         def __getattr__(self, name: str) -> Any:
-            hint = ": .frame() is its pandas frame" if name in _FRAME_OF_OTHERS else ""
-            raise AttributeError(f"{type(self).__name__} has no {name!r}{hint}", name=name, obj=self)
+            if name in _FRAME_OF_OTHERS:
+                raise AttributeError(f"{type(self).__name__} has no {name!r}: .frame() is its pandas frame")
+            return object.__getattribute__(self, name)  # raises what was raised before
 
     def frame(self) -> pd.DataFrame:
         """The result as one tidy pandas frame; `frame.attrs["units"]` holds the units of its columns."""

@@ -288,6 +288,8 @@ def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figur
     most = int(sharpness.argmax())
     title = f"Of {len(p)} heads, {patterns.components[most].label} attends most sharply beyond the first token, with a "
     title += f"largest weight of {style.number(sharpness[most])} on average"
+    if len(tokens) < 2:
+        title = "With a single token, every head attends to itself"
     return layout.finish(
         figure,
         title,

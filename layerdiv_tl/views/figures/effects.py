@@ -215,7 +215,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     title = (
         f"{reader['component']}, alone right on {style.percent(reader['accuracy'])} of the rows, has the largest logit "
     )
-    title += f"difference, {size}{kit.rival(frame, reader, 'logit_difference')}"
+    rivals = frame[(frame["logit_difference"] > 0) | (frame.index == reader.name)]  # the first is chosen by sign
+    title += f"difference, {size}{kit.rival(rivals, reader, 'logit_difference')}"
     about = (
         f"{style.count(len(frame), 'component')} on {style.count(len(gauge.values), 'row')}, centered over the "
         f"options. Color: how often each is right alone (gold: above guessing, a reader; none: guessing, "

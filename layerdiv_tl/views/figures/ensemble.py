@@ -95,18 +95,24 @@ def profile_bars(profile: Any, part: Gauge = "centered", max_components: int = 1
     return _gauge_bars(profile, part, max_components, lambda gauge, name: over + _most_diverse(gauge, frame, name))
 
 
+def _unknown_starts(measured: Any) -> str:
+    """Say of a corpus, which keeps no numbers of single tokens, what its title cannot."""
+    return ". A text's first token, which has no context, can outweigh all others" * hasattr(measured, "positions")
+
+
 def _most_diverse(gauge: Any, frame: pd.DataFrame, part: Gauge) -> str:
     """Write a title for the component with the largest diversity, and how much of it a profile's first tokens have."""
     column = column_of(frame, "diversity", part)
     first = kit.most(frame, column)
     kind = f"{part} " * (part != "raw" or f"{column}_centered" in frame)
     title = f"{first['component']} has the largest {kind}diversity{kit.ahead(frame, first, column)}"
-    if not hasattr(gauge, "documents"):
+    if not hasattr(gauge, "documents") or not gauge.has_target.any():
         return title
     row = [c.label for c in gauge.components].index(first["component"])
-    sizes = np.asarray(gauge.diversity)[row] * gauge.has_target
-    share = sizes[np.diff(gauge.documents, prepend=-1) != 0].sum() / sizes.sum()  # first tokens have no context
-    return title + f", {style.percent(share)} of it at a text's first token" * bool(share > 0.5)
+    starts = (np.diff(gauge.documents, prepend=-1) != 0)[gauge.has_target]  # first tokens have no context
+    sizes = np.asarray(gauge.diversity)[row, gauge.has_target]
+    share = sizes[starts].sum() / (sizes.sum() or 1)
+    return title + f", {style.percent(share)} of it at a text's first token" * bool(share > 0.5 and not starts.all())
 
 
 def _gauge_bars(measured: Any, part: Gauge, count: int, title: Callable[[Any, Gauge], str]) -> go.Figure:
@@ -122,7 +128,7 @@ def _gauge_bars(measured: Any, part: Gauge, count: int, title: Callable[[Any, Ga
             if zero
             else "Bars start at 0"
         )
-        about = f"{base}. {remark}"
+        about = f"{base}{_unknown_starts(measured)}. {remark}"
         views[name] = kit.component_bars(frame, columns, title(gauge, name), about, zero=zero)
     return layout.choose(views, part)
 
@@ -145,7 +151,7 @@ def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500)
     about += " Below 0: scaling the component up slightly would lower the loss, a derivative and not the effect of an "
     about += f"ablation. {remark}"
     return kit.component_bars(
-        frame, {"net_linear": ""}, "{} has the largest part of the cross-entropy", about, plot=320
+        frame, {"net_linear": ""}, "{} has the part of the cross-entropy farthest from 0", about, plot=320
     )
 
 
@@ -188,7 +194,9 @@ def bias_diversity_scatter(
         if "net" in frame:
             about += ". Above the dashed diagonal its diversity exceeds its bias: its net, its term of the loss, is "
             about += "below 0. That is not the effect of removing it"
-        about += ". Names: " + ("some outer marks" if len(names[0].x) < len(frame) else "all")
+        about += f"{_unknown_starts(measured)}. Names: " + (
+            "some outer marks" if len(names[0].x) < len(frame) else "all"
+        )
         views[p] = layout.finish(traces, title, f"{about}. {remark}", x=x_axis, y=y_axis, plot=460, hovermode="closest")
     return layout.choose(views, part)
 
@@ -237,9 +245,10 @@ def depth_curves(
             before = frame["accuracy"].iloc[-2:].iloc[0]
             jumps = bool(abs(frame["accuracy"].iloc[-1] - before) > 0.1)
             peak = int(frame["accuracy"].argmax())
-            high = f" over {style.percent(frame['accuracy'].iloc[peak])} after {frame['component'].iloc[peak]}"
-            dip = f"{high} and {style.percent(before)} before {frame['component'].iloc[-1]}" * jumps
-            title = f"Along depth the prefix ensembles' accuracy goes from {shares[0]}{dip} to {shares[1]}, "
+            high = f"{style.percent(frame['accuracy'].iloc[peak])} after {frame['component'].iloc[peak]}, "
+            high *= 0 < peak < len(frame) - 2
+            dip = f" ({high}{style.percent(before)} before {frame['component'].iloc[-1]})" * jumps
+            title = f"Along depth the prefix ensembles' accuracy goes from {shares[0]} to {shares[1]}{dip}, "
             title += f"their loss from {first} to {last} {units['loss']}"
         title += f" ({named[p]})"
         views[factor + named[p]] = layout.finish(figure, title, subtitle, x=x, plot=170 * len(terms))

@@ -104,7 +104,7 @@ def _cells(table: pd.DataFrame, texts: pd.DataFrame, quantity: str, rows_of: str
     look: dict[str, Any] = {"x": x, "text": written, "texttemplate": "%{text}", "xgap": 2, "ygap": 2, "signed": signed}
     models, own = len(table) - 1, tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks"
     whose = table.index[0] if models == 1 else f"{models} models"
-    title = f"{said(quantity)} of {whose} on {own}"
+    title = f"{said(quantity)}{',' * (', ' in said(quantity))} of {whose} on {own}"
     title = f"{title[0].upper()}{title[1:]}"
     if len(known := table[quantity][average].drop(_GUESSING).dropna()):
         ends = dict.fromkeys(map(style.number, (known.min(), known.max())))
@@ -160,11 +160,13 @@ def correlation_bars(
         told = [
             f"{style.number(rows['pearson', metric]['r'].iloc[-1], 2)} ({bar.name})"
             for bar, metric in zip(contents[0], chosen, strict=True)
-            if (metric in _IN_TITLE or not {*_IN_TITLE} & {*chosen}) and rows["pearson", metric]["r"].notna().iloc[-1]
+            if (metric in _IN_TITLE or metrics is not None) and rows["pearson", metric]["r"].notna().iloc[-1]
         ]
         title = f"Pearson's r with accuracy {_WHERE[name]}: "
         title += (
-            f"{', '.join(told)}{'; means over tasks' * (len(tasks) > 2)}" if told else "undefined, as one does not vary"
+            f"{', '.join(told)}{'; means over tasks' * (len(tasks) > 2)}"
+            if told
+            else "undefined, as models or values are too few"
         )
         views[_AGGREGATIONS[name]] = layout.finish(figure, title, subtitle, **look)
     return layout.choose(views, _AGGREGATIONS[aggregation])
@@ -229,10 +231,11 @@ def share_bars(
     title = f"{largest} holds {share} of the centered diversity of {names[0]}, the largest share"
     if count > 1:
         first = centered.idxmax(axis=1).map(style.MODULE_NAME).value_counts()
-        title = f"{largest} holds the largest share of the centered diversity in all {count} models, {share} on average"
+        every = "both" if count == 2 else f"all {count}"
+        title = f"{largest} holds the largest share of the centered diversity in {every} models, {share} on average"
         if len(first) > 1:
             each = ", ".join(f"{name} in {models}" for name, models in first.items())
-            title = f"No module holds the largest share of the centered diversity in all {count} models: {each}"
+            title = f"No module holds the largest share of the centered diversity in {every} models: {each}"
     about = f"Means over {', '.join(dict.fromkeys(study.metrics['task']))}. {counted(study, unit, names)}"
     x, y = axes.ticks([0, 0.5, 1], ["0", "50 %", "100 %"]) | {"range": [0, 1]}, axes.named_rows(names)
     plot = max(100, 30 * len(names)) * -(-len(contents) // columns) + 40
@@ -247,7 +250,7 @@ def scaling_curve(
     """Draw a quantity's mean over tasks against the number of components, and the fitted a + b ln x (Fig. 6)."""
     fit = study.scaling(quantity, unit, least_parameters)
     names = study.shape_means(quantity, unit, least_parameters)["model"].tolist()
-    return fit_curve(fit, names, y_title=f"{quantity}, mean over tasks ({QUANTITIES[quantity][0]})")
+    return fit_curve(fit, names, y_title=f"{said(quantity)}, mean over tasks ({QUANTITIES[quantity][0]})")
 
 
 def fit_curve(
