@@ -397,9 +397,8 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
         (marks,) = (trace for trace in figure.data if trace.marker.colorbar.title.text)
         np.testing.assert_allclose(marks.x, frame["logit_difference"])
         np.testing.assert_allclose(np.square(marks.y), frame["diversity"])
-        beyond, chance = frame["accuracy"] - 1 / len(task.options), 1 / len(task.options)
-        colors = np.where(beyond < 0, beyond * beyond.abs().max() / chance, beyond)  # the scale ends at 0 %
-        np.testing.assert_allclose(marks.marker.color, colors)
+        np.testing.assert_allclose(marks.marker.color, frame["accuracy"] - 1 / len(task.options))
+        assert marks.marker.cmin == -marks.marker.cmax  # a point is as much color above guessing as below it
         assert marks.marker.colorbar.ticktext[0] == "0 %"
     for e, name in zip(effects, ("mean ablation", "zero ablation"), strict=True):
         (trace,) = (trace for trace in figure.data if trace.name == name)

@@ -73,14 +73,14 @@ def figure(
         f"{view.get('title.text', '')} {view.get('title.subtitle.text', '')}".replace("<br>", "") for view in views
     ]
     names = [(field.capitalize(), getattr(result, field, "")) for field in ("model", "task")]
-    remarks = [f"{field}: {name}." for field, name in names if name and html.escape(name, quote=False) not in told]
-    remarks += [f"{note[0].upper()}{note[1:]}."] if note else []
+    remarks = [f"{note[0].upper()}{note[1:]}."] if note else []
     # Of any view, so that a remark stands below all of them.
     ends, named = re.compile(r"\(−?[\d.,]+ to −?[\d.,]+\)"), re.compile(r"95\s?%|% interval|lowest row")
     has_ends = any(ends.search(text) and not named.search(text) for text in (told, *titles))
     level = 100 * getattr(result, "confidence_level", 0.95)
     remarks += [f"In parentheses: {level:g} % intervals."] * has_ends
     remarks += ['"May be as large": the intervals meet.'] * any("may be as large" in text for text in (told, *titles))
+    remarks += [f"{field}: {name}." for field, name in names if name and html.escape(name, quote=False) not in told]
     drawn = layout.retitle(drawn, title, " ".join(remarks))
     if height is not None:
         drawn.update_layout(height=height)

@@ -189,12 +189,12 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     if not (frame["diversity"] > 0).any():
         raise InputError("all members are alike, so that none has a size: decompose several components.")
     frame = frame[frame["diversity"] > 0].reset_index(drop=True).assign(size=lambda rows: np.sqrt(rows["diversity"]))
-    x, y, beyond = (np.asarray(frame[name]) for name in ("logit_difference", "size", "accuracy"))
-    beyond = beyond - chance
-    most = float(np.abs(beyond).max()) or chance
-    colors = np.where(beyond < 0, beyond * most / chance, beyond)  # no share is below 0
+    x, y, right = (np.asarray(frame[name]) for name in ("logit_difference", "size", "accuracy"))
+    colors = right - chance
+    most = float(np.abs(colors).max()) or chance
     bar = {"title": {"text": "right alone", "side": "right", "font": {"size": 12}}, "thickness": 12, "outlinewidth": 0}
-    bar |= {"tickvals": [-most, 0, most], "ticktext": [*map(style.percent, (0, chance, chance + most))]}
+    ends_of_bar = (-min(chance, most), 0, most)  # no share is below 0
+    bar |= {"tickvals": ends_of_bar, "ticktext": [style.percent(chance + end) for end in ends_of_bar]}
     bar |= {"y": 1, "yanchor": "top", "len": 0.5} if several else {}
     marker = {"cmin": -most, "cmax": most, "autocolorscale": True, "colorbar": bar, "size": 10}
     marker |= {"line": {"width": 1, "color": style.NEUTRAL}}
@@ -217,14 +217,16 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     )
     rivals = frame[(frame["logit_difference"] > 0) | (frame.index == reader.name)]  # the first is chosen by sign
     title += f"difference, {size}{kit.rival(rivals, reader, 'logit_difference')}"
+    kinds = {e.ablation for e in several}
     about = (
         f"{style.count(len(frame), 'component')} on {style.count(len(gauge.values), 'row')}, centered over the "
-        f"options. Color: how often each is right alone (gold: above guessing, a reader; none: guessing, "
+        f"options. Color: how often each is right alone (gold: above guessing, clearly so in a reader; none: guessing, "
         f"{style.percent(chance)}; purple: below). High without gold: it writes much, but alone is right no more often "
-        "than guessing, often since a constant outweighs what it reads (a counterweight). Named: "
-        + ("all" if is_named.all() else "the ablated and some outer marks" if several and not few else "outer marks")
-        + f". {kit.intervals(frame, 'Whiskers of named marks')}"
-        + f" Below: the cost of ablation, with 95 % intervals{few}." * bool(several)
+        "than guessing, often because a constant outweighs what it reads (a counterweight)."
+        + " Some marks are named." * (not is_named.all())
+        + f" {kit.intervals(frame, 'Whiskers of named marks')}"
+        + f" Below: costs of ablation with 95 % intervals{few}." * bool(several)
+        + " Mean ablation keeps a component's constant, zero ablation does not." * (len(kinds & {"mean", "zero"}) > 1)
     )
     figure = layout.panels([traces, _costs(several, ablated)] if several else [traces], gap=0.5, shared_xaxes=False)
     figure.update_xaxes(

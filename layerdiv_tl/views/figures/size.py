@@ -44,11 +44,10 @@ def size_panels(study: Study, unit: Unit = "sublayer", against: str = "members")
     ) + counted(study, unit)
     count, left_out = means["model"].nunique(), len(study.models(unit)) - means["model"].nunique()
     title = f"{count} model{'s' * (count != 1)} against {'their' if count != 1 else 'its'} size, unit {unit}"
-    choice("against", against, _SIZES)
-    if means[against].nunique() > 1:
-        least, *_, most = means[means["panel"] == "accuracy"].sort_values(against, kind="stable").itertuples()
+    if means["members"].nunique() > 1:
+        least, *_, most = means[means["panel"] == "accuracy"].sort_values("members", kind="stable").itertuples()
         ends = [f"{model.value:.0f} % in {model.model}" for model in (least, most)]
-        title += f": accuracy {' and '.join(ends)}, with the fewest and the most {_SIZES[against].removesuffix(' |L|')}"
+        title += f": accuracy {' and '.join(ends)}, with the fewest and the most components"
     subtitle += f" Left out, since they lack a task: {left_out}." * bool(left_out)
     return _panels(means, names, levels, "uniform prediction", logarithmic, against, title, subtitle)
 
