@@ -127,11 +127,11 @@ def sums_by_depth(comparison: Comparison | TextComparison, n_bins: int = 4) -> g
     which = "first" if getattr(comparison, "labels", None) is None else "right"
     score = f"{which} option minus the others' mean"
     what = "the loss, means over tokens" if hasattr(comparison, "nets") else f"the score ({score}), means over rows"
-    subtitle = (
-        f"Sums of the components' parts of {what}. No bar: the model has none there. No whiskers, since both models "
-    )
+    subtitle = f"Sums of the components' parts of {what}. No whiskers, since both models "
     subtitle += "have the same rows; the hover has the change."
     subtitle += f" {kit.intervals(modules, 'Title and hover')}" * ("change_low" in modules)
+    lacks = any(table[["a", "b"]].isna().any(axis=None) for table in (modules, depths))
+    subtitle += " No bar: the model has no such component." * lacks
     most = kit.most(modules, "change")
     title = f"By module, {most['component']} changes most between the two models{kit.ahead(modules, most, 'change')}"
     return layout.finish(figure, title, subtitle, plot=420, barmode="group")

@@ -244,7 +244,7 @@ def depth_curves(
             shares = [style.percent(frame["accuracy"].iloc[i]) for i in (0, -1)]
             before = frame["accuracy"].iloc[-2:].iloc[0]
             jumps = bool(abs(frame["accuracy"].iloc[-1] - before) > 0.1)
-            peak = int(frame["accuracy"].argmax())
+            peak = int(frame["accuracy"].iloc[:-1].argmax()) if len(frame) > 1 else 0
             high = f"{style.percent(frame['accuracy'].iloc[peak])} after {frame['component'].iloc[peak]}, "
             high *= 0 < peak < len(frame) - 2
             dip = f" ({high}{style.percent(before)} before {frame['component'].iloc[-1]})" * jumps

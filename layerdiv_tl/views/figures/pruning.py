@@ -172,7 +172,7 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
             far, texts = np.clip(heights, *edges), kit.hover(rows, [quantity])
             traces.append(kit.trace(rows, [budget] * len(rows), far, texts=texts, **look))
             if (count := int((far != heights).sum())) and rows is others:
-                ends = " to ".join(map(style.number, (heights.min(), heights.max())))
+                ends = " to ".join(map(style.number, (heights[far != heights].min(), heights[far != heights].max())))
                 beyond = f"Drawn at the edge: {count} of the random plans, which go from {ends} {unit}"
             elif count:
                 beyond += f", and their mean, {style.number(heights[0])}"

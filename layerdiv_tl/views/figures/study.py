@@ -219,7 +219,7 @@ def share_bars(
         edges = panel.assign(edge=panel.groupby("model")["member_share"].cumsum(), row=places)
         edges = edges[edges.duplicated("model", keep="last")]
         marker = {"symbol": "diamond", "line": {"color": style.LIGHT.ink, "width": 1}}
-        look: dict[str, Any] = {"marker": marker, "name": "by shares of the members, n_g/|L|"}
+        look: dict[str, Any] = {"marker": marker, "name": "if all components held the same"}
         traces.append(kit.trace(edges, edges["edge"], edges["row"], style.LIGHT.paper, edges["component"], **look))
         contents.append(traces)
         headings.append(f"{term}, {gauge}")
@@ -294,9 +294,15 @@ def fit_curve(
         subtitle += ", or for intervals." if np.isnan(rows[0][1]) else "."
     is_clear = rows[0][1] > 0 or rows[0][2] < 0
     title = f"{'Scaling' if is_clear else 'No clear scaling'} with size: slope {slope} per ln x"
+    y: dict[str, Any] = {"title_text": y_title}
     if np.ptp(fit.y) <= 1e-9 * np.abs(fit.y).max():  # the rest is rounding
-        title, subtitle = f"No scaling with size: all are {style.number(fit.y[0])}", ""
-    return layout.finish(traces, title, subtitle, x=x_title, y=y_title, plot=360)
+        title = f"No scaling with size: at all {len(np.unique(fit.x))} sizes it is {style.number(fit.y[0])}"
+        subtitle, traces, y["range"] = (
+            "No curve is fitted.",
+            traces[-1:],
+            sorted((0, 2 * fit.y[0])) if fit.y[0] else None,
+        )
+    return layout.finish(traces, title, subtitle, x=x_title, y=y, plot=360)
 
 
 def tradeoff_of(
@@ -320,10 +326,10 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
     frame = frame.assign(component="accuracy " + frame["accuracy"])
     rows: list[Any] = list(frame.itertuples())
     counts = [f"together {r.same_sign}, apart {r.opposite_sign}, one does not move {r.unchanged}" for r in rows]
-    over = f"has no interval: it takes {LEAST} models that differ in more than their seed, and there "
-    over += f"{'is' if tradeoff.models == 1 else 'are'} {tradeoff.models}"
+    over = f"No interval of their difference: it needs {LEAST} models, without further seeds (here: {tradeoff.models})"
     if np.isfinite(tradeoff.low):
-        over = f"has the interval {style.interval(tradeoff.low, tradeoff.high)} over {tradeoff.models} models"
+        ends = style.interval(tradeoff.low, tradeoff.high)
+        over = f"Their difference has the interval {ends} over {tradeoff.models} models"
     together, either = frame["same_sign"], frame["same_sign"] + frame["opposite_sign"]
     stands = frame["accuracy"] == "still"
     still, moving = (style.percent(together[at].sum() / max(1, either[at].sum())) for at in (stands, ~stands))
@@ -331,7 +337,7 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
     title += "moves (not tested)"
     if not np.isfinite(tradeoff.difference):
         title = "Bias and diversity: there are no steps to compare"
-    null = "It is not tested, since too few models have the same depth"
+    null = "Not tested: too few models have the same depth"
     if np.isfinite(tradeoff.p):
         ends = style.interval(tradeoff.null_low, tradeoff.null_high)
         null = (
@@ -348,8 +354,8 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
             style.estimate(tradeoff.difference, tradeoff.low, tradeoff.high, gap=", ").replace("(", "").replace(")", "")
         )
         title += f" (difference {size}, {style.p_value(tradeoff.p)})"
-    subtitle = f"The difference of the shares {over}. {null}. Diversity of Transformer Layers, Section "
-    subtitle += "5.4, claims that it is above 0. Whiskers: Wilson's intervals, which treat steps as independent."
+    subtitle = f"{over}. {null}. Diversity of Transformer Layers, Section 5.4, claims that the share is larger where "
+    subtitle += "accuracy stands still. Whiskers: Wilson's intervals, which treat steps as independent."
     x = axes.ticks(range(len(rows)), [f"{r.accuracy}\n{r.same_sign + r.opposite_sign} steps" for r in rows])
     x |= {"title_text": "accuracy, from junction to junction"}
     y = {"title_text": "share of steps: both up or both down", "range": [0, 1.03], "tickformat": ".0%", "dtick": 0.25}
