@@ -234,17 +234,18 @@ def ahead(frame: pd.DataFrame, row: Any, column: str, level: float = 0.0, other:
 
 
 def rival(frame: pd.DataFrame, row: Any, column: str, other: str = "{component}'s") -> str:
-    """Name the row that is next to the largest in size, of either sign, if its interval meets that one's."""
+    """Name the row that is next to the largest in size, of either sign, if their intervals meet; count others."""
     others = frame.drop(index=row.name)
     if others.empty or np.isnan(float(row.get(f"{column}_low", np.nan))):
         return ""
-    second = most(others, column)
-    # In size: the inner end of the first one's interval, the outer end of the other's.
+    # In size: the inner end of the first one's interval, the outer ends of the others'.
     inner = row[f"{column}_low"] if row[column] >= 0 else -row[f"{column}_high"]
-    outer = second[f"{column}_high"] if second[column] >= 0 else -second[f"{column}_low"]
-    is_near = outer >= inner
-    sign = " in size" * bool(second[column] * row[column] < 0)
-    return f"; {other.format(**second)} may be as large{sign}" * bool(is_near)
+    outer = np.where(others[column] >= 0, others[f"{column}_high"], -others[f"{column}_low"])
+    second, near = most(others, column), outer >= inner
+    if not near[others.index.get_loc(second.name)]:
+        return ""
+    more = f" (and {near.sum() - 1} more)" * bool(near.sum() > 1)
+    return f"; {other.format(**second)}{more} may be as large" + " in size" * bool(second[column] * row[column] < 0)
 
 
 def robust_limit(z: Any, quantile: float = 0.99) -> float:

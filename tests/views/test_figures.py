@@ -447,8 +447,12 @@ def test_whiskers_that_would_dwarf_the_bars_are_cut():
 def test_a_title_says_which_other_may_be_as_large():
     """Where the intervals of the first two meet; not where there are none, or a gap."""
     frame = pd.DataFrame({"component": ["a", "b", "c"], "x": [3.0, 2.0, -2.2], "x_high": [3.5, 2.6, -2.0]})
-    for low, told in ((-2.4, ", 3.0 (2.5 to 3.5)"), (-2.6, ", 3.0 (2.5 to 3.5); c's may be as large in size")):
-        frame["x_low"] = [2.5, 1.5, low]
+    for low, b, told in (
+        (-2.4, 2.6, ", 3.0 (2.5 to 3.5)"),
+        (-2.6, 2.4, ", 3.0 (2.5 to 3.5); c's may be as large in size"),
+        (-2.6, 2.6, ", 3.0 (2.5 to 3.5); c's (and 1 more) may be as large in size"),
+    ):
+        frame["x_low"], frame.loc[1, "x_high"] = [2.5, 1.5, low], b
         assert kit.ahead(frame, kit.most(frame, "x"), "x") == told
     assert kit.ahead(frame[["component", "x"]], frame.iloc[0][["component", "x"]], "x") == ", 3"
 

@@ -186,8 +186,9 @@ def bias_diversity_scatter(
         traces = [*kit.by_module(frame, x, y, texts, opacity=0.75), *names]
         dashes = {kit.ZERO: "dot", "net = 0": "dash"}
         traces += [kit.line(*ends, dash=dashes[name], name=name) for name, ends in lines.items()]
-        x_axis, y_axis = sides[0] | {"title_text": f"bias, {units[bias]}"}, sides[1]
-        y_axis |= {"title_text": f"diversity, {units[diversity]}"}
+        how = " (logarithmic)" * log
+        x_axis, y_axis = sides[0] | {"title_text": f"bias, {units[bias]}{how}"}, sides[1]
+        y_axis |= {"title_text": f"diversity, {units[diversity]}{how}"}
         title = _most_diverse(gauge, frame, p if len(parts) > 1 else getattr(measured, "part", "raw"))
         has_ends = f"{bias}_low" in frame and bool(np.isfinite(frame[f"{bias}_low"]).any())
         about = f"A mark is a component, a mean over {_rows(measured)}{'; intervals are in the hover' * has_ends}"

@@ -147,7 +147,8 @@ def _panels(
             heights = [height for level in levels.get(panel, ()) for height in (level, level, None)]
             if heights:
                 traces.append(kit.line(ends * (len(heights) // 3), heights, dash="dash", name=level_name))
-        figure = layout.panels(contents, [names[panel] for panel in panels], 2, x_title=label, **apart)
+        x_title = f"{label} (logarithmic)"
+        figure = layout.panels(contents, [names[panel] for panel in panels], 2, x_title=x_title, **apart)
         for number, (panel, part) in enumerate(panels.items()):
             if panel in logarithmic:
                 figure.update_yaxes(axes.log_axis(part.filter(like="value")), **layout.cell(number, 2))

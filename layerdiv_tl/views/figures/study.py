@@ -141,7 +141,7 @@ def correlation_bars(
         whiskers = f"No whiskers: an interval needs {LEAST} models (here: {table['models'].max():.0f})."
     subtitle = (
         f"Full: p < {style.SIGNIFICANT}; hollow: p ≥ {style.SIGNIFICANT}; hatched: not tested. The test "
-        "gives models the curves of others of their depth; at the last junction it is Student's t-test. The sign is − "
+        "swaps curves between models of one depth; at the last junction it is Student's t-test. The sign is − "
         f"for MSE and bias, which should fall where accuracy rises. {whiskers} {counted(study, unit)}"
     )
     headings = [f"{k.title()}'s r" for k in COEFFICIENTS]
@@ -162,12 +162,9 @@ def correlation_bars(
             for bar, metric in zip(contents[0], chosen, strict=True)
             if (metric in _IN_TITLE or metrics is not None) and rows["pearson", metric]["r"].notna().iloc[-1]
         ]
-        title = f"Pearson's r with accuracy {_WHERE[name]}: "
-        title += (
-            f"{', '.join(told)}{'; means over tasks' * (len(tasks) > 2)}"
-            if told
-            else "undefined, as models or values are too few"
-        )
+        found = f"{', '.join(told)}{'; means over tasks' * (len(tasks) > 2)}" if told else "undefined here"
+        tests = [row["p_t" if name == "final" else "p_permutation"].notna().any() for row in rows.values()]
+        title = f"Pearson's r with accuracy {_WHERE[name]}: {found}{'' if any(tests) else ' (not tested)'}"
         views[_AGGREGATIONS[name]] = layout.finish(figure, title, subtitle, **look)
     return layout.choose(views, _AGGREGATIONS[aggregation])
 
