@@ -50,9 +50,9 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
         f"answer's logit minus the others': {mean_size} on average. Alone it is right on {alone[0]} of the rows.",
         _role(c, d, first, chosen.labels),
         f"{labels[1]}, number {1 + listed.index(reader)} by logit difference, is {reads}right alone on {alone[1]} of "
-        f"the rows, most often of the first {len(listed)}. The AUC, which tells how well a component ranks rows by label whatever its constant part, is "
-        f"{style.number(first['auc'])} for {labels[0]} and {style.number(reader['auc'])} for {labels[1]}; 0.5 would be "
-        "guessing.",
+        f"the rows, most often of the first {len(listed)}. The AUC, which tells how well a component ranks rows by "
+        f"label whatever its constant part, is {style.number(first['auc'])} for {labels[0]} and "
+        f"{style.number(reader['auc'])} for {labels[1]}; 0.5 would be guessing.",
         f"On {half} other rows, mean ablation, which keeps a component's constant part, raises the cross-entropy by "
         f"{mean[labels[0]]} for {labels[0]} and {mean[labels[1]]} for {labels[1]}. Zero ablation, which removes all "
         f"that it writes, raises it by {zero[labels[0]]} and {zero[labels[1]]}.",
