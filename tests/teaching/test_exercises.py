@@ -1,5 +1,6 @@
 """Every exercise of the course: its solution passes, each of its mistakes is known, and odd answers get a sentence."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,8 @@ def test_each_has_three_hints_and_a_name(name: str) -> None:
     one = EXERCISES[name]
     assert one.name == name.partition(".")[2]
     assert len(set(one.hints)) == 3
+    for hint in one.hints:
+        assert not re.search(r"\*\*\S.*\*\*", re.sub("`[^`]*`", "", hint)), f"a page shows this bold: {hint}"
     assert one.difficulty in range(1, 6)
     assert one.importance in range(1, 6)
     assert one.source.startswith("def ")
