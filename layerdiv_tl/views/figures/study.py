@@ -141,7 +141,7 @@ def correlation_bars(
         whiskers = f"No whiskers: an interval needs {LEAST} models (here: {table['models'].max():.0f})."
     subtitle = (
         f"Full: p < {style.SIGNIFICANT}; hollow: p ≥ {style.SIGNIFICANT}; hatched: not tested. The test "
-        "swaps curves between models of one depth; at the last junction it is Student's t-test. The sign is − "
+        "swaps curves between equally deep models; at the last junction it is Student's t-test. The sign is − "
         f"for MSE and bias, which should fall where accuracy rises. {whiskers} {counted(study, unit)}"
     )
     headings = [f"{k.title()}'s r" for k in COEFFICIENTS]
