@@ -210,19 +210,16 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     named, texts = frame[is_named], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
     traces = [whiskers, kit.trace(frame, x, y, colors, texts, marker=marker), *labels]
-    # Whether the interval includes 0 is beside the point: a constant that changes sign with the label widens it.
+    # Whether it includes 0 or meets others is beside the point: a constant, which counts with both signs, widens it.
     size = style.estimate(*(reader[f"logit_difference{end}"] for end in ("", "_low", "_high")), unit="logits")
-    title = (
-        f"{reader['component']}, alone right on {style.percent(reader['accuracy'])} of the rows, has the largest logit "
-    )
-    rivals = frame[(frame["logit_difference"] > 0) | (frame.index == reader.name)]  # the first is chosen by sign
-    title += f"difference, {size}{kit.rival(rivals, reader, 'logit_difference')}"
+    title = f"{reader['component']}, alone right on {style.percent(reader['accuracy'])} of the rows, has the largest "
+    title += f"logit difference, {size}"
     kinds = {e.ablation for e in several}
     about = (
         f"{style.count(len(frame), 'component')} on {style.count(len(gauge.values), 'row')}, centered over the "
-        f"options. Color: how often each is right alone (gold: above guessing, clearly so in a reader; none: guessing, "
-        f"{style.percent(chance)}; purple: below). High without gold: it writes much, but alone is right no more often "
-        "than guessing, often because a constant outweighs what it reads (a counterweight)."
+        f"options. Color: how often each is right alone: gold above guessing ({style.percent(chance)}), purple below, "
+        "no color at guessing. A reader is clearly gold. A counterweight is high without gold: it writes much, but "
+        "alone is right no more often than guessing, often because a constant outweighs what it reads."
         + " Some marks are named." * (not is_named.all())
         + f" {kit.intervals(frame, 'Whiskers of named marks')}"
         + f" Below: costs of ablation with 95 % intervals{few}." * bool(several)
