@@ -403,7 +403,9 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
     for e, name in zip(effects, ("mean ablation", "zero ablation"), strict=True):
         (trace,) = (trace for trace in figure.data if trace.name == name)
         np.testing.assert_allclose(trace.x, -e.frame()["total_loss"])
-    assert figure.layout.xaxis2.title.text.endswith("nats<br>(over the ablation's 8 rows)")  # perhaps the same ones
+    assert figure.layout.xaxis2.title.text.endswith(
+        "nats<br>(over the 8 rows given to ld.effects)"
+    )  # perhaps the same ones
     names = {text.strip() for trace in figure.data if trace.mode == "markers+text" for text in trace.text}
     assert {*effects[0].names, figure.layout.title.text.split(",")[0]} <= names
     every = ld.effects("zoo/d4", others, unit="head")

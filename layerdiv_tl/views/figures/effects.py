@@ -219,7 +219,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
         f"{style.count(len(frame), 'component')} on {style.count(len(gauge.values), 'row')}, centered over the "
         f"options. Color: how often each is right alone: gold above guessing ({style.percent(chance)}), purple below, "
         "no color at guessing. A reader is clearly gold. A counterweight is high without gold: it writes much, but "
-        "alone is right no more often than guessing, often because a constant outweighs what it reads."
+        "alone is right no more often than guessing, often because a constant, the same on all rows, outweighs "
+        "what it reads."
         + " Some marks are named." * (not is_named.all())
         + f" {kit.intervals(frame, 'Whiskers of named marks')}"
         + f" Below: costs of ablation with 95 % intervals{few}." * bool(several)
@@ -232,8 +233,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     figure.update_yaxes(ends[1] | {"title_text": "size: √diversity, logits (logarithmic)"}, row=1, col=1)
     if several:
         how = f"{several[0].ablation} ablation, " * (len(several) == 1)
-        title_text = f"increase of the cross-entropy when ablated, nats\n({how}over the ablation's "
-        title_text += f"{style.count(len(several[0].labels), 'row')})"
+        title_text = f"increase of the cross-entropy when ablated, nats\n({how}over the "
+        title_text += f"{style.count(len(several[0].labels), 'row')} given to ld.effects)"
         figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
         figure.update_yaxes(axes.named_rows(ablated), row=2, col=1)
         figure.update_layout(yaxis_domain=[0.43, 1], yaxis2_domain=[0, 0.29])
