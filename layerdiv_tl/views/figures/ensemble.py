@@ -186,7 +186,7 @@ def bias_diversity_scatter(
         traces = [*kit.by_module(frame, x, y, texts, opacity=0.75), *names]
         dashes = {kit.ZERO: "dot", "net = 0": "dash"}
         traces += [kit.line(*ends, dash=dashes[name], name=name) for name, ends in lines.items()]
-        how = " (logarithmic)" * log
+        how = " (logarithmic)" if log else ""
         x_axis, y_axis = sides[0] | {"title_text": f"bias, {units[bias]}{how}"}, sides[1]
         y_axis |= {"title_text": f"diversity, {units[diversity]}{how}"}
         title = _most_diverse(gauge, frame, p if len(parts) > 1 else getattr(measured, "part", "raw"))
