@@ -247,7 +247,7 @@ def depth_curves(
             jumps = bool(abs(frame["accuracy"].iloc[-1] - before) > 0.1)
             peak = int(frame["accuracy"].iloc[:-1].argmax()) if len(frame) > 1 else 0
             high = f"{style.percent(frame['accuracy'].iloc[peak])} after {frame['component'].iloc[peak]}, "
-            high *= 0 < peak < len(frame) - 2
+            high *= bool(0 < peak < len(frame) - 2 and frame["accuracy"].iloc[peak] - before > 0.1)
             dip = f" ({high}{style.percent(before)} before {frame['component'].iloc[-1]})" * jumps
             title = f"Along depth the prefix ensembles' accuracy goes from {shares[0]} to {shares[1]}{dip}, "
             title += f"their loss from {first} to {last} {units['loss']}"

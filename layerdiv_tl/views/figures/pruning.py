@@ -172,8 +172,9 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
             far, texts = np.clip(heights, *edges), kit.hover(rows, [quantity])
             traces.append(kit.trace(rows, [budget] * len(rows), far, texts=texts, **look))
             if (count := int((far != heights).sum())) and rows is others:
-                ends = " to ".join(map(style.number, (heights[far != heights].min(), heights[far != heights].max())))
-                beyond = f"Drawn at the edge: {count} of the random plans, which go from {ends} {unit}"
+                sizes = heights[far != heights]
+                ends = " to ".join(dict.fromkeys(map(style.number, (sizes.min(), sizes.max()))))
+                beyond = f"Drawn at the edge: {style.count(count, 'random plan')}, {ends} {unit}"
             elif count:
                 beyond += f", and their mean, {style.number(heights[0])}"
         beyond += "." * bool(beyond)
