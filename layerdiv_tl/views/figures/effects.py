@@ -215,13 +215,14 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     title = f"{reader['component']}, alone right on {style.percent(reader['accuracy'])} of the rows, has the largest "
     title += f"logit difference, {size}"
     kinds = {e.ablation for e in several}
+    doubtful = frame.loc[(right > chance) & (frame["accuracy_low"] <= chance), "accuracy"].max()
+    doubt = f"; up to {style.percent(doubtful)} may be chance" * bool(doubtful > 0)
     about = (
         f"{style.count(len(frame), 'component')} on {style.count(len(gauge.values), 'row')}, centered over the "
-        f"options. Color: how often each is right alone: gold above guessing ({style.percent(chance)}), purple below, "
-        "no color at guessing. A reader is clearly gold. A counterweight is high without gold: it writes much, but "
-        "alone is right no more often than guessing, often because a constant, the same on all rows, outweighs "
-        "what it reads."
-        + " Some marks are named." * (not is_named.all())
+        f"options. Gold: alone right more often than guessing ({style.percent(chance)}), as a reader "
+        f"is{doubt}. Purple: less often. A counterweight is high without gold: it writes much, often mostly a constant "
+        "that is the same on all rows, and alone is right no more often than guessing."
+        + " Outermost marks are named where there is room." * (not is_named.all())
         + f" {kit.intervals(frame, 'Whiskers of named marks')}"
         + f" Below: costs of ablation with 95 % intervals{few}." * bool(several)
         + " Mean ablation keeps a component's constant, zero ablation does not." * (len(kinds & {"mean", "zero"}) > 1)
@@ -234,7 +235,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     if several:
         how = f"{several[0].ablation} ablation, " * (len(several) == 1)
         title_text = f"increase of the cross-entropy when ablated, nats\n({how}over the "
-        title_text += f"{style.count(len(several[0].labels), 'row')} given to ld.effects)"
+        title_text += f"{style.count(len(several[0].labels), 'row')} of the ablation)"
         figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
         figure.update_yaxes(axes.named_rows(ablated), row=2, col=1)
         figure.update_layout(yaxis_domain=[0.43, 1], yaxis2_domain=[0, 0.29])
