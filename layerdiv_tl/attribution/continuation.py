@@ -19,7 +19,7 @@ from ..model.batches import inference_mode_for, pad, upcast
 from ..model.generation import generate_tokens
 from ..model.load import Model
 from ..model.options import read_options
-from ..model.prompts import Ids, Prompts, encode, token_texts, with_mask
+from ..model.prompts import Ids, Prompts, encode, prompt_ends, token_texts, with_mask
 from ..results import Result
 from .contribution_results import Contributions
 from .passes import ContributionPasses
@@ -160,6 +160,7 @@ def continuation_passes(
     at = np.array([len(row) - 1 for row in prefixes])
     question = LogitQuestion(prefixes, at, pairs[:, :, None, None], tuple(map(tuple, names.tolist())))
     fields = {"prompt_number": np.array(of), "continued": tuple(texts), "sampling": sampling}
+    fields["prompt_ends"] = prompt_ends(model, rows) if len(rows) == 1 else ()  # examples are tokens
     decode = model.tokenizer.decode if model.tokenizer else lambda ids: " ".join(token_texts(model, ids))
     fields["text"] = tuple(decode(answer) for answer in answers)
     return ContinuationPasses(model, question, texts, of, unit, batch_tokens), fields

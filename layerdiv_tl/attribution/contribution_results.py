@@ -50,6 +50,8 @@ class Contributions(Result):
         vocabulary_means: float64 `[example, component]`: the mean of u_i over the whole vocabulary, the one zero that
             no constant can move; None for options of several tokens, for `directions`, and for a remote model.
         task: The name of the task that was given; empty for prompts.
+        prompt_ends: The last 60 characters of each of at most 8 prompts, up to the position read, for captions; empty
+            for more, without a tokenizer, and in files written by older versions.
         option_ids, options: Token ids `[example, option]` (indices of directions), or for options of several tokens
             `[example, option, alternative, token]`, filled up with −1; and the texts: K of them, or K for every
             example.
@@ -97,6 +99,7 @@ class Contributions(Result):
     error_shares: dict[str, float] | None = None
     vocabulary_means: Float[np.ndarray, "example component"] | None = None
     task: str = ""
+    prompt_ends: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Raise InputError also where contributions do not sum to the model's logits within the stored gap."""
@@ -228,7 +231,8 @@ class Contributions(Result):
         rows = np.arange(count)
         texts = [c.shared_options or c.options[row] for row in rows]
         pairs = tuple((text[a], text[b]) for text, a, b in zip(texts, first, second, strict=True))
-        about = ("components", "identity_gap", "absolute_gap", "complete", "soft_cap", "score", "model", "unit", "task")
+        about: tuple[str, ...] = ("components", "identity_gap", "absolute_gap", "complete", "soft_cap", "score")
+        about += ("model", "unit", "task", "prompt_ends")
         return LogitDifference(
             values=c.values[rows, :, first] - c.values[rows, :, second],
             sides=None if c.sides is None else np.stack([c.sides[rows, :, at] for at in numbers], 2),

@@ -18,7 +18,7 @@ from ..model.cuts import unit_name, unit_of
 from ..model.forward_pass import cached_tokens, locate_mismatch, read_cache, tokens_and_mask
 from ..model.groups import Groups
 from ..model.load import Model, as_model
-from ..model.prompts import Prompts, encode, to_python, with_mask
+from ..model.prompts import Prompts, encode, prompt_ends, to_python, with_mask
 from ..model.transformer_lens import is_cache
 from .blocks import are_partial
 from .contexts import BatchContributions
@@ -151,7 +151,7 @@ def contributions(
         chosen = (generate, continuation, temperature, seed)
         along, about = continuation_passes(model, prompts, attention_mask, *chosen, unit, batch_tokens)
         done = collect(along, keep if top is None else _largest(top, along.batches()))
-        return Continuation(**{field.name: getattr(done, field.name) for field in fields(done)}, **about)
+        return Continuation(**{field.name: getattr(done, field.name) for field in fields(done)} | about)
     if cache is not None:
         if prompts is not None:
             raise InputError("give either prompts or a cache with its tokens, not both.")
@@ -224,6 +224,7 @@ def collect(run: ContributionPasses, keep: Set[Component] | None = None) -> Cont
         soft_cap=model.architecture.soft_cap if run.question.directions is None else None,
         model=model.name,
         task=run.question.task,
+        prompt_ends=prompt_ends(model, run.question.beginnings),
         unit=unit_name(unit),
         error_shares={name.label: x / max(whole, 1e-300) for name, (x, whole) in run.reader.unexplained.items()},
         **run.question.fields(),

@@ -31,7 +31,8 @@ class LogitDifference(Result):
         sides: float64 `[example, component, 2]`: contributions to either answer, whose difference is `values`. Logits
             are relative to the component's mean over the vocabulary, the only zero that is invariant to constants;
             log-likelihoods need none. None where neither is known (`Contributions.vocabulary_means`).
-        identity_gap, absolute_gap, complete, soft_cap, score, model, unit, task: As in `Contributions`.
+        identity_gap, absolute_gap, complete, soft_cap, score, model, unit, task, prompt_ends: As in
+            `Contributions`.
     """
 
     values: Float[np.ndarray, "example component"]
@@ -47,6 +48,7 @@ class LogitDifference(Result):
     model: str
     unit: str
     task: str = ""
+    prompt_ends: tuple[str, ...] = ()
 
     @property
     def total(self) -> Float[np.ndarray, " example"]:

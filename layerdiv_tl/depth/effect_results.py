@@ -45,6 +45,7 @@ class Effects(Result):
         labels: The index of the right option.
         gap: max |Σ changes + the norm's share − total| / max Σ|u_i|, over all rows, ablations and options, where the
             total is that of the model's own logits.
+        prompt_ends: As in `Contributions`.
     """
 
     components: tuple[Component, ...]
@@ -64,6 +65,7 @@ class Effects(Result):
     source: str
     soft_cap: float | None
     score: str
+    prompt_ends: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from ..ensemble.validation import gold_options
 from ..errors import InputError
 from ..model.load import Model, as_model
 from ..model.options import NONE, is_task
-from ..model.prompts import refuse_task_name
+from ..model.prompts import prompt_ends, refuse_task_name
 from .ablations import Ablation, Ablations, EffectUnit, Partner, Positions, Values, mean_filling, partner_filling
 from .effect_results import Effects
 from .engine import Rows, log_softmax, read_logits, run_patches
@@ -116,6 +116,7 @@ def effects(
     ablations = Ablations(model, members, unit, positions, rows, fill, keep)
     about = {"components": alone, "groups": together, "labels": gold, "options": names, "model": model.name}
     about |= {"unit": unit, "ablation": ablation, "positions": positions, "source": source}
+    about["prompt_ends"] = prompt_ends(model, contexts.prompts)
     if single:
         read = partial(ablations.read_contributions, gold)
         _, (values, without, *changes) = run_patches(model, rows, ablations.patches, read, len(members), batch_tokens)

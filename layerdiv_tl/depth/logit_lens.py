@@ -27,6 +27,7 @@ from ..model.architecture import Architecture
 from ..model.capture import Activations
 from ..model.load import as_model
 from ..model.patched_forward import LOGITS, logits_of
+from ..model.prompts import prompt_ends
 from ..model.stream_path import stream_after, to_final_stream
 from ..results import Figure
 from .engine import divergence, layer_count, log_softmax
@@ -52,6 +53,7 @@ class LogitLens(TokenResult):
         topk_overlap: The share of its k likeliest tokens that are among the final prediction's.
         text: Index of the text that a token is from.
         lens: "logit lens", or the name of the lens whose translators were applied first.
+        prompt_ends: As in `Contributions`.
     """
 
     components: tuple[Component, ...]
@@ -62,6 +64,7 @@ class LogitLens(TokenResult):
     norm: str
     model: str
     lens: str = "logit lens"
+    prompt_ends: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         kl, overlap = self.kl.mean(0), self.topk_overlap.mean(0)
@@ -163,7 +166,7 @@ def logit_lens(
 
     ids, count = read_texts(model, texts), len(model.sublayer_order) if junctions == "sublayer" else layer_count(model)
     components, (kl, overlap), text = measure_tokens(model, ids, batch_tokens, measure, count + 1)
-    return LogitLens(components, kl, overlap, text, k, norm, model.name, name)
+    return LogitLens(components, kl, overlap, text, k, norm, model.name, name, prompt_ends(model, ids))
 
 
 def lens_answers(

@@ -20,7 +20,7 @@ from ..errors import InputError
 from ..model.architecture import Architecture
 from ..model.capture import Activations
 from ..model.load import Model, as_model
-from ..model.prompts import Ids
+from ..model.prompts import Ids, prompt_ends
 from ..model.stream_path import stream_after
 from ..results import Figure, Result
 from .inputs import Part, check_choices, read_texts
@@ -82,6 +82,7 @@ class ResidualNorms(TokenResult):
         cosine: cos(a, h), cos(m, h + a) and cos(a + m, h), likewise.
         norm: ‖a‖, ‖m‖, ‖a + m‖.
         text: `[token]`, index of the text that a token is from.
+        prompt_ends: As in `Contributions`.
 
     As in the released code of *Do Language Models Use Their Depth Efficiently?* (arXiv 2505.13898), except that the
     code divides an MLP parallel to its attention by ‖h + a‖. Its cosine of input and output is 1 − `block_influence`.
@@ -93,6 +94,7 @@ class ResidualNorms(TokenResult):
     norm: Float[np.ndarray, "token component"]
     text: Int[np.ndarray, " token"]
     model: str
+    prompt_ends: tuple[str, ...] = ()
 
     @property
     def stream(self) -> Float[np.ndarray, "token component"]:
@@ -196,7 +198,7 @@ def measure_norms(model: Model, ids: Sequence[Ids], batch_tokens: int | None, un
     components, (relative, cosine, norm), text = measure_tokens(
         model, ids, batch_tokens, lambda activations, tell: _measure(model.architecture, activations, unit), unit=unit
     )
-    return ResidualNorms(components, relative, cosine, norm, text, model.name)
+    return ResidualNorms(components, relative, cosine, norm, text, model.name, prompt_ends(model, ids))
 
 
 def _measure(

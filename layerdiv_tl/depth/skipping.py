@@ -21,6 +21,7 @@ from ..errors import InputError
 from ..model.batches import upcast
 from ..model.load import as_model
 from ..model.patched_forward import PatchedForward, See
+from ..model.prompts import prompt_ends
 from ..results import Figure
 from .engine import (
     Rows,
@@ -54,6 +55,7 @@ class Skip(TokenResult):
         output_change: ‖softmax − softmax'‖₂ over the vocabulary, between 0 and √2.
         loss: Growth of the next token's cross-entropy in nats; NaN at the last token.
         text, position: The token measured. With cuts a token comes once for every cut before it.
+        prompt_ends: As in `Contributions`.
 
     The released code of *Do Language Models Use Their Depth Efficiently?* plots the maxima over tokens, cuts and texts:
     `by_pair().effect_max` and `frame().output_change_max`. Its map also has a diagonal, 1 for a whole layer.
@@ -72,6 +74,7 @@ class Skip(TokenResult):
     model: str
     first_token: str = "kept"
     cuts: str = "none"
+    prompt_ends: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         cost = np.nanmean(self.loss, axis=0) if np.isfinite(self.loss).any() else np.zeros(len(self.components))
@@ -215,6 +218,7 @@ def skip(
         position=rows.position,
         **{"part": part, "mode": mode, "model": model.name, "first_token": first_token},
         cuts="none" if not future else cuts if isinstance(cuts, str) else ", ".join(f"{cut:g}" for cut in cuts),
+        prompt_ends=prompt_ends(model, ids),
     )
 
 

@@ -64,7 +64,7 @@ def decompose(
         t = np.eye(members.values.shape[2])[gold]
     shared = ("values", "components", "junctions", "junction_scale", "partial_junctions", "identity_gap", "soft_cap")
     own = {name: getattr(members, name) for name in shared}
-    own |= {
-        name: getattr(members, name, "") for name in ("error_note", "model", "task")
-    }  # the note is on a cut's error
+    # The note is on a cut's error.
+    own |= {name: getattr(members, name, "") for name in ("error_note", "model", "task")}
+    own["prompt_ends"] = getattr(members, "prompt_ends", ())
     return Decomposition(target=t, gold=gold, loss_name=loss, tau=factor(tau), **own)

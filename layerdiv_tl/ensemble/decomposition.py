@@ -49,8 +49,8 @@ class Decomposition(Result):
         values, components: The members, `[example, member, option]` in logits, and their names.
         target, gold: `[example, option]`, and the gold option's index `[example]`, None for a dense target.
         loss_name, tau: One of `losses.LOSSES`, and the temperature on logits before a softmax, None for the default.
-        junctions, junction_scale, partial_junctions, identity_gap, soft_cap, error_note, model, task: As in
-            `Contributions`; None (the last three "") for a plain array, in which every member closes a junction.
+        junctions, junction_scale, partial_junctions, identity_gap, soft_cap, error_note, model, task, prompt_ends:
+            As in `Contributions`; None or empty for a plain array, in which every member closes a junction.
         part: The gauge: "raw", or a summand of the squared error ("centered"; "shift", which has one option for all).
 
     Asking for a number or a table that a loss does not have raises InputError.
@@ -81,6 +81,7 @@ class Decomposition(Result):
     error_note: str = ""
     model: str = ""
     task: str = ""
+    prompt_ends: tuple[str, ...] = ()
 
     loss = _number("losses", "The ensemble's loss, mean over examples.")
     bias = _number("biases", "Mean loss of the members, each on its own.")
@@ -224,8 +225,7 @@ class Decomposition(Result):
         """The totals, with intervals; one row each for raw, centered and shift where the loss has these gauges."""
         rows = []
         for d in (self, *self.gauges.values()):
-            terms = {name: x[:, 0] for name, x in d._totals({"": d.terms}).items()}
-            terms["zero_bias"] = d.terms.zero_biases
+            terms = {name: x[:, 0] for name, x in d._totals({"": d.terms}).items()} | {"zero_bias": d.terms.zero_biases}
             own = {} if d.gap is None else {"gap": d.gap}
             own |= {"tau": d.factor} if "tau" in d.loss_function.offers else {}
             rows.append({"part": d.part, "members": len(d.components)} | estimates(terms) | own)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Ids = tuple[int, ...]
 # Prefixes of task names, which are never meant as texts.
 _TASKS = ("sample/", "synthetic/", "lm_eval/")
+# So many prompts are named in captions, by so many characters of their end.
+_FEW, _END = 8, 60
 _ROLES = ("bos", "eos", "unk", "sep", "cls", "mask")
 _WHAT = "a list of texts, of lists of token ids or of {'role': ..., 'content': ...}, or a tokenizer's output"
 
@@ -247,6 +249,14 @@ def token_texts(model: Model, ids: Any) -> tuple[str, ...]:
     distinct, index = np.unique(np.asarray(ids, dtype=np.int64), return_inverse=True)
     texts = [model.tokenizer.decode([i]) for i in distinct.tolist()]
     return tuple(texts[i] for i in index)
+
+
+def prompt_ends(model: Model, rows: Sequence[Ids]) -> tuple[str, ...]:
+    """Decode the ends of few prompts, for captions; none without a tokenizer, or where token ids are not known."""
+    if model.tokenizer is None or len(rows) > _FEW or any(i < 0 for row in rows for i in row):
+        return ()
+    texts = [model.tokenizer.decode(list(row)) for row in rows]
+    return tuple(text if len(text) <= _END else f"…{text[1 - _END :]}" for text in texts)
 
 
 def check_ids(ids: Sequence[Any], vocabulary: int | None, where: str) -> None:

@@ -16,6 +16,7 @@ import plotly.graph_objects as go
 import pytest
 
 import layerdiv_tl as ld
+from layerdiv_tl import results
 from layerdiv_tl.components import Component
 from layerdiv_tl.ensemble.fits import log_fit
 from layerdiv_tl.results import Result
@@ -24,6 +25,8 @@ from layerdiv_tl.views.figures import function_of
 from layerdiv_tl.views.figures.attribution import token_map
 from layerdiv_tl.views.figures.pruning import compared
 from layerdiv_tl.views.names import extreme_names
+from tests.conftest import llama
+from tests.oracles.tokenizers import word_tokenizer
 from tests.views.figure_results import MAKERS, made
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -93,6 +96,8 @@ def hostile(result):
             and isinstance(value[0], str)
         ):
             changes[field.name] = tuple(f"{HOSTILE}{i}" for i in range(len(value)))
+        if field.name == "prompt_ends":
+            changes[field.name] = (HOSTILE,)
         if field.name in ("a", "b"):
             changes[field.name] = hostile(value)
     return dataclasses.replace(result, **changes)
@@ -367,6 +372,38 @@ def test_a_figure_of_a_model_names_it(name, kind):
         assert model in result.plot(kind, title="mine").layout.title.subtitle.text.replace("<br>", "")
 
 
+def test_a_figure_of_one_prompt_quotes_its_end_and_no_other_prompt(tmp_path):
+    """Results of few prompts know their ends, also once saved; of ids, many prompts and older files, none is said."""
+    model = ld.load_model(llama(), tokenizer=word_tokenizer(60))
+    long = " ".join(f"w{i}" for i in range(40))
+
+    def said(result, *kind, **options):
+        text = result.plot(*kind, **options).layout.title.subtitle.text.replace("<br>", "")
+        return re.findall(r"Prompt: '(.*?)'\.", text)
+
+    def asked(prompts, options=(" w1", " w2")):
+        return ld.contributions(model, prompts, list(options))
+
+    one, two = asked(["w7 w8"]), asked(["w7 w8", long])
+    effects = ld.effects(model, ["w7 w8"], contrast=(" w1", " w2"), ablation="zero")
+    of_text = [f(model, "w7 w8") for f in (ld.depth.logit_lens, ld.depth.residual_norms, ld.depth.skip)]
+    written = ld.contributions(model, "w7 w8", generate=3)
+    for result in (one, one.difference(), ld.decompose(one, [0]), effects, *of_text, written):
+        assert said(result) == ["w7 w8"]
+    assert said(written, "map", example=2) == ["w7 w8"]
+    assert said(two) == said(two.difference()) == []
+    (end,) = said(two, example=1)
+    assert end.startswith("…")
+    assert len(end) == 60
+    assert long.endswith(end[1:])
+    assert said(ld.contributions(model, ["w7 w8 w9"], [" w1", " w2"], position=1)) == ["w7 w8"]  # as far as it is read
+    assert said(asked(["w7 w8"] * 9), example=0) == said(ld.contributions(llama(), [[7, 8]], [1, 2])) == []
+    assert said(type(one).load(one.save(tmp_path / "one"))) == ["w7 w8"]
+    packed = results._pack(one, arrays := {}, "")
+    del packed["fields"]["prompt_ends"]
+    assert said(results._unpack(packed, arrays)) == []
+
+
 def test_a_token_axis_labels_the_token_of_the_title():
     tokens = [f" t{i}" for i in range(100)]
     for named in range(100):
@@ -478,9 +515,9 @@ def test_of_many_components_the_largest_are_shown():
 
 
 def test_a_long_name_wraps_and_what_stands_beneath_makes_room():
-    long = dataclasses.replace(made("Effects"), model="EleutherAI/pythia-160m-deduped-v0@step143000").plot()
+    long = dataclasses.replace(made("LogitLens"), model="EleutherAI/pythia-160m-deduped-v0@step143000").plot()
     assert "EleutherAI/pythia-160m-deduped-v0@step143000" in long.layout.title.text.replace("<br>", "")
-    assert long.layout.margin.t > made("Effects").plot(title="short").layout.margin.t
+    assert long.layout.margin.t > made("LogitLens").plot(title="short").layout.margin.t
 
 
 def test_a_figure_of_numbers_does_not_load_torch():

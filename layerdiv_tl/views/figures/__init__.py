@@ -80,6 +80,10 @@ def figure(
     level = 100 * getattr(result, "confidence_level", 0.95)
     remarks += [f"In parentheses: {level:g} % intervals."] * has_ends
     remarks += ['"May be as large": the intervals meet.'] * any("may be as large" in text for text in (told, *titles))
+    prompts = getattr(result, "prompt_ends", ())
+    if len(prompts) == 1 or (prompts and options.get("example") is not None):
+        prompt = prompts[0 if len(prompts) == 1 else options["example"]]
+        names.append(("Prompt", "'" + prompt.replace("\n", "⏎") + "'"))
     remarks += [f"{field}: {name}." for field, name in names if name and html.escape(name, quote=False) not in told]
     drawn = layout.retitle(drawn, title, " ".join(remarks))
     if height is not None:
