@@ -21,7 +21,7 @@ from ..model import forward_pass
 from ..model.architecture import UnitLike
 from ..model.batches import inference_mode_for, pad
 from ..model.cuts import is_fine
-from ..model.prompts import Prompts, refuse_tables, token_texts, with_mask
+from ..model.prompts import Prompts, prompt_ends, refuse_tables, token_texts, with_mask
 from .profile_passes import Loss, ProfileRun, Texts, profile_blocks, profile_run
 from .profile_results import Profile, ProfileSource
 from .promoted_tokens import promotions_of_pairs
@@ -118,6 +118,7 @@ def run_profile(
         documents=np.repeat(np.arange(len(ids)), lengths),
         contexts=np.concatenate([np.arange(w.first, w.stop) - w.start + 1 for w in run.windows(ids)]),
         token_lookup=partial(_top_tokens, run, ids),
+        prompt_ends=prompt_ends(run.model, ids),
     )
 
 

@@ -81,6 +81,7 @@ class Profile(ProfileSource):
         means, centered_targets: `[position, component]`: a component's logit averaged over the vocabulary, and its
             contribution to the next token's logit minus that mean.
         token_lookup: Finds the tokens a component promotes; it needs the model, so it is not saved.
+        prompt_ends: As in `Contributions`.
     """
 
     token_ids: Int[np.ndarray, " position"]
@@ -91,6 +92,7 @@ class Profile(ProfileSource):
     means: PerComponent
     centered_targets: PerComponent
     token_lookup: Callable[..., Any] | None = field(default=None, repr=False, metadata={"saved": False})
+    prompt_ends: tuple[str, ...] = ()
 
     measured_in: ClassVar[str]
     _term_names: ClassVar[Any]

@@ -742,6 +742,43 @@ def test_shares_fill_a_bar(form):
         np.testing.assert_allclose(list(totals.values()), 1)
 
 
+def caption(figure):
+    return figure.layout.title.subtitle.text.replace("<br>", "")
+
+
+def test_whiskers_of_effects_are_those_that_the_caption_says():
+    """Where not all marks are named, the named ones alone have whiskers; mean and resampling say their values."""
+    for ablation, baseline in (("mean", "mean over these rows"), ("resample", "another row"), ("zero", "")):
+        effects = ld.effects("zoo/d8", ld.task("synthetic/recall", limit=16), ablation=ablation, unit="head")
+        figure, frame = effects.plot(), effects.frame().set_index("component")
+        whiskers, *marks = (trace for trace in figure.data if trace.mode == "markers")
+        assert all(trace.error_y.array is None for trace in marks)
+        names = [text.strip() for trace in figure.data if trace.mode == "markers+text" for text in trace.text]
+        assert ("Whiskers of named marks" in caption(figure)) == (len(names) < len(frame))
+        np.testing.assert_allclose(sorted(whiskers.y), sorted(frame.loc[names, "total"]))
+        assert (baseline in caption(figure)) if baseline else ("becomes" not in caption(figure))
+
+
+def test_a_lower_bound_is_not_rounded_above_itself():
+    bounds = dataclasses.replace(made("Bounds"), low=0.4399)
+    assert "at least 0.43 of" in caption(bounds.plot())
+
+
+def test_titles_of_a_study_are_findings(tmp_path):
+    """Its curves name the first and the last value, a lone model its accuracy; a scaling curve its task and rows."""
+    study = made("Study")
+    model = next(iter(LAYERS))
+    ends = study.curves().query("model == @model").groupby("task")["accuracy"].agg(["first", "last"]).mean()
+    figure = study.plot("curves", models=[model])
+    assert all(style.percent(end) in figure.layout.title.text.replace("\xa0", " ") for end in ends)
+    assert all(trace.mode == "lines+markers" for trace in figure.data)
+    alone = ld.run_study(["zoo/d2"], ["synthetic/recall"], limit=16, out=tmp_path)
+    title = alone.plot("size").layout.title.text.replace("\xa0", " ")
+    assert title.startswith("zoo/d2, 5 components")
+    assert f"accuracy {style.number(alone.table()['accuracy'].loc['zoo/d2', 'Avg.'])} %" in title
+    assert all(task in caption(study.plot("scaling")) for task in (*TASKS, "40 rows"))
+
+
 def test_a_scaling_curve_is_the_fit():
     """Points with their models' names, a + b ln x between them with its band, in the quantity's unit."""
     study = made("Study")

@@ -386,7 +386,7 @@ def test_a_figure_of_one_prompt_quotes_its_end_and_no_other_prompt(tmp_path):
 
     one, two = asked(["w7 w8"]), asked(["w7 w8", long])
     effects = ld.effects(model, ["w7 w8"], contrast=(" w1", " w2"), ablation="zero")
-    of_text = [f(model, "w7 w8") for f in (ld.depth.logit_lens, ld.depth.residual_norms, ld.depth.skip)]
+    of_text = [f(model, "w7 w8") for f in (ld.profile, ld.depth.logit_lens, ld.depth.residual_norms, ld.depth.skip)]
     written = ld.contributions(model, "w7 w8", generate=3)
     for result in (one, one.difference(), ld.decompose(one, [0]), effects, *of_text, written):
         assert said(result) == ["w7 w8"]

@@ -28,12 +28,12 @@ _GAUGES = {"raw": ("bias", "diversity"), "centered": ("bias_centered", "diversit
 _BOTH = ("accuracy", "mse")
 # More models than this clutter a panel and are only shown one at a time.
 TOGETHER = 5
-# {(analysis, column): heading} of the panels of a depth study, and those on a logarithmic axis.
+# {(analysis, column): (heading, its name in a title)} of the panels of a depth study; those on a logarithmic axis.
 _PANELS = {
-    ("residual_norms", "relative_norm_median"): "‖output‖ / ‖stream‖, median over tokens",
-    ("skip_future", "output_change"): "Skipped before: change of later answers",
-    ("skip", "loss"): "Skipped: growth of the loss, nats",
-    ("logit_lens", "kl"): "KL(answer after the layer ‖ last answer), nats",
+    ("residual_norms", "relative_norm_median"): ("‖output‖ / ‖stream‖, median over tokens", "Relative output norm"),
+    ("skip_future", "output_change"): ("Skipped before: change of later answers", "Change of later answers if skipped"),
+    ("skip", "loss"): ("Skipped: growth of the loss, nats", "Growth of the loss if skipped"),
+    ("logit_lens", "kl"): ("KL(answer after the layer ‖ last answer), nats", "KL of answers from the last one"),
 }
 _LOGARITHMIC = ("residual_norms", "logit_lens")
 _SHOWN = ("accuracy", "loss", "bias_centered", "diversity_centered", "diversity_logit_centered")
@@ -69,8 +69,13 @@ def depth_panels(
         x_title = "share of depth" if depth == "relative" else "junction"
         figure = layout.panels(contents, map(layout.clipped, tasks), columns, x_title=x_title)
         figure.update_yaxes(title_text="standard deviations", col=1)
+        runs = curves[curves["model"].isin(models)].groupby(["model", "task"], sort=False)
+        (right, mse), (right_at_last, mse_at_last) = (side[[*_BOTH]].mean() for side in (runs.first(), runs.last()))
         whose = models[0] if len(models) == 1 else f"{len(models)} models"
-        title = f"MSE, bias, diversity and accuracy of {whose} along depth"
+        title = f"Along depth, accuracy of {whose} {_goes(style.percent(right), style.percent(right_at_last))}, "
+        title += f"MSE {_goes(style.number(mse), style.number(mse_at_last))}"
+        over = [f"{len(some)} {name}" for some, name in ((models, "models"), (tasks, "tasks")) if len(some) > 1]
+        title += f" (means over {' and '.join(over)})" * bool(over)
         return layout.finish(figure, title, subtitle, x=x, y=y, plot=220 * -(-len(tasks) // columns))
 
     views = {model: [model] for model in chosen}
@@ -78,6 +83,10 @@ def depth_panels(
         views[f"all {len(chosen)} together"] = chosen
     shown = layout.choose({name: draw(some, part) for name, some in views.items()}, chosen[0], **_MENU)
     return layout.choose({gauge: shown if gauge == part else draw(chosen[:1], gauge) for gauge in _GAUGES}, part)
+
+
+def _goes(first: str, last: str) -> str:
+    return f"begins and ends at {last}" if first == last else f"goes from {first} to {last}"
 
 
 def _chosen(curves: pd.DataFrame, models: int | Sequence[str] | None) -> list[str]:
@@ -117,6 +126,7 @@ def _trace(lines: dict[Any, pd.DataFrame], models: Sequence[str], task: str, ter
     color = style.TERM[term.removesuffix("_centered")]
     look: dict[str, Any] = {"name": name, "visible": visible, "opacity": 0.5 if len(models) > 1 else 1.0}
     look |= {"hovertext": rows["model"] + "\n" + name + " " + rows[f"{term} value"], "hoverinfo": "text"}
+    look |= {"mode": "lines+markers", "marker": {"size": 4}} if len(models) == 1 else {}
     width = 2.4 if term == "accuracy" else 1.6
     return kit.line(rows["x"].to_numpy(), rows[term].to_numpy(), color, **look).update(line_width=width)
 
@@ -126,9 +136,10 @@ def study_lines(depth: DepthStudy, along: Literal["relative", "layer"] = "relati
 
     `along` places layers by share of a model's depth or by number. Raises InputError if none of these was run.
     """
-    models, panels = depth.models, {}
-    for (analysis, column), heading in _PANELS.items():
-        results, lines = depth.newest(analysis), []
+    models, panels, found, sets = depth.models, {}, "", dict[str, None]()
+    whose = models[0] if len(models) == 1 else f"{len(models)} models"
+    for (analysis, column), (heading, name) in _PANELS.items():
+        results, lines, ends = depth.newest(analysis), [], []
         for number, model in enumerate(models):
             if model not in results:
                 continue
@@ -139,11 +150,17 @@ def study_lines(depth: DepthStudy, along: Literal["relative", "layer"] = "relati
             frame = frame[(layers != layers.shift(-1)).to_numpy()]
             x = np.arange(len(frame)) / (max(len(frame) - 1, 1) if along == "relative" else 1)
             y = frame[column].to_numpy(dtype=float)
-            y = np.where(y > 0, y, np.nan) if analysis in _LOGARITHMIC else y  # a lens ends at 0
+            ends.append((y[0], y[-1]))
+            y = np.where(y > 1e-9, y, np.nan) if analysis in _LOGARITHMIC else y  # a lens ends at 0, or rounding
             texts, color = kit.hover(frame, [column], [model] * len(frame)), style.SERIES[number % len(style.SERIES)]
             lines.append(kit.trace(frame, x, y, color, texts, shape="line", name=layout.clipped(model)))
         if lines:
             panels[heading] = (lines, analysis in _LOGARITHMIC)
+            first, last = (
+                " to ".join(dict.fromkeys(map(style.number, (min(x), max(x))))) for x in zip(*ends, strict=True)
+            )
+            found = found or f"{name} of {whose}: {first} in the first layer, {last} in the last"
+            sets |= dict.fromkeys(a.dataset for a in depth.analyses if a.result is results.get(a.model))
     if not panels:
         raise InputError("these analyses have no curves by layer: draw one by itself, study.analyses[0].result.plot().")
     x_title = "layer" + ", as a share of depth" * (along == "relative")
@@ -151,10 +168,9 @@ def study_lines(depth: DepthStudy, along: Literal["relative", "layer"] = "relati
     for row, (lines, is_log) in enumerate(panels.values(), start=1):
         if is_log:
             figure.update_yaxes(axes.log_axis(np.concatenate([line.y for line in lines])), row=row, col=1)
-    alone = len(models) == 1
-    title = f"{models[0] if alone else f'{len(models)} models'} along depth"
-    subtitle = "Means over tokens unless said otherwise; logarithmic where the numbers span decades."
-    return layout.finish(figure, title, subtitle, showlegend=not alone, plot=150 * len(panels))
+    subtitle = f"{', '.join(sets)}. Means over tokens unless said otherwise; logarithmic where the numbers span "
+    subtitle += "decades. The hover has 95 % intervals of means over at least 8 texts."
+    return layout.finish(figure, found, subtitle, showlegend=len(models) > 1, plot=150 * len(panels))
 
 
 def training_curves(
@@ -186,14 +202,18 @@ def training_curves(
                 curve = curve.assign(component=[f"{run}, step {step}" for step in curve["step"]])
                 look: dict[str, Any] = {"shape": "line", "name": shape, "error_y": None}
                 contents[-1].append(kit.trace(curve, "step", name, color[shape], **look))
-        headings = [name.replace("_", " ") for name in names]
+        headings = list(map(style.term_name, names))
         figure = layout.panels(contents, headings, units=[units[name] for name in names], x_title="training step")
         if "accuracy" in names:  # a curve that never moves would be drawn on an axis of any length
             figure.update_yaxes(range=[-0.04, 1.04], row=1 + names.index("accuracy"), col=1)
         for row in order.query("task == @t and quantity == 'accuracy'").dropna(subset="reached").itertuples():
             ends, line = {"x0": row.reached, "x1": row.reached, "y0": 0, "y1": 1}, {"color": color[row.shape]}
             figure.add_shape(type="line", yref="paper", line=kit.DOTTED | line, **ends)
-        title = f"{len(runs)} run{'s' * (len(runs) > 1)} over training"
+        whole = frame[frame["task"] == t].dropna(subset=names[0]).groupby("run", sort=False)[names[0]]
+        sizes = [float(x.mean()) for x in (whole.first(), whole.last())]
+        told = [style.percent(x) if names[0] == "accuracy" else style.estimate(x, unit=units[names[0]]) for x in sizes]
+        mean = f", mean over {len(runs)} runs" * (len(runs) > 1)
+        title = f"Over training, {headings[0]} on {t} {_goes(*told)}{mean}"
         look = {"showlegend": len(shapes) > 1, "plot": 150 * len(names)}
         views[t] = layout.finish(figure, title, subtitle, **look)
     return layout.choose(views, first, **_MENU)

@@ -151,7 +151,7 @@ def skip_map(skip: Skip) -> go.Figure:
     most = kit.most(pairs, "effect")
     size = style.estimate(*(most[f"effect{end}"] for end in ENDS))
     title = f"Skipping {most['component']} changes {most['downstream_layer']}'s output most, by {size} times its norm"
-    title += kit.rival(pairs, most, "effect", "{downstream_layer}'s change without {component}")
+    title += kit.rival(pairs, most, "effect", "{downstream_layer}'s without {component}")
     subtitle = f"{len(skip.components)} {part}s of {skip.model}, each in turn {_mode(skip)}. "
     subtitle += "Color: mean relative change of the later output. "
     subtitle += kit.intervals(pairs, "Hover")

@@ -32,14 +32,13 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
         return total_bars(effects, on)
     frame, end = _frame(effects), _ENDS[on]
     direct, total = names = (f"direct{end}", f"total{end}")
-    texts, said = kit.hover(frame, [*names, f"indirect{end}"]), kit.intervals(frame)
+    texts = kit.hover(frame, [*names, f"indirect{end}"])
     most = kit.most(frame, total)
     title = _first(effects, on).replace("{}", most["component"]) + kit.ahead(frame, most, total)
     if len(effects.labels) < LEAST:  # no intervals
         for name in names:
             by_row = effects.effect(name.split("_")[0], end)
             frame[f"{name}_low"], frame[f"{name}_high"] = by_row.min(0), by_row.max(0)
-        said += " Whiskers: from the lowest row to the highest."
     sides = [axes.linear_axis([0, *np.ravel(frame[[name, f"{name}_low", f"{name}_high"]])]) for name in names]
     for axis, name in zip(sides, names, strict=True):
         axis |= {"title_text": f"{name.split('_')[0]} effect, {frame.attrs['units'][name]}", "zeroline": True}
@@ -47,11 +46,18 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     ends = [min(axis["range"][0] for axis in sides), max(axis["range"][1] for axis in sides)]
     diagonal = kit.line(ends, ends, dash="dash", name="total = direct")
     far, always = [np.abs(v) for v in (y - x, y, x)], [most["component"]]
-    look: dict[str, Any] = {"panel": (290, 440), "always": always, "guides": [(ends, ends)]}
+    spans = frame[f"{direct}_low"].to_numpy(), frame[f"{direct}_high"].to_numpy()
+    look: dict[str, Any] = {"panel": (290, 440), "always": always, "guides": [(ends, ends)], "spans": spans}
     labels = extreme_names(frame["component"], x, y, sides, far, **look)
+    # The whiskers of all marks would hide those near 0.
+    is_named = frame["component"].isin([text.strip() for text in labels[0].text])
+    whiskers = kit.trace(frame[is_named], direct, total, marker={"size": 0.1})
+    which = "Whiskers" if is_named.all() else "Whiskers of named marks"
+    said = kit.intervals(frame, which)
+    said += f" {which}: from the lowest row to the highest." * (len(effects.labels) < LEAST)
     subtitle = f"{_about(effects, on)} Where total and direct effect differ, later components "
     subtitle += f"react to the ablation: they compensate for the component or depend on it. {said}"
-    traces = [*kit.by_module(frame, direct, total, texts), diagonal, *labels]
+    traces = [whiskers, *kit.by_module(frame, x, y, texts), diagonal, *labels]
     return layout.finish(traces, title, subtitle, x=sides[0], y=sides[1], plot=440, hovermode="closest")
 
 
@@ -126,7 +132,7 @@ def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
     kept = [np.intersect1d(kit.top(size, max_components), np.flatnonzero(size)) for size in sizes]
     most, cells = kit.most(frame, "compensation"), np.ix_(*kept)
     title = f"{most['component']} reacts most, to the ablation of {most['ablated']}"
-    title += kit.ahead(frame, most, "compensation", other="{component}'s reaction to that of {ablated}")
+    title += kit.ahead(frame, most, "compensation", other="{component}'s to that of {ablated}")
     subtitle = (
         f"{effects.model}: {_about(effects)} A cell shows by how much the presence of the row's component changes what "
         "the column's contributes to the logit difference. A cell of the opposite sign to the row's own contribution "
@@ -153,14 +159,17 @@ def _frame(effects: Effects) -> pd.DataFrame:
 def _first(effects: Effects, on: On) -> str:
     """Write a title for the component or group, {}, with the largest total effect among those that were ablated."""
     if len(effects.names) == 1:
-        return f"Without {{}}: the total effect on the {on} of {effects.model}"
-    return f"Of {len(effects.names)} ablated, {{}} has the largest mean total effect on the {on} of {effects.model}"
+        return f"Without {{}}: the total effect on the {on}"
+    return f"Of {len(effects.names)} ablated, {{}} has the largest mean total effect on the {on}"
 
 
 def _about(effects: Effects, on: On = "logit difference") -> str:
     of = f" of {effects.source}" * (effects.source != "prompts")
     where = "all tokens" if effects.positions == "all" else "the last token"
-    rows = f"{style.count(len(effects.labels), 'row')}{of}, {effects.ablation} ablation at {where}."
+    mean = "mean over these rows' tokens, separately for first, last and other ones"
+    instead = {"mean": mean, "resample": "value in another row"}
+    by = f" (each output becomes its {instead[effects.ablation]})" if effects.ablation in instead else ""
+    rows = f"{style.count(len(effects.labels), 'row')}{of}, {effects.ablation} ablation at {where}{by}."
     other = "the mean of the others" if effects.logits.shape[1] > 2 else "the other's"
     what = "logit" if effects.measured_in == "logits" else "log-likelihood"
     means = f" The logit difference is the right option's {what} minus {other}." * (on == "logit difference")

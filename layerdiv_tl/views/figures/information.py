@@ -76,8 +76,8 @@ def term_bars(information: Information) -> go.Figure:
         title += ", no more than with shuffled labels"
     if information.exceeds_entropy:
         title = f"No estimate: the joint information of {members} exceeds H(Y)"
-    subtitle = f"{len(information.labels)} rows, {_METHODS[information.method]}. Gray: what shuffled rows give; a mark "
-    subtitle += "inside it is no evidence. Dotted: H(Y)."
+    subtitle = f"{len(information.labels)} rows, {_METHODS[information.method]}. {_members(information)} "
+    subtitle += "Gray: what shuffled rows give; a mark inside it is no evidence. Dotted: H(Y)."
     subtitle = " ".join([subtitle, *information.warnings[:1]])
     figure = layout.finish(traces, title, subtitle, x="bits", y=axes.named_rows(frame["component"]), plot=310)
     return figure.add_vline(x=information.label_entropy, line=kit.DOTTED)
@@ -94,10 +94,8 @@ def member_bars(information: Information) -> go.Figure:
     title = f"{most['component']} tells most about the label{kit.ahead(frame, most, 'relevancy', np.inf)}"
     title += ", or far less" * _is_doubted(information)
     title += ", no more than with shuffled labels" * bool(most["relevancy"] <= most["null_high"])
-    about = "Members are sums of neighboring components. " * any(" " in span for span in information.spans)
-    about = (
-        f"{len(information.labels)} rows. {about}The gain is what a member tells and all others together do not. In "
-    )
+    about = f"{len(information.labels)} rows. {_members(information)} The gain is what a member tells and all others "
+    about += "together do not. In "
     joint = information.frame().set_index("term")["bits"]["joint"]
     about += "truth it is at least 0, and a relevancy at most the joint information, "
     about += f"{style.estimate(joint, unit='bits')}: anything else is the estimator's error. "
@@ -126,7 +124,8 @@ def bound_marks(bounds: Bounds) -> go.Figure:
     most = np.ceil(100 * frame.set_index("name")["error_high"]["hellman_raviv"]) / 100  # a bound is rounded up
     title = f"By Hellman and Raviv's bound the best rule errs in at most {style.percent(most)} of the rows"
     title += f"; the sum of the members errs in {errors['ensemble']}" if "ensemble" in errors else ""
-    low, entropy = style.number(max(bounds.low, 0.0)), style.estimate(bounds.label_entropy, unit="bits")
+    low = style.number(np.floor(100 * max(bounds.low, 0.0)) / 100)  # and a lower one down
+    entropy = style.estimate(bounds.label_entropy, unit="bits")
     subtitle = f"{bounds.rows} rows. " * bool(bounds.rows)
     subtitle += (
         f"Bounds from what a linear classifier finds on unseen rows: at least {low} of the label's {entropy}. Pale: "
@@ -160,15 +159,24 @@ def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",)) -> go.Figu
         ring = {"size": 9, "symbol": "circle-open", "line": {"width": 1.5}}
         traces.append(kit.trace(dips, "members", "joint", _COLORS["joint"], marker=ring, name="dips", error_y=None))
     joint, order = frame["joint"].iloc[-1], f"added {_ORDERS[curve.order]}"
-    title = f"{style.estimate(joint, unit='bits')} with all members, {order}"
+    title = f"All {len(frame)} members hold {style.estimate(joint, unit='bits')} about the label, {order}"
     if joint > curve.label_entropy * (1 + 1e-3):
         title = f"No estimate: the joint information of all members, {order}, exceeds H(Y)"
-    subtitle = f"{curve.rows} rows, " * bool(curve.rows) + f"{curve.method} estimate. {curve.statement} Bands: 95 % "
+    subtitle = (
+        f"{curve.rows} rows, " * bool(curve.rows)
+        + f"{curve.method} estimate. {_members(curve)} {curve.statement} Bands: 95 % "
+    )
     subtitle += f"intervals; gray: labels shuffled. Dotted: H(Y) = {entropy}. "
     subtitle += " ".join(curve.warnings[:1])
     figure = layout.finish(traces, title, subtitle, x="members", y="bits", plot=360)
     figure.update_xaxes(tickformat="d", dtick=max(1, len(frame) // 10))
     return figure.add_hline(y=curve.label_entropy, line=kit.DOTTED)
+
+
+def _members(information: Information | GainCurve) -> str:
+    """Say what the members are."""
+    grouped = any(" " in span for span in information.spans)
+    return f"Members are {'sums of neighboring' if grouped else 'single'} components."
 
 
 def _is_doubted(information: Information) -> bool:

@@ -39,7 +39,7 @@ def agreement_scatter(
     at = sorted({1, *range(step, count + 1, step)})
     ranked = axes.ticks(at, map(str, at)) | {"range": [1.06 * count + 0.5, 0.5 - 0.06 * count], "type": "linear"}
     valued = axes.linear_axis(frame[[effect, f"{effect}_low", f"{effect}_high"]]) | {"tickvals": None, "ticktext": None}
-    title = f"Do cheap measures predict the {_name(effect)} of {agreement.model}'s {part}s?"
+    title = _best(agreement, effect)
     subtitle = f"{agreement.rows}. A dot is a {part}; rank 1 is needed most. ρ is Spearman's over all."
     sides = {
         "rank": (f"{effect}_rank", f"rank by {_name(effect)}", ranked),
@@ -82,7 +82,7 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss") -> go.
     frame = agreement.correlations()
     if not len(frame):
         raise InputError("ranks of fewer than three components have no correlation worth a figure: plot kind='ranks'.")
-    measures, traces, pooled = _measures(agreement), [], _pooled(agreement, effect)
+    measures, traces = _measures(agreement), []
     frame = frame[frame["effect"] == effect].assign(component=frame["measure"].map(style.term_name))
     for kind, rows in frame.groupby("kind", sort=False):
         rows = rows.set_index("measure").loc[measures]
@@ -93,18 +93,25 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss") -> go.
         look: dict[str, Any] = {"shape": "bars", "name": name, "width": None}
         texts = kit.hover(rows, {"ρ": "correlation"}, over)
         traces.append(kit.trace(rows, np.arange(len(rows)), "correlation", style.MODULE[module], texts, **look))
-    title = f"No measure has a correlation with {agreement.model}'s {_name(effect)}"
-    if pooled:
-        best, what = max(pooled, key=lambda name: pooled[name]), f"{agreement.model}'s {_name(effect)}"
-        row = frame[(frame["kind"] == "all") & (frame["measure"] == best)].iloc[0]
-        size = style.estimate(*(float(row[name]) for name in ("correlation", "low_components", "high_components")))
-        title = f"{_name(best).capitalize()} predicts {what} best: ρ = {size}"
-        if row["low_components"] <= 0:
-            title = f"No measure clearly predicts {what}: {_name(best)} has ρ = {size}"
+    title = _best(agreement, effect)
     subtitle = f"{agreement.rows}. Spearman's ρ over components. Few rows blur ranks, and pull ρ towards 0."
-    x = axes.named_columns([_name(measure) for measure in measures], range(len(measures)))
+    names = [_name(measure).replace(", ", ",\n") for measure in measures]
+    x = axes.ticks(range(len(names)), names) | {"tickangle": -90}
     y = {"title_text": "Spearman's ρ", "range": [-1.05, 1.05], "zeroline": True}
     return layout.finish(traces, title, subtitle, x=x, y=y, below=70, barmode="group")
+
+
+def _best(agreement: Agreement, effect: Effect) -> str:
+    """Write a title for the measure with the largest correlation over all components."""
+    pooled, what, frame = _pooled(agreement, effect), f"{agreement.model}'s {_name(effect)}", agreement.correlations()
+    if not pooled:
+        return f"No measure has a correlation with {what}"
+    best = max(pooled, key=lambda name: pooled[name])
+    row = frame[(frame["kind"] == "all") & (frame["measure"] == best) & (frame["effect"] == effect)].iloc[0]
+    size = style.estimate(*(float(row[name]) for name in ("correlation", "low_components", "high_components")))
+    if row["low_components"] <= 0:
+        return f"No measure clearly predicts {what}: {_name(best)} has ρ = {size}"
+    return f"{_name(best).capitalize()} predicts {what} best: ρ = {size}"
 
 
 def _name(quantity: str) -> str:

@@ -43,11 +43,16 @@ def size_panels(study: Study, unit: Unit = "sublayer", against: str = "members")
         "over components and falls with their number; |L|² × diversity does not by itself. "
     ) + counted(study, unit)
     count, left_out = means["model"].nunique(), len(study.models(unit)) - means["model"].nunique()
-    title = f"{count} model{'s' * (count != 1)} against {'their' if count != 1 else 'its'} size, unit {unit}"
-    if means["members"].nunique() > 1:
-        least, *_, most = means[means["panel"] == "accuracy"].sort_values("members", kind="stable").itertuples()
-        ends = [f"{model.value:.0f} % in {model.model}" for model in (least, most)]
-        title += f": accuracy {' and '.join(ends)}, with the fewest and the most components"
+    right: list[Any] = list(means[means["panel"] == "accuracy"].sort_values("members", kind="stable").itertuples())
+    title = f"{count} models against their size, unit {unit}: accuracy "
+    if count == 1:
+        title = f"{right[0].model}, {right[0].members} components at unit {unit}: accuracy "
+        title += style.estimate(*(getattr(right[0], end) for end in ("value", "low", "high")), unit="%")
+    elif means["members"].nunique() > 1:
+        ends = [f"{model.value:.0f} % in {model.model}" for model in (right[0], right[-1])]
+        title += f"{' and '.join(ends)}, with the fewest and the most components"
+    elif count:
+        title += " to ".join(dict.fromkeys(f"{end(x.value for x in right):.0f} %" for end in (min, max)))
     subtitle += f" Left out, since they lack a task: {left_out}." * bool(left_out)
     return _panels(means, names, levels, "uniform prediction", logarithmic, against, title, subtitle)
 
@@ -147,7 +152,7 @@ def _panels(
             heights = [height for level in levels.get(panel, ()) for height in (level, level, None)]
             if heights:
                 traces.append(kit.line(ends * (len(heights) // 3), heights, dash="dash", name=level_name))
-        x_title = f"{label} (logarithmic)"
+        x_title = f"{label} (log)"
         figure = layout.panels(contents, [names[panel] for panel in panels], 2, x_title=x_title, **apart)
         for number, (panel, part) in enumerate(panels.items()):
             if panel in logarithmic:

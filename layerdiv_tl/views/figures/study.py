@@ -162,9 +162,10 @@ def correlation_bars(
             for bar, metric in zip(contents[0], chosen, strict=True)
             if (metric in _IN_TITLE or metrics is not None) and rows["pearson", metric]["r"].notna().iloc[-1]
         ]
-        found = f"{', '.join(told)}{'; means over tasks' * (len(tasks) > 2)}" if told else "undefined here"
+        found = ", ".join(told) or "undefined here"
         tests = [row["p_t" if name == "final" else "p_permutation"].notna().any() for row in rows.values()]
-        title = f"Pearson's r with accuracy {_WHERE[name]}: {found}{'' if any(tests) else ' (not tested)'}"
+        mean = "Mean Pearson's r" if len(tasks) > 2 else "Pearson's r"
+        title = f"{mean} with accuracy {_WHERE[name]}: {found}{'' if any(tests) else ' (not tested)'}"
         views[_AGGREGATIONS[name]] = layout.finish(figure, title, subtitle, **look)
     return layout.choose(views, _AGGREGATIONS[aggregation])
 
@@ -247,7 +248,10 @@ def scaling_curve(
     """Draw a quantity's mean over tasks against the number of components, and the fitted a + b ln x (Fig. 6)."""
     fit = study.scaling(quantity, unit, least_parameters)
     names = study.shape_means(quantity, unit, least_parameters)["model"].tolist()
-    return fit_curve(fit, names, y_title=f"{said(quantity)}, mean over tasks ({QUANTITIES[quantity][0]})")
+    figure = fit_curve(fit, names, y_title=f"{said(quantity)}, mean over tasks ({QUANTITIES[quantity][0]})")
+    tasks = ", ".join(dict.fromkeys(study.metrics["task"]))
+    remark = f"A point is a model, training seeds averaged, at unit {unit}, its mean over {tasks}."
+    return layout.retitle(figure, remark=f"{remark} {counted(study, unit)}")
 
 
 def fit_curve(
