@@ -34,28 +34,44 @@ _registry.PLACES.update(
     depth_page="layerdiv_tl.views.depth_page:depth_page",
     zoo_names="layerdiv_tl.zoo:NAMES",
     zoo_source="layerdiv_tl.zoo:source",
+    missing="layerdiv_tl:_missing",
 )
 
-# What others call it.
-_MEANT = {"ablate": "effects", "ablation": "effects", "attribution": "contributions", "logit_attrs": "contributions"}
-_MEANT |= {"lens": "layerdiv_tl.depth.logit_lens", "prune": "layerdiv_tl.depth.drop_plan"}
-_MEANT |= {"load": "load_model, or Contributions.load of a saved file,", "models": "layerdiv_tl.zoo.models"}
-_MEANT |= {"list_models": _MEANT["models"], "direct_logit_attribution": "contributions", "dla": "contributions"}
+# Parts of names that others use, and what is meant by them; the first one that fits counts.
+_MEANT = {"ablat": "effects", "effect": "effects", "attribut": "contributions", "logit_attr": "contributions"}
+_MEANT |= {"dla": "contributions", "cache": "contributions(cache, options=…)", "induction": "head_scores"}
+_MEANT |= {"heads": "contributions(…, unit='head')", "neuron": "contributions(…, unit='neuron')"}
+_MEANT |= {"lens": "depth.logit_lens", "skip": "depth.skip", "prun": "depth.drop_plan", "drop": "depth.drop_plan"}
+_MEANT |= {"decomposition": "decompose", "diversity": "decompose", "compare": "compare", "models": "zoo.models"}
+_MEANT |= {"sae": "dictionary", "transcoder": "dictionary", "hooked": "load_model", "bridge": "load_model"}
+_MEANT |= {"pretrained": "load_model", "load": "load_model, or ld.Contributions.load of a saved file,"}
 # The public names stand in `__init__.pyi`, once, for Python and for type checkers.
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> object:
     """Load a public name. Raises AttributeError with the names that are spelled like it."""
-    import difflib
-
     try:
         return _load(name)
     except AttributeError:
-        # Tools look for names with underscores, which need not load torch.
-        in_depth = name[:1] != "_" and name in dir(_load("depth"))
-        close = [f"layerdiv_tl.depth.{name}"] if in_depth else [_MEANT[key]] if (key := name.lower()) in _MEANT else []
-        close = close or difflib.get_close_matches(name, __all__, cutoff=0.65)
-        close = close or [known for known in __all__ if len(name) > 3 and name.lower() in known.lower()][:3]
-        hint = f"is {' or '.join(close)} meant?" if close else "dir(layerdiv_tl) lists the public names."
-        raise AttributeError(f"layerdiv_tl has no {name!r}: {hint}", name=name) from None
+        raise _missing(__name__, name) from None
+
+
+def _missing(module: str, name: str) -> AttributeError:
+    """Make the error for a name that this module or `depth` lacks; it says which one may be meant."""
+    import difflib
+
+    places = dict[str, str]()
+    if name[:1] != "_":  # tools look for names with underscores, which need not load torch
+        places = {known: f"depth.{known}" for known in _load("depth").__all__} | {known: known for known in __all__}
+    key = name.lower()
+    close = [places[name]] if name in places else [place for part, place in _MEANT.items() if part in key][:1]
+    alike = [known for known in places if min(len(key), len(known)) > 3 and (key in known.lower() or known in key)]
+    alike = sorted(alike, key=lambda known: known[0].isupper())[:3] or difflib.get_close_matches(
+        name, places, cutoff=0.65
+    )
+    close = close or [places[known] for known in alike]
+    hint = f"is {' or '.join(f'ld.{place}' for place in close)} meant?"
+    if not close:
+        hint = f"dir({module}) lists public names; results have .frame(), .plot(kind=…), .save(path) and .load(path)."
+    return AttributeError(f"{module} has no {name!r}: {hint}", name=name)

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -139,13 +140,19 @@ def test_import_is_light():
 
 @pytest.mark.full
 def test_a_misspelled_public_name_is_answered_with_what_is_meant():
-    with pytest.raises(AttributeError, match="is contributions or"):
-        layerdiv_tl.contribution  # noqa: B018
-    with pytest.raises(AttributeError, match=r"is layerdiv_tl\.depth\.logit_lens meant"):
-        layerdiv_tl.logit_lens  # noqa: B018
-    with pytest.raises(AttributeError, match=r"is layerdiv_tl\.zoo\.models meant"):
-        layerdiv_tl.models  # noqa: B018
-    assert not hasattr(layerdiv_tl, "qqqqqq")
+    meant = {"contribution": "contributions", "logit_lens": "depth.logit_lens", "models": "zoo.models"}
+    meant |= {"ablate_head": "effects", "from_pretrained": "load_model", "logit_diff": "logit_difference"}
+    in_depth = {
+        "prune": "depth.drop_plan",
+        "lens": "depth.logit_lens",
+        "ablate": "effects",
+        "score": "depth.depth_score",
+    }
+    for module, names in ((layerdiv_tl, meant), (layerdiv_tl.depth, in_depth)):
+        for name, place in names.items():
+            with pytest.raises(AttributeError, match=rf"has no '{name}': is ld\.{re.escape(place)}\b.* meant\?"):
+                getattr(module, name)
+        assert not hasattr(module, "qqqqqq")
 
 
 def test_public_names_are_the_same_before_and_after_importing_every_submodule():
