@@ -219,17 +219,15 @@ def instead_of(value: Any, components: Iterable[Component], known: Sequence[str]
     own = [c.label for c in components if asked and c.layer == int(asked[1])]
     some = (own or known)[:12]
     listing = ", ".join(some) + (", …" if len(own or known) > len(some) else "")
-    hint = ""
+    hint, name = "", own_label(value) if isinstance(value, str) else ""
     if {c.kind for c in components} != {"head"}:
         whole = all(c.index is None for c in components)
-        name = value if isinstance(value, str) else ""
         hint = "; unit='head' or another unit cuts sublayers into parts" * (
             whole and "." in name and name[-1:].isdigit()
         )
-        parts = (
-            f"; unit='sublayer' has it whole, and contributions(…).select(layer={asked[1]}) its parts" if asked else ""
-        )
-        hint = hint or parts * (not whole and name.endswith(("attn", "mlp")))
+    if parts := [c for c in components if c.sublayer.label == name != c.label]:
+        chosen = f"layer={parts[0].layer}, module={parts[0].module!r}"
+        hint = f"; unit='sublayer' has it whole, and contributions(…).select({chosen}), without components=, its parts"
     return f"layer {asked[1]} has {listing}{hint}" if asked and own else f"choose among {listing}"
 
 

@@ -1,5 +1,8 @@
 """Components: labels and selection."""
 
+import re
+
+import numpy as np
 import pytest
 
 import layerdiv_tl as ld
@@ -125,3 +128,15 @@ def test_a_missing_component_is_answered_with_what_its_layer_has():
     assert c._ipython_key_completions_()[:2] == ["embed", "L0.H0"]
     with pytest.raises(ld.InputError, match=r"layer 1 has L1.attn, L1.mlp; unit="):
         ld.contributions("zoo/d4", [[1, 2, 3]], [3, 4], components=["L1.H1"])
+
+
+@pytest.mark.parametrize(("unit", "label"), [("neuron", "L1.mlp"), ("head", "L1.attn")])
+def test_the_selection_that_is_suggested_for_a_cut_sublayer_sums_to_it(unit, label):
+    """Whichever way a user asks for the parts, the first message has the call that gives them."""
+    given = ["zoo/d4", [[1, 2, 3]], [3, 4]]
+    c, whole = ld.contributions(*given, unit=unit), ld.contributions(*given)[label]
+    for ask in (lambda: c[label], lambda: ld.contributions(*given, unit=unit, components=label)):
+        with pytest.raises(ld.InputError) as told:
+            ask()
+        layer, module = re.search(r"select\(layer=(\d+), module='(\w+)'\)", str(told.value)).groups()
+        np.testing.assert_allclose(c.select(layer=int(layer), module=module).values.sum(1), whole, atol=1e-5)
