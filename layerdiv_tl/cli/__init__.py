@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from .._signals import Terminated, terminable
 from ..errors import InputError
-from .parser import LOADING, make_parser
+from .parser import LOADING, OPTIONS, make_parser
 from .printing import print_failures, print_json
 
 
@@ -21,10 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options, more = parser.parse_known_args(arguments)
     if more:
-        hint = f"; `layerdiv {options.command} --help` lists what it takes"
-        if hasattr(options, "model") and more[0][:1] != "-":
-            hint = f"; the model is given by --model {more[0]}"
-        parser.error(f"unrecognized arguments: {' '.join(more)}{hint}")
+        parser.error(f"unrecognized arguments: {' '.join(more)}; {_instead(more[0], options.command)}")
     out = getattr(options, "out", None)
     options.load = {name: value for name in LOADING if (value := getattr(options, name, None)) not in (None, False)}
     for stream in (sys.stdout, sys.stderr):  # an encoding without Σ prints a question mark
@@ -54,6 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reason = " ".join(str(error).split())
         print(f"layerdiv: {type(error).__name__}: {reason} (set LAYERDIV_DEBUG=1 to see where).", file=sys.stderr)
     return 1
+
+
+def _instead(given: str, command: str) -> str:
+    """Say how a command takes the models and tasks that it did not understand."""
+    taken = OPTIONS[command]
+    named = [f"--{name} {given}" for name in ("model", "task") if f"--{name}" in taken]
+    if given[:1] != "-" and named:
+        return f"give it as {' or '.join(named)}"
+    if given.partition("=")[0] == "--model" and (names := [name for name in ("a", "b", "model") if name in taken]):
+        return f"models are given without --model: layerdiv {command} {' '.join(names).upper()}"
+    return f"`layerdiv {command} --help` lists what it takes"
 
 
 def _in_flags(sentence: str, options: argparse.Namespace) -> str:

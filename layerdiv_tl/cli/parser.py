@@ -14,6 +14,17 @@ SCORES = (
     *("contribution", "loss", "accuracy", "diversity", "diversity_centered", "net", "relevancy", "relative_norm"),
     "block_influence",
 )
+ANALYSES = (
+    "residual_norms",
+    "skip",
+    "skip_future",
+    "logit_lens",
+    "depth_score",
+    "agreement",
+    "drop_plan",
+    "map_layers",
+)
+ANALYSES += ("effects",)
 
 
 def option(metavar: str, help: str, default: Any = None, **settings: Any) -> dict[str, Any]:
@@ -41,6 +52,7 @@ _MODEL = option("M", "a Hugging Face id, a folder, a .gguf file, or 'default'", 
 _MODELS = option("M", "Hugging Face ids, folders, .gguf files, 'default', 'zoo'", nargs="+")
 _TASKS = option("T", "names, JSON files, 'all' for the eight, 'zoo'", nargs="+")
 _OUT = option("DIR", "where to write, and to resume from")
+_NEW = option("DIR", "where to write")
 _DATA = option("DIR", "folder with the tasks' rows, <name>.jsonl, .csv or .parquet")
 _LIMIT = number("N", "use the first N rows of each task")
 _UNIT = one_of(UNITS, "components to decompose into", "sublayer")
@@ -85,13 +97,13 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         **_LOAD_LARGE,
     },
     "depth": {
-        "--model": _MODELS,
+        "--model": _MODELS | {"help": _MODELS["help"] + " (default: 'default')"},
         "--task": _TASKS | {"help": "as in run (default: the sample tasks, unless --text is given)"},
         "--text": option("FILE", "texts for norms, skips and the lens, blank lines between (default: 16 prompts)"),
         "--out": _OUT | {"required": True},
         "--data": _DATA,
         "--limit": _LIMIT | {"default": 64},
-        "--analyses": option("A", "only these; 'effects' is not in the standard set", nargs="+"),
+        "--analyses": one_of(ANALYSES, "only these of %(choices)s (default: all but effects)", nargs="+", metavar="A"),
         "--part": one_of(("layer", "sublayer", "attn", "mlp", "head"), "what the plan drops", "layer"),
         "--drop": number("N", "layers or sublayers that the plan drops (default: a fifth)"),
         "--score": one_of(SCORES, "what the plan ranks by", "loss"),
@@ -111,8 +123,13 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "--data": _DATA,
         "--limit": _LIMIT | {"default": 16},
         "--unit": one_of(("sublayer", "head"), "components to ablate", "sublayer"),
-        "--ablation": one_of(("mean", "zero", "resample"), "what stands in their place", "mean"),
-        "--out": _OUT | {"default": "layerdiv-effects"},
+        "--ablation": one_of(
+            ("mean", "zero", "resample"),
+            "what replaces their output: its mean over the task's rows (one for prompts' first tokens, one for their "
+            "last and one for all others), zeros, or another row's output",
+            "mean",
+        ),
+        "--out": _NEW | {"default": "layerdiv-effects"},
         **_LOAD_LARGE,
     },
     "zoo": {
@@ -135,7 +152,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "compare": {
         "a": _MODEL | {"metavar": "A"},
         "b": option("B", "the other model: changes are B minus A"),
-        "task": option("TASK", "name of a task: see layerdiv tasks", nargs="?"),
+        "--task": option("T", "name of a task, or a JSON file"),
         "--text": option("TEXT", "a text instead of a task"),
         "--data": _DATA,
         "--limit": _LIMIT | {"default": 128},
@@ -147,7 +164,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "tasks": _LIST,
     "models": _LIST,
     "docs": {
-        "--out": _OUT | {"default": "layerdiv-docs"},
+        "--out": _NEW | {"default": "layerdiv-docs"},
         "--no-outputs": flag("in a clone: show the notebooks without running them"),
     },
 }

@@ -59,9 +59,9 @@ def effects(
         prompts, options, labels: As in `contributions` and `decompose`; or a `Task`, which brings all three.
         contrast: Instead of options and labels: (right, wrong), or one such pair per prompt.
         unit: "sublayer": attentions and MLPs; "head": heads and MLPs.
-        ablation: "zero"; "mean": the component's mean over the rows, taken separately over first tokens (the attention
-            sink), last tokens, all tokens in between and options' tokens, so that rows may differ in length; or
-            "resample": its values in another row, aligned from the end of the prompt.
+        ablation: "zero"; "mean": the component's mean over all of `prompts`, one for first tokens (the attention sink),
+            one for last tokens, one for all tokens in between and one for options' tokens, so that rows may differ in
+            length; or "resample": its values in another row, aligned from the end of the prompt.
         positions: Where it is ablated: at "all" tokens, or at the "last" one, where the answer is predicted, including
             all but the last token of an option of several.
         components: Labels of the components to ablate; None means all of the unit.
