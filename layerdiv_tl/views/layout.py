@@ -105,7 +105,7 @@ def _room(figure: go.Figure, plot: int, below: int) -> go.Figure:
     bottom = below + 22 * legend + 10 * (legend > 0)
     row = {"y": 1, "yanchor": "bottom", "pad": {"b": 30 if headings else 12, "t": 0, "l": 0, "r": 0}}
     return figure.update_layout(
-        title={"yref": "container", "y": 1, "yanchor": "top", "pad": {"t": 14 + 12 * more, "l": 16}},
+        title={"yref": "container", "y": 1, "yanchor": "top", "pad": {"t": 14 + 12 * (more > 0), "l": 16}},
         height=top + plot + bottom,
         showlegend=len(names) > 1 and figure.layout.showlegend is not False,
         # A legend in a notebook's own figure is where its y puts it: the template says nothing.

@@ -32,7 +32,8 @@ function fitTitles(layout, width) {
     return {
       "title.text": wrapped[0],
       "title.subtitle.text": wrapped[1],
-      "title.pad.t": (own["title.pad.t"] ?? whole.pad) + 12 * more,
+      // Plotly places a title of several lines, however many, 12 pixels higher than one of one line.
+      "title.pad.t": (own["title.pad.t"] ?? whole.pad) + (more && count(title) === 1 ? 12 : 0),
       "margin.t": (own["margin.t"] ?? layout.margin.t) + taller,
       height: (own.height ?? layout.height) + taller,
     };

@@ -87,7 +87,8 @@ def test_a_page_takes_the_width_that_there_is(contributions, tmp_path, browser, 
 def test_nothing_on_a_page_runs_into_anything(contributions, tmp_path, browser, width):
     """Titles, buttons and ticks of figures keep apart and inside their figure, which rolls as tables do."""
     page, d = Page("narrow"), ld.decompose(contributions, [0] * len(contributions.values))
-    for figure in (d.plot(), d.plot(kind="depth"), d.plot(kind="modules"), contributions.plot()):
+    long = d.plot(kind="depth", title="A title that takes several lines " * 5)
+    for figure in (d.plot(), d.plot(kind="depth"), long, d.plot(kind="modules"), contributions.plot()):
         page.figure(figure, "a figure")
     page.table(d.by_component(full=True), "a table")
     with browser.open(page.write(tmp_path / "page.html"), width) as opened:
@@ -99,7 +100,8 @@ def test_nothing_on_a_page_runs_into_anything(contributions, tmp_path, browser, 
               const box = (x) => x.getBoundingClientRect();
               const beside = (a, b) => a.right <= b.left + 1 || a.bottom <= b.top + 1;
               const apart = (a, b) => beside(a, b) || beside(b, a);
-              const named = '.xtick text, .x2tick text, .gtitle, .gtitle-subtitle, .updatemenu-button';
+              const named = '.xtick text, .x2tick text, .gtitle, .gtitle-subtitle, .updatemenu-header, ' +
+                '.updatemenu-button';
               const ticks = [...chart.querySelectorAll(named)];
               const inside = (x) => box(x).right <= box(chart).right + 1 && box(x).left >= box(chart).left - 1;
               const beyond = ticks.filter((x) => !inside(x));
