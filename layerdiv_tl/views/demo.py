@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .._progress import progress
 from ..attribution.contribution_results import Contributions
 from ..attribution.contributions import contributions
 from ..depth.effect_results import Effects
@@ -39,7 +40,9 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
     listed = d.by_component().nlargest(LISTED, "logit_difference").to_dict("records")
     first, reader = listed[0], max(listed[1:], key=lambda row: row["accuracy"])
     labels = [first["component"], reader["component"]]
-    ablated = [effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
+    # Five passes over a row: one for the means, and for each ablation one without each component.
+    with progress(f"mean and zero ablation of {' and '.join(labels)}", 5 * half, "pass"):
+        ablated = [effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
     mean, zero = map(_costs, ablated)
     reads = "a reader, " if reader["accuracy_low"] > 1 / c.values.shape[2] else ""
     alone = [style.percent(row["accuracy"]) for row in (first, reader)]

@@ -51,6 +51,7 @@ def study_page(study: Study, title: str | None = None, opening: Block | None = N
     first_screen(page, study.failures, findings, main, names)
     page.heading("Figures")
     for kind, block in figures.items():
+        page.add("subheading", names[kind].capitalize())  # a menu changes the figure under its own heading alone
         page.block(block, name=kind)
     if lacking:
         page.text(" ".join(lacking), "small")

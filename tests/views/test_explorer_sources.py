@@ -124,7 +124,7 @@ def test_a_page_shows_whose_values_were_written(browser, tmp_path):
         page.wait_for_function("document.querySelector('.now').textContent.startsWith('position 4')")
         has = [explorer.texts[0].shown[i].label for p, i in page_pairs(explorer.texts[0], 9) if p == 4]
         lacks = next(c.label for c in explorer.texts[0].shown if c.kind == "head" and c.label not in has)
-        for component, says in ((lacks, "Not on this page"), ("L0.mlp", "is not a head"), (has[0], "together")):
+        for component, says in ((lacks, "Not on this page"), ("L0.mlp", "Select a head"), (has[0], "together")):
             page.get_by_label("find a component or a token").fill(component)
             page.get_by_label("find a component or a token").press("Enter")
             page.wait_for_function(f"document.querySelector('.view.sources').innerText.includes('{says}')")

@@ -16,6 +16,7 @@ from layerdiv_tl.studies.runner import run_study
 from layerdiv_tl.views import style
 from layerdiv_tl.views.demo import reader_or_counterweight
 from layerdiv_tl.views.findings import study_findings
+from layerdiv_tl.views.html import Block
 from layerdiv_tl.views.study_page import command_of, study_page
 from layerdiv_tl.views.tables import claims_table, quantity_table
 from tests.conftest import llama
@@ -69,6 +70,16 @@ def test_options_of_each_prompt_have_a_report(words, tmp_path):  # noqa: F811
     assert not study.failures
     page = html.unescape(study.report(tmp_path / "own.html").read_text())
     assert "2 of each prompt's own" in page
+
+
+def test_a_menu_stands_under_the_heading_of_the_figure_that_it_changes():
+    """Below an opening, as in the demo, a model's figure with a menu of tasks is one of several."""
+    study = run_study("zoo/d2", ["synthetic/recall", "synthetic/k_hop"], limit=24)
+    page = study_page(study, opening=Block("")).html()
+    figures = page[page.index("<h2>Figures</h2>") : page.index("<h2>All numbers</h2>")]
+    assert figures.count("class=chart") > figures.count("<h3>") > 1
+    for own in figures.split("<h3>")[1:]:
+        assert own.count("<select") == (own.count("class=chart") > 1)
 
 
 def numbers(text):

@@ -71,7 +71,7 @@ VIEWS.attention = {
   draw(host, x) {
     const { text, position } = x;
     if (unread(text)) return nothing(host, unread(text));
-    if (!x.isHead) return nothing(host, `${x.name} is not a head: select one in the views above.`, "none small");
+    if (!x.isHead) return nothing(host, "Select a head in the views above to see which tokens it attends to.", "none small");
     const head = text.heads.indexOf(x.component);
     const weights = Array.from({ length: position + 1 }, (_, key) => text.weight(head, position, key));
     const most = Math.max(...weights, 1e-9);

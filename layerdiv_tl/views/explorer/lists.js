@@ -59,7 +59,7 @@ VIEWS.sources = {
     "The last column is the attention weight. Click a token to go there.",
   draw(host, x) {
     const { text, position } = x;
-    if (!x.isHead) return nothing(host, `${x.name} is not a head: select one in the views above.`, "none small");
+    if (!x.isHead) return nothing(host, "Select a head in the views above to see its contribution by source token.", "none small");
     const found = text.sourcesOf(x.component, position, x.answer.slot, x.minus?.slot);
     if (found?.why) return nothing(host, found.why);
     if (!found && x.ask({ ask: "sources", component: x.name })) return nothing(host, `Splitting ${x.name} by token …`);
