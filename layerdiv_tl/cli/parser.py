@@ -15,16 +15,9 @@ SCORES = (
     "block_influence",
 )
 ANALYSES = (
-    "residual_norms",
-    "skip",
-    "skip_future",
-    "logit_lens",
-    "depth_score",
-    "agreement",
-    "drop_plan",
-    "map_layers",
+    *("residual_norms", "skip", "skip_future", "logit_lens", "depth_score", "agreement", "drop_plan", "map_layers"),
+    "effects",
 )
-ANALYSES += ("effects",)
 
 
 def option(metavar: str, help: str, default: Any = None, **settings: Any) -> dict[str, Any]:
