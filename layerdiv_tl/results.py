@@ -38,10 +38,14 @@ MOST_HEADER = 2**25
 _ARRAY = re.compile(r"""(\w+)\[np\.ndarray, ["']([^"']*)["']\]""")
 _KINDS = {"Float": "f", "Int": "iu", "Bool": "b", "Num": "fiu", "Shaped": "fiubUO"}
 Kind = TypeVar("Kind", bound="Result")
-# What other libraries call the frame of a result.
-_FRAME_OF_OTHERS = ("df", "to_df", "to_frame", "to_pandas", "dataframe")
-# Names of files that pandas writes.
-_TABLES = (".csv", ".tsv", ".xlsx", ".parquet", ".json")
+# What other libraries call the frame of a result and its figure, and what they are here.
+_FRAMES = ("df", "to_df", "to_frame", "to_pandas", "dataframe", "to_dataframe", "to_csv")
+_FIGURES = ("show", "figure", "fig", "to_html", "write_html", "savefig")
+_OF_OTHERS = dict.fromkeys(_FRAMES, ".frame() is its pandas frame")
+_OF_OTHERS |= dict.fromkeys(_FIGURES, ".plot() is its plotly figure, with .show() and .write_html(path)")
+# Endings of files that others write, and how.
+_ENDINGS = dict.fromkeys((".csv", ".tsv", ".xlsx", ".parquet", ".json"), ".frame() and pandas")
+_ENDINGS |= {".html": ".plot().write_html"} | dict.fromkeys((".png", ".svg", ".pdf"), ".plot().write_image")
 
 
 class NumberProperty(property):
@@ -68,8 +72,8 @@ class Result:
     if not TYPE_CHECKING:  # which would take any name
 
         def __getattr__(self, name: str) -> Any:
-            if name in _FRAME_OF_OTHERS:
-                raise AttributeError(f"{type(self).__name__} has no {name!r}: .frame() is its pandas frame")
+            if name in _OF_OTHERS:
+                raise AttributeError(f"{type(self).__name__} has no {name!r}: {_OF_OTHERS[name]}")
             return object.__getattribute__(self, name)  # raises what was raised before
 
     def frame(self) -> pd.DataFrame:
@@ -90,9 +94,9 @@ class Result:
         return f"{type(self).__name__}({', '.join(f'{name}={_brief(getattr(self, name))}' for name in fields)})"
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the result to one safetensors file, completely or not at all. Raises InputError for a table's name."""
-        if (ending := Path(file_path("path", path)).suffix.lower()) in _TABLES:
-            raise InputError(f"save writes a safetensors file: use .frame() and pandas for a {ending} file.")
+        """Write the result to one safetensors file, whole or not at all. Raises InputError for another file's ending."""
+        if (ending := Path(file_path("path", path)).suffix.lower()) in _ENDINGS:
+            raise InputError(f"save writes a safetensors file: use {_ENDINGS[ending]} for a {ending} file.")
         return save_result(self, path)
 
     @classmethod

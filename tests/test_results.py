@@ -128,15 +128,18 @@ def test_a_result_with_more_text_than_a_header_holds_is_not_saved(found, tmp_pat
     assert not any(tmp_path.iterdir())
 
 
-def test_a_table_is_not_saved_under_its_name(found, tmp_path):
-    with pytest.raises(ld.InputError, match=r"frame\(\).*\.csv"):
-        found.save(tmp_path / "rows.CSV")
+@pytest.mark.parametrize(
+    ("name", "way"), [("rows.CSV", r"frame\(\)"), ("x.html", "write_html"), ("x.png", "write_image")]
+)
+def test_a_table_or_a_figure_is_not_saved_under_its_name(found, tmp_path, name, way):
+    with pytest.raises(ld.InputError, match=rf"{way}.*{name[-4:].lower()} file"):
+        found.save(tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 
-def test_names_of_other_libraries_lead_to_the_frame(found):
-    for name in ("df", "to_pandas"):
-        with pytest.raises(AttributeError, match=r"\.frame\(\)"):
+def test_names_of_other_libraries_lead_to_the_frame_and_the_figure(found):
+    for name, way in {"df": "frame", "to_csv": "frame", "show": "plot", "to_html": "plot"}.items():
+        with pytest.raises(AttributeError, match=rf"\.{way}\(\)"):
             getattr(found, name)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = found.nothing

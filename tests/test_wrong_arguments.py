@@ -230,6 +230,21 @@ def test_names_without_an_order_are_no_names(names):
         ld.decompose(u, [0, 1, 0, 1]).nested(groups=names)
 
 
+@pytest.mark.parametrize(
+    ("call", "way"),
+    [
+        (lambda m: m.components("heads"), "unit='heads' is unknown"),  # and not the sublayers' rows
+        (lambda m: m.hook_names("heads"), "unit='heads' is unknown"),
+        (lambda m: ld.dictionary(object()), "label of its sublayer"),
+        (lambda m: ld.explore(m, ld.task("synthetic/recall", limit=2)), r"task\.prompts"),
+        (lambda m: ld.task(pd.DataFrame({"text": ["a"]})), r"Task\.from_frame"),
+    ],
+)
+def test_a_plausible_slip_is_answered_with_what_to_give(call, way):
+    with pytest.raises(InputError, match=way):
+        call(ld.load_model("zoo/d2"))
+
+
 def test_truth_values_are_no_logits():
     with pytest.raises(InputError, match="bool"):
         ld.decompose(np.ones((2, 3, 2), dtype=bool), [0, 1])

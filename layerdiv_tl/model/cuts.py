@@ -303,6 +303,8 @@ def dictionary(given: Any, sublayer: Any = None, reads: Reads | None = None) -> 
     """
     if reads is not None:
         choice("reads", reads, get_args(Reads))
+    if not isinstance(given, Mapping) and sublayer is None:
+        raise InputError("a dictionary needs the label of its sublayer, as in ld.dictionary(sae, 'L12.mlp').")
     several = given if isinstance(given, Mapping) else {sublayer: given}
     if isinstance(given, Mapping) and sublayer is not None:
         raise InputError("a dict of dictionaries names their sublayers itself: leave sublayer out.")

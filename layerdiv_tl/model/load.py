@@ -20,6 +20,7 @@ from ..components import Component
 from ..errors import InputError
 from .architecture import Architecture, Sublayer, UnitLike
 from .batches import inference_mode_for, pad
+from .cuts import unit_of
 from .forward_pass import run
 from .huggingface import of_huggingface
 from .pretrained import from_source, read_tokenizer, text_side
@@ -136,11 +137,11 @@ class Model:
 
     def components(self, unit: UnitLike = "sublayer") -> tuple[Component, ...]:
         """List the components of one pass, in stream order: the rows of `contributions`."""
-        return self.architecture.components(unit, self.sublayer_order)
+        return self.architecture.components(unit_of(unit), self.sublayer_order)
 
     def hook_names(self, unit: UnitLike = "sublayer") -> tuple[str, ...]:
         """List TransformerLens' names of all needed hooks: a `names_filter` for `run_with_cache`."""
-        return tuple(point.name for point in self.architecture.hook_points(unit))
+        return tuple(point.name for point in self.architecture.hook_points(unit_of(unit)))
 
     if not TYPE_CHECKING:  # type checkers know the attributes
 

@@ -141,7 +141,8 @@ def find_spec(name: str | os.PathLike[str]) -> tuple[TaskSpec, Path | None]:
         return synthetic(name), None
     known = task_specs()
     if not isinstance(name, str) or name not in known:
-        raise InputError(f"there is no task {shown(name)}: choose among {', '.join(known)}, or give a JSON file.")
+        own = "or give a JSON file; ld.Task.from_frame makes one of your own rows"
+        raise InputError(f"there is no task {shown(name)}: choose among {', '.join(known)}, {own}.")
     return known[name], None
 
 

@@ -16,7 +16,7 @@ from ..._files import write_text
 from ...attribution.continuation import Continuation
 from ...errors import InputError
 from ...model.load import Model, as_model
-from ...model.options import single_tokens
+from ...model.options import is_task, single_tokens
 from ...model.prompts import Prompts, encode
 from .. import style
 from ..html import page_html, script_json, templates
@@ -62,6 +62,8 @@ def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> 
     if isinstance(text, Continuation):
         written = dict(zip(text.continued, np.bincount(text.prompt_number).tolist(), strict=True))
         text = [list(ids) for ids in text.continued]
+    if is_task(text):
+        raise InputError("a task has many rows: give some of its texts to explore, as in task.prompts[0].")
     texts = encode(model, text).each()
     if len(texts) > MOST_TEXTS:
         raise InputError(f"{len(texts)} texts are too many to compare: give at most {MOST_TEXTS}.")
