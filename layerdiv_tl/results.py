@@ -94,7 +94,7 @@ class Result:
         return f"{type(self).__name__}({', '.join(f'{name}={_brief(getattr(self, name))}' for name in fields)})"
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the result to one safetensors file, whole or not at all. Raises InputError for another file's ending."""
+        """Write the result to one safetensors file, or nothing. Raises InputError for the ending of another kind."""
         if (ending := Path(file_path("path", path)).suffix.lower()) in _ENDINGS:
             raise InputError(f"save writes a safetensors file: use {_ENDINGS[ending]} for a {ending} file.")
         return save_result(self, path)

@@ -125,6 +125,8 @@ def test_a_missing_component_is_answered_with_what_its_layer_has():
     }.items():
         with pytest.raises(ld.InputError, match=instead):
             c[label]
+    with pytest.raises(ld.InputError, match=r"select\(layer=…\)"):
+        c.select(2)
     assert c._ipython_key_completions_()[:2] == ["embed", "L0.H0"]
     with pytest.raises(ld.InputError, match=r"layer 1 has L1.attn, L1.mlp; unit="):
         ld.contributions("zoo/d4", [[1, 2, 3]], [3, 4], components=["L1.H1"])
