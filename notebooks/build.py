@@ -29,6 +29,7 @@ from pygments.formatters import HtmlFormatter
 
 from layerdiv_tl import teaching
 from layerdiv_tl.teaching import Exercise
+from layerdiv_tl.views import style
 from layerdiv_tl.views.html import Block, Page, chart
 
 HERE = Path(__file__).parent
@@ -194,7 +195,11 @@ def shown(output: nbformat.NotebookNode) -> Block:
         raise RuntimeError("\n".join(output.traceback))
     data = output.data
     if PLOTLY in data:
-        return chart(go.Figure({key: data[PLOTLY][key] for key in ("data", "layout")}), "")
+        figure = go.Figure({key: data[PLOTLY][key] for key in ("data", "layout")})
+        own, usual = figure.layout, style.template().layout
+        # A page fits titles to a narrow window, and starts from sizes that drawings by hand leave to their template.
+        own.update(title_pad_t=own.title.pad.t or usual.title.pad.t, margin_t=own.margin.t or usual.margin.t)
+        return chart(figure.update_layout(height=own.height or 450), "")
     if "image/png" in data:
         return Block(f'<img src="data:image/png;base64,{data["image/png"]}" alt="">')
     return Block(data["text/html"] if "text/html" in data else f"<pre>{escape(data['text/plain'])}</pre>")

@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
 import pytest
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
@@ -200,6 +201,19 @@ def test_a_page_holds_its_diagrams() -> None:
     assert 'alt="Boxes &quot;in&quot; a row &amp; &lt;b&gt;"' in html
     assert "images/residual_stream" not in html
     assert "![no](images/none.svg)" in html
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("width", [400, 1200])
+def test_a_drawing_by_hand_is_seen_in_a_window_of_any_width(browser: Any, tmp_path: Path, width: int) -> None:
+    """A notebook's own figure has no sizes but those of its template; a narrow page wraps its title all the same."""
+    drawn = go.Figure(go.Scatter(y=[1, 2]), {"title": "A title of more words than a narrow window holds in one line"})
+    output = book.nbformat.v4.new_output("display_data", {book.PLOTLY: json.loads(drawn.to_json())})
+    page = book.Page("One figure")
+    page.block(book.shown(output))
+    with browser.open(page.write(tmp_path / "page.html"), width) as opened:
+        assert not opened.complaints
+        assert opened.page.locator(".scatterlayer .trace").count() == 1
 
 
 @pytest.mark.parametrize(
