@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from layerdiv_tl import teaching
+from layerdiv_tl.components import Component
 from layerdiv_tl.errors import InputError
 from layerdiv_tl.teaching import Exercise, predict, read_lesson
 
@@ -60,6 +62,19 @@ DATA: dict[str, dict] = {
         "z": torch.randn(2, 6, 5, 3, generator=torch.Generator().manual_seed(5)),
     },
 }
+# Exercises about what a student chose: two choices each.
+_TOKENS = torch.tensor([[0, 1, 2, 3, 1, 2], [3, 2, 2, 0, 0, 1]])
+_IDS = torch.tensor([[4, 13], [12, 3]])  # of toy_run's logits 3 to 5 are of head 1, 12 to 14 of head 4
+_OWN: dict[str, list[dict]] = {
+    "first_look.three_largest": [
+        {"own": SimpleNamespace(values=values, components=[Component("mlp", layer) for layer in range(9)])}
+        for values in np.random.default_rng(1).normal(size=(2, 1, 9, 2))
+    ],
+    "direct_is_not_total.fall": [
+        {"run": toy_run, "tokens": _TOKENS, "partner": torch.tensor([1, 0]), "ids": _IDS, "own": own}
+        for own in ("L0.H1", "L3.H4")
+    ],
+}
 FUNCTIONS = [
     name
     for name, one in EXERCISES.items()
@@ -91,6 +106,19 @@ def test_it_knows_right_empty_and_each_mistake(name: str) -> None:
         assert one.check(odd, **data).startswith(WRONG)
     for sentence, wrong in one.mistakes.items():
         assert sentence in one.check(wrong, **data)
+
+
+@pytest.mark.parametrize("name", _OWN)
+def test_the_truth_is_that_of_the_students_own_choice(name: str) -> None:
+    """Each choice has its own right answer, and each mistake is known for it; the answer to another one is wrong."""
+    one, answers = EXERCISES[name], []
+    for data in _OWN[name]:
+        answers.append(one.solve(**data))
+        assert one.check(answers[-1], **data).startswith(RIGHT)
+        assert one.check(..., **data).startswith(BEGUN)
+        for sentence, wrong in one.mistakes.items():
+            assert sentence in one.check(wrong(**data), **data)
+    assert one.check(answers[0], **_OWN[name][1]).startswith(WRONG)
 
 
 def exercise(solve: Any, **fields: Any) -> Exercise:
