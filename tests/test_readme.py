@@ -20,7 +20,7 @@ def test_it_is_short():
 
 @pytest.mark.full
 def test_the_first_example_prints_what_it_shows(smol, capsys):
-    example = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, flags=re.S)
+    example = re.search(r"```python\n(.*?)```\n```text\n(.*?)```", README, flags=re.S)
     exec(compile(example[1], "README.md", "exec"), {})
     assert differences(example[2], capsys.readouterr().out) == []
 

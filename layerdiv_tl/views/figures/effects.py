@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from scipy.stats import binom
 
 from ...ensemble.decomposition import Decomposition
 from ...ensemble.intervals import LEAST
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 On = Literal["logit difference", "loss", "accuracy"]
 # Targets of effects: the suffixes of the frame's columns.
 _ENDS = {"logit difference": "", "loss": "_loss", "accuracy": "_accuracy"}
+# So many components have a name in the figure of roles, which lie farthest to the right.
+_NAMED = 5
 
 
 def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
@@ -67,7 +70,7 @@ def total_bars(effects: Effects, on: On = "logit difference") -> go.Figure:
     order = f"component{', then group' * (len(effects.names) > len(effects.components))}, in the order given"
     look: dict[str, Any] = {"y": f"total effect, {frame.attrs['units'][column]}", "plot": 320, "x_title": order}
     figure = kit.component_bars(frame, {column: ""}, _first(effects, on), _about(effects, on), **look)
-    if len(frame) <= axes.NAMED:
+    if len(frame) <= axes._NAMED:
         names = [html.escape(name, quote=False) for name in frame["component"]]
         figure.update_xaxes(axes.named_columns(names, range(len(frame))))
     return figure
@@ -209,12 +212,12 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     marker |= {"line": {"width": 1, "color": style.NEUTRAL}}
     ends = axes.linear_axis(frame.filter(regex="^logit_difference"), 0.03), axes.log_axis(y)
     reader = kit.most(frame, "logit_difference", 1)
-    # Then the farthest right and up, and the farthest from 0.
     # Many names would leave none for the outer marks; then those below are enough.
-    always, high = [reader["component"], *([] if few else ablated)], 300 if several else 400
-    look: dict[str, Any] = {"most": 10, "panel": (290, high), "always": always}
+    largest = [*frame.nlargest(_NAMED, "logit_difference")["component"], *frame.nlargest(1, "size")["component"]]
+    always, high = [*largest, *([] if few else ablated)], 300 if several else 400
     spans = frame["logit_difference_low"].to_numpy(), frame["logit_difference_high"].to_numpy()
-    labels = extreme_names(frame["component"], x, y, ends, [x, y, np.abs(x)], spans=spans, **look)
+    look: dict[str, Any] = {"most": _NAMED, "panel": (290, high), "always": always, "spans": spans}
+    labels = extreme_names(frame["component"], x, y, ends, [x], **look)
     is_named = frame["component"].isin([text.strip() for text in labels[0].text])
     named, texts = frame[is_named], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
@@ -224,14 +227,17 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     title = f"{reader['component']}, alone right on {style.percent(reader['accuracy'])} of the rows, has the largest "
     title += f"logit difference, {size}"
     kinds = {e.ablation for e in several}
-    doubtful = frame.loc[(right > chance) & (frame["accuracy_low"] <= chance), "accuracy"].max()
-    doubt = f"; up to {style.percent(doubtful)} may be chance" * bool(doubtful > 0)
+    rows = len(gauge.values)
+    luck = binom.ppf(0.95 ** (1 / len(frame)), rows, chance) / rows  # the best of so many, which guess independently
+    which = f"the {_NAMED} with the largest logit difference, the largest"
+    which += " and the ablated ones" if several and not few else ""
     about = (
-        f"{style.count(len(frame), 'component')} on {style.count(len(gauge.values), 'row')}, centered over the "
-        f"options. Gold: alone right more often than guessing ({style.percent(chance)}), as a reader "
-        f"is{doubt}. Purple: less often. A counterweight is high without gold: it writes much, often mostly a constant "
-        "that is the same on all rows, and alone is right no more often than guessing."
-        + " Outermost marks are named where there is room." * (not is_named.all())
+        f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')}, centered over the options. Gold: alone "
+        f"right more often than guessing ({style.percent(chance)}), as a reader is; the best of {len(frame)} that "
+        f"guess would reach up to {style.percent(luck)}. Purple: less often. A counterweight is high without gold: it "
+        "writes much, often mostly a constant that is the same on all rows, and alone is right no more often than "
+        "guessing."
+        + f" Named: {which}." * (not is_named.all())
         + f" {kit.intervals(frame, 'Whiskers of named marks')}"
         + f" Below: costs of ablation with 95 % intervals{few}." * bool(several)
         + " Mean ablation keeps a component's constant, zero ablation does not." * (len(kinds & {"mean", "zero"}) > 1)
