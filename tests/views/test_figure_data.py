@@ -409,6 +409,10 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
     assert f"would reach up to {100 * np.quantile(guesses, 0.95):.0f} %" in about
     names = {text.strip() for trace in figure.data if trace.mode == "markers+text" for text in trace.text}
     assert {*effects[0].names, figure.layout.title.text.split(",")[0]} <= names
+    many = ld.decompose(ld.contributions("zoo/d4", chosen, unit="head"), chosen.labels)
+    (text,) = (trace.text for trace in many.plot("roles").data if trace.mode == "markers+text")
+    farthest = many.centered.by_component().set_index("component")["logit_difference"].abs().nlargest(5)
+    assert set(farthest.index) <= {each.strip() for each in text}
     every = ld.effects("zoo/d4", others, unit="head")
     (drawn,) = (trace for trace in d.plot("roles", effects=every).data if trace.name == "mean ablation")
     assert sorted(drawn.x) == pytest.approx(sorted(every.frame()["cost"].sort_values(key=abs).tail(12)))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 On = Literal["logit difference", "loss", "accuracy"]
 # Targets of effects: the suffixes of the frame's columns.
 _ENDS = {"logit difference": "", "loss": "_loss", "accuracy": "_accuracy"}
-# So many components have a name in the figure of roles, which lie farthest to the right.
+# So many components have a name in the figure of roles: those farthest from 0.
 _NAMED = 5
 
 
@@ -70,7 +70,7 @@ def total_bars(effects: Effects, on: On = "logit difference") -> go.Figure:
     order = f"component{', then group' * (len(effects.names) > len(effects.components))}, in the order given"
     look: dict[str, Any] = {"y": f"total effect, {frame.attrs['units'][column]}", "plot": 320, "x_title": order}
     figure = kit.component_bars(frame, {column: ""}, _first(effects, on), _about(effects, on), **look)
-    if len(frame) <= axes._NAMED:
+    if len(frame) <= axes.NAMED:
         names = [html.escape(name, quote=False) for name in frame["component"]]
         figure.update_xaxes(axes.named_columns(names, range(len(frame))))
     return figure
@@ -213,11 +213,11 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     ends = axes.linear_axis(frame.filter(regex="^logit_difference"), 0.03), axes.log_axis(y)
     reader = kit.most(frame, "logit_difference", 1)
     # Many names would leave none for the outer marks; then those below are enough.
-    largest = [*frame.nlargest(_NAMED, "logit_difference")["component"], *frame.nlargest(1, "size")["component"]]
+    largest = [*frame.iloc[kit.top(x, _NAMED)]["component"], reader["component"], frame["component"][y.argmax()]]
     always, high = [*largest, *([] if few else ablated)], 300 if several else 400
     spans = frame["logit_difference_low"].to_numpy(), frame["logit_difference_high"].to_numpy()
     look: dict[str, Any] = {"most": _NAMED, "panel": (290, high), "always": always, "spans": spans}
-    labels = extreme_names(frame["component"], x, y, ends, [x], **look)
+    labels = extreme_names(frame["component"], x, y, ends, [np.abs(x)], **look)
     is_named = frame["component"].isin([text.strip() for text in labels[0].text])
     named, texts = frame[is_named], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
@@ -229,15 +229,13 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     kinds = {e.ablation for e in several}
     rows = len(gauge.values)
     luck = binom.ppf(0.95 ** (1 / len(frame)), rows, chance) / rows  # the best of so many, which guess independently
-    which = f"the {_NAMED} with the largest logit difference, the largest"
-    which += " and the ablated ones" if several and not few else ""
     about = (
         f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')}, centered over the options. Gold: alone "
         f"right more often than guessing ({style.percent(chance)}), as a reader is; the best of {len(frame)} that "
         f"guess would reach up to {style.percent(luck)}. Purple: less often. A counterweight is high without gold: it "
-        "writes much, often mostly a constant that is the same on all rows, and alone is right no more often than "
-        "guessing."
-        + f" Named: {which}." * (not is_named.all())
+        "writes much, often mostly a constant, the same on all rows."
+        + f" Named: the farthest from 0, the largest{', the ablated' * bool(several and not few)}."
+        * (not is_named.all())
         + f" {kit.intervals(frame, 'Whiskers of named marks')}"
         + f" Below: costs of ablation with 95 % intervals{few}." * bool(several)
         + " Mean ablation keeps a component's constant, zero ablation does not." * (len(kinds & {"mean", "zero"}) > 1)
