@@ -67,16 +67,19 @@ def extreme_names(
     asked = set(always)
     wanted = set(labels) if len(labels) <= _FEW else asked
     first = [i for i, label in enumerate(labels) if label in wanted]
-    placed, moved = dict[int, str](), dict[int, list[float]]()
+    placed, moved, leads = dict[int, str](), dict[int, list[float]](), list[int]()
     boxes, taken = list[np.ndarray](), list[np.ndarray]()
     for i in dict.fromkeys([*first, *orders[: 2 * most].ravel().tolist()]):
         if (shares[i] < 0).any() or (shares[i] > 1).any() or (len(placed) >= max(most, len(first)) and i not in first):
             continue
         size, options = np.array([6.5 * len(labels[i]) + 12, 14.0]), list[tuple[Any, ...]]()
         whisker = np.stack([side[i] for side in whiskers])
-        places = [(place, (0, 0)) for place in _PLACES]
+        # At an end of its whisker, which then leads to the mark, or at the mark.
+        places: list[tuple[str, Any]] = [("middle right", whisker[1] - at[i]), ("middle left", whisker[0] - at[i])]
+        places = places * (spans is not None) + [(place, (0, 0)) for place in _PLACES]
+        close = len(places)
         places += [("middle right" if by[0] > 0 else "middle left", by) for by in _FAR if labels[i] in wanted]
-        for place, by in places:
+        for number, (place, by) in enumerate(places):
             across, up = _PLACES[place]
             corner = at[i] + by + np.array([across, up]) * size + [0, 8 * up + 4]
             box = np.stack([corner, corner + size])
@@ -89,15 +92,17 @@ def extreme_names(
             cost += 4 * ((box < 0) | (box > wide)).sum()
             # A line is worse than none, but better than a name on another's mark. Of two close marks the upper one is
             # named above: there fewer marks are nearer to the name than its own.
-            cost += 0.1 * any(by) + 0.001 * np.abs(by).sum()
+            cost += (0.1 + 0.001 * np.abs(by).sum()) * (number >= close)
             away = np.linalg.norm(at - box.mean(0), axis=1)
-            options.append((cost, int((away < away[i]).sum()), place, by, box))
-        cost, _, place, by, box = min(options, key=lambda option: option[:2])
+            options.append((cost, int((away < away[i]).sum()) * (number >= 2), number, box))
+        cost, _, number, box = min(options, key=lambda option: option[:2])
+        place, by = places[number]
         is_free = not any(_meet(box, other) for other in boxes)
         if cost == 0 or (i in first and is_free) or labels[i] in asked:
             placed[i] = place
             boxes, taken = [*boxes, box], [*taken, whisker]
             if any(by):
+                leads += [i] * (number >= close)
                 moved[i] = [value(*side) for side in zip((at[i] + by) / wide, ends, strict=True)]
     # Invisible marks keep the names away from the visible ones.
     look: dict[str, Any] = {"mode": "markers+text", "marker": {"size": 9, "opacity": 0}, "textfont": {"size": 11}}
@@ -105,8 +110,8 @@ def extreme_names(
     texts = [f"\u2002{labels[i]}\u2002" for i in placed]
     points = np.array([moved.get(i, [x[i], y[i]]) for i in placed]).reshape(-1, 2)
     # The lines are drawn even where there are none, so that all views of a figure have the same traces.
-    leads = [[v for i, to in moved.items() for v in (own[i], to[k], None)] for k, own in enumerate((x, y))]
-    lead = kit.line(leads[0], leads[1], line=kit.DOTTED | {"width": 1, "color": style.NEUTRAL})
+    along_x, along_y = ([v for i in leads for v in (own[i], moved[i][k], None)] for k, own in enumerate((x, y)))
+    lead = kit.line(along_x, along_y, line=kit.DOTTED | {"width": 1, "color": style.NEUTRAL})
     return [go.Scatter(x=points[:, 0], y=points[:, 1], text=texts, **look), lead]
 
 

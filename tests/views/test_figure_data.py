@@ -403,7 +403,7 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
     for e, name in zip(effects, ("mean ablation", "zero ablation"), strict=True):
         (trace,) = (trace for trace in figure.data if trace.name == name)
         np.testing.assert_allclose(trace.x, -e.frame()["total_loss"])
-    assert figure.layout.xaxis2.title.text.endswith("nats<br>(over the 8 rows of the ablation)")
+    assert figure.layout.xaxis2.title.text.endswith("nats<br>(over its own 8 rows, which may be others)")
     about = " ".join(figure.layout.title.subtitle.text.replace("<br>", "").replace("\xa0", " ").split())
     guesses = np.random.default_rng(0).binomial(16, 0.25, (20000, len(frame))).max(1) / 16
     assert f"would reach up to {100 * np.quantile(guesses, 0.95):.0f} %" in about

@@ -230,11 +230,11 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     rows = len(gauge.values)
     luck = binom.ppf(0.95 ** (1 / len(frame)), rows, chance) / rows  # the best of so many, which guess independently
     about = (
-        f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')}, centered over the options. Gold: alone "
-        f"right more often than guessing ({style.percent(chance)}), as a reader is; the best of {len(frame)} that "
-        f"guess would reach up to {style.percent(luck)}. Purple: less often. A counterweight is high without gold: it "
+        f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')}, centered over the options. Gold: right "
+        f"alone more often than guessing ({style.percent(chance)}), as a reader is; the best of {len(frame)} guessers "
+        f"would reach up to {style.percent(luck)}. Purple: less often. A counterweight is high without gold: it "
         "writes much, often mostly a constant, the same on all rows."
-        + f" Named: the farthest from 0, the largest{', the ablated' * bool(several and not few)}."
+        + f" Named: those farthest from 0, the largest{', the ablated' * bool(several and not few)}."
         * (not is_named.all())
         + f" {kit.intervals(frame, 'Whiskers of named marks')}"
         + f" Below: costs of ablation with 95 % intervals{few}." * bool(several)
@@ -247,8 +247,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     figure.update_yaxes(ends[1] | {"title_text": "size: √diversity, logits (logarithmic)"}, row=1, col=1)
     if several:
         how = f"{several[0].ablation} ablation, " * (len(several) == 1)
-        title_text = f"increase of the cross-entropy when ablated, nats\n({how}over the "
-        title_text += f"{style.count(len(several[0].labels), 'row')} of the ablation)"
+        title_text = f"increase of the cross-entropy when ablated, nats\n({how}over its own "
+        title_text += f"{style.count(len(several[0].labels), 'row')}, which may be others)"
         figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
         figure.update_yaxes(axes.named_rows(ablated), row=2, col=1)
         figure.update_layout(yaxis_domain=[0.43, 1], yaxis2_domain=[0, 0.29])
