@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
@@ -60,7 +60,10 @@ class Analysis:
     def write(self, folder: Path) -> Path:
         """Write the result, then the file that describes it, so that a description implies a complete result."""
         path = analysis_file(folder, self.about)
-        save_result(self.result, path.with_suffix(".safetensors"), self.about["digest"])
+        result: Any = self.result
+        if hasattr(result, "prompt_ends"):  # licenses of texts may not allow to store them
+            result = replace(result, prompt_ends=())
+        save_result(result, path.with_suffix(".safetensors"), self.about["digest"])
         write_json(path, self.about)
         return path
 

@@ -154,7 +154,7 @@ class Cell:
             c = c.scores()
             c = replace(c, option_ids=np.full(c.model_logits.shape, NONE), junction_scale=None)
         own = {f.name: getattr(c, f.name) for f in fields(c)}
-        own |= {"options": options, "token_ids": np.empty(0, dtype=np.int64), "task": self.task.name}
+        own |= {"options": options, "token_ids": np.empty(0, dtype=np.int64), "task": self.task.name, "prompt_ends": ()}
         return Shard(**own, rows=rows, labels=self.task.labels[rows], option_sizes=sizes)
 
     def read(self, number: int) -> Shard:
