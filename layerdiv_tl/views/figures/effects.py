@@ -221,7 +221,9 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     is_named = frame["component"].isin([text.strip() for text in labels[0].text])
     named, texts = frame[is_named], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
-    traces = [whiskers, kit.trace(frame, x, y, colors, texts, marker=marker), *labels]
+    order = np.argsort(is_named.to_numpy(), kind="stable")  # marks with a name cover others
+    marks = kit.trace(frame.iloc[order], x[order], y[order], colors[order], [texts[i] for i in order], marker=marker)
+    traces = [whiskers, marks, *labels]
     # Whether it includes 0 or meets others is beside the point: a constant, which counts with both signs, widens it.
     size = style.estimate(*(reader[f"logit_difference{end}"] for end in ("", "_low", "_high")), unit="logits")
     title = f"{reader['component']}, alone right on {style.percent(reader['accuracy'])} of the rows, has the largest "
@@ -231,10 +233,10 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     luck = binom.ppf(0.95 ** (1 / len(frame)), rows, chance) / rows  # the best of so many, which guess independently
     about = (
         f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')}, centered over the options. Gold: right "
-        f"alone more often than guessing ({style.percent(chance)}), as a reader is; the best of {len(frame)} guessers "
-        f"would reach up to {style.percent(luck)}. Purple: less often. A counterweight is high without gold: it "
-        "writes much, often mostly a constant, the same on all rows."
-        + f" Named: those farthest from 0, the largest{', the ablated' * bool(several and not few)}."
+        f"alone more often than guessing ({style.percent(chance)}), as a reader is (the best of {len(frame)} guessers: "
+        f"at most {style.percent(luck)}, in 95 % of cases). Purple: less often. A counterweight is high without gold: "
+        "it writes much, often mostly a constant, the same on all rows."
+        + f" Named: the largest differences, the largest size{', the ablated' * bool(several and not few)}."
         * (not is_named.all())
         + f" {kit.intervals(frame, 'Whiskers of named marks')}"
         + f" Below: costs of ablation with 95 % intervals{few}." * bool(several)
@@ -247,8 +249,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     figure.update_yaxes(ends[1] | {"title_text": "size: √diversity, logits (logarithmic)"}, row=1, col=1)
     if several:
         how = f"{several[0].ablation} ablation, " * (len(several) == 1)
-        title_text = f"increase of the cross-entropy when ablated, nats\n({how}over its own "
-        title_text += f"{style.count(len(several[0].labels), 'row')}, which may be others)"
+        title_text = f"increase of the cross-entropy when ablated, nats\n({how}"
+        title_text += f"{style.count(len(several[0].labels), 'row')}, not necessarily those above)"
         figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
         figure.update_yaxes(axes.named_rows(ablated), row=2, col=1)
         figure.update_layout(yaxis_domain=[0.43, 1], yaxis2_domain=[0, 0.29])
