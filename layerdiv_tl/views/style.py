@@ -38,7 +38,7 @@ def _stops(*colors: str) -> Stops:
 LIGHT = Theme(
     *("#1f2430", "#667085", "#e6e8ee", "#9aa1ad", "#ffffff", "#f6f7f9"),
     sequential=_stops("#ffffff", "#cfe2ef", "#7db3d5", "#2f7fb3", "#003f66"),
-    diverging=_stops("#4a2377", "#a58bc9", "#ffffff", "#dcb54f", "#7d5a00"),
+    diverging=_stops("#5b2d91", "#ab93cd", "#ffffff", "#e2bd5a", "#a87400"),
 )
 DARK = Theme(
     *("#e8eaf0", "#a3abb9", "#343a46", "#667085", "#1b1f27", "#12151b"),

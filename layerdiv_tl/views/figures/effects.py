@@ -233,9 +233,9 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     luck = binom.ppf(0.95 ** (1 / len(frame)), rows, chance) / rows  # the best of so many, which guess independently
     about = (
         f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')}, centered over the options. Gold: right "
-        f"alone more often than guessing ({style.percent(chance)}), as a reader is (the best of {len(frame)} guessers: "
-        f"at most {style.percent(luck)}, in 95 % of cases). Purple: less often. A counterweight is high without gold: "
-        "it writes much, often mostly a constant, the same on all rows."
+        f"alone more often than guessing ({style.percent(chance)}), as a reader is; up to {style.percent(luck)} may be "
+        f"luck (95 % limit for the best of {len(frame)} guessers). Purple: less often. A counterweight is high without "
+        "gold: it writes much, often mostly a constant, the same on all rows."
         + f" Named: the largest differences, the largest size{', the ablated' * bool(several and not few)}."
         * (not is_named.all())
         + f" {kit.intervals(frame, 'Whiskers of named marks')}"
@@ -246,7 +246,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     figure.update_xaxes(
         ends[0] | {"title_text": "mean logit difference, right minus others, logits", "zeroline": True}, row=1, col=1
     )
-    figure.update_yaxes(ends[1] | {"title_text": "size: √diversity, logits (logarithmic)"}, row=1, col=1)
+    figure.update_yaxes(ends[1] | {"title_text": "size: √diversity, logits per option (logarithmic)"}, row=1, col=1)
     if several:
         how = f"{several[0].ablation} ablation, " * (len(several) == 1)
         title_text = f"increase of the cross-entropy when ablated, nats\n({how}"
