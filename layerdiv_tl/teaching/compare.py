@@ -19,20 +19,27 @@ def plain(value: Any) -> Any:
 
     >>> plain(np.float32(2)), plain(["L0.H1", "L2.H0"]), plain((1, "a")), plain([1, [2, 3]])
     (array(2.), ('L0.H1', 'L2.H0'), (array(1.), 'a'), (array(1.), array([2., 3.])))
+    >>> plain(np.array(["L0.H1", "L2.H0"]))
+    ('L0.H1', 'L2.H0')
+
+    Raises KindError for anything else.
     """
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     if isinstance(value, str) or hasattr(value, "label"):
         return str(value)
+    if getattr(getattr(value, "dtype", None), "kind", "") in ("O", "T", "U"):  # text of numpy or pandas
+        value = value.tolist()
     if isinstance(value, (tuple, list, set)) and (
         isinstance(value, (tuple, set)) or any(isinstance(x, str) or hasattr(x, "label") for x in value)
     ):
         return tuple(plain(part) for part in (sorted(value) if isinstance(value, set) else value))
-    if isinstance(value, dict) or callable(value):
-        raise KindError(f"this is a {type(value).__name__}")
     if isinstance(value, list) and len({np.shape(part) for part in value}) > 1:
         return tuple(plain(part) for part in value)
-    return np.asarray(value, dtype=float)
+    try:
+        return np.asarray(value, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise KindError(f"this is a {type(value).__name__}") from error
 
 
 def aligned(given: Any, wanted: Any) -> Any:
