@@ -233,19 +233,22 @@ def ahead(frame: pd.DataFrame, row: Any, column: str, level: float = 0.0, other:
     return f", {size}{doubt(row, column, level) or rival(frame, row, column, other)}"
 
 
-def rival(frame: pd.DataFrame, row: Any, column: str, other: str = "{component}'s") -> str:
-    """Name the row that is next to the largest in size, of either sign, if their intervals meet; count others."""
-    others = frame.drop(index=row.name)
-    if others.empty or np.isnan(float(row.get(f"{column}_low", np.nan))):
+def rival(
+    frame: pd.DataFrame, row: Any, column: str, other: str = "{component}'s", *, sign: int = 0, alike: str = "large"
+) -> str:
+    """Name the row next to the largest value times `sign`, or size for 0, if their intervals meet; count others."""
+    others, ends = frame.drop(index=row.name), [f"{column}_low", f"{column}_high"]
+    if others.empty or np.isnan(float(row.get(ends[0], np.nan))):
         return ""
-    # In size: the inner end of the first one's interval, the outer ends of the others'.
-    inner = row[f"{column}_low"] if row[column] >= 0 else -row[f"{column}_high"]
-    outer = np.where(others[column] >= 0, others[f"{column}_high"], -others[f"{column}_low"])
-    second, near = most(others, column), outer >= inner
+    # The inner end of the first one's interval, the outer ends of the others'.
+    inner = ((sign or (1 if row[column] >= 0 else -1)) * row[ends].astype(float)).min()
+    signs = sign or np.where(others[[column]] >= 0, 1, -1)
+    second, near = most(others, column, sign), (signs * others[ends].to_numpy(dtype=float)).max(1) >= inner
     if not near[others.index.get_loc(second.name)]:
         return ""
     more = f" (and {near.sum() - 1} more)" * bool(near.sum() > 1)
-    return f"; {other.format(**second)}{more} may be as large" + " in size" * bool(second[column] * row[column] < 0)
+    told = f"; {other.format(**second)}{more} may be as {alike}"
+    return told + " in size" * bool(not sign and second[column] * row[column] < 0)
 
 
 def robust_limit(z: Any, quantile: float = 0.99) -> float:

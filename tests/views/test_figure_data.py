@@ -105,7 +105,9 @@ def test_the_default_figure_is_of_the_decompositions_own_loss(loss):
         assert tops.mean() == pytest.approx(getattr(d, term))
         assert figure.layout[f"yaxis{number + 1 if number else ''}"].title.text == d.by_component().attrs["units"][term]
     assert figure.layout.shapes[0].y0 == pytest.approx(d.zero_bias)
-    assert all(style.number(x, 3) in figure.layout.title.text for x in (d.loss, d.bias, d.diversity))
+    assert all(style.number(x, 3) in caption(figure) for x in (d.loss, d.bias, d.diversity))
+    frame = d.by_component()  # the title is about a bar that is seen
+    assert figure.layout.title.text.startswith(frame["component"][frame["diversity"].argmax()])
     for kind in ("scatter", "depth", "modules", "heads", "pairwise"):
         assert isinstance(d.plot(kind), go.Figure)
     assert ("net = 0" in [trace.name for trace in d.plot("scatter").data]) == (loss != "paper")
@@ -284,8 +286,9 @@ def test_depth_curves_are_the_prefixes(norm):
     for gauge in ("centered", "shift"):  # a part is called by its name, not raw
         title = getattr(d, gauge).plot("depth").layout.title.text
         assert title.endswith(f"({gauge})")
-        last = style.number(getattr(d, gauge).by_depth()["loss"].iloc[-1])
-        assert re.search(f"(to|then) {re.escape(last)} logits²", title.replace("<br>", "").replace("  ", " "))
+        last = getattr(d, gauge).by_depth().iloc[-1][["loss", "loss_low", "loss_high"]]
+        told = f"{title} {caption(getattr(d, gauge).plot('depth'))}".replace("<br>", "").replace("\xa0", " ")
+        assert re.search(f"(to|then) {re.escape(style.estimate(*last, unit='logits²'))}", told)
 
 
 def test_module_shares_stand_next_to_count_shares():
@@ -774,6 +777,23 @@ def test_titles_of_a_study_are_findings(tmp_path):
     ends = study.curves().query("model == @model").groupby("task")["accuracy"].agg(["first", "last"]).mean()
     figure = study.plot("curves", models=[model])
     assert all(style.percent(end) in figure.layout.title.text.replace("\xa0", " ") for end in ends)
+    two = ld.run_study(
+        ["zoo/d2", "zoo/d2-seed1", "zoo/d4"], ["synthetic/k_hop", "synthetic/recall"], limit=16, out=tmp_path
+    )
+    runs = two.curves().query("model == 'zoo/d2'").groupby("task")["accuracy"].agg(["first", "last"])
+    said = two.plot("curves", models=["zoo/d2"]).layout.title.text.replace("<br>", "").replace("\xa0", " ")
+    for task, *pair in runs.itertuples():  # where tasks disagree, a mean would hide it
+        assert f"from {style.percent(pair[0])} to {style.percent(pair[1])} on {task}" in said
+    cells = two.metrics.query("table == 'modules' and loss == 'squared' and term == 'diversity_centered'")
+    first = cells.loc[cells.groupby(["model", "task"])["mean"].idxmax(), "module"].value_counts()
+    assert len(first) > 1
+    shares = two.plot("shares").layout.title.text.replace("<br>", "")
+    assert shares.startswith("No module")
+    assert all(f"{style.MODULE_NAME[module]} in {pairs}" in shares for module, pairs in first.items())
+    mean = two.table()["accuracy"]["Avg."]
+    ends = sorted(f"{mean[name]:.0f} %" for name in ("zoo/d2", "zoo/d2-seed1"))
+    fewest = two.plot("size").layout.title.text.replace("<br>", "").replace("\xa0", " ")  # two models are the smallest
+    assert f"{' to '.join(dict.fromkeys(ends))} in 2 models and {mean['zoo/d4']:.0f} % in zoo/d4" in fewest
     assert all(trace.mode == "lines+markers" for trace in figure.data)
     alone = ld.run_study(["zoo/d2"], ["synthetic/recall"], limit=16, out=tmp_path)
     title = alone.plot("size").layout.title.text.replace("\xa0", " ")

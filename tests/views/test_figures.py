@@ -304,7 +304,7 @@ def test_numbers_in_titles_and_hovers_have_two_digits(name, kind):
     for text in (figure.layout.title.text, figure.layout.title.subtitle.text or "", *hovers):
         assert not re.search(r"\[-?[\d.]+, |(?<![\w.])-\d|\d share(?:<|$)|p = 0\.000", text), text
         alone = re.sub(r"−?[\d.,]+( [^\d<(]*)?(<br>95 %)? ?\(−?[\d.,]+ to −?[\d.,]+\)", "", text)
-        most = 3 if re.search("Loss|loss,|mean bias|share Ω", text) or kind == "table" else 2
+        most = 3 if re.search("Loss|loss,|loss from|loss goes|mean bias|share Ω", text) or kind == "table" else 2
         for number in re.findall(r"(?<![\w.@−,])\d+\.\d+(?![\w.])", alone):
             assert len(number.replace(".", "").lstrip("0")) <= most, (number, text)
     told = f"{figure.layout.title.text} {figure.layout.title.subtitle.text}"
@@ -491,7 +491,25 @@ def test_a_title_says_which_other_may_be_as_large():
     ):
         frame["x_low"], frame.loc[1, "x_high"] = [2.5, 1.5, low], b
         assert kit.ahead(frame, kit.most(frame, "x"), "x") == told
+    # A rival of the largest or the smallest value alone, whatever the sizes.
+    assert kit.rival(frame, frame.iloc[0], "x", sign=1) == "; b's may be as large"
+    frame.loc[1, "x_low"] = -2.3
+    assert kit.rival(frame, frame.iloc[2], "x", "{component}", sign=-1, alike="alike") == "; b may be as alike"
     assert kit.ahead(frame[["component", "x"]], frame.iloc[0][["component", "x"]], "x") == ", 3"
+
+
+@pytest.mark.parametrize("by", ["cosine", "distance", "disagreement"])
+def test_the_most_alike_pair_is_hedged_where_others_may_be_as_alike(by):
+    """Counted by plain comparison of intervals' ends, for a number that falls and numbers that rise with likeness."""
+    d = made("Decomposition")
+    frame, figure = d.pairwise(by), d.plot("pairwise", by=by)
+    name = by if by == "disagreement" else f"{by}_centered"
+    sign = 1 if by == "cosine" else -1
+    ends = np.sort(sign * frame[[f"{name}_low", f"{name}_high"]].to_numpy(), axis=1)
+    first = (sign * frame[name]).argmax()
+    near = (ends[:, 1] >= ends[first, 0]).sum() - 1
+    told = re.search(r"; .* and [^;]*?(?: \(and (\d+) more\))? may be as alike$", said(figure).replace("  ", " "))
+    assert (1 + int(told[1] or 0) if told else 0) == near
 
 
 def test_of_many_components_the_largest_are_shown():

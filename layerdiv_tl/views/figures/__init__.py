@@ -79,7 +79,8 @@ def figure(
     has_ends = any(ends.search(text) and not named.search(text) for text in (told, *titles))
     level = 100 * getattr(result, "confidence_level", 0.95)
     remarks += [f"In parentheses: {level:g} % intervals."] * has_ends
-    remarks += ['"May be as large": the intervals meet.'] * any("may be as large" in text for text in (told, *titles))
+    hedges = dict.fromkeys(re.findall(r"may be as (large|alike|important)", " ".join((told, *titles))))
+    remarks += [f'"May be as {hedge}": the intervals meet.' for hedge in hedges]
     prompts = getattr(result, "prompt_ends", ())
     if len(prompts) == 1 or (prompts and options.get("example") is not None):
         prompt = prompts[0 if len(prompts) == 1 else options["example"]]

@@ -61,7 +61,7 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
         values, zero = u[:, :, :1] - u[:, :, 1:], "the difference of the options"
         if contributions.sides is not None:
             values = np.concatenate([values, contributions.sides], 2)
-            zero += "; then the contribution to each option"
+            zero = f"first {' − '.join(names)}; then the contribution to each option"
             if contributions.score == "logits":
                 zero += ", minus the component's mean over the vocabulary"
         names = [" − ".join(names), *names][: values.shape[2]]
@@ -118,6 +118,8 @@ def _head_panels(
     ticks = {number: str(number) for number in range(0, heads, max(1, -(-heads * columns // 16)))}
     ticks |= {heads + 1: "MLP"} if len(mlps) else {}
     figure = layout.panels(contents, map(layout.clipped, names), columns, x_title="head", shared_xaxes=False)
+    absent = frame["component"][~((frame["kind"] == "head") | frame.index.isin(mlps))].tolist()
+    subtitle += f" Not in the maps: {layout.clipped(', '.join(absent), 40)}." * bool(absent)
     look: dict[str, Any] = {"x": axes.ticks(ticks, ticks.values()), "y": axes.layer_axis(layers)}
     plot, (named, option) = max(180, 11 * len(layers)) * -(-len(names) // columns), framed
     if of_layer[named] >= 0 and frame["kind"].iloc[named] in ("head", "mlp"):
@@ -146,15 +148,20 @@ def continuation_map(continuation: Continuation, prompt: int = 0, max_components
     margins = continuation.model_logits[own, 0] - continuation.model_logits[own, 1]
     least = int(margins.argmin())
     best = among[int(values[among, least].argmax())]
-    margin, part = (style.number(x) for x in (margins[least], values[best, least]))
-    title = f"Smallest margin: {names[least]}, {margin} logits. Of the {who}, "
-    title += f"{continuation.components[best].label} adds most to it: {part}"
-    subtitle = f"Contributions to each token minus those to its strongest rival.{remark}"
-    tokens = axes.token_axis([continuation.written[i] for i in own], named=least)
+    margin, part = (style.number(x) for x in (abs(margins[least]), values[best, least]))
+    token, rival = (f"'{quoted(text)}'" for text in continuation.options[own[least]])
+    side = "above" if margins[least] >= 0 else "below"
+    title = f"Of {style.count(len(own), 'token')}, {token} is the closest call, {margin} logits {side} {rival}; "
+    title += f"of the {who}, {continuation.components[best].label} adds most to that, {part}"
+    how = continuation.sampling["method"]
+    subtitle = f"Tokens {how if how == 'given' else f'generated ({how})'}. Contributions to each minus those to its "
+    subtitle += f"strongest rival.{remark}"
+    tokens = axes.token_axis([continuation.written[i] for i in own], "token / its strongest rival", named=least)
+    tokens["ticktext"] = [" / ".join(quoted(t, 12) for t in continuation.options[own[i]]) for i in tokens["tickvals"]]
     look: dict[str, Any] = {"x": tokens, "y": axes.named_rows(labels)}
     plot = max(240, 13 * len(kept))
     texts = (labels, names)
-    return kit.heat_figure(values[kept], texts, "logits", title, subtitle, signed=True, plot=plot, below=50, **look)
+    return kit.heat_figure(values[kept], texts, "logits", title, subtitle, signed=True, plot=plot, below=110, **look)
 
 
 def difference_bars(difference: LogitDifference, max_components: int = 24) -> go.Figure:

@@ -66,7 +66,7 @@ def _bars(comparison: Any, frame: pd.DataFrame, size: str, subtitle: str, count:
     if not alike and columns.pop("own_change", ""):
         subtitle += "The models' unembeddings differ too much for one to read out the other's components. "
     about = f"{_models(comparison)} {subtitle}{_first(comparison, frame.attrs.get('first_changed'))}{remark}"
-    return kit.component_bars(kept, columns, "Between the two models, {} changes most", about)
+    return kit.component_bars(kept, columns, "Between the two models, {} has the largest change", about)
 
 
 def _read_out_alike(comparison: Any) -> bool:
@@ -127,13 +127,13 @@ def sums_by_depth(comparison: Comparison | TextComparison, n_bins: int = 4) -> g
     which = "first" if getattr(comparison, "labels", None) is None else "right"
     score = f"{which} option minus the others' mean"
     what = "the loss, means over tokens" if hasattr(comparison, "nets") else f"the score ({score}), means over rows"
-    subtitle = f"Sums of the components' parts of {what}. No whiskers, since both models "
+    subtitle = f"{_models(comparison)} Sums of the components' parts of {what}. No whiskers, since both models "
     subtitle += "have the same rows; the hover has the change."
     subtitle += f" {kit.intervals(modules, 'Title and hover')}" * ("change_low" in modules)
     lacks = any(table[["a", "b"]].isna().any(axis=None) for table in (modules, depths))
     subtitle += " No bar: the model has no such component." * lacks
     most = kit.most(modules, "change")
-    title = f"By module, {most['component']} changes most between the two models{kit.ahead(modules, most, 'change')}"
+    title = f"By module, {most['component']} has the largest change{kit.ahead(modules, most, 'change')}"
     return layout.finish(figure, title, subtitle, plot=420, barmode="group")
 
 

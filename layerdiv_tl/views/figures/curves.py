@@ -69,13 +69,16 @@ def depth_panels(
         x_title = "share of depth" if depth == "relative" else "junction"
         figure = layout.panels(contents, map(layout.clipped, tasks), columns, x_title=x_title)
         figure.update_yaxes(title_text="standard deviations", col=1)
-        runs = curves[curves["model"].isin(models)].groupby(["model", "task"], sort=False)
-        (right, mse), (right_at_last, mse_at_last) = (side[[*_BOTH]].mean() for side in (runs.first(), runs.last()))
-        whose = models[0] if len(models) == 1 else f"{len(models)} models"
-        title = f"Along depth, accuracy of {whose} {_goes(style.percent(right), style.percent(right_at_last))}, "
-        title += f"MSE {_goes(style.number(mse), style.number(mse_at_last))}"
-        over = [f"{len(some)} {name}" for some, name in ((models, "models"), (tasks, "tasks")) if len(some) > 1]
-        title += f" (means over {' and '.join(over)})" * bool(over)
+        runs = curves[curves["model"].isin(models)].groupby(["model", "task"], sort=False)["accuracy"]
+        ends = pd.DataFrame({"first": runs.first(), "last": runs.last()}).groupby("task", sort=False).mean()
+        whose = models[0] if len(models) == 1 else f"the mean of {len(models)} models"
+        told = [
+            f"{_goes(*map(style.percent, pair))} on {layout.clipped(str(task))}" for task, *pair in ends.itertuples()
+        ]
+        if len(ends) > 2:  # no room for each; a mean alone would hide that tasks disagree
+            told = [f"rises on {int((ends['last'] > ends['first']).sum())} of {len(ends)} tasks"]
+            told.append(f"{_goes(*map(style.percent, ends.mean()))} on average")
+        title = f"Along depth, accuracy of {whose} {', and '.join(told)}"
         return layout.finish(figure, title, subtitle, x=x, y=y, plot=220 * -(-len(tasks) // columns))
 
     views = {model: [model] for model in chosen}

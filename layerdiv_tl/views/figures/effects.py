@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from scipy.stats import binom
 
 from ...ensemble.decomposition import Decomposition
-from ...ensemble.intervals import LEAST
+from ...ensemble.intervals import ENDS, LEAST
 from ...errors import InputError
 from .. import axes, kit, layout, style
 from ..names import extreme_names
@@ -104,8 +104,13 @@ def compensation_bars(effects: Effects, component: str | None = None, max_compon
     norm = change.iloc[-1].to_dict() | {"component": "final norm"}
     frame = pd.DataFrame([*rows, norm, ends["total"]])
     frame.attrs = {"units": {"compensation": unit}, "intervals": change.attrs.get("intervals", "")}
-    direct, total = (style.estimate(*(whole[side + end] for end in ("", "_low", "_high"))) for side in sides)
-    title = f"From the direct effect of {name}, {direct}, to its total effect, {total} {unit}"
+    total = style.estimate(*(whole["total" + end] for end in ENDS), unit=unit)
+    indirect = whole["total"] - whole["direct"]
+    first, how = ("of", "make up for") if indirect * whole["direct"] < 0 else ("to", "add")
+    title = (
+        f"Without {name}: {first} its direct effect, {style.number(whole['direct'])}, later components and the norm "
+    )
+    title += f"{how} {style.number(indirect if first == 'to' else abs(indirect))}; its total effect is {total}"
     subtitle = (
         f"{effects.model}: {_about(effects)} The bars between the two show by how much its presence changes each later "
         "component's contribution to the logit difference, and what it changes through the final norm, which divides "
@@ -134,8 +139,8 @@ def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
     sizes = [np.nan_to_num(np.abs(z)).max(axis) for axis in (1, 0)]
     kept = [np.intersect1d(kit.top(size, max_components), np.flatnonzero(size)) for size in sizes]
     most, cells = kit.most(frame, "compensation"), np.ix_(*kept)
-    title = f"{most['component']} reacts most, to the ablation of {most['ablated']}"
-    title += kit.ahead(frame, most, "compensation", other="{component}'s to that of {ablated}")
+    size = kit.ahead(frame, most, "compensation", other="{component}'s reaction to {ablated}").replace(",", "", 1)
+    title = f"{most['component']} reacts most: the presence of {most['ablated']} adds to it{size}"
     subtitle = (
         f"{effects.model}: {_about(effects)} A cell shows by how much the presence of the row's component changes what "
         "the column's contributes to the logit difference. A cell of the opposite sign to the row's own contribution "

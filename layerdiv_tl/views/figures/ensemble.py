@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from ..._checks import choice
 from ...ensemble.decomposition import Decomposition, Gauge, NormAt
+from ...ensemble.intervals import ENDS
 from ...errors import InputError
 from .. import axes, kit, layout, style
 from ..names import extreme_names
@@ -75,15 +76,15 @@ def loss_bars(decomposition: Decomposition, part: Gauge = "raw", max_components:
     """
     units = decomposition.frame().attrs["units"]
 
-    def title(gauge: Decomposition, _: Gauge) -> str:
+    def means(gauge: Decomposition) -> str:
         # Three digits, as the terms must add up.
         loss, bias, diversity = (style.number(x, 3) for x in (gauge.loss, gauge.bias, gauge.diversity))
         name = _LOSSES[gauge.loss_name]
         if decomposition.loss_function.is_exact:
-            return _named(f"{name} {loss} = mean bias {bias} − mean diversity {diversity} {units['bias']}", gauge)
-        return f"{name} {loss}, mean bias {bias} {units['bias']}, mean diversity {diversity} {units['diversity']}"
+            return f"{name} {loss} = mean bias {bias} − mean diversity {diversity} {units['bias']}. "
+        return f"{name} {loss}, mean bias {bias} {units['bias']}, mean diversity {diversity} {units['diversity']}. "
 
-    return _gauge_bars(decomposition, part, max_components, title)
+    return _gauge_bars(decomposition, part, max_components, "", means)
 
 
 def profile_bars(profile: Any, part: Gauge = "centered", max_components: int = 1500) -> go.Figure:
@@ -91,8 +92,7 @@ def profile_bars(profile: Any, part: Gauge = "centered", max_components: int = 1
 
     `part` is shown first, buttons show the others. `max_components` are those with the largest diversity.
     """
-    frame, over = profile.by_component(), f"Over {_rows(profile)}, "
-    return _gauge_bars(profile, part, max_components, lambda gauge, name: over + _most_diverse(gauge, frame, name))
+    return _gauge_bars(profile, part, max_components, f"Over {_rows(profile)}, ", lambda gauge: "")
 
 
 def _unknown_starts(measured: Any) -> str:
@@ -115,7 +115,7 @@ def _most_diverse(gauge: Any, frame: pd.DataFrame, part: Gauge) -> str:
     return title + f", {style.percent(share)} of it at a text's first token" * bool(share > 0.5 and not starts.all())
 
 
-def _gauge_bars(measured: Any, part: Gauge, count: int, title: Callable[[Any, Gauge], str]) -> go.Figure:
+def _gauge_bars(measured: Any, part: Gauge, count: int, over: str, means: Callable[[Any], str]) -> go.Figure:
     parts, part, frame, remark = _largest(measured, part, count)
     views = dict[str, go.Figure]()
     for name in parts:
@@ -128,8 +128,9 @@ def _gauge_bars(measured: Any, part: Gauge, count: int, title: Callable[[Any, Ga
             if zero
             else "Bars start at 0"
         )
-        about = f"{base}{_unknown_starts(measured)}. {remark}"
-        views[name] = kit.component_bars(frame, columns, title(gauge, name), about, zero=zero)
+        about = f"{means(gauge)}{base}{_unknown_starts(measured)}. {remark}"
+        title = over + _most_diverse(gauge, frame, name if len(parts) > 1 else getattr(measured, "part", "raw"))
+        views[name] = kit.component_bars(frame, columns, title, about, zero=zero)
     return layout.choose(views, part)
 
 
@@ -239,20 +240,28 @@ def depth_curves(
         headings = [*(term.capitalize() + exact * (term == "loss") for term in terms[:-1]), f"{factor}Diversity"]
         figure = layout.panels(contents, headings, units=[units[term] for term in terms], x_title=x_title)
         losses = frame[column_of(frame, "loss", p)]
-        first, most, last = map(style.number, (losses.iloc[0], losses.max(), losses.iloc[-1]))
-        title = f"Loss of the prefix ensembles along depth: {first}, at most {most}, then {last} {units['loss']}"
+        last = style.estimate(*(float(frame[f"{losses.name}{end}"].iloc[-1]) for end in ENDS), unit=units["loss"])
+        digits = len(last.split()[0].partition(".")[2])
+        first, most = (f"{x:,.{digits}f}" for x in (losses.iloc[0], losses.max()))
+        title, about = f"Loss of the prefix ensembles along depth: {first}, at most {most}, then {last}", subtitle
         if "accuracy" in terms:
-            shares = [style.percent(frame["accuracy"].iloc[i]) for i in (0, -1)]
+            right, low, high = (100 * frame["accuracy" + end] for end in ENDS)
+            ended = (
+                f"{style.percent(right.iloc[-1] / 100)} {style.interval(low.iloc[-1], high.iloc[-1], '.0f', none='')}"
+            )
             before = frame["accuracy"].iloc[-2:].iloc[0]
             jumps = bool(abs(frame["accuracy"].iloc[-1] - before) > 0.1)
             peak = int(frame["accuracy"].iloc[:-1].argmax()) if len(frame) > 1 else 0
-            high = f"{style.percent(frame['accuracy'].iloc[peak])} after {frame['component'].iloc[peak]}, "
-            high *= bool(0 < peak < len(frame) - 2 and frame["accuracy"].iloc[peak] - before > 0.1)
-            dip = f" ({high}{style.percent(before)} before {frame['component'].iloc[-1]})" * jumps
-            title = f"Along depth the prefix ensembles' accuracy goes from {shares[0]} to {shares[1]}{dip}, "
-            title += f"their loss from {first} to {last} {units['loss']}"
+            summit = f"{style.percent(frame['accuracy'].iloc[peak])} after {frame['component'].iloc[peak]}, back to "
+            summit *= bool(0 < peak < len(frame) - 2 and frame["accuracy"].iloc[peak] - before > 0.1)
+            dip = f"{summit}{style.percent(before)} before {frame['component'].iloc[-1]}, and to "
+            loss = f"loss from {first} to {last}"
+            title = f"Along depth accuracy goes from {style.percent(right.iloc[0] / 100)} to {dip * jumps}"
+            title += ended.rstrip() + " at the end" * jumps
+            title += f", the {loss}" * (not jumps)
+            about += f" The {named[p]} {loss.replace('from', 'goes from')}." * jumps
         title += f" ({named[p]})"
-        views[factor + named[p]] = layout.finish(figure, title, subtitle, x=x, plot=170 * len(terms))
+        views[factor + named[p]] = layout.finish(figure, title, about, x=x, plot=170 * len(terms))
     return layout.choose(views, (fair[-1] if size_fair and part != "shift" else "") + named[part])
 
 
@@ -301,7 +310,7 @@ def head_map(
     level = "its layer's mean" if within_layer else "the zero baseline" if zero else ""
     far = f"the {words} farthest from {level}" if level else f"the largest {words}"
     far += f" ({decomposition.part})" * (decomposition.part != "raw")
-    title = f"Of the attention heads, {best['component']} has {far}"
+    title = f"Of the heads, {best['component']} has {far}"
     title += kit.ahead(frame[heads], best, name)
     y, plot = axes.layer_axis(layers), max(200, min(640, 18 * len(layers)))
     return layout.finish(figure, title, subtitle + kit.ends_at(limit), y=y, plot=plot)

@@ -45,7 +45,7 @@ _COLORS = dict(zip(TERMS, style.SERIES, strict=False))
 def term_bars(information: Information) -> go.Figure:
     """Draw every term of Eq. 13 in bits with its interval over its null; the diamond is a lower bound.
 
-    It is what a linear or a nonlinear classifier of the members, whichever finds more, finds on rows it has not seen.
+    It is what a linear or a nonlinear classifier of the members, whichever tells more, tells on rows it has not seen.
     """
     frame = information.frame().dropna(subset="bits").reset_index(drop=True)
     frame = _named(frame.assign(component=frame["term"].map(TERMS)), "bits", bits="bits")
@@ -64,7 +64,7 @@ def term_bars(information: Information) -> go.Figure:
         own, at = _named(pd.DataFrame([ends]), "bits", bits="bits"), frame.index[frame["term"] == "joint"]
         marker = {"size": 10, "symbol": "diamond-open", "line": {"width": 2}}
         traces.append(
-            kit.trace(own, "bits", at + 0.25, _COLORS["joint"], marker=marker, name="lower bound, linear or nonlinear")
+            kit.trace(own, "bits", at + 0.25, _COLORS["joint"], marker=marker, name="lower bound by classifiers")
         )
     joint = frame.loc[frame["term"] == "joint", "bits"].iloc[0]
     count = len(information.components)
@@ -77,7 +77,10 @@ def term_bars(information: Information) -> go.Figure:
     if information.exceeds_entropy:
         title = f"No estimate: the joint information of {members} exceeds H(Y)"
     subtitle = f"{len(information.labels)} rows, {_METHODS[information.method]}. {_members(information)} "
-    subtitle += "Gray: what shuffled rows give; a mark inside it is no evidence. Dotted: H(Y)."
+    subtitle += "Gray: 95 % of what shuffled rows give; a mark in it, or whose whiskers reach it, is no evidence. "
+    subtitle += (
+        "Diamond: what a linear or a nonlinear classifier, whichever tells more, tells on unseen rows. Dotted: H(Y)."
+    )
     subtitle = " ".join([subtitle, *information.warnings[:1]])
     figure = layout.finish(traces, title, subtitle, x="bits", y=axes.named_rows(frame["component"]), plot=310)
     return figure.add_vline(x=information.label_entropy, line=kit.DOTTED)
@@ -122,18 +125,22 @@ def bound_marks(bounds: Bounds) -> go.Figure:
     marks = kit.trace(frame, "error", frame.index, colors, texts, marker=marker)
     errors = frame.set_index("name")["error"].map(style.percent)
     most = np.ceil(100 * frame.set_index("name")["error_high"]["hellman_raviv"]) / 100  # a bound is rounded up
-    title = f"By Hellman and Raviv's bound the best rule errs in at most {style.percent(most)} of the rows"
-    title += f"; the sum of the members errs in {errors['ensemble']}" if "ensemble" in errors else ""
+    title = f"By Hellman and Raviv's bound the best rule errs in at most {style.percent(most)} of rows"
+    guessing = 1 - 1 / bounds.options
+    title += f" (estimate {errors['hellman_raviv']}, guessing {style.percent(guessing)})"
+    title += f"; the sum of members in {errors['ensemble']}" if "ensemble" in errors else ""
     low = style.number(np.floor(100 * max(bounds.low, 0.0)) / 100)  # and a lower one down
     entropy = style.estimate(bounds.label_entropy, unit="bits")
     subtitle = f"{bounds.rows} rows. " * bool(bounds.rows)
     subtitle += (
         f"Bounds from what a linear classifier finds on unseen rows: at least {low} of the label's {entropy}. Pale: "
         "not proven by this, since I may be larger. Dots: observed errors. Whiskers: 95 % intervals; the title has the "
-        "upper end of the bound's."
+        "upper end of the bound's, rounded up. Dotted: guessing evenly."
     )
-    x, y = {"title_text": "share of rows", "tickformat": ".0%"}, axes.named_rows(frame["component"])
-    return layout.finish(marks, title, subtitle, x=x, y=y, plot=280)
+    ends = [0.0, guessing, *frame["error"], *frame["error_high"].fillna(0.0)]
+    x = axes.linear_axis(ends, 0.03) | {"title_text": "share of rows", "tickformat": ".0%"}  # a share is not below 0
+    figure = layout.finish(marks, title, subtitle, x=x, y=axes.named_rows(frame["component"]), plot=280)
+    return figure.add_vline(x=guessing, line=kit.DOTTED)
 
 
 def gain_lines(curve: GainCurve, terms: tuple[str, ...] = ("joint",)) -> go.Figure:

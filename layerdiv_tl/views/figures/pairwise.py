@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 By = Literal["cosine", "distance", "disagreement"]
 _TITLES = {
-    "cosine": "Cosine similarity of contributions",
-    "distance": "Squared distance of contributions",
+    "cosine": "Cosine similarity",
+    "distance": "Squared distance",
     "disagreement": "Disagreement rate",
 }
 _NAMED = 40
@@ -69,9 +69,11 @@ def pairwise_map(
     figure.add_scatter(x=order[:1], y=[0], yaxis="y3", mode="markers", **hidden)
     path, top = _tree(np.array(frame.attrs["linkage"]))
     figure.add_shape(type="path", path=path, xref="x", yref="y3", line={"width": 1})
-    first = kit.most(frame, name, 1 if by == "cosine" else -1)
+    sign = 1 if by == "cosine" else -1  # of distances the smallest
+    first = kit.most(frame, name, sign)
     size = style.estimate(*(first.get(f"{name}{end}", np.nan) for end in ENDS), gap=", ").replace("(", "").strip(")")
     title = f"{_TITLES[by]}: {among}most alike are {first['component']} and {first['other']} ({size})"
+    title += kit.rival(frame, first, name, "{component} and {other}", sign=sign, alike="alike")
     centered = {"disagreement": "Predictions"}.get(by, f"{'Raw' if name == by else 'Centered'} contributions")
     ticks = {"type": "category", "categoryorder": "array", "categoryarray": order, "showgrid": False}
     # All names where they fit, in small print.

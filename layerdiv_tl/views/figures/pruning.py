@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from ...ensemble.intervals import ENDS
 from ...ensemble.reweight import Reweighting
 from ...errors import InputError
 from .. import axes, kit, layout, style
@@ -47,16 +48,19 @@ def agreement_scatter(
     }
     views = {}
     for name, (column, y_title, axis) in sides.items():
-        contents, y, far = [], frame[column].to_numpy(), [frame[effect].to_numpy()] if name == "value" else []
+        y, far = frame[column].to_numpy(), [frame[effect].to_numpy()] if name == "value" else []
+        contents, some = list[list[Any]](), False
         error = kit.whiskers(frame, column, visible=name == "value")
         for measure in measures:
             x = frame[f"{measure}_rank"].to_numpy()
             marks = kit.by_module(frame, x, y, _rank_texts(frame, effect, measure), error_y=error)
             names = extreme_names(frame["component"], x, y, (ranked, axis), far, most=4, panel=(140, 200))
             contents.append([*marks, *names])
+            some |= len(names[0].x) < count
         figure = layout.panels(contents, headings, 2, shared_xaxes=False, x_title="rank by the measure")
         figure.update_yaxes(title_text=y_title, col=1)
-        views[name] = layout.finish(figure, title, subtitle, x=ranked, y=axis, plot=240 * -(-len(measures) // 2))
+        told = subtitle + " Names: where there is room." * some
+        views[name] = layout.finish(figure, title, told, x=ranked, y=axis, plot=240 * -(-len(measures) // 2))
     return layout.choose(views, scale)
 
 
@@ -66,11 +70,16 @@ def agreement_ranks(agreement: Agreement) -> go.Figure:
     z = np.array([frame[f"{quantity}_rank"] for quantity in quantities])
     texts = [_rank_texts(frame, quantity) for quantity in quantities]
     most = kit.most(frame, "loss_rank", -1)
-    title = f"Of its {part}s, {agreement.model} needs {most['component']} most{kit.doubt(most, 'loss')}"
-    subtitle = f"{agreement.rows}. Rank 1 is needed most. Above the line: by what removing the {part} does."
+    title = f"Of its {part}s, {agreement.model} needs {most['component']} most"
+    title += kit.doubt(most, "loss") or kit.rival(frame, most, "loss", "{component}", sign=1, alike="important")
+    subtitle = f"{agreement.rows}. Rank 1 is needed most. Above the line: ranks by the damage of removing the {part}; "
+    subtitle += "below: by a measure of the clean pass."
     x, y = axes.component_axis(frame, kit.STREAM), axes.named_rows(_name(quantity) for quantity in quantities)
     look: dict[str, Any] = {"x": x, "y": y, "plot": 34 * len(quantities), "reversescale": True, "limit": len(frame)}
     figure = kit.heat_figure(z, np.array(texts), "rank", title, subtitle, **look).update_traces(zmin=1)
+    if len(frame) <= axes.NAMED:
+        written = [[style.number(rank) if np.isfinite(rank) else "" for rank in row] for row in z]
+        figure.update_traces(text=written, texttemplate="%{text}")
     return figure.add_hline(y=1.5, line={"width": 2})
 
 
@@ -94,7 +103,8 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss") -> go.
         texts = kit.hover(rows, {"ρ": "correlation"}, over)
         traces.append(kit.trace(rows, np.arange(len(rows)), "correlation", style.MODULE[module], texts, **look))
     title = _best(agreement, effect)
-    subtitle = f"{agreement.rows}. Spearman's ρ over components. Few rows blur ranks, and pull ρ towards 0."
+    subtitle = f"{agreement.rows}. Spearman's ρ over components; intervals, in the title and in the hover, are over "
+    subtitle += "resampled components. Few rows blur ranks and pull ρ towards 0; few components make it ±1 by chance."
     names = [_name(measure).replace(", ", ",\n") for measure in measures]
     x = axes.ticks(range(len(names)), names) | {"tickangle": -90}
     y = {"title_text": "Spearman's ρ", "range": [-1.05, 1.05], "zeroline": True}
@@ -103,15 +113,18 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss") -> go.
 
 def _best(agreement: Agreement, effect: Effect) -> str:
     """Write a title for the measure with the largest correlation over all components."""
-    pooled, what, frame = _pooled(agreement, effect), f"{agreement.model}'s {_name(effect)}", agreement.correlations()
-    if not pooled:
+    what, frame = f"{agreement.model}'s {_name(effect)}", agreement.correlations()
+    if not _pooled(agreement, effect):
         return f"No measure has a correlation with {what}"
-    best = max(pooled, key=lambda name: pooled[name])
-    row = frame[(frame["kind"] == "all") & (frame["measure"] == best) & (frame["effect"] == effect)].iloc[0]
-    size = style.estimate(*(float(row[name]) for name in ("correlation", "low_components", "high_components")))
-    if row["low_components"] <= 0:
-        return f"No measure clearly predicts {what}: {_name(best)} has ρ = {size}"
-    return f"{_name(best).capitalize()} predicts {what} best: ρ = {size}"
+    rows = frame[(frame["kind"] == "all") & (frame["effect"] == effect)].dropna(subset="correlation")
+    rows = rows.rename(columns={f"{end}_components": f"correlation_{end}" for end in ("low", "high")})
+    rows = rows.assign(component=rows["measure"].map(_name))
+    row = kit.most(rows, "correlation", 1)
+    size = style.estimate(*(float(row[f"correlation{end}"]) for end in ENDS))
+    if row["correlation_low"] <= 0:
+        return f"No measure clearly predicts {what}: the highest ρ, of {row['component']}, is {size}"
+    near = kit.rival(rows, row, "correlation", sign=1)
+    return f"{row['component'].capitalize()} predicts {what} best: ρ = {size}{near}"
 
 
 def _name(quantity: str) -> str:
@@ -169,9 +182,11 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
     edges = np.nanmin(curves) - room, np.nanmax(curves) + room  # the curves have at least a third of the height
     if len(others):
         without = [f"without {layout.clipped(str(names), 60)}" for names in others["components"]]
+        different = others["components"].map(str).nunique()
+        alike = f" ({different} different ones)" * (different < len(others))
         others, bar = others.assign(component=without), {"size": 22, "line": {"width": 3}}
         rings = [
-            (others, {"symbol": "circle-open"}, f"{len(others)} random plans"),
+            (others, {"symbol": "circle-open"}, f"{len(others)} random plans{alike}"),
             (mean, kit.DASH | bar, "their mean"),
         ]
         for rows, marker, name in rings:

@@ -49,16 +49,19 @@ def size_panels(study: Study, unit: Unit = "sublayer", against: str = "members")
         title = f"{right[0].model}, {right[0].members} components at unit {unit}: accuracy "
         title += style.estimate(*(getattr(right[0], end) for end in ("value", "low", "high")), unit="%")
     elif means["members"].nunique() > 1:
-        ends = [[x for x in right if x.members == end.members] for end in (right[0], right[-1])]  # several may tie
-        title += " and ".join(f"{_range(models)} with {models[0].members}" for models in ends) + " components"
+        ends = [[model for model in right if model.members == end.members] for end in (right[0], right[-1])]
+        title += f"{' and '.join(map(_accuracy, ends))}, with the fewest and the most components"
     elif count:
-        title += _range(right)
+        title += _accuracy(right)
     subtitle += f" Left out, since they lack a task: {left_out}." * bool(left_out)
     return _panels(means, names, levels, "uniform prediction", logarithmic, against, title, subtitle)
 
 
-def _range(models: Sequence[Any]) -> str:
-    return " to ".join(dict.fromkeys(f"{end(x.value for x in models):.0f} %" for end in (min, max)))
+def _accuracy(models: Sequence[Any]) -> str:
+    """Write the accuracy of a model, or the range of several."""
+    whose = models[0].model if len(models) == 1 else f"{len(models)} models"
+    ends = dict.fromkeys(f"{end(model.value for model in models):.0f} %" for end in (min, max))
+    return f"{' to '.join(ends)} in {whose}"
 
 
 def information_of(study: Study, estimator: str = "gaussian", unit: Unit = "sublayer", **options: Any) -> go.Figure:

@@ -223,17 +223,7 @@ def share_bars(
         headings.append(f"{term}, {gauge}")
     columns = 1 if len(names) <= _FEW else 2
     figure = layout.panels(contents, headings, columns, across=0.14, gap=0.4, shared_xaxes=False)
-    centered = shares.query("term == 'diversity' and gauge == 'centered'").pivot_table("share", "model", "module")
-    module, count = centered.mean().idxmax(), len(centered)
-    largest, share = style.MODULE_NAME[str(module)], style.percent(centered[module].mean())
-    title = f"{largest} holds {share} of the centered diversity of {names[0]}, the largest share"
-    if count > 1:
-        first = centered.idxmax(axis=1).map(style.MODULE_NAME).value_counts()
-        every = "both" if count == 2 else f"all {count}"
-        title = f"{largest} holds the largest share of the centered diversity in {every} models, {share} on average"
-        if len(first) > 1:
-            each = ", ".join(f"{name} in {models}" for name, models in first.items())
-            title = f"No module holds the largest share of the centered diversity in {every} models: {each}"
+    title = _largest_share(study, unit, form, names, shares)
     about = f"Means over {', '.join(dict.fromkeys(study.metrics['task']))}. {counted(study, unit, names)}"
     x, y = axes.ticks([0, 0.5, 1], ["0", "50 %", "100 %"]) | {"range": [0, 1]}, axes.named_rows(names)
     plot = max(100, 30 * len(names)) * -(-len(contents) // columns) + 40
@@ -242,15 +232,40 @@ def share_bars(
     return layout.finish(figure, title, about, x=x, y=y, plot=plot, barmode="stack", bargap=0.3)
 
 
+def _largest_share(study: Study, unit: Unit, form: str, names: Sequence[str], shares: pd.DataFrame) -> str:
+    """Write a title that counts pairs of model and task: a mean alone would hide that they disagree."""
+    cells = study.metrics.query("unit == @unit and table == 'modules' and loss == @form and model in @names")
+    cells = cells[cells["term"] == "diversity_centered"].reset_index(drop=True)
+    first = cells.loc[cells.groupby(["model", "task"])["mean"].idxmax().dropna(), "module"].value_counts()
+    mean = shares.query("term == 'diversity' and gauge == 'centered' and module == @first.index[0]")["share"].mean()
+    of, count = "the centered diversity" + f" of {names[0]}" * (len(names) == 1), first.sum()
+    named, share, every = (
+        style.MODULE_NAME[first.index[0]],
+        style.percent(mean),
+        "task" if len(names) == 1 else "pair of model and task",
+    )
+    if count == 1:
+        return f"{named} holds {share} of {of}, the largest share"
+    if len(first) == 1:
+        return f"{named} holds the largest share of {of} in every {every}, {share} on average"
+    each = " and ".join(f"{style.MODULE_NAME[name]} in {pairs}" for name, pairs in first.items())
+    return f"No module holds the largest share of {of} in every {every}: {each} of {count}"
+
+
 def scaling_curve(
     study: Study, unit: Unit = "sublayer", quantity: str = "accuracy", least_parameters: float = 0.0
 ) -> go.Figure:
     """Draw a quantity's mean over tasks against the number of components, and the fitted a + b ln x (Fig. 6)."""
     fit = study.scaling(quantity, unit, least_parameters)
     names = study.shape_means(quantity, unit, least_parameters)["model"].tolist()
-    figure = fit_curve(fit, names, y_title=f"{said(quantity)}, mean over tasks ({QUANTITIES[quantity][0]})")
+    unit_of = QUANTITIES[quantity][0]
+    points = f"points of {said(quantity)}" if unit_of == "%" else unit_of
+    figure = fit_curve(fit, names, y_title=f"{said(quantity)}, mean over tasks ({unit_of})", unit=points)
     tasks = ", ".join(dict.fromkeys(study.metrics["task"]))
     remark = f"A point is a model, training seeds averaged, at unit {unit}, its mean over {tasks}."
+    if quantity == "accuracy" and any(not 0 <= end <= 100 for trace in figure.data for end in trace.y):
+        figure.update_yaxes(range=[-4, 104])
+        remark += " The fit goes on beyond 0 and 100 %, which no accuracy does."
     return layout.retitle(figure, remark=f"{remark} {counted(study, unit)}")
 
 
@@ -259,8 +274,10 @@ def fit_curve(
     names: Sequence[str] | None = None,
     x_title: str = "number of components",
     y_title: str = "mean over tasks",
+    unit: str = "",
 ) -> go.Figure:
-    """Draw points and y = a + b ln x with the 95 % band of the mean curve; `names` has a name per point.
+    """Draw points and y = a + b ln x with the 95 % band of the mean curve; `names` has a name per point,
+    and `unit` is that of y.
 
     The band assumes independent and equally noisy points; coefficients' intervals allow for unequal noise. Raises
     InputError for a wrong number of names.
@@ -284,7 +301,7 @@ def fit_curve(
     terms = frame.set_index("term")[["estimate", "robust_low", "robust_high"]]
     aic = style.number(terms["estimate"].loc["aic_difference"])
     rows = terms.loc[["slope", "curvature"]].to_numpy(dtype=float).tolist()
-    (slope, curvature), bent = (style.estimate(*row) for row in rows), rows[1][1:]
+    slope, curvature, bent = style.estimate(*rows[0], unit=unit), style.estimate(*rows[1]), rows[1][1:]
     how = f" ({level} intervals by HC3 errors)" if np.isfinite(bent[0]) else ""
     sign = "its sign is not clear" if bent[0] <= 0 <= bent[1] else "below 0 returns diminish"
     subtitle = f"Curvature {curvature}{how}; {sign}. AIC of a straight line minus that of the logarithm: {aic}."
@@ -294,7 +311,7 @@ def fit_curve(
         )
         subtitle += ", or for intervals." if np.isnan(rows[0][1]) else "."
     is_clear = rows[0][1] > 0 or rows[0][2] < 0
-    title = f"{'Scaling' if is_clear else 'No clear scaling'} with size: slope {slope} per ln x"
+    title = f"{'Scaling' if is_clear else 'No clear scaling'} with size: slope {slope} per unit of ln x"
     y: dict[str, Any] = {"title_text": y_title}
     if np.ptp(fit.y) <= 1e-9 * np.abs(fit.y).max():  # the rest is rounding
         title = f"No scaling with size: at all {len(np.unique(fit.x))} sizes it is {style.number(fit.y[0])}"
