@@ -45,17 +45,18 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
         ablated = [effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
     mean, zero = map(_costs, ablated)
     reads = "a reader, " if reader["accuracy_low"] > 1 / c.values.shape[2] else ""
+    but = f" but {labels[0]}" * bool(first["accuracy"] > reader["accuracy"])
     alone = [style.percent(row["accuracy"]) for row in (first, reader)]
     size, *ends = (first[f"logit_difference{end}"] for end in ENDS)
     mean_size = style.estimate(size, *ends, unit="logits").replace("(", "(95 % interval ")
     found = [
-        f"On {half} rows of {task.name}, {labels[0]} is first by logit difference, its contribution to the right "
+        f"On {half} rows of {task.name}, {labels[0]} is first by mean logit difference, its contribution to the right "
         f"answer's logit minus the others': {mean_size} on average. Alone it is right on {alone[0]} of the rows.",
         _role(c, d, first, chosen.labels),
-        f"{labels[1]}, number {1 + listed.index(reader)} by logit difference, is {reads}right alone on {alone[1]} of "
-        f"the rows, most often of the first {len(listed)}. The AUC, which tells how well a component ranks rows by "
-        f"label whatever its constant part, is {style.number(first['auc'])} for {labels[0]} and "
-        f"{style.number(reader['auc'])} for {labels[1]}; 0.5 would be guessing.",
+        f"{labels[1]}, number {1 + listed.index(reader)} by that mean, is {reads}right alone on {alone[1]} of "
+        f"the rows; no other of the first {len(listed)}{but} is right more often. The AUC, which tells how well a "
+        f"component ranks rows by label whatever its constant part, is {style.number(first['auc'])} for {labels[0]} "
+        f"and {style.number(reader['auc'])} for {labels[1]}; 0.5 would be guessing.",
         f"On {half} other rows, mean ablation, which keeps a component's constant part, raises the cross-entropy by "
         f"{mean[labels[0]]} for {labels[0]} and {mean[labels[1]]} for {labels[1]}. Zero ablation, which removes all "
         f"that it writes, raises it by {zero[labels[0]]} and {zero[labels[1]]}.",

@@ -34,8 +34,8 @@ window.addEventListener("beforeprint", () => {
   all(".chart").forEach((chart) => chart.data || (chart.offsetParent && draw(chart)));
 });
 
-// The contents follow the reader: of the section a quarter down the window, the last one at the end of the page, or the
-// one that was clicked, which may be too short to reach the quarter.
+// The contents follow the reader: of the section a quarter down the window, the first and the last one at the ends of the
+// page, or the one that was clicked, which may be too short to reach the quarter.
 const links = all("nav a");
 function mark(hash) {
   for (const link of links) {
@@ -55,7 +55,8 @@ let clicked = "";
 links.forEach((link) => link.addEventListener("click", () => (clicked = link.hash)));
 window.addEventListener("scrollend", () => {
   const isEnd = window.innerHeight + window.scrollY >= document.documentElement.scrollHeight - 2;
-  if (clicked || (isEnd && links.length)) setTimeout(mark, 50, clicked || links[links.length - 1].hash);
+  const end = window.scrollY < 2 ? links[0] : isEnd && links[links.length - 1];
+  if (clicked || end) setTimeout(mark, 50, clicked || end.hash);
   clicked = "";
 });
 all("main > section[id]").forEach((section) => follow.observe(section));

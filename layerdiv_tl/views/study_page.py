@@ -68,8 +68,9 @@ def study_page(study: Study, title: str | None = None, opening: Block | None = N
     page.heading("Components")
     _components(page, study)
     page.heading("What the papers claim")
-    page.add("about_claims")
-    add_claims(page, study.claims(unit))
+    claims = study.claims(unit)
+    page.add("about_claims", bool((claims["verdict"] != "not tested").any()))
+    add_claims(page, claims)
     _claims_over_seeds(page, study, unit)
     if depth is not None:
         depth_sections(page, depth, overview=True)
@@ -221,7 +222,7 @@ def _components(page: Page, study: Study) -> None:
             lacking.append(str(error))
             continue
         figure = decompose(shard, shard.labels).plot(part="centered")
-        caption = "Bars are numbers of single components, and the title has their means."
+        caption = "Bars are numbers of single components; their means are below the title."
         charts[f"{model} on {task}, unit {unit}"] = chart(figure, caption)
     if charts:
         page.block(switch(charts, "Model and task"), name="components")

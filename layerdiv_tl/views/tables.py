@@ -107,7 +107,10 @@ def quantity_table(study: Study, units: Sequence[Unit], quantity: str) -> pd.Dat
     """Make the table of one quantity of `Study.table` at all units, one row per model, with its baselines."""
     frames = []
     for unit in units:
-        frame = pd.DataFrame(study.table(unit, intervals=True)[quantity]).replace({"nan": "–", "": "–"})
+        frame = pd.DataFrame(study.table(unit, intervals=True)[quantity])
+        if quantity == "accuracy":  # in whole percents, as rows are few
+            frame = frame.map(lambda text: style.estimate_of_text(text).replace(" (", "\n("))
+        frame = frame.replace({"nan": "–", "": "–"})
         frame.insert(0, "members", study.models(unit).set_index("model")["members"].astype(str))
         frames.append(frame.set_axis([f"{name}, unit {unit}" for name in frame.index]) if len(units) > 1 else frame)
     frame = pd.concat(frames)
