@@ -104,13 +104,12 @@ def compensation_bars(effects: Effects, component: str | None = None, max_compon
     norm = change.iloc[-1].to_dict() | {"component": "final norm"}
     frame = pd.DataFrame([*rows, norm, ends["total"]])
     frame.attrs = {"units": {"compensation": unit}, "intervals": change.attrs.get("intervals", "")}
-    total = style.estimate(*(whole["total" + end] for end in ENDS), unit=unit)
-    indirect = whole["total"] - whole["direct"]
-    first, how = ("of", "make up for") if indirect * whole["direct"] < 0 else ("to", "add")
-    title = (
-        f"Without {name}: {first} its direct effect, {style.number(whole['direct'])}, later components and the norm "
-    )
-    title += f"{how} {style.number(indirect if first == 'to' else abs(indirect))}; its total effect is {total}"
+    total, direct = style.estimate(*(whole["total" + end] for end in ENDS), unit=unit), whole["direct"]
+    indirect = whole["total"] - direct
+    title = f"Without {name}: to its direct effect, {style.number(direct)}, later components and the norm add "
+    if indirect * direct < 0:
+        title, indirect = title.replace(": to", ": of").replace(" add ", " make up for "), abs(indirect)
+    title += f"{style.number(indirect)}; its total effect is {total}"
     subtitle = (
         f"{effects.model}: {_about(effects)} The bars between the two show by how much its presence changes each later "
         "component's contribution to the logit difference, and what it changes through the final norm, which divides "

@@ -239,15 +239,11 @@ def _largest_share(study: Study, unit: Unit, form: str, names: Sequence[str], sh
     first = cells.loc[cells.groupby(["model", "task"])["mean"].idxmax().dropna(), "module"].value_counts()
     mean = shares.query("term == 'diversity' and gauge == 'centered' and module == @first.index[0]")["share"].mean()
     of, count = "the centered diversity" + f" of {names[0]}" * (len(names) == 1), first.sum()
-    named, share, every = (
-        style.MODULE_NAME[first.index[0]],
-        style.percent(mean),
-        "task" if len(names) == 1 else "pair of model and task",
-    )
+    named, every = style.MODULE_NAME[first.index[0]], "task" if len(names) == 1 else "pair of model and task"
     if count == 1:
-        return f"{named} holds {share} of {of}, the largest share"
+        return f"{named} holds {style.percent(mean)} of {of}, the largest share"
     if len(first) == 1:
-        return f"{named} holds the largest share of {of} in every {every}, {share} on average"
+        return f"{named} holds the largest share of {of} in every {every}, {style.percent(mean)} on average"
     each = " and ".join(f"{style.MODULE_NAME[name]} in {pairs}" for name, pairs in first.items())
     return f"No module holds the largest share of {of} in every {every}: {each} of {count}"
 
