@@ -406,12 +406,12 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
     for e, name in zip(effects, ("mean ablation", "zero ablation"), strict=True):
         (trace,) = (trace for trace in figure.data if trace.name == name)
         np.testing.assert_allclose(trace.x, -e.frame()["total_loss"])
-    assert figure.layout.xaxis2.title.text.endswith("nats<br>(8 rows, not necessarily those above)")
+    assert figure.layout.xaxis2.title.text.endswith("nats<br>(8 rows of its own)")
     about = " ".join(figure.layout.title.subtitle.text.replace("<br>", "").replace("\xa0", " ").split())
     guesses = np.random.default_rng(0).binomial(16, 0.25, (20000, len(frame))).max(1) / 16
-    assert f"as a reader is; up to {100 * np.quantile(guesses, 0.95):.0f} %" in about
+    assert f"guessers would reach up to {100 * np.quantile(guesses, 0.95):.0f} %" in about
     names = {text.strip() for trace in figure.data if trace.mode == "markers+text" for text in trace.text}
-    assert {*effects[0].names, figure.layout.title.text.split(",")[0]} <= names
+    assert {*effects[0].names, figure.layout.title.text.split(" has ")[0]} <= names
     many = ld.decompose(ld.contributions("zoo/d4", chosen, unit="head"), chosen.labels)
     (text,) = (trace.text for trace in many.plot("roles").data if trace.mode == "markers+text")
     farthest = many.centered.by_component().set_index("component")["logit_difference"].abs().nlargest(5)

@@ -213,7 +213,6 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     bar |= {"tickvals": ends_of_bar, "ticktext": [style.percent(chance + end) for end in ends_of_bar]}
     bar |= {"y": 1, "yanchor": "top", "len": 0.5} if several else {}
     marker = {"cmin": -most, "cmax": most, "autocolorscale": True, "colorbar": bar, "size": 10}
-    marker |= {"line": {"width": 1, "color": style.NEUTRAL}}
     ends = axes.linear_axis(frame.filter(regex="^logit_difference"), 0.03), axes.log_axis(y)
     reader = kit.most(frame, "logit_difference", 1)
     # Many names would leave none for the outer marks; then those below are enough.
@@ -226,22 +225,24 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     named, texts = frame[is_named], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
     order = np.argsort(is_named.to_numpy(), kind="stable")  # marks with a name cover others
+    marker["line"] = {"width": np.where(is_named, 2, 1)[order], "color": style.NEUTRAL}
     marks = kit.trace(frame.iloc[order], x[order], y[order], colors[order], [texts[i] for i in order], marker=marker)
     traces = [whiskers, marks, *labels]
     # Whether it includes 0 or meets others is beside the point: a constant, which counts with both signs, widens it.
     size = style.estimate(*(reader[f"logit_difference{end}"] for end in ("", "_low", "_high")), unit="logits")
-    title = f"{reader['component']}, alone right on {style.percent(reader['accuracy'])} of the rows, has the largest "
-    title += f"logit difference, {size}"
-    kinds = {e.ablation for e in several}
     rows = len(gauge.values)
     luck = binom.ppf(0.95 ** (1 / len(frame)), rows, chance) / rows  # the best of so many, which guess independently
+    joined = "and" if reader["accuracy"] > luck else "but"
+    title = f"{reader['component']} has the largest logit difference, {size}, {joined} alone is right on "
+    title += f"{style.percent(reader['accuracy'])} of the rows"
+    kinds = {e.ablation for e in several}
+    also = " and the components ablated below" if several and not few else ""
     about = (
         f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')}, centered over the options. Gold: right "
-        f"alone more often than guessing ({style.percent(chance)}), as a reader is; up to {style.percent(luck)} may be "
-        f"luck (95 % limit for the best of {len(frame)} guessers). Purple: less often. A counterweight is high without "
+        f"alone more often than guessing ({style.percent(chance)}), as a reader is; the best of {len(frame)} guessers "
+        f"would reach up to {style.percent(luck)} (95 % limit). Purple: less often. A counterweight is high without "
         "gold: it writes much, often mostly a constant, the same on all rows."
-        + f" Named: the largest differences, the largest size{', the ablated' * bool(several and not few)}."
-        * (not is_named.all())
+        + f" Named: the largest differences, the largest size{also}." * (not is_named.all())
         + f" {kit.intervals(frame, 'Whiskers of named marks')}"
         + f" Below: costs of ablation with 95 % intervals{few}." * bool(several)
         + " Mean ablation keeps a component's constant, zero ablation does not." * (len(kinds & {"mean", "zero"}) > 1)
@@ -254,7 +255,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     if several:
         how = f"{several[0].ablation} ablation, " * (len(several) == 1)
         title_text = f"increase of the cross-entropy when ablated, nats\n({how}"
-        title_text += f"{style.count(len(several[0].labels), 'row')}, not necessarily those above)"
+        title_text += f"{style.count(len(several[0].labels), 'row')} of its own)"
         figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
         figure.update_yaxes(axes.named_rows(ablated), row=2, col=1)
         figure.update_layout(yaxis_domain=[0.43, 1], yaxis2_domain=[0, 0.29])
