@@ -193,7 +193,7 @@ def positions(components: Sequence[Component], **conditions: Any) -> list[int]:
                 whole_number(name, value, 0)
             elif not isinstance(value, str) or value not in known[name]:
                 here = list(dict.fromkeys(getattr(c, name) for c in components))
-                is_layer = re.fullmatch(r"L?\d+", str(value)) is not None
+                is_layer = isinstance(value, int) or (isinstance(value, str) and bool(re.fullmatch("L?[0-9]+", value)))
                 hint = "; select(layer=…) takes a whole layer" * is_layer
                 raise InputError(
                     f"there is no {name} {shown(value)} here: {instead_of(value, components, here)}{hint}."

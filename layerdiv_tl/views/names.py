@@ -35,12 +35,14 @@ def extreme_names(
     always: Iterable[str] = (),
     guides: Iterable[tuple[Any, Any]] = (),
     spans: Any = None,
+    at_ends: bool = False,
 ) -> list[go.Scatter]:
     """Label the marks `always` named, then those with the largest `sizes`, at most `most`; all of a few marks.
 
     `ends` are the axes, with their ranges; without `sizes`, the marks farthest up, right and left come first. A name
     stands where, in a `panel` of so many pixels, it covers no other name, no mark, none of the lines `guides`, given by
-    the x and y of their ends, and no whisker of a named mark, which goes from one of `spans` to the other. A name
+    the x and y of their ends, and no whisker of a named mark, which goes from one of `spans` to the other; `at_ends`
+    lets it stand at an end of its own whisker, first on the right. A name
     without such a place is left out, unless it is one of `always` or of few, to which a line leads. Returns the trace
     of names and that of these lines.
     """
@@ -76,7 +78,7 @@ def extreme_names(
         whisker = np.stack([side[i] for side in whiskers])
         # At an end of its whisker, which then leads to the mark, or at the mark.
         places: list[tuple[str, Any]] = [("middle right", whisker[1] - at[i]), ("middle left", whisker[0] - at[i])]
-        places = places * (spans is not None) + [(place, (0, 0)) for place in _PLACES]
+        places = places * at_ends + [(place, (0, 0)) for place in _PLACES]
         close = len(places)
         places += [("middle right" if by[0] > 0 else "middle left", by) for by in _FAR if labels[i] in wanted]
         for number, (place, by) in enumerate(places):
@@ -94,7 +96,7 @@ def extreme_names(
             # named above: there fewer marks are nearer to the name than its own.
             cost += (0.1 + 0.001 * np.abs(by).sum()) * (number >= close)
             away = np.linalg.norm(at - box.mean(0), axis=1)
-            options.append((cost, int((away < away[i]).sum()) * (number >= 2), number, box))
+            options.append((cost, int((away < away[i]).sum()) * (number >= 2 * at_ends), number, box))
         cost, _, number, box = min(options, key=lambda option: option[:2])
         place, by = places[number]
         is_free = not any(_meet(box, other) for other in boxes)

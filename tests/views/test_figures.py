@@ -304,7 +304,7 @@ def test_numbers_in_titles_and_hovers_have_two_digits(name, kind):
     for text in (figure.layout.title.text, figure.layout.title.subtitle.text or "", *hovers):
         assert not re.search(r"\[-?[\d.]+, |(?<![\w.])-\d|\d share(?:<|$)|p = 0\.000", text), text
         alone = re.sub(r"−?[\d.,]+( [^\d<(]*)?(<br>95 %)? ?\(−?[\d.,]+ to −?[\d.,]+\)", "", text)
-        most = 3 if re.search("Loss|loss,|loss from|loss goes|mean bias|share Ω", text) or kind == "table" else 2
+        most = 3 if re.search("Loss|loss,|loss from|loss goes|mean bias|Ω, ", text) or kind == "table" else 2
         for number in re.findall(r"(?<![\w.@−,])\d+\.\d+(?![\w.])", alone):
             assert len(number.replace(".", "").lstrip("0")) <= most, (number, text)
     told = f"{figure.layout.title.text} {figure.layout.title.subtitle.text}"

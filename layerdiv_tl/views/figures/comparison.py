@@ -144,4 +144,4 @@ def _models(comparison: Any) -> str:
 def _first(comparison: Any, first: Any) -> str:
     if comparison.same_weights:
         return "Both models are the same weights. "
-    return f"First changed in stream order: {first}. " if first else ""
+    return f"The first in stream order that differs by more than rounding: {first}. " if first else ""

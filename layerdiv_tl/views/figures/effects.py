@@ -59,7 +59,7 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     said = kit.intervals(frame, which)
     said += f" {which}: from the lowest row to the highest." * (len(effects.labels) < LEAST)
     subtitle = f"{_about(effects, on)} Where total and direct effect differ, later components "
-    subtitle += f"react to the ablation: they compensate for the component or depend on it. {said}"
+    subtitle += f"(which compensate for the component or depend on it) or the final norm react to the ablation. {said}"
     traces = [whiskers, *kit.by_module(frame, x, y, texts), diagonal, *labels]
     return layout.finish(traces, title, subtitle, x=sides[0], y=sides[1], plot=440, hovermode="closest")
 
@@ -219,7 +219,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     largest = [*frame.iloc[kit.top(x, _NAMED)]["component"], reader["component"], frame["component"][y.argmax()]]
     always, high = [*largest, *([] if few else ablated)], 300 if several else 400
     spans = frame["logit_difference_low"].to_numpy(), frame["logit_difference_high"].to_numpy()
-    look: dict[str, Any] = {"most": _NAMED, "panel": (290, high), "always": always, "spans": spans}
+    look: dict[str, Any] = {"most": _NAMED, "panel": (290, high), "always": always, "spans": spans, "at_ends": True}
     labels = extreme_names(frame["component"], x, y, ends, [np.abs(x)], **look)
     is_named = frame["component"].isin([text.strip() for text in labels[0].text])
     named, texts = frame[is_named], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])

@@ -244,6 +244,7 @@ def depth_curves(
         digits = len(last.split()[0].partition(".")[2])
         first, most = (f"{x:,.{digits}f}" for x in (losses.iloc[0], losses.max()))
         title, about = f"Loss of the prefix ensembles along depth: {first}, at most {most}, then {last}", subtitle
+        jumps = False
         if "accuracy" in terms:
             right, low, high = (100 * frame["accuracy" + end] for end in ENDS)
             ended = (
@@ -260,7 +261,7 @@ def depth_curves(
             title += ended.rstrip() + " at the end" * jumps
             title += f", the {loss}" * (not jumps)
             about += f" The {named[p]} {loss.replace('from', 'goes from')}." * jumps
-        title += f" ({named[p]})"
+        title += f" ({named[p]})" * (not jumps)  # accuracy is the same in all
         views[factor + named[p]] = layout.finish(figure, title, about, x=x, plot=170 * len(terms))
     return layout.choose(views, (fair[-1] if size_fair and part != "shift" else "") + named[part])
 
@@ -371,7 +372,7 @@ def tradeoff_bars(decomposition: Decomposition, part: Gauge = "centered", paper:
         names = [*(f"{row.term}\n{row.formula}" for row in frame.itertuples()), "sum"]
         y = axes.ticks(range(count + 1), names) | {"range": [count + 0.5, -0.5]}
         both, bias, diversity = (style.number(x, 3) for x in (frame["bias"][shared].sum(), *sums))
-        title = f"Bias {bias} and diversity {diversity} {unit} share Ω, {both}"
+        title = f"Ω, {both} {unit}, is a term of both sums: bias {bias} and diversity {diversity}"
         form = "the terms as printed in Eq. 11" if paper else "the exact terms"
         subtitle = f"Theorem 3 of Diversity of Transformer Layers, {form}. Shaded: Ω, the variance "
         subtitle += f"over options and the spread of the components' means, in both sums. {kit.intervals(frame)}"

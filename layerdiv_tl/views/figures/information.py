@@ -72,8 +72,11 @@ def term_bars(information: Information) -> go.Figure:
     bits = style.estimate(joint, *information.intervals["joint"], unit="bits")
     bits += f" of {style.number(information.label_entropy)} about the label"
     title = f"{members} {hold} {bits}" + ", or far less" * _is_doubted(information)
-    if frame.loc[frame["term"] == "joint", "inside_null"].iloc[0]:
+    whole = frame[frame["term"] == "joint"].iloc[0]
+    if whole["inside_null"]:
         title += ", no more than with shuffled labels"
+    elif information.intervals["joint"][0] <= whole["null_high"]:
+        title += ", not clearly more than with shuffled labels"
     if information.exceeds_entropy:
         title = f"No estimate: the joint information of {members} exceeds H(Y)"
     subtitle = f"{len(information.labels)} rows, {_METHODS[information.method]}. {_members(information)} "
@@ -134,7 +137,8 @@ def bound_marks(bounds: Bounds) -> go.Figure:
     subtitle = f"{bounds.rows} rows. " * bool(bounds.rows)
     subtitle += (
         f"Bounds from what a linear classifier finds on unseen rows: at least {low} of the label's {entropy}. Pale: "
-        "not proven by this, since I may be larger. Dots: observed errors. Whiskers: 95 % intervals; the title has the "
+        "not proven by this, since the true information may be larger. Dots: observed errors. Whiskers: 95 % "
+        "intervals; the title has the "
         "upper end of the bound's, rounded up. Dotted: guessing evenly."
     )
     ends = [0.0, guessing, *frame["error"], *frame["error_high"].fillna(0.0)]

@@ -340,7 +340,8 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
     frame = frame.assign(component="accuracy " + frame["accuracy"])
     rows: list[Any] = list(frame.itertuples())
     counts = [f"together {r.same_sign}, apart {r.opposite_sign}, one does not move {r.unchanged}" for r in rows]
-    over = f"No interval of their difference: it needs {LEAST} models, without further seeds (here: {tradeoff.models})"
+    over = f"No interval of their difference: that needs {LEAST} models, not counting other seeds of one (here: "
+    over += f"{tradeoff.models})"
     if np.isfinite(tradeoff.low):
         ends = style.interval(tradeoff.low, tradeoff.high)
         over = f"Their difference has the interval {ends} over {tradeoff.models} models"
