@@ -64,7 +64,8 @@ def extreme_names(
         np.stack([share(np.array(side), axis) for side, axis in zip(line, ends, strict=True)], 1) for line in guides
     ]
     guided = np.concatenate([(one + along * (other - one)) * wide for one, other in lines] or [np.empty((0, 2))])
-    whiskers = [np.stack([share(end, ends[0]) * wide[0], at[:, 1]], 1) for end in spans or (x, x)]
+    spans = [np.where(np.isnan(end), x, end) for end in spans or (x, x)]  # few rows have no intervals
+    whiskers = [np.stack([share(end, ends[0]) * wide[0], at[:, 1]], 1) for end in spans]
     orders = np.stack([np.argsort(-s, kind="stable") for s in sizes or (shares[:, 1], shares[:, 0], -shares[:, 0])], 1)
     asked = set(always)
     wanted = set(labels) if len(labels) <= _FEW else asked

@@ -419,6 +419,10 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
     every = ld.effects("zoo/d4", others, unit="head")
     (drawn,) = (trace for trace in d.plot("roles", effects=every).data if trace.name == "mean ablation")
     assert sorted(drawn.x) == pytest.approx(sorted(every.frame()["cost"].sort_values(key=abs).tail(12)))
+    few = task.take(range(6))  # without intervals
+    (text,) = (t for t in ld.decompose(ld.contributions("zoo/d4", few), few.labels).plot("roles").data if t.text)
+    assert len(text.text)
+    assert np.isfinite([text.x, text.y]).all()
     with pytest.raises(ld.InputError, match="labels"):
         ld.decompose(d.values, target=d.target).plot("roles")
     with pytest.raises(ld.InputError, match="effects"):

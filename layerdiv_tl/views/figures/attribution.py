@@ -148,11 +148,11 @@ def continuation_map(continuation: Continuation, prompt: int = 0, max_components
     margins = continuation.model_logits[own, 0] - continuation.model_logits[own, 1]
     least = int(margins.argmin())
     best = among[int(values[among, least].argmax())]
-    margin, part = (style.number(x) for x in (abs(margins[least]), values[best, least]))
+    margin, part = (style.number(x) for x in (margins[least], values[best, least]))
     token, rival = (f"'{quoted(text)}'" for text in continuation.options[own[least]])
-    side = "above" if margins[least] >= 0 else "below"
-    title = f"Of {style.count(len(own), 'token')}, {token} is the closest call, {margin} logits {side} {rival}; "
-    title += f"of the {who}, {continuation.components[best].label} adds most to that, {part}"
+    title = f"Of {len(own)} tokens, {token} has the smallest margin over its rival, {rival}, {margin} logits; "
+    title = title if len(own) > 1 else f"The margin of {token} over its rival, {rival}, is {margin} logits; "
+    title += f"of the {who}, {continuation.components[best].label} adds most to it, {part}"
     how = continuation.sampling["method"]
     subtitle = f"Tokens {how if how == 'given' else f'generated ({how})'}. Contributions to each minus those to its "
     subtitle += f"strongest rival.{remark}"

@@ -71,7 +71,7 @@ def depth_panels(
         figure.update_yaxes(title_text="standard deviations", col=1)
         runs = curves[curves["model"].isin(models)].groupby(["model", "task"], sort=False)["accuracy"]
         ends = pd.DataFrame({"first": runs.first(), "last": runs.last()}).groupby("task", sort=False).mean()
-        whose = models[0] if len(models) == 1 else f"the mean of {len(models)} models"
+        whose = models[0] if len(models) == 1 else f"{len(models)} models, on average,"
         told = [
             f"{_goes(*map(style.percent, pair))} on {layout.clipped(str(task))}" for task, *pair in ends.itertuples()
         ]

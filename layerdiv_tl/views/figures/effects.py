@@ -107,7 +107,7 @@ def compensation_bars(effects: Effects, component: str | None = None, max_compon
     total, direct = style.estimate(*(whole["total" + end] for end in ENDS), unit=unit), whole["direct"]
     indirect = whole["total"] - direct
     title = f"Without {name}: to its direct effect, {style.number(direct)}, later components and the norm add "
-    if indirect * direct < 0:
+    if indirect * direct < 0 and abs(indirect) <= abs(direct):
         title, indirect = title.replace(": to", ": of").replace(" add ", " make up for "), abs(indirect)
     title += f"{style.number(indirect)}; its total effect is {total}"
     subtitle = (
@@ -232,7 +232,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     size = style.estimate(*(reader[f"logit_difference{end}"] for end in ("", "_low", "_high")), unit="logits")
     rows = len(gauge.values)
     luck = binom.ppf(0.95 ** (1 / len(frame)), rows, chance) / rows  # the best of so many, which guess independently
-    joined = "and" if reader["accuracy"] > luck else "but"
+    joined = "but" if reader["logit_difference"] > 0 and reader["accuracy"] <= min(luck, 0.999) else "and"
     title = f"{reader['component']} has the largest logit difference, {size}, {joined} alone is right on "
     title += f"{style.percent(reader['accuracy'])} of the rows"
     kinds = {e.ablation for e in several}

@@ -242,14 +242,16 @@ def depth_curves(
         losses = frame[column_of(frame, "loss", p)]
         last = style.estimate(*(float(frame[f"{losses.name}{end}"].iloc[-1]) for end in ENDS), unit=units["loss"])
         digits = len(last.split()[0].partition(".")[2])
-        first, most = (f"{x:,.{digits}f}" for x in (losses.iloc[0], losses.max()))
+        precise = "(" in last and "." in last and "·" not in last  # then all have the digits that the interval gives
+        first, most = (
+            f"{x:,.{digits}f}" if precise else style.number(x) for x in map(float, (losses.iloc[0], losses.max()))
+        )
         title, about = f"Loss of the prefix ensembles along depth: {first}, at most {most}, then {last}", subtitle
         jumps = False
         if "accuracy" in terms:
             right, low, high = (100 * frame["accuracy" + end] for end in ENDS)
-            ended = (
-                f"{style.percent(right.iloc[-1] / 100)} {style.interval(low.iloc[-1], high.iloc[-1], '.0f', none='')}"
-            )
+            ended = style.percent(right.iloc[-1] / 100)
+            ended += f" {style.interval(low.iloc[-1], high.iloc[-1], '.0f', none='')}" * ("(" in last)
             before = frame["accuracy"].iloc[-2:].iloc[0]
             jumps = bool(abs(frame["accuracy"].iloc[-1] - before) > 0.1)
             peak = int(frame["accuracy"].iloc[:-1].argmax()) if len(frame) > 1 else 0

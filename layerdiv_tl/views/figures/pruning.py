@@ -183,7 +183,7 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
     if len(others):
         without = [f"without {layout.clipped(str(names), 60)}" for names in others["components"]]
         different = others["components"].map(str).nunique()
-        alike = f" ({different} different ones)" * (different < len(others))
+        alike = f" ({different} different one{'s' * (different > 1)})" * (different < len(others))
         others, bar = others.assign(component=without), {"size": 22, "line": {"width": 3}}
         rings = [
             (others, {"symbol": "circle-open"}, f"{len(others)} random plans{alike}"),
