@@ -67,9 +67,9 @@ def _missing(module: str, name: str) -> AttributeError:
     key = name.lower()
     close = [places[name]] if name in places else [place for part, place in _MEANT.items() if part in key][:1]
     alike = [known for known in places if min(len(key), len(known)) > 3 and (key in known.lower() or known in key)]
-    alike = sorted(alike, key=lambda known: known[0].isupper())[:3] or difflib.get_close_matches(
-        name, places, cutoff=0.65
-    )
+    alike = sorted(alike, key=lambda known: known[0].isupper())[:3]
+    if not alike and len(name) > 3:  # three letters are too few to tell a slip from another word
+        alike = difflib.get_close_matches(name, places, cutoff=0.65)
     close = close or [places[known] for known in alike]
     hint = f"is {' or '.join(f'ld.{place}' for place in close)} meant?"
     if not close:
