@@ -18,18 +18,26 @@ def test_it_is_short():
     assert len(README.splitlines()) <= 120
 
 
+def blocks():
+    """The code blocks, each with the output shown below it, or None."""
+    return re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", README, flags=re.S)
+
+
 @pytest.mark.full
-def test_the_first_example_prints_what_it_shows(smol, capsys):
-    example = re.search(r"```python\n(.*?)```\n```text\n(.*?)```", README, flags=re.S)
-    exec(compile(example[1], "README.md", "exec"), {})
-    assert differences(example[2], capsys.readouterr().out) == []
+def test_the_finding_prints_what_it_shows(smol, capsys):
+    """The blocks with output, one after another."""
+    shown, names = [each for each in blocks() if each[1]], {}
+    assert len(shown) == 3
+    for code, output in shown:
+        exec(compile(code, "README.md", "exec"), names)
+        assert differences(output, capsys.readouterr().out) == []
 
 
 @pytest.mark.full
 def test_the_example_with_transformer_lens_says_what_its_comment_says(smol, capsys):
-    block = re.findall(r"```python\n(.*?)```", README, flags=re.S)[1]
-    exec(compile(block, "README.md", "exec"), {"ld": ld, "model": smol})
-    assert re.search(r"# (.*)", block.splitlines()[-1])[1] in capsys.readouterr().out
+    code = blocks()[3][0]
+    exec(compile(code, "README.md", "exec"), {"ld": ld, "model": smol})
+    assert re.search(r"# (.*)", code.splitlines()[-1])[1] in capsys.readouterr().out
 
 
 @pytest.mark.full
@@ -37,7 +45,7 @@ def test_each_question_has_a_line_that_runs(smol, capsys):
     """The lines of code of the table, on a tiny random model that reads like the default one."""
     model = ld.load_model(llama(vocab_size=smol.architecture.outputs, num_hidden_layers=4), tokenizer=smol.tokenizer)
     names = {"ld": ld, "model": model}
-    exec(compile(re.findall(r"```python\n(.*?)```", README, flags=re.S)[2], "README.md", "exec"), names)
+    exec(compile(blocks()[4][0], "README.md", "exec"), names)
     lines = re.findall(r"^\| [^|]*\? \| `(ld\.[^`]*)`", README, flags=re.M)
     assert len(lines) >= 10
     for line in lines:
