@@ -238,7 +238,7 @@ def load_model(
         model = copying.deepcopy(model)
         model = model if precision is None else model.to(precision)
         model = model if device is None else _move(model, device)
-    return _wrap(model, tokenizer, source, _name_of(model), adapters)
+    return _wrap(model, tokenizer, source, source if is_zoo else _name_of(model), adapters)
 
 
 def as_model(x: Any) -> Model:

@@ -281,7 +281,7 @@ def test_two_models_are_compared(tmp_path, monkeypatch, capsys):
     told = json.loads(capsys.readouterr().out)
     frame = ld.compare("zoo/d2", "zoo/d2-seed1", text).by_component()
     assert [row["loss_change"] for row in told["components"]] == pytest.approx(frame["loss_change"].tolist())
-    assert "What changes from d2 to d2-seed1" in (tmp_path / told["page"]).read_text(encoding="utf-8")
+    assert "What changes from zoo/d2 to zoo/d2-seed1" in (tmp_path / told["page"]).read_text(encoding="utf-8")
     for wrong in ([], ["--task", "synthetic/recall", "--text", "a"], ["--text", "a", "--data", "b"]):
         assert main([*given[:3], *wrong]) == 1
         assert "--text" in capsys.readouterr().err

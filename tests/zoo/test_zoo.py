@@ -32,7 +32,7 @@ def asked(name, rows, seed):
 def test_every_model_is_what_its_name_says(model):
     """Depth, width and sharing of what is loaded are those of the name; components are one per use of a block."""
     loaded = ld.load_model(model.name)
-    assert (loaded.name, loaded.provenance["source"]) == (model.short, model.name)
+    assert (loaded.name, loaded.provenance["source"]) == (model.name, model.name)
     assert loaded.provenance["dtype"] == "float32"
     assert loaded.architecture.root.config.hidden_size == model.width
     components = loaded.components()
