@@ -43,7 +43,7 @@ LIGHT = Theme(
 DARK = Theme(
     *("#e8eaf0", "#a3abb9", "#343a46", "#667085", "#1b1f27", "#12151b"),
     sequential=_stops("#1b1f27", "#1d4663", "#2f7fb3", "#7db3d5", "#e3f1fa"),
-    diverging=_stops("#cdb7ea", "#7c55ad", "#1b1f27", "#a67d14", "#f2d583"),
+    diverging=_stops("#cdb7ea", "#8f68c2", "#1b1f27", "#c79a2c", "#f2d583"),
 )
 CLEAR = "rgba(0,0,0,0)"
 _PURPLE, _GOLD = "rgba(122, 79, 181, {})", "rgba(192, 138, 0, {})"
@@ -217,10 +217,13 @@ def signed(x: float) -> str:
 def percent(share: float) -> str:
     """Format a share in percent.
 
-    >>> percent(0.9844), percent(0.0312)
-    ('98 %', '3.1 %')
+    Only 1 is 100 %.
+
+    >>> percent(0.9844), percent(0.0312), percent(0.9961)
+    ('98 %', '3.1 %', '99.6 %')
     """
-    return f"{number(100 * share)} %"
+    rounded = number(100 * share)
+    return f"{np.floor(1000 * share) / 10 if rounded == '100' and share < 1 else rounded} %"
 
 
 def p_value(p: float) -> str:

@@ -137,9 +137,12 @@ def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
     z, texts = kit.grid((len(members),) * 2, at, frame["compensation"], texts)
     sizes = [np.nan_to_num(np.abs(z)).max(axis) for axis in (1, 0)]
     kept = [np.intersect1d(kit.top(size, max_components), np.flatnonzero(size)) for size in sizes]
-    most, cells = kit.most(frame, "compensation"), np.ix_(*kept)
+    clear = frame[frame["compensation_low"] * frame["compensation_high"] > 0] if "compensation_low" in frame else frame
+    most, cells = kit.most(clear if len(clear) else frame, "compensation"), np.ix_(*kept)
     size = kit.ahead(frame, most, "compensation", other="{component}'s reaction to {ablated}").replace(",", "", 1)
-    title = f"{most['component']} reacts most: the presence of {most['ablated']} adds to it{size}"
+    is_most = abs(most["compensation"]) == frame["compensation"].abs().max()
+    reacts = "reacts most" if is_most else "has the largest clear reaction"
+    title = f"{most['component']} {reacts}: the presence of {most['ablated']} adds to it{size}"
     subtitle = (
         f"{effects.model}: {_about(effects)} A cell shows by how much the presence of the row's component changes what "
         "the column's contributes to the logit difference. A cell of the opposite sign to the row's own contribution "
@@ -201,7 +204,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     if other := {e.model for e in several} - {decomposition.model} if decomposition.model else None:
         raise InputError(f"effects= are of {min(other)}, but the decomposition is of {decomposition.model}.")
     ablated, few = _most_costly(several)
-    frame, chance = gauge.by_component(full=True), 1 / gauge.values.shape[2]
+    frame, rows, chance = gauge.by_component(full=True), len(gauge.values), 1 / gauge.values.shape[2]
     if not (frame["diversity"] > 0).any():
         raise InputError("all members are alike, so that none has a size: decompose several components.")
     frame = frame[frame["diversity"] > 0].reset_index(drop=True).assign(size=lambda rows: np.sqrt(rows["diversity"]))
@@ -209,7 +212,10 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     colors = right - chance
     most = float(np.abs(colors).max()) or chance
     bar = {"title": {"text": "right alone", "side": "right", "font": {"size": 12}}, "thickness": 12, "outlinewidth": 0}
-    ends_of_bar = (-min(chance, most), 0, most)  # no share is below 0
+    ends_of_bar = [-min(chance, most), 0.0, most]  # no share is below 0
+    luck = binom.ppf(0.95 ** (1 / len(frame)), rows, chance) / rows  # the best of so many, which guess independently
+    if 0.15 * most < luck - chance < 0.95 * most:  # there is room for its tick
+        ends_of_bar.insert(2, luck - chance)
     bar |= {"tickvals": ends_of_bar, "ticktext": [style.percent(chance + end) for end in ends_of_bar]}
     bar |= {"y": 1, "yanchor": "top", "len": 0.5} if several else {}
     marker = {"cmin": -most, "cmax": most, "autocolorscale": True, "colorbar": bar, "size": 10}
@@ -224,43 +230,60 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     is_named = frame["component"].isin([text.strip() for text in labels[0].text])
     named, texts = frame[is_named], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
     whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
-    order = np.argsort(is_named.to_numpy(), kind="stable")  # marks with a name cover others
-    marker["line"] = {"width": np.where(is_named, 2, 1)[order], "color": style.NEUTRAL}
-    marks = kit.trace(frame.iloc[order], x[order], y[order], colors[order], [texts[i] for i in order], marker=marker)
-    traces = [whiskers, marks, *labels]
+    marks = []
+    for at, width in ((np.flatnonzero(~is_named), 1), (np.flatnonzero(is_named), 2)):
+        look = {"marker": marker | {"line": {"width": width, "color": style.NEUTRAL}, "showscale": width == 2}}
+        marks.append(kit.trace(frame.iloc[at], x[at], y[at], colors[at], texts[at], **look))
+    traces = [marks[0], whiskers, marks[1], *labels]  # marks with a name cover others
     # Whether it includes 0 or meets others is beside the point: a constant, which counts with both signs, widens it.
     size = style.estimate(*(reader[f"logit_difference{end}"] for end in ("", "_low", "_high")), unit="logits")
-    rows = len(gauge.values)
-    luck = binom.ppf(0.95 ** (1 / len(frame)), rows, chance) / rows  # the best of so many, which guess independently
     joined = "but" if reader["logit_difference"] > 0 and reader["accuracy"] <= min(luck, 0.999) else "and"
     title = f"{reader['component']} has the largest logit difference, {size}, {joined} alone is right on "
     title += f"{style.percent(reader['accuracy'])} of the rows"
     kinds = {e.ablation for e in several}
     also = " and the components ablated below" if several and not few else ""
+    whose = "Whiskers (above, only of named marks)" if several else "Whiskers of named marks"
     about = (
-        f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')}, centered over the options. Gold: right "
-        f"alone more often than guessing ({style.percent(chance)}), as a reader is; the best of {len(frame)} guessers "
-        f"would reach up to {style.percent(luck)} (95 % limit). Purple: less often. A counterweight is high without "
-        "gold: it writes much, often mostly a constant, the same on all rows."
+        f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')}, centered over the options. Gold: the "
+        f"contributions alone favor the right option more often than guessing ({style.percent(chance)}), as a reader's "
+        f"do; purple: less often. The best of {len(frame)} guessers would rarely pass {style.percent(luck)}. A "
+        "counterweight is high without gold: it writes much, often mostly a constant, the same on all rows."
         + f" Named: the largest differences, the largest size{also}." * (not is_named.all())
-        + f" {kit.intervals(frame, 'Whiskers of named marks')}"
-        + f" Below: costs of ablation with 95 % intervals{few}." * bool(several)
-        + " Mean ablation keeps a component's constant, zero ablation does not." * (len(kinds & {"mean", "zero"}) > 1)
+        + f" {kit.intervals(frame, whose)}"
+        + f" Below:{few}." * bool(several and few)
     )
-    figure = layout.panels([traces, _costs(several, ablated)] if several else [traces], gap=0.5, shared_xaxes=False)
+    heading = "Cost of ablation"
+    heading += ". Mean ablation keeps a\ncomponent's constant, zero ablation does not." * (kinds >= {"mean", "zero"})
+    contents = [traces, _costs(several, ablated)] if several else [traces]
+    figure = layout.panels(contents, ["", heading] if several else [], gap=0.5, shared_xaxes=False)
     figure.update_xaxes(
         ends[0] | {"title_text": "mean logit difference, right minus others, logits", "zeroline": True}, row=1, col=1
     )
-    figure.update_yaxes(ends[1] | {"title_text": "size: √diversity, logits per option (logarithmic)"}, row=1, col=1)
+    figure.update_yaxes(
+        ends[1] | {"title_text": "size of what it writes: √diversity,\nlogits per option (logarithmic)"}, row=1, col=1
+    )
     if several:
         how = f"{several[0].ablation} ablation, " * (len(several) == 1)
         title_text = f"increase of the cross-entropy when ablated, nats\n({how}"
-        title_text += f"{style.count(len(several[0].labels), 'row')} of its own)"
+        title_text += f"{_rows(several[0], gauge)})"
         figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
         figure.update_yaxes(axes.named_rows(ablated), row=2, col=1)
-        figure.update_layout(yaxis_domain=[0.43, 1], yaxis2_domain=[0, 0.29])
+        figure.update_layout(yaxis_domain=[0.43, 1], yaxis2_domain=[0, 0.27])
+        figure.update_annotations(y=0.28, align="left")
     plot = 400 + (260 + 16 * len(ablated)) * bool(several)
     return layout.finish(figure, title, about, plot=plot, below=18 * bool(several))
+
+
+def _rows(effects: Effects, decomposition: Decomposition) -> str:
+    """Count the rows of effects, and say that they are others than a decomposition's if the logits show it."""
+    count = len(effects.labels)
+    ours, theirs = (x - x.mean(-1, keepdims=True) for x in (decomposition.values.sum(1), effects.logits))
+    if ours.shape[1] != theirs.shape[1]:
+        return style.count(count, "row")
+    # The same rows in low precision differ by little, but not by nothing.
+    same = len(ours) == count and np.median(np.abs(ours - theirs)) < 0.05 * ours.std()
+    met = np.isclose(ours[:, None], theirs, rtol=0, atol=1e-4).all(-1).any()
+    return style.count(count, "row") if same or met else style.count(count, "other row")
 
 
 def _costs(effects: Any, names: list[str]) -> list[go.Scatter]:
