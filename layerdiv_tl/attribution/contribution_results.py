@@ -50,7 +50,7 @@ class Contributions(Result):
         vocabulary_means: float64 `[example, component]`: the mean of u_i over the whole vocabulary, the one zero that
             no constant can move; None for options of several tokens, for `directions`, and for a remote model.
         task: The name of the task that was given; empty for prompts.
-        prompt_ends: The last 60 characters of each of at most 8 prompts, up to the position read, for captions; empty
+        prompt_ends: The last 100 characters of each of at most 8 prompts, up to the position read, for captions; empty
             for more, without a tokenizer, and in files written by older versions.
         option_ids, options: Token ids `[example, option]` (indices of directions), or for options of several tokens
             `[example, option, alternative, token]`, filled up with −1; and the texts: K of them, or K for every

@@ -103,7 +103,7 @@ class Skip(TokenResult):
             "downstream_change_max": np.where(later.any((0, 2)), largest, np.nan),
         }
         columns = summarize("output_change", self.output_change, self.text) | summarize("loss", self.loss, self.text)
-        units = {"output_change": SOFTMAX_CHANGE, "loss": "nats", "downstream_change": "share of the layer's write"}
+        units = {"output_change": SOFTMAX_CHANGE, "loss": "nats", "downstream_change": "times the output's norm"}
         return self._with_units(columns | later_columns, units)
 
     def by_pair(self) -> pd.DataFrame:
@@ -117,7 +117,7 @@ class Skip(TokenResult):
         columns: dict[str, Any] = {"downstream_layer": [self.layers[number].label for number in layer]}
         columns |= {"effect": self._over_texts(values)} | (quantile_columns("effect", values) if len(layer) else {})
         columns["effect_max"] = self.downstream_change_max[:, skipped, layer].max(0)
-        return self._with_units(columns, {"effect": "share of the layer's write"}, skipped)
+        return self._with_units(columns, {"effect": "times the output's norm"}, skipped)
 
     def _over_texts(self, means: Float[np.ndarray, "text row"]) -> Estimate:
         """Mean and interval of texts' means, weighted by their measured tokens."""

@@ -6,6 +6,7 @@ begins with them. The tokens that it appends are left out, since an answer is to
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Mapping, MappingView, Sequence, Set
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ Ids = tuple[int, ...]
 # Prefixes of task names, which are never meant as texts.
 _TASKS = ("sample/", "synthetic/", "lm_eval/")
 # So many prompts are named in captions, by so many characters of their end.
-_FEW, _END = 8, 60
+_FEW, _END = 8, 100
+_PART_OF_WORD = re.compile(r"^\S{1,15}\s+")  # what is left of a word that is cut
 _ROLES = ("bos", "eos", "unk", "sep", "cls", "mask")
 _WHAT = "a list of texts, of lists of token ids or of {'role': ..., 'content': ...}, or a tokenizer's output"
 
@@ -256,7 +258,7 @@ def prompt_ends(model: Model, rows: Sequence[Ids]) -> tuple[str, ...]:
     if model.tokenizer is None or len(rows) > _FEW or any(i < 0 for row in rows for i in row):
         return ()
     texts = [model.tokenizer.decode(list(row)) for row in rows]
-    return tuple(text if len(text) <= _END else f"…{text[1 - _END :]}" for text in texts)
+    return tuple(text if len(text) <= _END else f"…{_PART_OF_WORD.sub('', text[1 - _END :])}" for text in texts)
 
 
 def check_ids(ids: Sequence[Any], vocabulary: int | None, where: str) -> None:

@@ -143,18 +143,20 @@ def bars(
     return by_module(frame, x, y, texts, **look)
 
 
-def cut_whiskers(frame: pd.DataFrame, column: str, base: float = 0.0) -> pd.DataFrame | None:
-    """Cut a column's intervals half a bar beyond the bars; None where none is wider than twice the tallest bar."""
+def cut_whiskers(frame: pd.DataFrame, column: str, base: float = 0.0, title: str = "") -> pd.DataFrame | None:
+    """Cut a column's intervals half a bar beyond the bars; None where none is wider than twice the tallest bar.
+
+    The interval of the largest value is not cut where the title names its component.
+    """
     value, low, high = _ends(frame, column)
     tallest, widest = (np.nanmax(sizes, initial=0.0) for sizes in (np.abs(value - base), high - low))
     if widest <= _WIDEST * tallest or len(frame) > _MOST_WHISKERS:
         return None
-    least, most = (end(value, initial=base) for end in (np.nanmin, np.nanmax))
-    ends = {
-        f"{column}_low": np.maximum(low, least - tallest / 2),
-        f"{column}_high": np.minimum(high, most + tallest / 2),
-    }
-    return frame.assign(**ends)
+    least, most = np.nanmin(value, initial=base) - tallest / 2, np.nanmax(value, initial=base) + tallest / 2
+    first = int(np.nan_to_num(np.abs(value)).argmax())
+    if frame["component"].iloc[first] in title:
+        least, most = np.nanmin([least, low[first]]), np.nanmax([most, high[first]])
+    return frame.assign(**{f"{column}_low": np.maximum(low, least), f"{column}_high": np.minimum(high, most)})
 
 
 def line(x: Any, y: Any, color: str = style.NEUTRAL, *, dash: str = "solid", **look: Any) -> go.Scatter:
@@ -328,14 +330,18 @@ def component_bars(
     largest value of the first column.
     """
     zero, contents, places = zero or {}, [], np.arange(len(frame))
+    if "{}" in title:
+        row = most(frame, column := next(iter(columns)))
+        title = title.replace("{}", row["component"]) + ahead(frame, row, column)
+    bases = {column: zero.get(column, 0.0) for column in columns if column not in logarithmic}
+    cuts = {column: cut_whiskers(frame, column, base, title) for column, base in bases.items()}
     for column in columns:
         median = f"{column}_median"
         texts = hover(frame, [name for name in (column, median, f"{column}_max") if name in frame])
         if column in logarithmic:
             contents.append(by_module(frame, places, column, texts))
         else:
-            base = zero.get(column, 0.0)
-            contents.append(bars(frame, column, texts, base=base, cut=cut_whiskers(frame, column, base)))
+            contents.append(bars(frame, column, texts, base=bases[column], cut=cuts[column]))
         if median in frame:
             contents[-1].append(trace(frame, places, median, style.NEUTRAL, texts, marker=DASH))
     units = [frame.attrs.get("units", {}).get(column, "") for column in columns]
@@ -344,16 +350,13 @@ def component_bars(
         if column in logarithmic:
             figure.update_yaxes(axes.log_axis(frame.filter([column, f"{column}_median"])), row=row, col=1)
         if column in zero:
-            named = {"name": ZERO, "showlegend": column == next(iter(zero))}
-            figure.add_hline(y=zero[column], row=row, col=1, line=DOTTED, **named)
-    if "{}" in title:
-        first = most(frame, column := next(iter(columns)))
-        title = title.replace("{}", first["component"]) + ahead(frame, first, column)
+            legend = {"name": ZERO, "showlegend": column == next(iter(zero))}
+            figure.add_hline(y=zero[column], row=row, col=1, line=DOTTED, **legend)
     drawn: dict[str, Any] = {"barmode": "overlay", "plot": plot * len(columns)} | look
     told = intervals(frame)
     if told.startswith("Whiskers") and len(frame) > _MOST_WHISKERS:
         told = intervals(frame, "Hover")
-    elif any(cut_whiskers(frame, c, zero.get(c, 0.0)) is not None for c in columns if c not in logarithmic):
+    elif any(cut is not None for cut in cuts.values()):
         told += " Wide ones are cut in the figure, and whole in the hover."
     about = f"{subtitle} {told}"
     return layout.finish(figure, title, about, x=axes.component_axis(frame), **drawn)

@@ -71,12 +71,14 @@ def extreme_names(
     wanted = set(labels) if len(labels) <= _FEW else asked
     first = [i for i, label in enumerate(labels) if label in wanted]
     placed, moved, leads = dict[int, str](), dict[int, list[float]](), list[int]()
-    boxes, taken = list[np.ndarray](), list[np.ndarray]()
+    boxes = list[np.ndarray]()
     for i in dict.fromkeys([*first, *orders[: 2 * most].ravel().tolist()]):
         if (shares[i] < 0).any() or (shares[i] > 1).any() or (len(placed) >= max(most, len(first)) and i not in first):
             continue
         size, options = np.array([6.5 * len(labels[i]) + 12, 14.0]), list[tuple[Any, ...]]()
         whisker = np.stack([side[i] for side in whiskers])
+        others = np.delete(at, i, axis=0)
+        crossed = [np.stack([side[j] for side in whiskers]) for j in {*placed, *([] if at_ends else first)} - {i}]
         # At an end of its whisker, which then leads to the mark, or at the mark.
         places: list[tuple[str, Any]] = [("middle right", whisker[1] - at[i]), ("middle left", whisker[0] - at[i])]
         places = places * at_ends + [(place, (0, 0)) for place in _PLACES]
@@ -90,12 +92,15 @@ def extreme_names(
             near[i] = False
             # Two names over each other cannot be read at all.
             cost = 3 * sum(_meet(box, other) for other in boxes) + sum(_meet(whisker, other) for other in boxes)
-            cost += sum(_meet(box, other) for other in (*taken, whisker))
+            cost += sum(_meet(box, other) for other in (*crossed, whisker))
             cost += ((guided > box[0]) & (guided < box[1])).all(1).any() + 0.2 * near.all(1).sum()
             cost += 4 * ((box < 0) | (box > wide)).sum()
             # A line is worse than none, but better than a name on another's mark. Of two close marks the upper one is
             # named above: there fewer marks are nearer to the name than its own.
             cost += (0.1 + 0.001 * np.abs(by).sum()) * (number >= close)
+            if number >= close:  # its line must not seem to lead to another mark
+                lead = at[i] + along[::10] * np.asarray(by)
+                cost += 0.15 * (np.linalg.norm(others[:, None] - lead, axis=-1) < 7).any()
             away = np.linalg.norm(at - box.mean(0), axis=1)
             options.append((cost, int((away < away[i]).sum()) * (number >= 2 * at_ends), number, box))
         cost, _, number, box = min(options, key=lambda option: option[:2])
@@ -103,7 +108,7 @@ def extreme_names(
         is_free = not any(_meet(box, other) for other in boxes)
         if cost == 0 or (i in first and is_free) or labels[i] in asked:
             placed[i] = place
-            boxes, taken = [*boxes, box], [*taken, whisker]
+            boxes.append(box)
             if any(by):
                 leads += [i] * (number >= close)
                 moved[i] = [value(*side) for side in zip((at[i] + by) / wide, ends, strict=True)]

@@ -65,8 +65,9 @@ def _bars(comparison: Any, frame: pd.DataFrame, size: str, subtitle: str, count:
     columns = {column: heading for column, heading in _BARS.items() if column in frame}
     if not alike and columns.pop("own_change", ""):
         subtitle += "The models' unembeddings differ too much for one to read out the other's components. "
-    about = f"{_models(comparison)} {subtitle}{_first(comparison, frame.attrs.get('first_changed'))}{remark}"
-    return kit.component_bars(kept, columns, "Between the two models, {} has the largest change", about)
+    about = f"{subtitle}{_first(comparison, frame.attrs.get('first_changed'))}{remark}"
+    title = f"{_models(comparison).removesuffix('.')}, {{}} has the largest change"
+    return kit.component_bars(kept, columns, title, about)
 
 
 def _read_out_alike(comparison: Any) -> bool:

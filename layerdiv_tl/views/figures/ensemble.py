@@ -376,7 +376,7 @@ def tradeoff_bars(decomposition: Decomposition, part: Gauge = "centered", paper:
         both, bias, diversity = (style.number(x, 3) for x in (frame["bias"][shared].sum(), *sums))
         title = f"Ω, {both} {unit}, is a term of both sums: bias {bias} and diversity {diversity}"
         form = "the terms as printed in Eq. 11" if paper else "the exact terms"
-        subtitle = f"Theorem 3 of Diversity of Transformer Layers, {form}. Shaded: Ω, the variance "
+        subtitle = f"Theorem 3 of arXiv 2505.24009, {form}. Shaded: Ω, the variance "
         subtitle += f"over options and the spread of the components' means, in both sums. {kit.intervals(frame)}"
         views[name] = layout.finish(figure, _named(title, gauge), subtitle, x=unit, y=y, plot=380, barmode="overlay")
     return layout.choose(views, part if part in views else "raw")

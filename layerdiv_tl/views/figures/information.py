@@ -142,6 +142,8 @@ def bound_marks(bounds: Bounds) -> go.Figure:
         "upper end of the bound's, rounded up. Dotted: guessing evenly."
     )
     ends = [0.0, guessing, *frame["error"], *frame["error_high"].fillna(0.0)]
+    if (frame["error_low"] < 0).any():
+        subtitle += " Whiskers are cut below 0, and whole in the hover."
     x = axes.linear_axis(ends, 0.03) | {"title_text": "share of rows", "tickformat": ".0%"}  # a share is not below 0
     figure = layout.finish(marks, title, subtitle, x=x, y=axes.named_rows(frame["component"]), plot=280)
     return figure.add_vline(x=guessing, line=kit.DOTTED)

@@ -209,7 +209,7 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
     gone += f" ({budget} of {len(plan.candidates)} candidate {part}s)"
     title = f"{plan.model} without {gone}: {quantity} {shown(whole)} → {shown(end)}"
     # Accuracies are in percent, so that their change is in points.
-    column, sign, points = ("loss_growth", 1, "") if quantity == "loss" else ("accuracy_lost", -100, "points")
+    column, sign, points = ("loss_growth", 1, unit) if quantity == "loss" else ("accuracy_lost", -100, "points")
     growth = frame.loc[(frame["plan"] == "plan") & (frame["dropped"] == budget)].iloc[0]
     changed = sorted(sign * growth[[f"{column}_low", f"{column}_high"]].to_numpy(dtype=float))
     title += f", a change of {style.estimate(sign * growth[column] + 0.0, *changed, unit=points)}"

@@ -369,7 +369,7 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
             style.estimate(tradeoff.difference, tradeoff.low, tradeoff.high, gap=", ").replace("(", "").replace(")", "")
         )
         title += f" (difference {size}, {style.p_value(tradeoff.p)})"
-    subtitle = f"{over}. {null}. Diversity of Transformer Layers, Section 5.4, claims that the share is larger where "
+    subtitle = f"{over}. {null}. Section 5.4 of arXiv 2505.24009 claims that the share is larger where "
     subtitle += "accuracy stands still. Whiskers: Wilson's intervals, which treat steps as independent."
     x = axes.ticks(range(len(rows)), [f"{r.accuracy}\n{r.same_sign + r.opposite_sign} steps" for r in rows])
     x |= {"title_text": "accuracy, from junction to junction"}
