@@ -409,9 +409,9 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
     for e, name in zip(effects, ("mean ablation", "zero ablation"), strict=True):
         (trace,) = (trace for trace in figure.data if trace.name == name)
         np.testing.assert_allclose(trace.x, -e.frame()["total_loss"])
-    assert figure.layout.xaxis2.title.text.endswith("nats<br>(8 other rows)")
+    assert figure.layout.xaxis2.title.text.endswith("nats (8 other rows)")
     same = d.plot("roles", effects=ld.effects("zoo/d4", chosen, components=["L3.mlp"]))
-    assert same.layout.xaxis2.title.text.endswith("16 rows)")
+    assert same.layout.xaxis2.title.text.endswith("nats (mean ablation, 16 rows)")
     about = " ".join(figure.layout.title.subtitle.text.replace("<br>", "").replace("\xa0", " ").split())
     guesses = np.random.default_rng(0).binomial(16, 0.25, (20000, len(frame))).max(1) / 16
     assert f"guessers would rarely pass {100 * np.quantile(guesses, 0.95):.0f} %" in about

@@ -211,7 +211,11 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     x, y, right = (np.asarray(frame[name]) for name in ("logit_difference", "size", "accuracy"))
     colors = right - chance
     most = float(np.abs(colors).max()) or chance
-    bar = {"title": {"text": "right alone", "side": "right", "font": {"size": 12}}, "thickness": 12, "outlinewidth": 0}
+    bar = {
+        "title": {"text": "right alone, share of rows", "side": "right", "font": {"size": 12}},
+        "thickness": 12,
+        "outlinewidth": 0,
+    }
     ends_of_bar = [-min(chance, most), 0.0, most]  # no share is below 0
     luck = binom.ppf(0.95 ** (1 / len(frame)), rows, chance) / rows  # the best of so many, which guess independently
     if 0.15 * most < luck - chance < 0.95 * most:  # there is room for its tick
@@ -244,11 +248,12 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     also = " and the components ablated below" if several and not few else ""
     whose = "Whiskers (above, only of named marks)" if several else "Whiskers of named marks"
     about = (
-        f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')}, centered over the options. Gold: the "
-        f"contributions alone favor the right option more often than guessing ({style.percent(chance)}), as a reader's "
-        f"do; purple: less often. The best of {len(frame)} guessers would rarely pass {style.percent(luck)}. A "
-        "counterweight is high without gold: it writes much, often mostly a constant, the same on all rows."
-        + f" Named: the largest differences, the largest size{also}." * (not is_named.all())
+        f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')} (prompts), centered over the options. "
+        "Gold: the contributions alone favor the right option more often than guessing "
+        f"({style.percent(chance)}), as a reader's do; purple: less often. The best of {len(frame)} guessers would "
+        f"rarely pass {style.percent(luck)}. A counterweight is high without gold: it writes much, often mostly a "
+        "constant, the same on all rows."
+        + f" Named, with thick rings: the largest differences, the largest size{also}." * (not is_named.all())
         + f" {kit.intervals(frame, whose)}"
         + f" Below:{few}." * bool(several and few)
     )
@@ -264,7 +269,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     )
     if several:
         how = f"{several[0].ablation} ablation, " * (len(several) == 1)
-        title_text = f"increase of the cross-entropy when ablated, nats\n({how}"
+        title_text = f"increase of the cross-entropy over the options\nwhen ablated, nats ({how}"
         title_text += f"{_rows(several[0], gauge)})"
         figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
         figure.update_yaxes(axes.named_rows(ablated), row=2, col=1)
