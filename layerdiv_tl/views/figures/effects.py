@@ -246,15 +246,17 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     title += f"{style.percent(reader['accuracy'])} of the rows"
     kinds = {e.ablation for e in several}
     also = " and the components ablated below" if several and not few else ""
-    whose = "Whiskers (above, only of named marks)" if several else "Whiskers of named marks"
+    whiskers_are = kit.intervals(frame)
+    if whiskers_are.startswith("Whiskers"):
+        whiskers_are = f"{whiskers_are[:-1]}; {'above, ' * bool(several)}of named marks only."
     about = (
         f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')} (prompts), centered over the options. "
         "Gold: the contributions alone favor the right option more often than guessing "
-        f"({style.percent(chance)}), as a reader's do; purple: less often. The best of {len(frame)} guessers would "
-        f"rarely pass {style.percent(luck)}. A counterweight is high without gold: it writes much, often mostly a "
-        "constant, the same on all rows."
+        f"({style.percent(chance)}), as a reader's do; purple: less often. Up to {style.percent(luck)} may be luck: "
+        f"the best of {len(frame)} guessers rarely passes it. A counterweight is high without gold: it writes much, "
+        "often mostly a constant, the same on all rows."
         + f" Named, with thick rings: the largest differences, the largest size{also}." * (not is_named.all())
-        + f" {kit.intervals(frame, whose)}"
+        + f" {whiskers_are}"
         + f" Below:{few}." * bool(several and few)
     )
     heading = "Cost of ablation"
