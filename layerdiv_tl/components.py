@@ -150,7 +150,7 @@ class Component:
             is_layer = isinstance(label, str) and re.fullmatch("L?[0-9]+", label) is not None
             raise InputError(
                 f"{shown(label)} is not a component label: write it like 'embed', 'L3.attn', 'L3.H5' or 'L3@2.mlp'"
-                f"{'; select(layer=…) takes a whole layer' * is_layer}."
+                f"{'; select(layer=…) of contributions takes a whole layer' * is_layer}."
             )
         number = {name: int(match[name]) if match[name] else None for name in ("layer", "index", "repeat")}
         return cls(kind, **number, name=match["name"])  # type: ignore[arg-type]  # kind is one of Kind
@@ -194,7 +194,7 @@ def positions(components: Sequence[Component], **conditions: Any) -> list[int]:
             elif not isinstance(value, str) or value not in known[name]:
                 here = list(dict.fromkeys(getattr(c, name) for c in components))
                 is_layer = isinstance(value, int) or (isinstance(value, str) and bool(re.fullmatch("L?[0-9]+", value)))
-                hint = "; select(layer=…) takes a whole layer" * is_layer
+                hint = "; select(layer=…) of contributions takes a whole layer" * is_layer
                 raise InputError(
                     f"there is no {name} {shown(value)} here: {instead_of(value, components, here)}{hint}."
                 )

@@ -21,6 +21,7 @@ import numpy as np
 from . import _registry
 from ._checks import file_path, with_article
 from ._files import parse_json, written
+from ._guesses import ATTRIBUTES, alike
 from ._kinds import describe
 from .components import Component
 from .errors import InputError
@@ -38,11 +39,6 @@ MOST_HEADER = 2**25
 _ARRAY = re.compile(r"""(\w+)\[np\.ndarray, ["']([^"']*)["']\]""")
 _KINDS = {"Float": "f", "Int": "iu", "Bool": "b", "Num": "fiu", "Shaped": "fiubUO"}
 Kind = TypeVar("Kind", bound="Result")
-# What other libraries call the frame of a result and its figure, and what they are here.
-_FRAMES = ("df", "to_df", "to_frame", "to_pandas", "dataframe", "to_dataframe", "to_csv")
-_FIGURES = ("show", "figure", "fig", "to_html", "write_html", "savefig")
-_OF_OTHERS = dict.fromkeys(_FRAMES, ".frame() is its pandas frame")
-_OF_OTHERS |= dict.fromkeys(_FIGURES, ".plot() is its plotly figure, with .show() and .write_html(path)")
 # Endings of files that others write, and how.
 _ENDINGS = dict.fromkeys((".csv", ".tsv", ".xlsx", ".parquet", ".json"), ".frame() and pandas")
 _ENDINGS |= {".html": ".plot().write_html"} | dict.fromkeys((".png", ".svg", ".pdf"), ".plot().write_image")
@@ -72,9 +68,15 @@ class Result:
     if not TYPE_CHECKING:  # which would take any name
 
         def __getattr__(self, name: str) -> Any:
-            if name in _OF_OTHERS:
-                raise AttributeError(f"{type(self).__name__} has no {name!r}: {_OF_OTHERS[name]}")
-            return object.__getattribute__(self, name)  # raises what was raised before
+            own = type(self)
+            if name[:1] == "_" or hasattr(own, name):
+                return object.__getattribute__(self, name)  # raises what was raised before
+            close = [f".{each}" for each in alike(name, (each for each in dir(self) if each[:1] != "_"))]
+            hint = f".plot(kind={name!r}) draws it" if name in own.figures else ATTRIBUTES.get(name)
+            hint = hint or (
+                f"is {' or '.join(close)} meant?" if close else f"dir of {with_article(own.__name__)} lists its names"
+            )
+            raise AttributeError(f"{own.__name__} has no {name!r}: {hint}", name=name)
 
     def frame(self) -> pd.DataFrame:
         """The result as one tidy pandas frame; `frame.attrs["units"]` holds the units of its columns."""

@@ -138,11 +138,19 @@ def test_a_table_or_a_figure_is_not_saved_under_its_name(found, tmp_path, name, 
 
 
 def test_names_of_other_libraries_lead_to_the_frame_and_the_figure(found):
-    for name, way in {"df": "frame", "to_csv": "frame", "show": "plot", "to_html": "plot"}.items():
-        with pytest.raises(AttributeError, match=rf"\.{way}\(\)"):
+    """What is not known is answered by names that are spelled alike, or by a way to list them."""
+    ways = {"df": r"\.frame\(\)", "to_csv": r"\.frame\(\)", "nlargest": r"\.frame\(\)", "show": r"\.plot\(\)"}
+    ways |= {
+        "to_html": r"\.plot\(\)",
+        "by_layer": r"groupby\('layer'\)",
+        "diversity": r"ld\.decompose",
+        "nothing": "dir",
+    }
+    ways |= {"map": r"\.plot\(kind='map'\)", "differences": r"\.difference meant"}
+    for name, way in ways.items():
+        with pytest.raises(AttributeError, match=rf"no {name!r}: .*{way}"):
             getattr(found, name)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = found.nothing
+    assert not hasattr(found, "_repr_html_")
 
 
 def test_json_says_everything_once():

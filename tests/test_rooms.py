@@ -28,7 +28,7 @@ LEVELS = [
     ["results"],
     ["components"],
     ["_checks", "_files", "_kinds", "_progress", "_signals"],
-    ["_registry", "errors"],
+    ["_guesses", "_registry", "errors"],
 ]
 LEVEL = {"": 0, "__main__": 0} | {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 MODULES = {
@@ -141,6 +141,8 @@ def test_import_is_light():
 @pytest.mark.full
 def test_a_misspelled_public_name_is_answered_with_what_is_meant():
     meant = {"contribution": "contributions", "logit_lens": "depth.logit_lens", "models": "zoo.models"}
+    meant |= {"roles": "decompose(c, labels).plot", "remove_layers": "depth.drop_plan", "by_layer": "contributions"}
+    meant |= {"redundant_heads": "redundancy", "moe": "contributions", "perplexity": "profile", "knockout": "effects"}
     meant |= {"ablate_head": "effects", "from_pretrained": "load_model", "logit_diff": "logit_difference"}
     in_depth = {
         "prune": "depth.drop_plan",
@@ -153,7 +155,7 @@ def test_a_misspelled_public_name_is_answered_with_what_is_meant():
             with pytest.raises(AttributeError, match=rf"has no '{name}': is ld\.{re.escape(place)}\b.* meant\?"):
                 getattr(module, name)
         for name in ("qqqqqq", "foo"):  # three letters do not mean `zoo`
-            with pytest.raises(AttributeError, match="lists public names"):
+            with pytest.raises(AttributeError, match="says what there is"):
                 getattr(module, name)
 
 

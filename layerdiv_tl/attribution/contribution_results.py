@@ -217,7 +217,10 @@ class Contributions(Result):
         """
         c, count = self.comparable, len(self.values)
         if c.values.shape[2] < 2:
-            raise InputError("a difference needs two options, but these are contributions to one: give contrast=.")
+            raise InputError(
+                "a difference needs two options, but these are contributions to one: make "
+                "them by ld.contributions(…, contrast=(right, wrong)), or with two options."
+            )
         numbers = []
         for name, given in (("option", option), ("other", other)):
             given = [given] * count if isinstance(given, str | int | np.integer) else given

@@ -232,7 +232,7 @@ def collect(run: ContributionPasses, keep: Set[Component] | None = None) -> Cont
 
 
 def logit_difference(
-    model: Any, prompts: Any, correct: Any, wrong: Any, unit: Unit = "head", *, attention_mask: Any = None
+    model: Any, prompts: Any, correct: Any, wrong: Any = None, unit: Unit = "head", *, attention_mask: Any = None
 ) -> LogitDifference:
     """Attribute the logit of the right answer minus that of a wrong one to components.
 
@@ -249,6 +249,10 @@ def logit_difference(
     >>> d.values.shape, bool(abs(d.total - d.model_difference).max() < 1e-5)
     ((2, 13), True)
     """
+    if is_cache(model):
+        raise InputError("a cache has its prompts: use ld.contributions(cache, options=[correct, wrong]).difference().")
+    if wrong is None:
+        raise InputError("the difference is to a wrong answer: give correct and wrong.")
     model = as_model(model)
     prompts = encode(model, with_mask(prompts, attention_mask))
     answers = [to_python(answer) for answer in (correct, wrong)]

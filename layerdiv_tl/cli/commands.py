@@ -129,6 +129,8 @@ def run_depth(options: argparse.Namespace) -> Done:
     study = runner.run_depth(options.model or "default", options.task, texts, **accepted(runner.run_depth, options))
     write_depth_frames(study, out)
     where = f"; frames (CSV) and plans lie in {out / 'depth'}.\nIn Python: ld.DepthStudy.load({options.out!r})."
+    if plans := sorted((out / "depth").glob("**/*drop_plan*.safetensors")):
+        where += f"\nA smaller model: ld.depth.DropPlan.load({str(plans[0])!r}).save_model(folder)."
     return _print_study(study, study.report(out / "depth.html"), depth_findings(study), where)
 
 
@@ -205,10 +207,12 @@ def run_report(options: argparse.Namespace) -> Done:
 
 
 def run_profile(options: argparse.Namespace) -> Done:
-    """One text: bias and diversity of every component at every token, as a page.
+    """One text: which components wrote each token, their bias and diversity, as a page.
 
     Decompose a model's predictions on one text over its whole vocabulary and write the explorer, a page of linked
-    views that works without a network. Click tokens, layers and heads; arrow keys move the selection.
+    views that works without a network. Print the components (with --unit head: heads) that raised and lowered the
+    logit of the right next token where the loss is largest. Click tokens, layers and heads; arrow keys move the
+    selection.
     """
     text, out = given_text(options), output_file(options.out)
 

@@ -120,7 +120,7 @@ def print_profile(model: str, numbers: Mapping[str, Any]) -> None:
             "".join(c if c.isprintable() else ascii(c)[1:-1] for c in quoted(row[name]))
             for name in ("token", "next_token")
         )
-        moved = {f"{way} by": ", ".join(label for label, _ in row[way]) for way in ("raised", "lowered")}
+        moved = {f"logit {way} by": ", ".join(label for label, _ in row[way]) for way in ("raised", "lowered")}
         rows.append(
             {"position": str(row["position"]), "after": token, "comes": following, "loss": f"{row['loss']:.3g}"} | moved
         )

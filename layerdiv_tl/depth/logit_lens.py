@@ -105,7 +105,9 @@ def logit_lens(
     """Apply the final norm and unembedding at every junction, and compare with the model's prediction.
 
     KL(junction ‖ final) and top-k overlap are those of Csordás et al. (arXiv 2505.13898), with sums over the vocabulary
-    in float64.
+    in float64. `ld.explore(model, text)` shows the likeliest token after each layer; the logit difference of two
+    answers as components are added, at the final stream's norm, is
+    `ld.logit_difference(model, text, correct, wrong).frame()["difference"].cumsum()`.
 
     Args:
         model, texts, batch_tokens: As in `residual_norms`.

@@ -117,9 +117,8 @@ def free_folder(name: str, value: Any) -> Path:
     """Check a folder to write to. Raises InputError for one that holds something."""
     path = file_path(name, value)
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise InputError(
-            f"{name}={shown(str(path))} is there and not empty: give a new folder, as nothing is overwritten."
-        )
+        there = "there and not empty" if path.is_dir() else "a file"
+        raise InputError(f"{name}={shown(str(path))} is {there}: give a new folder, as nothing is overwritten.")
     return path
 
 

@@ -125,7 +125,12 @@ def unit_of(unit: Any) -> UnitLike:
         raise InputError(f"unit={unit.__name__} is a class: give an instance, {unit.__name__}().")
     if not isinstance(unit, CustomUnit) and not (isinstance(unit, str) and unit in get_args(Unit)):
         names = ", ".join(map(repr, get_args(Unit)))
-        raise InputError(f"unit={shown(unit)} is unknown: use {names}, ld.groups(...), ld.dictionary(...) or a ld.Cut.")
+        sums = " Sums over layers: .frame().groupby('layer') of sublayers." * (
+            str(unit) in ("layer", "layers", "block")
+        )
+        raise InputError(
+            f"unit={shown(unit)} is unknown: use {names}, ld.groups(...), ld.dictionary(...) or a ld.Cut.{sums}"
+        )
     return cast(UnitLike, unit)
 
 

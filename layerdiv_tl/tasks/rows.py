@@ -79,6 +79,8 @@ def read_rows(data: Any, names: Sequence[str], split: str = "validation") -> Row
         return numbered(data.to_dict("records"), "the frame", "a pandas frame")
     if hasattr(data, "to_list") and hasattr(data, "column_names"):
         return numbered(data.to_list(), "the data set", "a data set in memory")
+    if isinstance(data, list | tuple):
+        raise InputError(f"data={shown(data)} is a {type(data).__name__}: give a pandas frame of it, pd.DataFrame(…).")
     raise InputError(f"data={shown(data)} has no rows: give a file, a folder, a pandas frame or a datasets.Dataset.")
 
 

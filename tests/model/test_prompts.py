@@ -206,6 +206,8 @@ def test_a_cache_is_not_a_prompt():
 
     with pytest.raises(ld.InputError, match="is not a prompt"):
         encode(model(), ActivationCache({}, model()))
+    with pytest.raises(ld.InputError, match="contributions\\(cache"):  # which has its prompts
+        ld.logit_difference(ActivationCache({}, model()), " w1", " w2")
 
 
 BORDERS = [

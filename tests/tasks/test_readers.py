@@ -190,6 +190,11 @@ def test_bad_arguments(tmp_path, monkeypatch, arguments, message):
 def test_unknown_names_list_the_known_ones():
     with pytest.raises(ld.InputError, match=r"no task 'sst': choose among sample/.*, sst2, wic, synthetic/k_hop"):
         ld.task("sst")
+    for rows in (pd.DataFrame({"text": ["a"]}), ["a"]):
+        with pytest.raises(ld.InputError, match="from_frame"):
+            ld.task(rows)
+    with pytest.raises(ld.InputError, match="is a list.*pandas frame"):
+        ld.Task.from_frame([{"text": "a"}], template="{text}", options=["x", "y"])
     for name in (3, ["sst2"], None):
         with pytest.raises(ld.InputError, match="task"):
             ld.task(name)
