@@ -106,10 +106,11 @@ def compensation_bars(effects: Effects, component: str | None = None, max_compon
     frame.attrs = {"units": {"compensation": unit}, "intervals": change.attrs.get("intervals", "")}
     total, direct = style.estimate(*(whole["total" + end] for end in ENDS), unit=unit), whole["direct"]
     indirect = whole["total"] - direct
-    title = f"Without {name}: to its direct effect, {style.number(direct)}, later components and the norm add "
+    did = f"later components and the norm add {style.number(indirect)}"
     if indirect * direct < 0 and abs(indirect) <= abs(direct):
-        title, indirect = title.replace(": to", ": of").replace(" add ", " make up for "), abs(indirect)
-    title += f"{style.number(indirect)}; its total effect is {total}"
+        did = f"later components and the norm make up for {style.number(abs(indirect))}"
+    title = f"{name}'s total effect is {total}{kit.doubt(whole, 'total')}: its direct effect is "
+    title += f"{style.number(direct)}, and {did}"
     subtitle = (
         f"{effects.model}: {_about(effects)} The bars between the two show by how much its presence changes each later "
         "component's contribution to the logit difference, and what it changes through the final norm, which divides "
@@ -248,14 +249,14 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     also = " and the components ablated below" if several and not few else ""
     whiskers_are = kit.intervals(frame)
     if whiskers_are.startswith("Whiskers"):
-        whiskers_are = f"{whiskers_are[:-1]}; {'above, ' * bool(several)}of named marks only."
+        whiskers_are = f"{whiskers_are[:-1]} ({'upper panel: ' * bool(several)}named marks only)."
     about = (
-        f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')} (prompts), centered over the options. "
-        "Gold: the contributions alone favor the right option more often than guessing "
-        f"({style.percent(chance)}), as a reader's do; purple: less often. Up to {style.percent(luck)} may be luck: "
-        f"the best of {len(frame)} guessers rarely passes it. A counterweight is high without gold: it writes much, "
-        "often mostly a constant, the same on all rows."
-        + f" Named, with thick rings: the largest differences, the largest size{also}." * (not is_named.all())
+        f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')} (prompts); contributions minus their "
+        "mean over the options. Gold: alone, a component favors the right option on more than "
+        f"{style.percent(chance)} of the rows, as a reader does; purple: on fewer. Up to {style.percent(luck)} may be "
+        f"luck: the best of {len(frame)} guessers rarely passes it. A counterweight is high without gold: it writes "
+        "much, often mostly a constant."
+        + f" Named, with thick rings: the {_NAMED} largest differences, the largest size{also}." * (not is_named.all())
         + f" {whiskers_are}"
         + f" Below:{few}." * bool(several and few)
     )
@@ -276,7 +277,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
         figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
         figure.update_yaxes(axes.named_rows(ablated), row=2, col=1)
         figure.update_layout(yaxis_domain=[0.43, 1], yaxis2_domain=[0, 0.27])
-        figure.update_annotations(y=0.28, align="left")
+        figure.update_annotations(y=0.28, align="left", xshift=-50)  # fits 400 pixels
     plot = 400 + (260 + 16 * len(ablated)) * bool(several)
     return layout.finish(figure, title, about, plot=plot, below=18 * bool(several))
 
