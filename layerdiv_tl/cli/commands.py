@@ -50,7 +50,7 @@ def run_demo(options: argparse.Namespace) -> Done:
     write_study_frames(study, folder)
     page, summary = study_page(study, opening=opening).write(folder / "index.html"), study.summary()
     rows, gap = summary["rows"].sum(), summary["absolute_gap"].max()
-    accuracy, chance = (f"{summary[name].mean():.0%}" for name in ("accuracy", "chance"))
+    accuracy, chance = (f"{100 * summary[name].mean():.0f} %" for name in ("accuracy", "chance"))
     for sentence in (
         f"{model.name} is right on {accuracy} of {rows} questions; guessing would be right on {chance}.",
         *found,

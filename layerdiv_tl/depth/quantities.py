@@ -39,7 +39,7 @@ UNITS: Mapping[str, str] = {
     "diversity_centered": "share of the whole",
     "net": "nats",
     "relevancy": "bits",
-    "relative_norm": "stream norms",
+    "relative_norm": "times the stream's norm",
     "block_influence": "1 − cosine",
     "loss": "nats",
     "accuracy": "share of answers",

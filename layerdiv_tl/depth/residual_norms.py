@@ -27,7 +27,7 @@ from .inputs import Part, check_choices, read_texts
 from .tokens import TokenResult, measure_tokens, resampled_ratio, sums_per_text
 
 Quantity = Literal["relative_norm", "cosine", "norm", "block_influence"]
-UNITS = {"relative_norm": "stream norms", "cosine": "cosine", "norm": "norm"}
+UNITS = {"relative_norm": "times the stream's norm", "cosine": "cosine", "norm": "norm"}
 UNITS |= {"block_influence": "1 − cosine"}
 # Streams this short are only rounding error.
 SMALLEST = 1e-6

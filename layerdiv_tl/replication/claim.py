@@ -229,7 +229,7 @@ def _mlps_dominate(evidence: Evidence) -> Iterator[ClaimTest]:
         shares, counts = evidence.shares("squared", term)
         values = shares["mlp"] if "mlp" in shares else shares.sum(axis=1)[:0]
         count = counts["mlp"].mean() if "mlp" in shares else 0.0
-        yield evidence.mean_test(4, variant, values, f"they are {count:.0%} of the members")
+        yield evidence.mean_test(4, variant, values, f"they are {100 * count:.0f} % of the members")
 
 
 def _bias_and_diversity_trade_off(evidence: Evidence) -> Iterator[ClaimTest]:

@@ -102,7 +102,7 @@ def _hops_need_no_depth(every: Mapping[str, DepthScore]) -> Iterator[ClaimTest]:
     note = ""
     if scores:
         right = np.mean([score.correct.mean() for score in scores.values()])
-        note = f"; {right:.0%} of the answers are the model's first choice"
+        note = f"; {100 * right:.0f} % of the answers are the model's first choice"
     elif every:
         note = f"; fewer than {LEAST} answers of a model are right"
     for variant, by_length in (("all questions", False), ("questions of equal length", True)):

@@ -99,6 +99,14 @@ def log_axis(values: Any, room: float = 0.06) -> dict[str, Any]:
     return {"type": "log", "range": [low, high], "tickmode": "array", "tickvals": at, "ticktext": texts}
 
 
+def share_axis(most: float, least: float = 0.0) -> dict[str, Any]:
+    """Make an axis of shares from `least` to a little above `most`, labeled in percent."""
+    step = next((s for s in (0.01, 0.02, 0.05, 0.1, 0.2) if (most - least) / s <= 6), 0.25)
+    at = [step * number for number in range(math.ceil(least / step), math.floor(most / step + 1e-9) + 1)]
+    room = 0.03 * (most - least)
+    return ticks(at, map(style.percent, at)) | {"range": [least - room * bool(least), most + room], "showgrid": True}
+
+
 def linear_axis(values: Any, room: float = 0.06) -> dict[str, Any]:
     """Make a linear axis for the finite `values`, padded by `room` at both ends as a share of the range."""
     finite = np.asarray(values, dtype=float).ravel()

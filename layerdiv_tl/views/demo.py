@@ -49,9 +49,10 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
     alone = [style.percent(row["accuracy"]) for row in (first, reader)]
     size, *ends = (first[f"logit_difference{end}"] for end in ENDS)
     mean_size = style.estimate(size, *ends, unit="logits").replace("(", "(95 % interval ")
+    whose = "the other" if len(c.options) == 2 else "the mean of the others"
     found = [
         f"On {half} rows of {task.name}, {labels[0]} is first by mean logit difference, its contribution to the right "
-        f"answer's logit minus the others': {mean_size} on average. Alone it is right on {alone[0]} of the rows.",
+        f"answer's logit minus {whose}'s: {mean_size} on average. Alone it is right on {alone[0]} of the rows.",
         _role(c, d, first, chosen.labels),
         f"{labels[1]}, number {1 + listed.index(reader)} by that mean, is {reads}right alone on {alone[1]} of "
         f"the rows; no other of the first {len(listed)}{but} is right more often. The AUC, which tells how well a "
@@ -84,11 +85,18 @@ def _role(c: Contributions, d: Decomposition, row: dict[Any, Any], labels: np.nd
     if push.std() > push.mean() or row["bias"] < d.zero_bias:
         return ""
     right, wrong = (push[(labels == option) == side].mean() for side in (True, False))
-    answer, pushes = c.options[option].strip(), [style.number(x) for x in (right, wrong)]
+    answer, *others = (c.options[k].strip() for k in (option, *range(option), *range(option + 1, len(c.options))))
+    above, pushes = (
+        repr(others[0]) if len(others) == 1 else "the other answers",
+        [style.number(right), style.number(wrong)],
+    )
     is_balanced = len(set(np.bincount(labels, minlength=c.values.shape[2]).tolist())) == 1
-    cancels = " It cancels from the mean logit difference, as all answers are right equally often." * is_balanced
+    cancels = (
+        " The constant part cancels from the mean logit difference, as all answers are right equally often."
+        * is_balanced
+    )
     return (
-        f"{row['component']} is a counterweight: it raises {answer!r} above the other answers by {pushes[0]} logits "
+        f"{row['component']} is a counterweight: it raises {answer!r} above {above} by {pushes[0]} logits "
         f"where that is right and by {pushes[1]} where it is wrong, most of it a constant part that other components "
         f"write against.{cancels} Its centered bias is {style.number(row['bias'])}, where a component that writes "
         f"nothing has {style.number(d.zero_bias)}."

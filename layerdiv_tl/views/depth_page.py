@@ -63,10 +63,14 @@ def first_screen(
         if main[0] is not None:
             page.block(main[0], name=main[1])
         with page.within("findings"):
+            if is_demo := main[0] is not None and not main[1]:
+                page.add("subheading", "On all tasks")
             page.add("list", items[:MOST_FINDINGS])
             if more := items[MOST_FINDINGS:]:
                 with page.folded(f"{len(more)} more"):
                     page.add("list", more)
+            if is_demo:
+                page.add("written_by")
 
 
 def add_claims(page: Page, claims: pd.DataFrame) -> None:

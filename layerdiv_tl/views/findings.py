@@ -76,9 +76,12 @@ def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[Finding]:
         yield from layer_sharing_findings(sharing)
 
     cells = {name: table[name].drop(columns=AVERAGE).stack().dropna() for name in QUANTITIES}
-    shift = (1 - cells["diversity centered"] / cells["diversity"]).median()
+    shift = 1 - cells["diversity centered"] / cells["diversity"]
+    share = f"{style.percent(shift.median())} (median)"
+    if len(shift) <= 3:
+        share = " to ".join(dict.fromkeys(map(style.percent, (shift.min(), shift.max()))))
     yield Finding(
-        f"{style.percent(shift)} (median) of the diversity that the paper measures is a shift: it moves all options "
+        f"{share} of the diversity that the paper measures is a shift: it moves all options "
         "alike and changes no answer. Compare the numbers called centered, which leave it out.",
         "table",
     )

@@ -227,12 +227,22 @@ def doubt(row: Any, column: str, level: float = 0.0) -> str:
 
 
 def ahead(frame: pd.DataFrame, row: Any, column: str, level: float = 0.0, other: str = "{component}'s") -> str:
-    """Return a row's estimate for the end of a title, and its `doubt` or else `rival`, named by `other`."""
-    size = style.estimate(
-        *(float(row.get(column + end, np.nan)) for end in ("", "_low", "_high")),
-        unit=frame.attrs.get("units", {}).get(column, ""),
-    )
-    return f", {size}{doubt(row, column, level) or rival(frame, row, column, other)}"
+    """Return a row's estimate for the end of a title, and its `doubt` or else `rival`, named by `other`.
+
+    Next to a doubtful estimate stands the largest one that is clear.
+    """
+
+    def size(row: Any) -> str:
+        numbers = (float(row.get(column + end, np.nan)) for end in ("", "_low", "_high"))
+        return style.estimate(*numbers, unit=frame.attrs.get("units", {}).get(column, ""))
+
+    if not (doubtful := doubt(row, column, level)):
+        return f", {size(row)}{rival(frame, row, column, other)}"
+    clear = frame[(frame[f"{column}_low"] > level) | (frame[f"{column}_high"] < level)]
+    if len(clear) and np.isfinite(level):
+        largest = most(clear, column)
+        doubtful += f"; the largest clear one is {other.format(**largest)}, {size(largest)}"
+    return f", {size(row)}{doubtful}"
 
 
 def rival(

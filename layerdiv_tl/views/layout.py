@@ -57,6 +57,8 @@ def panels(
             figure.add_trace(trace, **cell(number, columns))
         if x_title is not None and number + columns >= len(contents):  # no panel below
             figure.update_xaxes(title_text=x_title, **cell(number, columns))
+    for number in range(len(contents) - columns, rows * columns - columns):  # no panel is below these
+        figure.update_xaxes(showticklabels=True, **cell(number, columns))
     for row, unit in enumerate(units, start=1):
         figure.update_yaxes(title_text=unit, row=row, col=1)
     return figure

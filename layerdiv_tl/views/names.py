@@ -93,7 +93,7 @@ def extreme_names(
             # Two names over each other cannot be read at all.
             cost = 3 * sum(_meet(box, other) for other in boxes) + sum(_meet(whisker, other) for other in boxes)
             cost += sum(_meet(box, other) for other in (*crossed, whisker))
-            cost += ((guided > box[0]) & (guided < box[1])).all(1).any() + 0.2 * near.all(1).sum()
+            cost += ((guided > box[0]) & (guided < box[1])).all(1).any() + 0.5 * near.all(1).sum()
             cost += 4 * ((box < 0) | (box > wide)).sum()
             # A line is worse than none, but better than a name on another's mark. Of two close marks the upper one is
             # named above: there fewer marks are nearer to the name than its own.

@@ -67,16 +67,19 @@ def study_page(study: Study, title: str | None = None, opening: Block | None = N
     _layer_sharing(page, study, unit)
     page.heading("Components")
     _components(page, study)
-    page.heading("What the papers claim")
     claims = study.claims(unit)
-    page.add("about_claims", bool((claims["verdict"] != "not tested").any()))
-    add_claims(page, claims)
-    _claims_over_seeds(page, study, unit)
+    if is_tested := bool((claims["verdict"] != "not tested").any()):
+        page.heading("What the papers claim")
+        page.add("about_claims")
+        add_claims(page, claims)
+        _claims_over_seeds(page, study, unit)
     if depth is not None:
         depth_sections(page, depth, overview=True)
     page.heading("Methods and sources")
     page.add("reading")
     page.add("study_methods")
+    if not is_tested:
+        add_claims(page, claims)
     with page.folded("Where the numbers come from"):
         _sources(page, study, unit)
     return page

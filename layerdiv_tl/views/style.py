@@ -245,6 +245,8 @@ def interval(low: float, high: float, form: str = "", none: str = "(no interval)
 
     >>> interval(0.1, 0.25), interval(float("nan"), float("nan")), interval(-0.408, 1.64, of=0.0633)
     ('(0.10 to 0.25)', '(no interval)', '(−0.41 to 1.64)')
+    >>> interval(0.0035, 0.19, of=0.1)
+    '(0.004 to 0.190)'
     """
     if math.isnan(low) or math.isnan(high):
         return none
@@ -262,8 +264,11 @@ def _decimals(low: float, high: float, value: float = math.nan) -> int:
     def first(x: float) -> int:
         return -math.floor(math.log10(abs(x))) if x and math.isfinite(x) else 0
 
-    two = first(max(abs(low), abs(high))) + 1
-    return max(0, two, first(high - low), min(first(value), two + 1))
+    two, nearest = first(max(abs(low), abs(high))) + 1, min(abs(low), abs(high))
+    decimals = max(0, two, first(high - low), min(first(value), two + 1))
+    if low * high > 0 and not round(nearest, decimals) and first(nearest) <= decimals + 2:
+        return first(nearest)  # an interval that excludes 0 does not seem to begin there
+    return decimals
 
 
 def estimate(value: float, low: float = math.nan, high: float = math.nan, *, unit: str = "", gap: str = " ") -> str:

@@ -82,6 +82,9 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     named = {"component": [label for label, _ in cells], "option": [name for _, name in cells]}
     sizes = estimates_frame(named | {"size": each_cell}, {"size": unit})
     title = f"{labels[largest[0]]} has the largest {'mean ' * (len(values) > 1)}contribution to {names[largest[1]]}"
+    if zero.startswith("centered"):  # the contribution itself may have another sign
+        way = f"{'raises' if compared[largest] > 0 else 'lowers'} {names[largest[1]]} most"
+        title = f"{labels[largest[0]]} {way} against the mean of the options{', on average' * (len(values) > 1)}"
     other = "{component}'s" + " to {option}" * (compared.shape[1] > 1)
     title += kit.ahead(sizes, sizes.iloc[int(np.ravel_multi_index(largest, compared.shape))], "size", other=other)
     if (frame["kind"] == "head").any():
@@ -256,7 +259,9 @@ def loss_bars(profile: Profile) -> go.Figure:
     ]
     bars = go.Bar(x=predicted + 1, y=losses, hovertext=texts, hoverinfo="text")
     most = int(losses.argmax()) if len(losses) else 0
-    hardest = f": most at '{names[most]}' (token {predicted[most] + 1})" if len(losses) else ""
+    hardest = ""
+    if len(losses):
+        hardest = f"; most, {style.number(losses[most])}, at '{names[most]}' (token {predicted[most] + 1})"
     title = f"Mean loss {style.number(losses.mean())} nats{hardest}"
     subtitle = (
         f"Dotted: a uniform guess over the vocabulary, {style.number(uniform)} nats. A first token is not predicted."
@@ -284,7 +289,7 @@ def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figur
         maps.append([kit.heat(past, texts, "attention", 1.0, showscale=not maps)])
     columns = min(2, len(heads))
     down = -(-len(heads) // columns)
-    figure = layout.panels(maps, labels, columns, gap=min(0.3, 0.1 * down), across=0.05, shared_xaxes=True)
+    figure = layout.panels(maps, labels, columns, gap=min(0.3, 0.1 * down), across=0.05, shared_xaxes="all")
     some = (
         f"The {len(heads)} of {len(p)} heads that attend most to single tokens beyond the first (mean over rows of the "
     )
@@ -300,7 +305,7 @@ def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figur
     return layout.finish(
         figure,
         title,
-        f"One text. Attention from row to column. {some}Each row sums to {total}.",
+        f"One text. Attention from the row's token to the column's. {some}Each row sums to {total}.",
         x=x,
         y=y,
         plot=down * max(260, 12 * len(tokens)),
@@ -361,7 +366,12 @@ def source_bars(sources: SourceTokens, example: int = 0, option: int = 0) -> go.
     named = tokens[most] if tokens[most] == _BIAS else f"'{quoted(tokens[most])}' (token {most})"
     title = f"Head contributions by source token: most from {named}, {style.number(total[most])} logits"
     about = f"Example {example} of {len(sources.tokens)}. " * (len(sources.tokens) > 1)
-    about, y = f"{about}To {of}, by {len(sources.heads)} heads.", {"title_text": "logits", "zeroline": True}
+    at = sources.positions[example]
+    about += (
+        f"To {of} at '{quoted(sources.tokens[example][at])}' (token {at}), by {len(sources.heads)} heads. Bars: sums "
+    )
+    about += "of the heads' parts above 0 and below 0; dots: of all."
+    y = {"title_text": "logits", "zeroline": True}
     return layout.finish(traces, title, about, x=_source_axis(tokens, most), y=y, below=60, barmode="relative")
 
 

@@ -42,7 +42,8 @@ def change_bars(comparison: Comparison, max_components: int = 200) -> go.Figure:
     if not comparison.one_shape:
         return sums_by_depth(comparison)
     frame, total = comparison.frame(), comparison.totals().iloc[0]
-    change = style.estimate(*(total["change" + end] for end in ("", "_low", "_high")))
+    unit = frame.attrs["units"]["change"]
+    change = style.estimate(*(total["change" + end] for end in ("", "_low", "_high")), unit=unit)
     of = "the gold option" if comparison.labels is not None else "the first option"
     rows = style.count(len(comparison.a.values), "row")
     subtitle = f"Score: {of} minus the mean of the others, {rows}; it changes by {change}. "

@@ -69,8 +69,6 @@ def depth_panels(
         x_title = "share of depth" if depth == "relative" else "junction"
         figure = layout.panels(contents, map(layout.clipped, tasks), columns, x_title=x_title)
         figure.update_yaxes(title_text="standard deviations", col=1)
-        if len(tasks) % columns:  # no panel is below the last one of the row above
-            figure.update_xaxes(showticklabels=True, **layout.cell(len(tasks) - columns, columns))
         runs = curves[curves["model"].isin(models)].groupby(["model", "task"], sort=False)["accuracy"]
         ends = pd.DataFrame({"first": runs.first(), "last": runs.last()}).groupby("task", sort=False).mean()
         whose = models[0] if len(models) == 1 else f"{len(models)} models, on average,"

@@ -54,8 +54,8 @@ def _change(change: ChangePoint, layer: str) -> str:
     ends, p = style.interval(change.low, change.high, ".0f", none=""), f"Pettitt's test {style.p_value(change.p)}"
     if change.p < style.SIGNIFICANT:
         return f"Layers write less from layer {' '.join(filter(None, [layer, ends]))} on, {p}"
-    what = change.quantity.replace("_", " ").capitalize()
-    return f"{what}: no significant fall along depth (best candidate: layer {layer}, {p})"
+    what = change.quantity.replace("_", " ").capitalize().removesuffix(" of layer")
+    return f"{what} of whole layers: no significant fall along depth (likeliest change point: layer {layer}, {p})"
 
 
 def norm_bars(norms: ResidualNorms) -> go.Figure:

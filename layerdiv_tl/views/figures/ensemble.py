@@ -344,8 +344,9 @@ def module_shares(decomposition: Decomposition) -> go.Figure:
     title += ", not clearly more" * bool(low <= most["member_share"])
     if np.isnan(most[column]):
         title = f"The {whole} is 0, so no module has a share of it"
-    subtitle = "The line across a bar is the module's share of components, n_g/|L|. " + kit.intervals(frame)
-    x, y = axes.ticks([0, 1], ["bias", "diversity"]), {"tickformat": ".0%", "rangemode": "tozero"}
+    subtitle = "The gray dash is the module's share of components, n_g/|L|. " + kit.intervals(frame)
+    most_share = float(np.nanmax(frame.filter(regex="^(bias|diversity|member)_share"), initial=0.01))
+    x, y = axes.ticks([0, 1], ["bias", "diversity"]), axes.share_axis(most_share)
     figure.update_yaxes(title_text="share", col=1)
     return layout.finish(figure, title, subtitle, x=x, y=y, barmode="overlay")
 

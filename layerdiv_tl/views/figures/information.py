@@ -53,7 +53,7 @@ def term_bars(information: Information) -> go.Figure:
     nulls = [f"{row.null_model}: {style.interval(row.null_low, row.null_high)}" for row in rows]
     tests = [f"{row.bound}\nnull, {null}, {style.p_value(row.p)}" for row, null in zip(rows, nulls, strict=True)]
     wide, colors = frame["null_high"] - frame["null_low"], [_COLORS[term] for term in frame["term"]]
-    band: dict[str, Any] = {"shape": "across", "base": frame["null_low"], "opacity": 0.35, "name": "null"}
+    band: dict[str, Any] = {"shape": "across", "base": frame["null_low"], "opacity": 0.35, "name": "shuffled rows"}
     marks: dict[str, Any] = {"name": "estimate with 95 % interval", "marker": {"size": 10}}
     traces = [
         kit.trace(frame, wide, frame.index, texts=nulls, **band),
@@ -80,10 +80,9 @@ def term_bars(information: Information) -> go.Figure:
     if information.exceeds_entropy:
         title = f"No estimate: the joint information of {members} exceeds H(Y)"
     subtitle = f"{len(information.labels)} rows, {_METHODS[information.method]}. {_members(information)} "
-    subtitle += "Gray: 95 % of what shuffled rows give; a mark in it, or whose whiskers reach it, is no evidence. "
-    subtitle += (
-        "Diamond: what a linear or a nonlinear classifier, whichever tells more, tells on unseen rows. Dotted: H(Y)."
-    )
+    subtitle += "Gray: 95 % of what shuffled rows give; a mark in it is no evidence, "
+    subtitle += "one whose whiskers reach it no clear evidence. "
+    subtitle += "Diamond: what the better of two classifiers, linear and nonlinear, tells on unseen rows. Dotted: H(Y)."
     subtitle = " ".join([subtitle, *information.warnings[:1]])
     figure = layout.finish(traces, title, subtitle, x="bits", y=axes.named_rows(frame["component"]), plot=310)
     return figure.add_vline(x=information.label_entropy, line=kit.DOTTED)
@@ -99,7 +98,9 @@ def member_bars(information: Information) -> go.Figure:
     most = kit.most(frame, "relevancy")
     title = f"{most['component']} tells most about the label{kit.ahead(frame, most, 'relevancy', np.inf)}"
     title += ", or far less" * _is_doubted(information)
-    title += ", no more than with shuffled labels" * bool(most["relevancy"] <= most["null_high"])
+    if most["relevancy_low"] <= most["null_high"]:
+        clearly = "clearly " * bool(most["relevancy"] > most["null_high"])
+        title += f", {'not clearly' if clearly else 'no'} more than with shuffled labels"
     about = f"{len(information.labels)} rows. {_members(information)} The gain is what a member tells and all others "
     about += "together do not. In "
     joint = information.frame().set_index("term")["bits"]["joint"]
@@ -144,7 +145,7 @@ def bound_marks(bounds: Bounds) -> go.Figure:
     ends = [0.0, guessing, *frame["error"], *frame["error_high"].fillna(0.0)]
     if (frame["error_low"] < 0).any():
         subtitle += " Whiskers are cut below 0, and whole in the hover."
-    x = axes.linear_axis(ends, 0.03) | {"title_text": "share of rows", "tickformat": ".0%"}  # a share is not below 0
+    x = axes.share_axis(max(ends)) | {"title_text": "share of rows"}  # which is not below 0
     figure = layout.finish(marks, title, subtitle, x=x, y=axes.named_rows(frame["component"]), plot=280)
     return figure.add_vline(x=guessing, line=kit.DOTTED)
 

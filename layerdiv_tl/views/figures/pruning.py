@@ -41,7 +41,9 @@ def agreement_scatter(
     ranked = axes.ticks(at, map(str, at)) | {"range": [1.06 * count + 0.5, 0.5 - 0.06 * count], "type": "linear"}
     valued = axes.linear_axis(frame[[effect, f"{effect}_low", f"{effect}_high"]]) | {"tickvals": None, "ticktext": None}
     title = _best(agreement, effect)
-    subtitle = f"{agreement.rows}. A dot is a {part}; rank 1 is needed most. ρ is Spearman's over all."
+    subtitle = (
+        f"{agreement.rows}. A dot is a {part}; rank 1 is needed most. ρ is Spearman's over all {len(frame)} {part}s."
+    )
     sides = {
         "rank": (f"{effect}_rank", f"rank by {_name(effect)}", ranked),
         "value": (effect, f"{_name(effect)}, {frame.attrs['units'][effect]}", valued),
@@ -252,7 +254,7 @@ def score_bars(plan: DropPlan) -> go.Figure:
         axes.component_axis(frame, kit.STREAM),
         f"{source} {goes}{', numbered from the first to go' * shown}. ",
     )
-    subtitle += "Scores have no intervals."
+    subtitle += "Pale: kept. Scores have no intervals."
     return layout.finish(traces, title, subtitle, x=x, y=y, barmode="overlay")
 
 

@@ -107,7 +107,13 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
     if lacking:
         some = ", ".join(f"{model} on {task}" for model, task in lacking[:3]) + ", …" * (len(lacking) > 3)
         subtitle += f" {len(lacking)} without an estimate: {some}."
-    title = f"Information of components about the label ({frame['estimator'].iloc[0]} estimate)"
+    joint = known[known["term"] == "joint"]
+    told = " to ".join(dict.fromkeys(map(style.number, (joint["bits"].min(), joint["bits"].max())))) + " bits"
+    if len(joint) == 1:
+        told = style.estimate(*joint.iloc[0][["bits", "low", "high"]], unit="bits")
+    held = [*dict.fromkeys(joint["model"])]
+    whose = f"{held[0]}'s components" if len(held) == 1 else f"Components of {len(held)} models"
+    title = f"{whose} hold {told} about the label ({frame['estimator'].iloc[0].capitalize()} estimate)"
     names = {term: f"{'TC(U|Y)' if term.startswith('cond') else term}, bits" for term in TERMS}
     return _panels(rows, names, levels, "H(Y)", (), against, title, subtitle)
 

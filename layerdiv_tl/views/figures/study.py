@@ -285,7 +285,7 @@ def fit_curve(
     if len(given) != len(fit.x):
         raise InputError(f"there are {len(given)} names for {len(fit.x)} points: give one for each.")
     curve, frame = fit.predict(np.geomspace(fit.x.min(), fit.x.max(), 200)), fit.frame()
-    color, level, traces = style.SERIES[0], f"{fit.confidence_level:.0%}", list[Any]()
+    color, level, traces = style.SERIES[0], style.percent(fit.confidence_level), list[Any]()
     if np.isfinite(curve["low"]).all():
         traces.append(kit.band(curve["x"], curve["low"], curve["high"], color, name=f"{level} band of the curve"))
     traces.append(kit.line(curve["x"], curve["y"], color, name="a + b ln x"))
@@ -307,7 +307,7 @@ def fit_curve(
         )
         subtitle += ", or for intervals." if np.isnan(rows[0][1]) else "."
     is_clear = rows[0][1] > 0 or rows[0][2] < 0
-    title = f"{'Scaling' if is_clear else 'No clear scaling'} with size: slope {slope} per unit of ln x"
+    title = f"{'Scaling' if is_clear else 'No clear scaling'} with size: slope {slope} per unit of ln({x_title})"
     y: dict[str, Any] = {"title_text": y_title}
     if np.ptp(fit.y) <= 1e-9 * np.abs(fit.y).max():  # the rest is rounding
         title = f"No scaling with size: at all {len(np.unique(fit.x))} sizes it is {style.number(fit.y[0])}"
@@ -373,7 +373,7 @@ def tradeoff_steps(tradeoff: TradeOff) -> go.Figure:
     subtitle += "accuracy stands still. Whiskers: Wilson's intervals, which treat steps as independent."
     x = axes.ticks(range(len(rows)), [f"{r.accuracy}\n{r.same_sign + r.opposite_sign} steps" for r in rows])
     x |= {"title_text": "accuracy, from junction to junction"}
-    y = {"title_text": "share of steps: both up or both down", "range": [0, 1.03], "tickformat": ".0%", "dtick": 0.25}
+    y = axes.share_axis(1.0) | {"title_text": "share of steps: both up or both down"}
     texts = kit.hover(frame, ["share"], counts)
     bars = kit.trace(frame, frame.index, "share", style.SERIES[0], texts, shape="bars", width=0.5)
     return layout.finish(bars, title, subtitle, x=x, y=y)
