@@ -39,6 +39,8 @@ _registry.PLACES.update(
     zoo_names="layerdiv_tl.zoo:NAMES",
     zoo_source="layerdiv_tl.zoo:source",
     missing="layerdiv_tl:_missing",
+    names="layerdiv_tl:__all__",
+    load_all="layerdiv_tl:_load_all",
 )
 
 # The public names stand in `__init__.pyi`, once, for Python and for type checkers.
@@ -51,6 +53,12 @@ def __getattr__(name: str) -> object:
         return _load(name)
     except AttributeError:
         raise _missing(__name__, name) from None
+
+
+def _load_all() -> None:
+    """Import all public names, and with them all classes of results."""
+    for name in __all__:
+        _load(name)
 
 
 def _missing(module: str, name: str) -> AttributeError:

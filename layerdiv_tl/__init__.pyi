@@ -22,9 +22,9 @@ from .attribution.source_tokens import SourceTokens as SourceTokens
 from .attribution.source_tokens import source_tokens as source_tokens
 from .components import Component as Component
 from .depth.effect_results import Effects as Effects
-from .depth.effects import effects as effects
 from .depth.routing import RouterStatistics as RouterStatistics
 from .depth.routing import router_statistics as router_statistics
+from .depth.total_effects import effects as effects
 from .ensemble.decompose import decompose as decompose
 from .ensemble.decomposition import Decomposition as Decomposition
 from .ensemble.information import Information as Information

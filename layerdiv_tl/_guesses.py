@@ -6,69 +6,114 @@ import difflib
 from collections.abc import Iterable, Mapping
 
 # Parts of names of functions; the first one that fits counts.
+_LAYERS = ".groupby('layer', dropna=False)"
 FUNCTIONS = {
     "save_model": "ld.depth.drop_plan(…).save_model(folder)",
     "smaller": "ld.depth.drop_plan(…).save_model(folder)",
     **dict.fromkeys(("prun", "drop", "remov", "delet", "compress", "shortgpt"), "ld.depth.drop_plan"),
-    "redundan": "ld.redundancy",
-    **dict.fromkeys(("by_layer", "per_layer"), "ld.contributions(…).difference().frame().groupby('layer')"),
+    **dict.fromkeys(("redundan", "similar", "cka", "cluster"), "ld.redundancy"),
+    **dict.fromkeys(("by_layer", "per_layer"), f"ld.logit_difference(…).frame(){_LAYERS}['difference'].sum()"),
     **dict.fromkeys(("counterweight", "reader", "role"), "ld.decompose(c, labels).plot(kind='roles')"),
+    **dict.fromkeys(("accumulated", "lens"), "ld.depth.logit_lens"),
+    **dict.fromkeys(("stack_head", "heads"), "ld.contributions(…, unit='head')"),
+    **dict.fromkeys(("resid", "attribut", "logit_attr", "dla"), "ld.contributions"),
     **dict.fromkeys(("decomposition", "diversity", "bias"), "ld.decompose"),
     **dict.fromkeys(("ablat", "effect", "knock", "interven", "cost"), "ld.effects"),
-    **dict.fromkeys(("attribut", "logit_attr", "dla"), "ld.contributions"),
     "cache": "ld.contributions(cache, options=…)",
     "induction": "ld.head_scores",
-    "heads": "ld.contributions(…, unit='head')",
     "neuron": "ld.contributions(…, unit='neuron')",
+    "rout": "ld.router_statistics",
     **dict.fromkeys(("expert", "moe", "mixture"), "ld.contributions(…, unit='expert')"),
     **dict.fromkeys(("sae", "transcoder", "latent", "feature"), "ld.dictionary"),
-    "lens": "ld.depth.logit_lens",
+    **dict.fromkeys(("probe", "steer", "direction"), "ld.contributions(…, directions=…)"),
     "skip": "ld.depth.skip",
     **dict.fromkeys(("compare", "finetun", "tuned", "model_diff"), "ld.compare"),
     "diff": "ld.logit_difference or ld.compare",
     "models": "ld.zoo.models",
-    **dict.fromkeys(("hooked", "bridge", "pretrained"), "ld.load_model"),
-    **dict.fromkeys(("patch", "hook", "circuit"), "ld.load_model(…).bridge, for TransformerLens' own tools,"),
+    **dict.fromkeys(("hooked", "bridge", "pretrained", "boot"), "ld.load_model"),
+    **dict.fromkeys(
+        ("patch", "hook", "circuit", "to_tokens", "generate"),
+        "ld.load_model(…).bridge, for TransformerLens' own tools,",
+    ),
+    **dict.fromkeys(("test_prompt", "predict"), "ld.top_tokens"),
     **dict.fromkeys(("perplexity", "loss", "cross_entropy"), "ld.profile"),
     **dict.fromkeys(("bits", "entropy", "synergy", "mutual"), "ld.information"),
     **dict.fromkeys(("from_frame", "dataset", "own_task"), "ld.Task.from_frame"),
     **dict.fromkeys(("html", "report", "dashboard"), "ld.explore, or .plot() of a result,"),
+    **dict.fromkeys(("cookbook", "tutorial", "example", "docs"), "help(ld), or the page of `layerdiv docs`,"),
     "load": "ld.load_model, or ld.Contributions.load of a saved file,",
-    "save": "result.save(path)",
+    **dict.fromkeys(("save", "export"), "result.save(path), or result.frame(),"),
     "topk": "result.frame().nlargest(5, column)",
 }
 # What other libraries call the frame of a result and its figure, and parts of it.
-_FRAME, _FIGURE = ".frame() is its pandas frame", ".plot() is its plotly figure, with .show() and .write_html(path)"
-_FRAMES = ("df", "to_df", "to_frame", "to_pandas", "dataframe", "to_dataframe", "to_csv", "to_json", "export")
-_OF_FRAMES = (
-    "top",
-    "topk",
-    "nlargest",
-    "sort_values",
-    "head",
-    "describe",
-    "groupby",
-    "query",
-    "columns",
-    "iloc",
-    "loc",
-)
+_FRAMES = (
+    "df to_df to_frame to_pandas dataframe to_dataframe to_csv to_json to_dict to_latex to_markdown export summary "
+    "table top topk nlargest sort sort_values head describe groupby query columns iloc loc numpy to_numpy array data "
+    "tensor shape sum mean std max min"
+).split()
+_FIGURES = ("show", "figure", "fig", "heatmap", "html", "to_html", "write_html", "savefig")
+_INTERVALS = ("ci", "interval", "intervals", "confidence_interval", "confidence_intervals")
 ATTRIBUTES = {
-    **dict.fromkeys((*_FRAMES, *_OF_FRAMES, "numpy", "to_numpy", "array", "data", "cost", "bits"), _FRAME),
-    **dict.fromkeys(("show", "figure", "fig", "html", "to_html", "write_html", "savefig"), _FIGURE),
-    **dict.fromkeys(("by_layer", "per_layer", "cumulative"), ".frame().groupby('layer') has its layers"),
-    **dict.fromkeys(
-        ("decompose", "bias", "diversity", "by_component"), "ld.decompose(c, labels) of contributions has it"
-    ),
-    **dict.fromkeys(("roles", "readers", "counterweights"), "ld.decompose(c, labels).plot(kind='roles') draws it"),
-    **dict.fromkeys(("top_tokens", "promoted"), "ld.promoted_tokens(model, components) has it"),
+    **dict.fromkeys(_FRAMES, ".frame() is its pandas frame"),
+    **dict.fromkeys(_FIGURES, ".plot() is its plotly figure, with .show() and .write_html(path)"),
+    **dict.fromkeys(_INTERVALS, "the columns _low and _high of .frame() are 95 % intervals"),
 }
+# The same for the results of one class; those of the first named are all like `LogitDifference`.
+_LISTS = ("LogitDifference", "Effects", "Comparison", "Redundancy", "Skip", "LogitLens", "ResidualNorms")
+_FOR = {
+    "Contributions": {
+        **dict.fromkeys(
+            (
+                "decompose",
+                "bias",
+                "diversity",
+                "by_component",
+                "accuracy",
+                "labels",
+                "roles",
+                "readers",
+                "counterweights",
+            ),
+            "ld.decompose(c, labels) has it",
+        ),
+        **dict.fromkeys(("bits", "information"), "ld.information(c, labels) has it"),
+        **dict.fromkeys(("cost", "effects", "ablate"), "ld.effects(model, prompts, contrast=…) has it"),
+        "heads": "ld.contributions(…, unit='head') has them",
+        "layers": ".select(layer=0) takes those of a layer",
+        **dict.fromkeys(("by_layer", "per_layer"), f".difference().frame(){_LAYERS}['difference'].sum() has it"),
+        "compare": "ld.compare(a, b, prompts, options) compares two models",
+        "prompts": "a result holds no prompts, only .options",
+    },
+    "Decomposition": {
+        **dict.fromkeys(("by_layer", "per_layer"), f".by_component(full=True){_LAYERS} has it, or .by_depth()"),
+        **dict.fromkeys(("readers", "counterweights"), ".plot(kind='roles') draws it"),
+        **dict.fromkeys(_INTERVALS, ".by_component(full=True) has all intervals, in the columns _low and _high"),
+    },
+    "Effects": {"ablation_cost": ".frame()['cost'] has it", "cost": ".frame()['cost'] has it"},
+    "Information": {"bits": ".frame()['bits'] has it"},
+    "LogitLens": dict.fromkeys(
+        ("top_tokens", "tokens", "predictions"), "ld.explore(model, text) shows the likeliest token after each layer"
+    ),
+    "Profile": {"promoted": "ld.promoted_tokens(profile, component) has it"},
+    "DropPlan": {
+        **dict.fromkeys(
+            ("save_pretrained", "to_hf", "push_to_hub", "smaller"),
+            ".save_model(folder) writes the smaller model",
+        ),
+        **dict.fromkeys(("layers", "heads", "plan", "drop"), ".dropped lists what goes, first to last"),
+    },
+}
+for _name in _LISTS:
+    _FOR[_name] = {
+        "by_component": ".frame() has one row per component",
+        **dict.fromkeys(("by_layer", "per_layer"), f".frame(){_LAYERS}[column].sum() sums a column over layers"),
+    } | _FOR.get(_name, {})
 # Commands that a user may try: parts of their names, and what to run.
 COMMANDS = {
     **dict.fromkeys(("head", "dla", "attrib", "explor", "neuron", "contrib", "logit_d"), "profile TEXT --unit head"),
     **dict.fromkeys(("prun", "drop", "lens", "skip", "layer"), "depth --model M --out DIR"),
     **dict.fromkeys(("ablat", "patch", "effect"), "effects --task T"),
-    **dict.fromkeys(("diff", "compar"), "compare A B --task T"),
+    **dict.fromkeys(("diff", "compar", "finetun", "tuned"), "compare A B --task T"),
     **dict.fromkeys(("study", "diversity", "bias", "decomp"), "run --model M --task T --out DIR"),
 }
 
@@ -76,6 +121,14 @@ COMMANDS = {
 def meant(name: str, table: Mapping[str, str]) -> str:
     """Return what a table has for the first of its keys that is a part of a name, else nothing."""
     return next((place for part, place in table.items() if part in name.lower()), "")
+
+
+def attribute(owner: type, name: str, kinds: Iterable[str]) -> str:
+    """Say what is meant by an attribute that the results of a class lack, which has figures of some kinds, or ""."""
+    if name in kinds:
+        return f".plot(kind={name!r}) draws it"
+    own = (_FOR.get(cls.__name__, {}).get(name) for cls in owner.__mro__)
+    return next(filter(None, own), "") or ATTRIBUTES.get(name, "")
 
 
 def alike(name: str, known: Iterable[str]) -> list[str]:

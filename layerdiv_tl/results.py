@@ -13,15 +13,16 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
 from . import _registry
-from ._checks import file_path, with_article
+from ._checks import file_path, one_of, with_article
 from ._files import parse_json, written
-from ._guesses import ATTRIBUTES, alike
+from ._guesses import attribute
 from ._kinds import describe
 from .components import Component
 from .errors import InputError
@@ -71,11 +72,17 @@ class Result:
             own = type(self)
             if name[:1] == "_" or hasattr(own, name):
                 return object.__getattribute__(self, name)  # raises what was raised before
-            close = [f".{each}" for each in alike(name, (each for each in dir(self) if each[:1] != "_"))]
-            hint = f".plot(kind={name!r}) draws it" if name in own.figures else ATTRIBUTES.get(name)
-            hint = hint or (
-                f"is {' or '.join(close)} meant?" if close else f"dir of {with_article(own.__name__)} lists its names"
-            )
+            hint = attribute(own, name, own.figures)
+            if not hint and name in _registry.lookup("names"):
+                hint = f"ld.{name} is a function of its own"
+            if not hint:
+                close = get_close_matches(name, [each for each in dir(self) if each[:1] != "_"], cutoff=0.75)
+                kinds = f".plot() draws {one_of(own.figures)}" if own.figures else ""
+                hint = (
+                    f"is .{' or .'.join(close)} meant?"
+                    if close
+                    else f".frame() has its numbers{', ' * bool(kinds)}{kinds}"
+                )
             raise AttributeError(f"{own.__name__} has no {name!r}: {hint}", name=name)
 
     def frame(self) -> pd.DataFrame:

@@ -142,11 +142,11 @@ def test_names_of_other_libraries_lead_to_the_frame_and_the_figure(found):
     ways = {"df": r"\.frame\(\)", "to_csv": r"\.frame\(\)", "nlargest": r"\.frame\(\)", "show": r"\.plot\(\)"}
     ways |= {
         "to_html": r"\.plot\(\)",
-        "by_layer": r"groupby\('layer'\)",
+        "by_layer": r"groupby\('layer'",
         "diversity": r"ld\.decompose",
-        "nothing": "dir",
+        "nothing": r"\.frame\(\) has",
     }
-    ways |= {"map": r"\.plot\(kind='map'\)", "differences": r"\.difference meant"}
+    ways |= {"map": r"\.plot\(kind='map'\)", "differences": r"\.difference meant", "profile": r"ld\.profile is"}
     for name, way in ways.items():
         with pytest.raises(AttributeError, match=rf"no {name!r}: .*{way}"):
             getattr(found, name)

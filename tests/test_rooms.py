@@ -141,7 +141,7 @@ def test_import_is_light():
 @pytest.mark.full
 def test_a_misspelled_public_name_is_answered_with_what_is_meant():
     meant = {"contribution": "contributions", "logit_lens": "depth.logit_lens", "models": "zoo.models"}
-    meant |= {"roles": "decompose(c, labels).plot", "remove_layers": "depth.drop_plan", "by_layer": "contributions"}
+    meant |= {"roles": "decompose(c, labels).plot", "remove_layers": "depth.drop_plan", "by_layer": "logit_difference"}
     meant |= {"redundant_heads": "redundancy", "moe": "contributions", "perplexity": "profile", "knockout": "effects"}
     meant |= {"ablate_head": "effects", "from_pretrained": "load_model", "logit_diff": "logit_difference"}
     in_depth = {

@@ -232,7 +232,13 @@ def collect(run: ContributionPasses, keep: Set[Component] | None = None) -> Cont
 
 
 def logit_difference(
-    model: Any, prompts: Any, correct: Any, wrong: Any = None, unit: Unit = "head", *, attention_mask: Any = None
+    model: Any,
+    prompts: Any = None,
+    correct: Any = None,
+    wrong: Any = None,
+    unit: Unit = "head",
+    *,
+    attention_mask: Any = None,
 ) -> LogitDifference:
     """Attribute the logit of the right answer minus that of a wrong one to components.
 
@@ -251,8 +257,9 @@ def logit_difference(
     """
     if is_cache(model):
         raise InputError("a cache has its prompts: use ld.contributions(cache, options=[correct, wrong]).difference().")
-    if wrong is None:
-        raise InputError("the difference is to a wrong answer: give correct and wrong.")
+    given = {"prompts": prompts, "correct": correct, "wrong": wrong}
+    if lacking := [name for name, value in given.items() if value is None]:
+        raise InputError(f"the difference of two answers lacks {' and '.join(lacking)}: give them.")
     model = as_model(model)
     prompts = encode(model, with_mask(prompts, attention_mask))
     answers = [to_python(answer) for answer in (correct, wrong)]

@@ -92,7 +92,10 @@ def _read(model: Model, given: Any) -> Prompts:
     mask = None
     refuse_task_name(given)
     if is_cache(given):
-        raise InputError("an ActivationCache is not a prompt: give the text or the tokens that it is of.")
+        raise InputError(
+            "an ActivationCache is not a prompt: ld.contributions(cache, options=…) takes one without a model; other "
+            "functions take the text or the tokens that it is of."
+        )
     if isinstance(given, Mapping) and "input_ids" in given:  # a tokenizer's output
         given, mask = given["input_ids"], to_python(given.get("attention_mask"))
     given = [given] if isinstance(given, str) or _is_message(given) else given

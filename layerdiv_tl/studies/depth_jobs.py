@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import depth
-from ..depth.effects import effects
 from ..depth.quantities import AblatedPart, ablatable_components
+from ..depth.total_effects import effects
 from ..errors import InputError
 from ..model.fingerprint import Identity
 from ..model.load import Model

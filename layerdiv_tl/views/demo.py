@@ -10,7 +10,7 @@ from .._progress import progress
 from ..attribution.contribution_results import Contributions
 from ..attribution.contributions import contributions
 from ..depth.effect_results import Effects
-from ..depth.effects import effects
+from ..depth.total_effects import effects
 from ..ensemble.decompose import decompose
 from ..ensemble.decomposition import Decomposition
 from ..ensemble.intervals import ENDS

@@ -183,14 +183,16 @@ def profile_summary(profile: SquaredProfile) -> dict[str, float]:
 
 
 def hardest_tokens(profile: SquaredProfile, count: int = 6, k: int = 4) -> list[dict[str, Any]]:
-    """Find the worst predictions, and the components that raised and lowered the right token's logit most.
+    """Find the worst predictions and the last one, and the components that raised and lowered the right token's logit
+    most.
 
     Each is `{position, token, next_token, loss, raised, lowered}`. The position is that of `token`, after which
     `next_token` is predicted. `raised` and `lowered` list (component, logits minus its mean over the vocabulary) of
     that sign, largest first.
     """
     known, rows = np.flatnonzero(np.isfinite(profile.losses)), []
-    for position in known[np.argsort(-profile.losses[known], kind="stable")[:count]]:
+    worst = known[np.argsort(-profile.losses[known], kind="stable")[:count]]
+    for position in dict.fromkeys([*worst, *known[-1:]]):  # the last token may be an answer that the user asks about
         logits = profile.centered_targets[position]
         pairs = [(profile.components[i].label, float(logits[i])) for i in np.argsort(-logits, kind="stable")]
         row = {"position": int(position), "token": profile.tokens[position], "next_token": profile.tokens[position + 1]}

@@ -13,7 +13,7 @@ from ...attribution.promoted_tokens import promotions_of_pairs
 from ...attribution.source_tokens import TextSources
 from ...attribution.vocabulary import vocabulary_readout
 from ...components import Unit
-from ...depth.effects import effects
+from ...depth.total_effects import effects
 from ...errors import InputError
 from ...model.batches import inference_mode_for
 from ...model.load import Model

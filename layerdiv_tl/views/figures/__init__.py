@@ -17,6 +17,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from ..._checks import choice, keywords, one_of, whole_number, with_article
+from ..._registry import lookup
 from ...errors import InputError
 from ...results import Result
 from .. import layout, style
@@ -53,10 +54,14 @@ def figure(
     kinds = type(result).figures
     if not kinds:
         raise InputError(f"{with_article(type(result).__name__)} has no figure of its own: plot one of its parts.")
-    owners = [name for name, cls in Result._classes.items() if isinstance(kind, str) and kind in cls.figures]
-    if owners and kind not in kinds:
+    owners = list[str]()
+    if isinstance(kind, str) and kind not in kinds:
+        lookup("load_all")()  # a class that was not used yet may have this figure
+        owners = [name for name, cls in Result._classes.items() if kind in cls.figures]
+    if owners:
         here = f"this {type(result).__name__} has {one_of(kinds, 'and')}"
-        raise InputError(f"kind={kind!r} is a figure of {', '.join(owners)}; {here}.")
+        made = ", which ld.decompose(c, labels) makes," * (owners == ["Decomposition"])
+        raise InputError(f"kind={kind!r} is a figure of {', '.join(owners)}{made or ';'} {here}.")
     draw = function_of(type(result), choice("kind", next(iter(kinds)) if kind is None else kind, kinds))
     keywords(figure, {"title": title, "dark": dark})
     keywords(draw, options, ("title", "height", "dark"))

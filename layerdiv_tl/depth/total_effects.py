@@ -194,14 +194,19 @@ def _question(
         given = [
             f"{name}= is given alone, but " for name, x in (("options", options), ("labels", labels)) if x is not None
         ]
-        what = "give options= and labels=, a contrast=(right, wrong), or a task"
+        what = (
+            "give options= and labels=, a contrast=(right, wrong), or a task (ld.top_tokens lists rivals of an answer)"
+        )
         raise InputError(f"{''.join(given)}effects are on an answer: {what}.")
     if contrast is not None and (options is not None or labels is not None):
         raise InputError("contrast= says what is right and what is wrong: leave options and labels out.")
     asked = read_question(model, prompts, options, contrast=contrast, attention_mask=attention_mask)
     shape = len(asked.ids), 1, asked.option_ids.shape[1]
     if shape[2] < 2:
-        raise InputError("there is one option only, so nothing to compare it with: give at least two options.")
+        raise InputError(
+            "there is one option only, so nothing to compare it with: give at least two options (ld.top_tokens lists "
+            "rivals of an answer); ld.depth.skip measures the loss over the vocabulary without whole sublayers."
+        )
     names = names or asked.options
     gold = gold_options(np.zeros(len(asked.ids), dtype=np.int64) if labels is None else labels, shape, names)
     contexts = Contexts(asked.ids, asked.option_ids, model.architecture.length_switch)
