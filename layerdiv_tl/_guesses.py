@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # Parts of names of functions; the first one that fits counts.
 _LAYERS = ".groupby('layer', dropna=False)"
 FUNCTIONS = {
-    "save_model": "ld.depth.drop_plan(…).save_model(folder)",
-    "smaller": "ld.depth.drop_plan(…).save_model(folder)",
+    **dict.fromkeys(("save_model", "smaller"), "ld.depth.drop_plan(…).save_model(folder)"),
     **dict.fromkeys(("prun", "drop", "remov", "delet", "compress", "shortgpt"), "ld.depth.drop_plan"),
     **dict.fromkeys(("redundan", "similar", "cka", "cluster"), "ld.redundancy"),
     **dict.fromkeys(("by_layer", "per_layer"), f"ld.logit_difference(…).frame(){_LAYERS}['difference'].sum()"),
     **dict.fromkeys(("counterweight", "reader", "role"), "ld.decompose(c, labels).plot(kind='roles')"),
     **dict.fromkeys(("accumulated", "lens"), "ld.depth.logit_lens"),
+    **dict.fromkeys(("induction", "previous_token", "duplicate_token"), "ld.head_scores"),
     **dict.fromkeys(("stack_head", "heads"), "ld.contributions(…, unit='head')"),
+    **dict.fromkeys(
+        ("patch", "circuit", "to_tokens", "generate"), "ld.load_model(…).bridge, for TransformerLens' tools,"
+    ),
+    **dict.fromkeys(("perplexity", "loss", "cross_entropy"), "ld.profile(model, text, loss='cross_entropy')"),
+    **dict.fromkeys(("bootstrap", "interval", "confidence"), "the columns _low and _high of result.frame()"),
+    **dict.fromkeys(("ablat", "effect", "knock", "interven", "cost", "compensat", "backup", "repair"), "ld.effects"),
     **dict.fromkeys(("resid", "attribut", "logit_attr", "dla"), "ld.contributions"),
     **dict.fromkeys(("decomposition", "diversity", "bias"), "ld.decompose"),
-    **dict.fromkeys(("ablat", "effect", "knock", "interven", "cost"), "ld.effects"),
     "cache": "ld.contributions(cache, options=…)",
-    "induction": "ld.head_scores",
     "neuron": "ld.contributions(…, unit='neuron')",
     "rout": "ld.router_statistics",
     **dict.fromkeys(("expert", "moe", "mixture"), "ld.contributions(…, unit='expert')"),
@@ -31,20 +41,18 @@ FUNCTIONS = {
     "diff": "ld.logit_difference or ld.compare",
     "models": "ld.zoo.models",
     **dict.fromkeys(("hooked", "bridge", "pretrained", "boot"), "ld.load_model"),
-    **dict.fromkeys(
-        ("patch", "hook", "circuit", "to_tokens", "generate"),
-        "ld.load_model(…).bridge, for TransformerLens' own tools,",
-    ),
+    "hook": "ld.load_model(…).bridge, for TransformerLens' tools,",
     **dict.fromkeys(("test_prompt", "predict"), "ld.top_tokens"),
-    **dict.fromkeys(("perplexity", "loss", "cross_entropy"), "ld.profile"),
     **dict.fromkeys(("bits", "entropy", "synergy", "mutual"), "ld.information"),
-    **dict.fromkeys(("from_frame", "dataset", "own_task"), "ld.Task.from_frame"),
-    **dict.fromkeys(("html", "report", "dashboard"), "ld.explore, or .plot() of a result,"),
+    **dict.fromkeys(("from_frame", "dataframe", "dataset", "own_task"), "ld.Task.from_frame"),
+    **dict.fromkeys(("html", "report", "dashboard", "visual", "widget"), "ld.explore, or .plot() of a result,"),
     **dict.fromkeys(("cookbook", "tutorial", "example", "docs"), "help(ld), or the page of `layerdiv docs`,"),
     "load": "ld.load_model, or ld.Contributions.load of a saved file,",
-    **dict.fromkeys(("save", "export"), "result.save(path), or result.frame(),"),
+    **dict.fromkeys(("save", "export", "to_csv"), "result.save(path), or result.frame().to_csv(path),"),
     "topk": "result.frame().nlargest(5, column)",
 }
+# Parts of kinds of figures.
+KINDS = {**dict.fromkeys(("counterweight", "reader", "role"), "roles"), "heat": "map", "bar": "bars", "layer": "depth"}
 # What other libraries call the frame of a result and its figure, and parts of it.
 _FRAMES = (
     "df to_df to_frame to_pandas dataframe to_dataframe to_csv to_json to_dict to_latex to_markdown export summary "
@@ -81,12 +89,18 @@ _FOR = {
         "heads": "ld.contributions(…, unit='head') has them",
         "layers": ".select(layer=0) takes those of a layer",
         **dict.fromkeys(("by_layer", "per_layer"), f".difference().frame(){_LAYERS}['difference'].sum() has it"),
+        **dict.fromkeys(("logit_difference", "logit_diff"), ".difference() has it"),
+        **dict.fromkeys(("cumsum", "cumulative", "accumulated"), ".difference().frame()['difference'].cumsum() has it"),
         "compare": "ld.compare(a, b, prompts, options) compares two models",
         "prompts": "a result holds no prompts, only .options",
     },
     "Decomposition": {
         **dict.fromkeys(("by_layer", "per_layer"), f".by_component(full=True){_LAYERS} has it, or .by_depth()"),
         **dict.fromkeys(("readers", "counterweights"), ".plot(kind='roles') draws it"),
+        **dict.fromkeys((*_FRAMES, "df"), ".by_component() has a row per component, .frame() the whole"),
+        **dict.fromkeys(
+            ("auc", "net", "logit_difference", "logit_diff"), ".by_component(full=True) has it, a row per component"
+        ),
         **dict.fromkeys(_INTERVALS, ".by_component(full=True) has all intervals, in the columns _low and _high"),
     },
     "Effects": {"ablation_cost": ".frame()['cost'] has it", "cost": ".frame()['cost'] has it"},
@@ -94,7 +108,13 @@ _FOR = {
     "LogitLens": dict.fromkeys(
         ("top_tokens", "tokens", "predictions"), "ld.explore(model, text) shows the likeliest token after each layer"
     ),
-    "Profile": {"promoted": "ld.promoted_tokens(profile, component) has it"},
+    "LogitDifference": dict.fromkeys(
+        ("cumsum", "cumulative", "accumulated"), ".frame()['difference'].cumsum() has it, in stream order"
+    ),
+    "Profile": {
+        "promoted": "ld.promoted_tokens(profile, component) has it",
+        **dict.fromkeys(("cross_entropy", "net_linear"), "ld.profile(…, loss='cross_entropy') has it"),
+    },
     "DropPlan": {
         **dict.fromkeys(
             ("save_pretrained", "to_hf", "push_to_hub", "smaller"),
@@ -116,6 +136,51 @@ COMMANDS = {
     **dict.fromkeys(("diff", "compar", "finetun", "tuned"), "compare A B --task T"),
     **dict.fromkeys(("study", "diversity", "bias", "decomp"), "run --model M --task T --out DIR"),
 }
+
+
+# Names of arguments that mean the same; a function takes some of each group.
+ARGUMENTS = (
+    {"heads", "head", "components", "component", "label"},
+    {"prompts", "prompt", "text", "texts", "data"},
+    {"options", "answers", "answer", "targets", "target"},
+    {"correct", "right", "wrong", "incorrect", "contrast"},
+    {"budget", "n", "n_layers", "count", "drop"},
+    {"ablation", "ablate", "method", "how"},
+    {"model", "models", "base", "a"},
+)
+
+
+def answering(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a public function answer an argument that it does not have, or lacks, with those that it takes."""
+    parameters = inspect.signature(function)
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except TypeError:
+            try:
+                parameters.bind(*args, **kwargs)
+            except TypeError as misfit:
+                raise TypeError(
+                    _misfit(function.__name__, str(misfit), list(parameters.parameters), args, kwargs)
+                ) from None
+            raise  # from inside
+
+    return called
+
+
+def _misfit(function: str, misfit: str, names: list[str], args: tuple[object, ...], kwargs: Iterable[str]) -> str:
+    """Write the error of a call with other arguments than a function's."""
+    names = [name for name in names if name not in ("self", "cls")]
+    text = f"{function}() {misfit.replace('a required', 'the required')}"
+    if unknown := next((name for name in kwargs if name not in names), ""):
+        same = sorted({name for group in ARGUMENTS if unknown in group for name in group if name in names})
+        text = f"{function}() has no argument {unknown!r}"
+        text += f": it is {' or '.join(f'{name}=' for name in same)} here" * bool(same)
+    cached = any(cls.__name__ == "ActivationCache" for cls in type(args[0]).__mro__) if args else False
+    text += f"; its arguments are {', '.join(names)}."
+    return text + " An ActivationCache is taken by ld.contributions alone: give cache.model here." * cached
 
 
 def meant(name: str, table: Mapping[str, str]) -> str:

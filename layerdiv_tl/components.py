@@ -148,9 +148,11 @@ class Component:
         kind = match and (_KIND_OF_LETTER.get(match["letter"] or "") or match["kind"])
         if not match or kind not in get_args(Kind):
             is_layer = isinstance(label, str) and re.fullmatch("L?[0-9]+", label) is not None
+            is_stream = isinstance(label, str) and "resid" in label
             raise InputError(
                 f"{shown(label)} is not a component label: write it like 'embed', 'L3.attn', 'L3.H5' or 'L3@2.mlp'"
-                f"{'; select(layer=…) of contributions takes a whole layer' * is_layer}."
+                f"{'; select(layer=…) of contributions takes a whole layer' * is_layer}"
+                f"{'; the residual stream is their sum, and no component itself' * is_stream}."
             )
         number = {name: int(match[name]) if match[name] else None for name in ("layer", "index", "repeat")}
         return cls(kind, **number, name=match["name"])  # type: ignore[arg-type]  # kind is one of Kind

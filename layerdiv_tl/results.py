@@ -85,6 +85,14 @@ class Result:
                 )
             raise AttributeError(f"{own.__name__} has no {name!r}: {hint}", name=name)
 
+    __iter__: ClassVar[Any] = None  # else Python would try the labels 0, 1, 2, …
+
+    def __getitem__(self, label: Any) -> Any:
+        """Raise TypeError with the row of a frame that is meant: only `Contributions` are read by labels."""
+        frame = ".by_component()" if hasattr(self, "by_component") else ".frame()"
+        name, text = type(self).__name__, f"{frame}.set_index('component').loc[{str(label)!r:.40}]"
+        raise TypeError(f"{with_article(name)} is not read by labels: {text} is a row of its frame.")
+
     def frame(self) -> pd.DataFrame:
         """The result as one tidy pandas frame; `frame.attrs["units"]` holds the units of its columns."""
         raise NotImplementedError

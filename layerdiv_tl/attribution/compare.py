@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from .._guesses import answering
 from ..components import Component
 from ..ensemble.validation import gold_options
 from ..errors import InputError
@@ -62,6 +63,7 @@ def compare(
     batch_tokens: int | None = None,
     attention_mask: Any = None,
 ) -> Comparison: ...
+@answering
 def compare(
     a: Any,
     b: Any,

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Int
 
 from .._checks import number, whole_number
+from .._guesses import answering
 from ..components import Component, Unit, instead_of, labels_of
 from ..errors import InputError
 from ..model.architecture import UnitLike
@@ -29,6 +30,7 @@ from .passes import ContributionBuffer, ContributionPasses, RemoteReadOut
 from .question import read_question
 
 
+@answering
 def contributions(
     model: Any,
     prompts: Any = None,
@@ -231,6 +233,7 @@ def collect(run: ContributionPasses, keep: Set[Component] | None = None) -> Cont
     )
 
 
+@answering
 def logit_difference(
     model: Any,
     prompts: Any = None,
@@ -257,6 +260,8 @@ def logit_difference(
     """
     if is_cache(model):
         raise InputError("a cache has its prompts: use ld.contributions(cache, options=[correct, wrong]).difference().")
+    if isinstance(model, Contributions):
+        raise InputError("these are contributions already: c.difference() is the difference of two of their options.")
     given = {"prompts": prompts, "correct": correct, "wrong": wrong}
     if lacking := [name for name, value in given.items() if value is None]:
         raise InputError(f"the difference of two answers lacks {' and '.join(lacking)}: give them.")

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 
 from .._checks import check_memory, ordered
+from .._guesses import answering
 from ..ensemble.intervals import RunningMean
 from ..ensemble.validation import LARGEST, numbers
 from ..errors import InputError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ..model.load import Model
 
 
+@answering
 def profile(
     model: Any,
     text_or_ids: Any,
@@ -167,6 +169,7 @@ class CorpusProfile(ProfileSource):
         )
 
 
+@answering
 def corpus_profile(
     model: Any,
     texts: Iterable[Any],

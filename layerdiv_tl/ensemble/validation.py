@@ -90,7 +90,8 @@ def gold_options(
 
     `name` is the argument's. Raises InputError for what names no option.
     """
-    given = listed(name, labels, "a list with one gold option for each example")
+    own = f", {name}=task.labels of a task" * hasattr(labels, "prompts")
+    given = listed(name, labels, f"a list with one gold option for each example{own}")
     n, _, k = shape
     if len(given) != n:
         raise InputError(f"{name} holds {len(given)} for {n} examples: give one for each.")

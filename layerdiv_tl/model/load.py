@@ -16,6 +16,7 @@ import torch
 
 from .. import _registry
 from .._checks import choice, one_of, shown, whole_number
+from .._guesses import answering
 from ..components import Component
 from ..errors import InputError
 from .architecture import Architecture, Sublayer, UnitLike
@@ -162,6 +163,7 @@ class Loadable:
     tokenizer: Any
 
 
+@answering
 def load_model(
     x: Any = None,
     *,

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Int
 
 from .._checks import file_path, flag, listed, shown, text, whole_number
+from .._guesses import answering
 from ..errors import InputError
 from ..model.prompts import check_ids, refuse_unordered
 from ..results import Result
@@ -33,6 +34,9 @@ MAX_ROWS = 1_000_000  # a synthetic task is unlimited
 @dataclass(frozen=True, eq=False)
 class Task(Result):
     """Prompts, their options (shared or per prompt), and the gold option of each.
+
+    `task`, `Task.from_frame` and `Task.from_lm_eval` make one. Lists of prompts and options need none:
+    `ld.contributions(model, prompts, options)`.
 
     Attributes:
         prompts: The rendered texts, ready for a model.
@@ -113,6 +117,7 @@ class Task(Result):
         return hashlib.sha256(json.dumps(self.prompts).encode()).hexdigest()
 
     @classmethod
+    @answering
     def from_frame(
         cls,
         frame: pd.DataFrame,
@@ -295,6 +300,7 @@ def _tokenizer(x: Any) -> Any:
     return tokenizer
 
 
+@answering
 def task(
     name: str | os.PathLike[str],
     data: Any = None,

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._checks import choice, instance, some_of
+from .._guesses import answering
 from ..attribution.profile import profile
 from ..attribution.profile_results import Profile, SquaredProfile
 from ..components import Component, Unit, labels_of, positions
@@ -37,6 +38,7 @@ MOST_TOKENS = 64
 _MAKE_PROFILE = "make one with layerdiv_tl.profile(model, text)"
 
 
+@answering
 def colored_tokens(
     profile: Profile,
     metrics: Metric | Sequence[Metric] = ("loss", "bias", "diversity", "net"),
@@ -103,6 +105,7 @@ def _strip(profile: Profile, values: Float[np.ndarray, " position"]) -> Block:
     return circuits("ColoredTokens", props)
 
 
+@answering
 def attention_heads(patterns: AttentionPatterns) -> Block:
     """Show attention patterns of heads with circuitsvis: small maps to choose from, and a large one.
 
@@ -125,6 +128,7 @@ def attention_heads(patterns: AttentionPatterns) -> Block:
     return Block(templates().narrow(circuits("AttentionHeads", props).html), circuits=True)
 
 
+@answering
 def promoted_tokens(
     profile: Profile,
     component: str | Component | Sequence[str | Component] | None = None,

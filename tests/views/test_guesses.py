@@ -40,6 +40,40 @@ def test_a_hint_on_a_result_runs(owner, name):
         assert eval(f"result{code}", {"result": result}) is not None
 
 
+def test_a_wrong_or_missing_argument_is_answered_with_those_that_there_are():
+    """And with the one that means the same; an error from inside a function stays what it is."""
+    c = made("Contributions")
+    cases = [
+        (
+            lambda: ld.attention_patterns(c, "a", components="L0.H0"),
+            "'components': it is heads= here; its arguments are",
+        ),
+        (lambda: ld.effects("zoo/d1", heads=["L0.H0"]), "'heads': it is components= here"),
+        (lambda: ld.contributions("zoo/d1", answers=[" a"]), "'answers': it is options= here"),
+        (lambda: ld.depth.drop_plan("zoo/d1"), "missing the required argument: 'task'; its arguments are model, task"),
+        (lambda: c.select(layers=3), "no argument 'layers'; its arguments are"),
+        (lambda: ld.Task.from_frame([]), "missing the required.*template.*its arguments are frame, template"),
+    ]
+    for call, said in cases:
+        with pytest.raises(TypeError, match=said):
+            call()
+
+    @_guesses.answering
+    def inside(x):
+        return x + "a"
+
+    with pytest.raises(TypeError, match="unsupported operand"):
+        inside(1)
+
+
+def test_results_are_not_read_by_labels_but_say_how():
+    for name, frame in (("Decomposition", "by_component"), ("LogitDifference", "frame")):
+        with pytest.raises(TypeError, match=rf"\.{frame}\(\)\.set_index\('component'\)\.loc\['L0\.mlp'\]"):
+            made(name)["L0.mlp"]
+        with pytest.raises(TypeError, match="not iterable"):
+            list(made(name))
+
+
 def test_sums_over_layers_are_the_whole():
     """The embedding, which is in no layer, is not left out."""
     difference = made("LogitDifference")

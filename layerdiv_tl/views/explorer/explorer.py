@@ -13,6 +13,7 @@ import numpy as np
 
 from ..._checks import file_path, flag
 from ..._files import write_text
+from ..._guesses import answering
 from ...attribution.continuation import Continuation
 from ...errors import InputError
 from ...model.load import Model, as_model
@@ -33,6 +34,7 @@ MOST_TEXTS = 4
 TOGETHER = 8
 
 
+@answering
 def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> Explorer:
     """Decompose a text and explore it in linked views, in a notebook or as one page.
 
@@ -88,6 +90,14 @@ class Explorer:
         self._selection = first_selection(self.texts[0])
         self._widget: ExplorerWidget | None = None
 
+    if not TYPE_CHECKING:  # which would take any name
+
+        def __getattr__(self, name: str) -> Any:
+            if name[:1] == "_":
+                raise AttributeError(f"an Explorer has no {name!r}", name=name)
+            how = "the last line of a notebook's cell shows it, .save('x.html') writes a page, .texts has its numbers"
+            raise AttributeError(f"an Explorer has no {name!r}: {how}", name=name)
+
     @property
     def selection(self) -> Selection:
         """The selection shared by all views; set it to a `Selection` or a dict of some of its fields.
@@ -108,8 +118,13 @@ class Explorer:
         if self._widget is not None:
             self._widget.chosen = self._selection.record()
 
-    def show(self, text: Any, target: Any = None, *, generate: int = 0) -> None:
+    def show(self, text: Any = None, target: Any = None, *, generate: int = 0) -> None:
         """Decompose another text and select it; the rest of the selection stays. Raises like `explore`."""
+        if text is None:
+            raise InputError(
+                "show takes another text; the last line of a notebook's cell shows this one, and .save('x.html') "
+                "writes a page of it."
+            )
         self.add(measure_text(self.model, text, target, generate))
 
     def add(self, text: TextNumbers) -> None:

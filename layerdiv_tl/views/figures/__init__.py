@@ -17,6 +17,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from ..._checks import choice, keywords, one_of, whole_number, with_article
+from ..._guesses import KINDS, meant
 from ..._registry import lookup
 from ...errors import InputError
 from ...results import Result
@@ -56,6 +57,9 @@ def figure(
         raise InputError(f"{with_article(type(result).__name__)} has no figure of its own: plot one of its parts.")
     owners = list[str]()
     if isinstance(kind, str) and kind not in kinds:
+        kind = meant(kind, KINDS) or kind
+        if kind in kinds:
+            raise InputError(f"a {type(result).__name__} has no such kind of figure: is kind={kind!r} meant?")
         lookup("load_all")()  # a class that was not used yet may have this figure
         owners = [name for name, cls in Result._classes.items() if kind in cls.figures]
     if owners:
