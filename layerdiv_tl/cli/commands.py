@@ -52,7 +52,8 @@ def run_demo(options: argparse.Namespace) -> Done:
     rows, gap = summary["rows"].sum(), summary["absolute_gap"].max()
     accuracy, chance = (f"{100 * summary[name].mean():.0f} %" for name in ("accuracy", "chance"))
     for sentence in (
-        f"{model.name} is right on {accuracy} of {rows} questions; guessing would be right on {chance}.",
+        f"{model.name} is right on {accuracy} of {rows} questions of {' and '.join(SAMPLE_TASKS)}; guessing would be "
+        f"right on {chance}.",
         *found,
         f"The contributions of its components sum to its logits, to {gap:.0e} logits.",
     ):

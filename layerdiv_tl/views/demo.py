@@ -18,7 +18,7 @@ from ..model.load import Model
 from ..tasks.task import Task
 from . import style
 from .explorer import Explorer, explore
-from .html import Block, chart, templates
+from .html import Block, chart, quoted, templates
 
 # Components of the list among which the reader is chosen.
 LISTED = 5
@@ -44,20 +44,27 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
     with progress(f"mean and zero ablation of {' and '.join(labels)}", 5 * half, "pass"):
         ablated = [effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
     mean, zero = map(_costs, ablated)
-    reads = "a reader, " if reader["accuracy_low"] > 1 / c.values.shape[2] else ""
+    is_reader = reader["accuracy_low"] > 1 / c.values.shape[2]
+    reads = "a reader, clearly more often right than guessing: it is " if is_reader else ""
     but = f" but {labels[0]}" * bool(first["accuracy"] > reader["accuracy"])
-    alone = [style.percent(row["accuracy"]) for row in (first, reader)]
+    rows = first, reader
+    alone = [
+        f"{style.percent(r['accuracy'])} ({100 * r['accuracy_low']:.0f} to {100 * r['accuracy_high']:.0f})"
+        for r in rows
+    ]
+    auc = [style.estimate(*(r[f"auc{end}"] for end in ("", "_low", "_high"))) for r in rows]
     size, *ends = (first[f"logit_difference{end}"] for end in ENDS)
     mean_size = style.estimate(size, *ends, unit="logits").replace("(", "(95 % interval ")
     whose = "the other" if len(c.options) == 2 else "the mean of the others"
     found = [
-        f"On {half} rows of {task.name}, {labels[0]} is first by mean logit difference, its contribution to the right "
-        f"answer's logit minus {whose}'s: {mean_size} on average. Alone it is right on {alone[0]} of the rows.",
+        f"On {half} rows of {task.name}, such as '{quoted(task.prompts[0], 110)}', {labels[0]} is first by mean logit "
+        f"difference, its contribution to the right answer's logit minus {whose}'s: {mean_size} on average. Alone it "
+        f"is right on {alone[0]} of the rows.",
         _role(c, d, first, chosen.labels),
         f"{labels[1]}, number {1 + listed.index(reader)} by that mean, is {reads}right alone on {alone[1]} of "
         f"the rows; no other of the first {len(listed)}{but} is right more often. The AUC, which tells how well a "
-        f"component ranks rows by label whatever its constant part, is {style.number(first['auc'])} for {labels[0]} "
-        f"and {style.number(reader['auc'])} for {labels[1]}; 0.5 would be guessing.",
+        f"component ranks rows by label whatever its constant part, is {auc[0]} for {labels[0]} "
+        f"and {auc[1]} for {labels[1]}; 0.5 would be guessing.",
         f"On {half} other rows, mean ablation, which keeps a component's constant part, raises the cross-entropy by "
         f"{mean[labels[0]]} for {labels[0]} and {mean[labels[1]]} for {labels[1]}. Zero ablation, which removes all "
         f"that it writes, raises it by {zero[labels[0]]} and {zero[labels[1]]}.",

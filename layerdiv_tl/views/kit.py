@@ -156,6 +156,8 @@ def cut_whiskers(frame: pd.DataFrame, column: str, base: float = 0.0, title: str
     first = int(np.nan_to_num(np.abs(value)).argmax())
     if frame["component"].iloc[first] in title:
         least, most = np.nanmin([least, low[first]]), np.nanmax([most, high[first]])
+    if not ((low < least) | (high > most)).any():
+        return None
     return frame.assign(**{f"{column}_low": np.maximum(low, least), f"{column}_high": np.minimum(high, most)})
 
 

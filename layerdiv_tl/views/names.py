@@ -100,9 +100,13 @@ def extreme_names(
             cost += (0.1 + 0.001 * np.abs(by).sum()) * (number >= close)
             if number >= close:  # its line must not seem to lead to another mark
                 lead = at[i] + along[::10] * np.asarray(by)
+                cost += by[1] == 0 and np.ptp(whisker[:, 0]) > 0  # nor to be a part of its whisker
                 cost += 0.15 * (np.linalg.norm(others[:, None] - lead, axis=-1) < 7).any()
             away = np.linalg.norm(at - box.mean(0), axis=1)
-            options.append((cost, int((away < away[i]).sum()) * (number >= 2 * at_ends), number, box))
+            nearer = int((away < away[i]).sum()) * (number >= 2 * at_ends)
+            # It reads as the name of the nearest mark, where no line or whisker leads to its own.
+            cost += 0.2 * bool(nearer and number < close and not at_ends)
+            options.append((cost, nearer, number, box))
         cost, _, number, box = min(options, key=lambda option: option[:2])
         place, by = places[number]
         is_free = not any(_meet(box, other) for other in boxes)

@@ -242,6 +242,10 @@ def test_maps_are_colored_by_their_sign_in_their_unit():
     np.testing.assert_allclose(total.y[: len(parts)], parts)
 
 
+def points(trace):
+    return list(zip(trace.x, trace.y, strict=True))
+
+
 @pytest.mark.parametrize("part", PARTS)
 def test_the_scatter_shows_bias_against_diversity(part):
     """x and y are the frame's columns, the guides are where they belong, and the most diverse mark is named."""
@@ -254,7 +258,10 @@ def test_the_scatter_shows_bias_against_diversity(part):
     assert list(guides["net = 0"].x) == list(guides["net = 0"].y)
     (names,) = (trace for trace in figure.data if trace.mode == "markers+text")
     named = {text.strip(): place for text, *place in zip(names.text, names.x, names.y, strict=True)}
-    assert named[frame.iloc[:, 1].idxmax()] == list(frame.loc[frame.iloc[:, 1].idxmax()])
+    first = frame.iloc[:, 1].idxmax()  # its name is at the mark, or a line leads from the mark to it
+    (lead,) = (trace for trace in figure.data if trace.mode == "lines" and trace.name is None)
+    leads = {tuple(name): mark for mark, name in zip(points(lead)[::3], points(lead)[1::3], strict=True)}
+    assert tuple(leads.get(tuple(named[first]), named[first])) == tuple(frame.loc[first])
     for axis, column in (("xaxis", frame.iloc[:, 0]), ("yaxis", frame.iloc[:, 1])):
         low, high = figure.layout[axis].range
         assert (low < np.log10(column)).all()

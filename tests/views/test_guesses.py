@@ -50,7 +50,7 @@ def test_a_wrong_or_missing_argument_is_answered_with_those_that_there_are():
         ),
         (lambda: ld.effects("zoo/d1", heads=["L0.H0"]), "'heads': it is components= here"),
         (lambda: ld.contributions("zoo/d1", answers=[" a"]), "'answers': it is options= here"),
-        (lambda: ld.depth.drop_plan("zoo/d1"), "missing the required argument: 'task'; its arguments are model, task"),
+        (lambda: ld.depth.drop_plan("zoo/d1"), "missing the required argument: 'rows'; its arguments are model, rows"),
         (lambda: c.select(layers=3), "no argument 'layers'; its arguments are"),
         (lambda: ld.Task.from_frame([]), "missing the required.*template.*its arguments are frame, template"),
     ]

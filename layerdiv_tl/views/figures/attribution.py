@@ -28,7 +28,7 @@ Term = Literal["bias", "diversity", "net", "target_logit"]
 # More rows than this are thinner than a pixel; fewer neurons or latents are shown, because each needs its name.
 MOST_ROWS, _MOST_NEURONS = 400, 40
 _BIAS = "value bias"
-_SHARP = "Sharp: the mean over rows of the largest weight on a token other than the first. "
+_SHARP = "Sharp: the mean over rows after the first of the largest weight on a token other than the first. "
 _MEANING: dict[Term, str] = {
     "bias": "The squared distance from the target, 1 for the next token and 0 for all others.",
     "diversity": "The squared distance from the mean of all components.",
@@ -84,7 +84,7 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     title = f"{labels[largest[0]]} has the largest {'mean ' * (len(values) > 1)}contribution to {names[largest[1]]}"
     if zero.startswith("centered"):  # the contribution itself may have another sign
         way = f"{'raises' if compared[largest] > 0 else 'lowers'} {names[largest[1]]} most"
-        title = f"{labels[largest[0]]} {way} against the mean of the options{', on average' * (len(values) > 1)}"
+        title = f"{'On average, ' * (len(values) > 1)}{labels[largest[0]]} {way} against the mean of the options"
     other = "{component}'s" + " to {option}" * (compared.shape[1] > 1)
     title += kit.ahead(sizes, sizes.iloc[int(np.ravel_multi_index(largest, compared.shape))], "size", other=other)
     if (frame["kind"] == "head").any():
@@ -279,7 +279,7 @@ def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figur
     attend when they have nothing to do.
     """
     p = patterns.patterns
-    sharpness = p[:, :, 1:].max(-1, initial=0.0).mean(-1)
+    sharpness = p[:, 1:, 1:].max(-1, initial=0.0).sum(-1) / max(p.shape[1] - 1, 1)  # the first row has no other token
     heads = np.sort(np.argsort(-sharpness, kind="stable")[:max_heads])
     tokens, maps = [quoted(token, 12) for token in patterns.tokens], list[list[go.Heatmap]]()
     labels = [patterns.components[i].label for i in heads]
@@ -291,9 +291,9 @@ def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figur
     down = -(-len(heads) // columns)
     figure = layout.panels(maps, labels, columns, gap=min(0.3, 0.1 * down), across=0.05, shared_xaxes="all")
     some = (
-        f"The {len(heads)} of {len(p)} heads that attend most to single tokens beyond the first (mean over rows of the "
+        f"The {len(heads)} of {len(p)} heads that attend most to single tokens beyond the first (mean over later rows "
     )
-    some = (some + "largest weight). ") if len(heads) < len(p) else _SHARP
+    some = (some + "of the largest weight). ") if len(heads) < len(p) else _SHARP
     total = "1" if np.allclose(p.sum(2), 1, atol=1e-2) else "at most 1: a sink takes the rest"
     x = axes.token_axis(patterns.tokens, "") | {"tickfont": {"size": 10}}
     y = x | {"tickangle": 0, "autorange": "reversed"}

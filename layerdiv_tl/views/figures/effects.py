@@ -249,7 +249,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     also = " and the components ablated below" if several and not few else ""
     whiskers_are = kit.intervals(frame)
     if whiskers_are.startswith("Whiskers"):
-        whiskers_are = f"{whiskers_are[:-1]} ({'upper panel: ' * bool(several)}named marks only)."
+        where = " (upper panel: named marks only)" if several else f" over {rows} rows (named marks only)"
+        whiskers_are = f"Whiskers: 95 % intervals{where}."
     about = (
         f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')} (prompts); contributions minus their "
         "mean over the options. Gold: alone, a component favors the right option on more than "

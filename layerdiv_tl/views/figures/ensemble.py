@@ -22,6 +22,14 @@ _GAUGES = get_args(Gauge)
 _LOSSES = dict(squared="Squared error", paper="Eq. 14's loss", cross_entropy="Cross-entropy", brier="Brier loss")
 
 
+# What a view of one part shows.
+_MEANING = {
+    "raw": "",
+    "centered": "Centered: minus each component's mean logit. ",
+    "shift": "Shift: each component's mean logit alone, which softmax cannot see. ",
+}
+
+
 def column_of(frame: pd.DataFrame, term: str, part: Gauge) -> str:
     """Return the column of a part of a term; a term without parts has one column."""
     name = term if part == "raw" else f"{term}_{part}"
@@ -52,7 +60,7 @@ def _rows(measured: Any) -> str:
     if isinstance(measured, Decomposition):
         return style.count(len(measured.values), "row")
     count = measured.positions if hasattr(measured, "positions") else int(measured.has_target.sum())
-    return style.count(count, "token")
+    return style.count(count, "predicted token")
 
 
 def _named(text: str, gauge: Any) -> str:
@@ -128,7 +136,7 @@ def _gauge_bars(measured: Any, part: Gauge, count: int, over: str, means: Callab
             if zero
             else "Bars start at 0"
         )
-        about = f"{means(gauge)}{base}{_unknown_starts(measured)}. {remark}"
+        about = f"{means(gauge)}{base}{_unknown_starts(measured)}. {_MEANING[name] * (len(parts) > 1)}{remark}"
         title = over + _most_diverse(gauge, frame, name if len(parts) > 1 else getattr(measured, "part", "raw"))
         views[name] = kit.component_bars(frame, columns, title, about, zero=zero)
     return layout.choose(views, part)
@@ -199,7 +207,10 @@ def bias_diversity_scatter(
         about += f"{_unknown_starts(measured)}. Names: " + (
             "some outer marks" if len(names[0].x) < len(frame) else "all"
         )
-        views[p] = layout.finish(traces, title, f"{about}. {remark}", x=x_axis, y=y_axis, plot=460, hovermode="closest")
+        about += f". {_MEANING[p] * (len(parts) > 1)}{remark}"
+        if np.isfinite(zero):
+            about += " Dotted: the bias of a component that writes nothing."
+        views[p] = layout.finish(traces, title, about, x=x_axis, y=y_axis, plot=460, hovermode="closest")
     return layout.choose(views, part)
 
 
@@ -344,7 +355,8 @@ def module_shares(decomposition: Decomposition) -> go.Figure:
     title += ", not clearly more" * bool(low <= most["member_share"])
     if np.isnan(most[column]):
         title = f"The {whole} is 0, so no module has a share of it"
-    subtitle = "The gray dash is the module's share of components, n_g/|L|. " + kit.intervals(frame)
+    subtitle = "The gray dash is the module's share of components, n_g/|L|. "
+    subtitle += "".join(_MEANING[name] for name in parts) * several + kit.intervals(frame)
     most_share = float(np.nanmax(frame.filter(regex="^(bias|diversity|member)_share"), initial=0.01))
     x, y = axes.ticks([0, 1], ["bias", "diversity"]), axes.share_axis(most_share)
     figure.update_yaxes(title_text="share", col=1)

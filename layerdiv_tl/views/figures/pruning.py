@@ -75,8 +75,10 @@ def agreement_ranks(agreement: Agreement) -> go.Figure:
     title = f"Of its {part}s, {agreement.model} needs {most['component']} most"
     title += kit.doubt(most, "loss") or kit.rival(frame, most, "loss", "{component}", sign=1, alike="important")
     subtitle = f"{agreement.rows}. Rank 1 is needed most. Above the line: ranks by the damage of removing the {part}; "
-    subtitle += "below: by a measure of the clean pass."
-    x, y = axes.component_axis(frame, kit.STREAM), axes.named_rows(_name(quantity) for quantity in quantities)
+    subtitle += "below: by a measure of the clean pass. Ties share their mean rank."
+    few = len(frame) <= axes.NAMED
+    x = axes.named_columns(frame["component"].tolist(), range(len(frame))) if few else axes.component_axis(frame)
+    x, y = x | {"title_text": kit.STREAM}, axes.named_rows(_name(quantity) for quantity in quantities)
     look: dict[str, Any] = {"x": x, "y": y, "plot": 34 * len(quantities), "reversescale": True, "limit": len(frame)}
     figure = kit.heat_figure(z, np.array(texts), "rank", title, subtitle, **look).update_traces(zmin=1)
     if len(frame) <= axes.NAMED:

@@ -100,10 +100,13 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
     cells = frame[frame["term"] == "joint"]
     above = int((cells["lower_bound_low"] > cells["high"]).sum())
     subtitle = (
-        f"From at least {frame['rows'].min()} rows, with 95 % intervals over rows. Dashed: H(Y) of each task; an "
-        "estimate above its task's is too high, as its assumption does not hold there."
+        f"From {'at least ' * (frame['rows'].nunique() > 1)}{frame['rows'].min()} rows, with 95 % intervals over rows. "
+        "Dashed: H(Y) of each task; an estimate above its task's is too high, as its assumption does not hold there."
     )
     subtitle += f" A lower bound, linear or nonlinear, lies above {above} of {len(cells)} estimates." if above else ""
+    if left_out := frame.attrs.get("left_out", []):
+        subtitle += f" Left out: {layout.clipped(left_out[0].rstrip('.'), 160)}"
+        subtitle += f"; and {len(left_out) - 1} more." if len(left_out) > 1 else "."
     if lacking:
         some = ", ".join(f"{model} on {task}" for model, task in lacking[:3]) + ", …" * (len(lacking) > 3)
         subtitle += f" {len(lacking)} without an estimate: {some}."
@@ -113,6 +116,8 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
         told = style.estimate(*joint.iloc[0][["bits", "low", "high"]], unit="bits")
     held = [*dict.fromkeys(joint["model"])]
     whose = f"{held[0]}'s components" if len(held) == 1 else f"Components of {len(held)} models"
+    if len(joint) == 1 and joint["low"].iloc[0] <= joint["null_high"].iloc[0]:
+        told += ", not clearly more than with shuffled labels,"
     title = f"{whose} hold {told} about the label ({frame['estimator'].iloc[0].capitalize()} estimate)"
     names = {term: f"{'TC(U|Y)' if term.startswith('cond') else term}, bits" for term in TERMS}
     return _panels(rows, names, levels, "H(Y)", (), against, title, subtitle)
