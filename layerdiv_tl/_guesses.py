@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -16,7 +16,7 @@ _LAYERS = ".groupby('layer', dropna=False)"
 FUNCTIONS = {
     **dict.fromkeys(("save_model", "smaller"), "ld.depth.drop_plan(…).save_model(folder)"),
     **dict.fromkeys(("prun", "drop", "remov", "delet", "compress", "shortgpt"), "ld.depth.drop_plan"),
-    **dict.fromkeys(("redundan", "similar", "cka", "cluster"), "ld.redundancy"),
+    **dict.fromkeys(("redundan", "similar", "cluster"), "ld.redundancy"),
     **dict.fromkeys(("by_layer", "per_layer"), f"ld.logit_difference(…).frame(){_LAYERS}['difference'].sum()"),
     **dict.fromkeys(("counterweight", "reader", "role"), "ld.decompose(c, labels).plot(kind='roles')"),
     **dict.fromkeys(("accumulated", "lens"), "ld.depth.logit_lens"),
@@ -47,6 +47,7 @@ FUNCTIONS = {
     **dict.fromkeys(("from_frame", "dataframe", "dataset", "own_task"), "ld.Task.from_frame"),
     **dict.fromkeys(("html", "report", "dashboard", "visual", "widget"), "ld.explore, or .plot() of a result,"),
     **dict.fromkeys(("cookbook", "tutorial", "example", "docs"), "help(ld), or the page of `layerdiv docs`,"),
+    "load_task": "ld.task",
     "load": "ld.load_model, or ld.Contributions.load of a saved file,",
     **dict.fromkeys(("save", "export", "to_csv"), "result.save(path), or result.frame().to_csv(path),"),
     "topk": "result.frame().nlargest(5, column)",
@@ -64,10 +65,9 @@ _INTERVALS = ("ci", "interval", "intervals", "confidence_interval", "confidence_
 ATTRIBUTES = {
     **dict.fromkeys(_FRAMES, ".frame() is its pandas frame"),
     **dict.fromkeys(_FIGURES, ".plot() is its plotly figure, with .show() and .write_html(path)"),
-    **dict.fromkeys(_INTERVALS, "the columns _low and _high of .frame() are 95 % intervals"),
 }
-# The same for the results of one class; those of the first named are all like `LogitDifference`.
-_LISTS = ("LogitDifference", "Effects", "Comparison", "Redundancy", "Skip", "LogitLens", "ResidualNorms")
+# The same for the results of one class; some have a row per component in their frame.
+_LISTS = ("LogitDifference", "Effects")
 _FOR = {
     "Contributions": {
         **dict.fromkeys(
@@ -88,22 +88,29 @@ _FOR = {
         **dict.fromkeys(("cost", "effects", "ablate"), "ld.effects(model, prompts, contrast=…) has it"),
         "heads": "ld.contributions(…, unit='head') has them",
         "layers": ".select(layer=0) takes those of a layer",
-        **dict.fromkeys(("by_layer", "per_layer"), f".difference().frame(){_LAYERS}['difference'].sum() has it"),
-        **dict.fromkeys(("logit_difference", "logit_diff"), ".difference() has it"),
-        **dict.fromkeys(("cumsum", "cumulative", "accumulated"), ".difference().frame()['difference'].cumsum() has it"),
+        **dict.fromkeys(
+            ("by_layer", "per_layer"), f".difference().frame(){_LAYERS}['difference'].sum() has it, of two options"
+        ),
+        **dict.fromkeys(("logit_difference", "logit_diff"), ".difference() has it, of two options"),
+        **dict.fromkeys(
+            ("cumsum", "cumulative", "accumulated"),
+            ".difference().frame()['difference'].cumsum() has it, of two options",
+        ),
         "compare": "ld.compare(a, b, prompts, options) compares two models",
-        "prompts": "a result holds no prompts, only .options",
+        "prompts": "a result holds .options, and .prompt_ends of few prompts",
     },
     "Decomposition": {
         **dict.fromkeys(("by_layer", "per_layer"), f".by_component(full=True){_LAYERS} has it, or .by_depth()"),
-        **dict.fromkeys(("readers", "counterweights"), ".plot(kind='roles') draws it"),
+        **dict.fromkeys(("readers", "counterweights"), ".plot(kind='roles') draws it, if there are labels"),
+        "net": ".by_component() has it",
         **dict.fromkeys((*_FRAMES, "df"), ".by_component() has a row per component, .frame() the whole"),
         **dict.fromkeys(
-            ("auc", "net", "logit_difference", "logit_diff"), ".by_component(full=True) has it, a row per component"
+            ("auc", "logit_difference", "logit_diff"), ".by_component(full=True) has it, if there are labels"
         ),
         **dict.fromkeys(_INTERVALS, ".by_component(full=True) has all intervals, in the columns _low and _high"),
     },
     "Effects": {"ablation_cost": ".frame()['cost'] has it", "cost": ".frame()['cost'] has it"},
+    "Comparison": {"by_component": ".frame() has a row per component, .by_module() and .by_depth() are for any shapes"},
     "Information": {"bits": ".frame()['bits'] has it"},
     "LogitLens": dict.fromkeys(
         ("top_tokens", "tokens", "predictions"), "ld.explore(model, text) shows the likeliest token after each layer"
@@ -141,8 +148,8 @@ COMMANDS = {
 # Names of arguments that mean the same; a function takes some of each group.
 ARGUMENTS = (
     {"heads", "head", "components", "component", "label"},
-    {"prompts", "prompt", "text", "texts", "data"},
-    {"options", "answers", "answer", "targets", "target"},
+    {"prompts", "prompt", "text", "texts"},
+    {"options", "answers", "targets"},
     {"correct", "right", "wrong", "incorrect", "contrast"},
     {"budget", "n", "n_layers", "count", "drop"},
     {"ablation", "ablate", "method", "how"},
@@ -188,12 +195,13 @@ def meant(name: str, table: Mapping[str, str]) -> str:
     return next((place for part, place in table.items() if part in name.lower()), "")
 
 
-def attribute(owner: type, name: str, kinds: Iterable[str]) -> str:
+def attribute(owner: type, name: str, kinds: Collection[str]) -> str:
     """Say what is meant by an attribute that the results of a class lack, which has figures of some kinds, or ""."""
     if name in kinds:
         return f".plot(kind={name!r}) draws it"
     own = (_FOR.get(cls.__name__, {}).get(name) for cls in owner.__mro__)
-    return next(filter(None, own), "") or ATTRIBUTES.get(name, "")
+    general = ATTRIBUTES.get(name, "")
+    return next(filter(None, own), "") or general * (bool(kinds) or not general.startswith(".plot"))
 
 
 def alike(name: str, known: Iterable[str]) -> list[str]:

@@ -74,7 +74,7 @@ class Result:
                 return object.__getattribute__(self, name)  # raises what was raised before
             hint = attribute(own, name, own.figures)
             if not hint and name in _registry.lookup("names"):
-                hint = f"ld.{name} is a function of its own"
+                hint = f"is ld.{name} meant?"
             if not hint:
                 close = get_close_matches(name, [each for each in dir(self) if each[:1] != "_"], cutoff=0.75)
                 kinds = f".plot() draws {one_of(own.figures)}" if own.figures else ""
@@ -84,14 +84,6 @@ class Result:
                     else f".frame() has its numbers{', ' * bool(kinds)}{kinds}"
                 )
             raise AttributeError(f"{own.__name__} has no {name!r}: {hint}", name=name)
-
-    __iter__: ClassVar[Any] = None  # else Python would try the labels 0, 1, 2, …
-
-    def __getitem__(self, label: Any) -> Any:
-        """Raise TypeError with the row of a frame that is meant: only `Contributions` are read by labels."""
-        frame = ".by_component()" if hasattr(self, "by_component") else ".frame()"
-        name, text = type(self).__name__, f"{frame}.set_index('component').loc[{str(label)!r:.40}]"
-        raise TypeError(f"{with_article(name)} is not read by labels: {text} is a row of its frame.")
 
     def frame(self) -> pd.DataFrame:
         """The result as one tidy pandas frame; `frame.attrs["units"]` holds the units of its columns."""

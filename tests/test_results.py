@@ -146,7 +146,7 @@ def test_names_of_other_libraries_lead_to_the_frame_and_the_figure(found):
         "diversity": r"ld\.decompose",
         "nothing": r"\.frame\(\) has",
     }
-    ways |= {"map": r"\.plot\(kind='map'\)", "differences": r"\.difference meant", "profile": r"ld\.profile is"}
+    ways |= {"map": r"\.plot\(kind='map'\)", "differences": r"\.difference meant", "profile": r"is ld\.profile meant"}
     for name, way in ways.items():
         with pytest.raises(AttributeError, match=rf"no {name!r}: .*{way}"):
             getattr(found, name)

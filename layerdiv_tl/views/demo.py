@@ -55,10 +55,10 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
     auc = [style.estimate(*(r[f"auc{end}"] for end in ("", "_low", "_high"))) for r in rows]
     size, *ends = (first[f"logit_difference{end}"] for end in ENDS)
     mean_size = style.estimate(size, *ends, unit="logits").replace("(", "(95 % interval ")
-    whose = "the other" if len(c.options) == 2 else "the mean of the others"
+    whose = "the other's" if len(c.options) == 2 else "the others' mean"
     found = [
         f"On {half} rows of {task.name}, such as '{quoted(task.prompts[0], 110)}', {labels[0]} is first by mean logit "
-        f"difference, its contribution to the right answer's logit minus {whose}'s: {mean_size} on average. Alone it "
+        f"difference, its contribution to the right answer's logit minus {whose}: {mean_size} on average. Alone it "
         f"is right on {alone[0]} of the rows.",
         _role(c, d, first, chosen.labels),
         f"{labels[1]}, number {1 + listed.index(reader)} by that mean, is {reads}right alone on {alone[1]} of "

@@ -223,7 +223,7 @@ def percent(share: float) -> str:
     ('98 %', '3.1 %', '99.6 %')
     """
     rounded = number(100 * share)
-    return f"{np.floor(1000 * share) / 10 if rounded == '100' and share < 1 else rounded} %"
+    return f"{min(round(100 * share, 1), 99.9) if rounded == '100' and share < 1 else rounded} %"
 
 
 def p_value(p: float) -> str:

@@ -419,6 +419,8 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
     assert figure.layout.xaxis2.title.text.endswith("nats (8 other rows)")
     same = d.plot("roles", effects=ld.effects("zoo/d4", chosen, components=["L3.mlp"]))
     assert same.layout.xaxis2.title.text.endswith("nats (mean ablation, 16 rows)")
+    some = ld.decompose(ld.contributions("zoo/d4", chosen).select(kind="attn"), chosen.labels)  # no sum of logits
+    assert some.plot("roles", effects=effects).layout.xaxis2.title.text.endswith("nats (8 rows)")
     about = " ".join(figure.layout.title.subtitle.text.replace("<br>", "").replace("\xa0", " ").split())
     guesses = np.random.default_rng(0).binomial(16, 0.25, (20000, len(frame))).max(1) / 16
     assert f"Up to {100 * np.quantile(guesses, 0.95):.0f} % may be luck" in about

@@ -182,14 +182,15 @@ def test_the_report_is_one_page(study, tmp_path, capsys):
     """From Python and from the shell; every section, all cells' components, no other host."""
     page = study.report(tmp_path / "report.html").read_text(encoding="utf-8")
     headings = re.findall("<h2>(.*?)</h2>", page)
-    assert headings == ["What came out", "Figures", "All numbers", "Components", "What the papers claim", METHODS]
+    assert headings == ["What came out", "Figures", "All numbers", "Components", METHODS]  # it tests no claim
+    assert "cannot be tested here" in page[page.index(f"{METHODS}</h2>") :]
     first = page[page.index("What came out</h2>") : page.index("Figures</h2>")]
     assert first.count("class=chart") == 1
     assert first[: first.index("<details")].count("<li>") == 5
     assert page.count("class=chart") == 18 + 6 + 1
     assert page.count("<option>") == 18
     links = re.findall('href="#(.*?)"', page)
-    assert len(links) > 12
+    assert len(links) >= 12
     assert all(f'id="{name}"' in page for name in links)
     assert "Left out" not in page
     assert "&lt;/" not in page[page.index("What came out</h2>") :]  # no end of an element is shown as text
@@ -328,10 +329,10 @@ def test_the_demos_finding_holds_the_frames_numbers():
     difference = (u * gold[:, None]).sum(2).mean(0) * 4 / 3
     first = int(difference.argmax())
     alone = (u[:, first].argmax(1) == rows.labels[:32]).mean()
-    assert said.startswith(f"On 32 rows of {task.name}, {c.components[first].label} is first")
-    found = re.search(r"others': ([\d.]+) logits \(95 % interval (.*) to (.*?)\) on average", said)
+    assert re.match(rf"On 32 rows of {task.name}, such as '.*', {c.components[first].label} is first", said)
+    found = re.search(r"others' mean: ([\d.]+) logits \(95 % interval (.*) to (.*?)\) on average", said)
     assert float(found[1]) == round(difference[first], 1)
-    assert f"Alone it is right on {style.percent(alone)}" in said
+    assert f"Alone it is right on {style.percent(alone)} (" in said
     for how in ("mean", "zero"):
         e = ld.effects(model, rows.take(range(32, 64)), components=[c.components[first]], ablation=how)
         cost = re.search(rf"{how} ablation,.*? by (.*?\))", said, re.IGNORECASE)[1]

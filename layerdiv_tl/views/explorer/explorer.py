@@ -93,8 +93,8 @@ class Explorer:
     if not TYPE_CHECKING:  # which would take any name
 
         def __getattr__(self, name: str) -> Any:
-            if name[:1] == "_":
-                raise AttributeError(f"an Explorer has no {name!r}", name=name)
+            if name[:1] == "_" or hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # raises what was raised before
             how = "the last line of a notebook's cell shows it, .save('x.html') writes a page, .texts has its numbers"
             raise AttributeError(f"an Explorer has no {name!r}: {how}", name=name)
 

@@ -57,11 +57,11 @@ def figure(
         raise InputError(f"{with_article(type(result).__name__)} has no figure of its own: plot one of its parts.")
     owners = list[str]()
     if isinstance(kind, str) and kind not in kinds:
-        kind = meant(kind, KINDS) or kind
-        if kind in kinds:
-            raise InputError(f"a {type(result).__name__} has no such kind of figure: is kind={kind!r} meant?")
+        if (guess := meant(kind, KINDS)) in kinds:
+            raise InputError(f"kind={kind!r} is unknown: is kind={guess!r} meant?")
         lookup("load_all")()  # a class that was not used yet may have this figure
-        owners = [name for name, cls in Result._classes.items() if kind in cls.figures]
+        public = lookup("names")
+        owners = [name for name, cls in Result._classes.items() if kind in cls.figures and name in public]
     if owners:
         here = f"this {type(result).__name__} has {one_of(kinds, 'and')}"
         made = ", which ld.decompose(c, labels) makes," * (owners == ["Decomposition"])

@@ -67,7 +67,8 @@ def _bars(comparison: Any, frame: pd.DataFrame, size: str, subtitle: str, count:
     if not alike and columns.pop("own_change", ""):
         subtitle += "The models' unembeddings differ too much for one to read out the other's components. "
     about = f"{subtitle}{_first(comparison, frame.attrs.get('first_changed'))}{remark}"
-    title = f"{_models(comparison).removesuffix('.')}, {{}} has the largest change"
+    models = _models(comparison).removesuffix(".").replace("{}", "{ }")
+    title = f"{models}, {{}} has the largest change"
     return kit.component_bars(kept, columns, title, about)
 
 

@@ -24,6 +24,7 @@ On = Literal["logit difference", "loss", "accuracy"]
 _ENDS = {"logit difference": "", "loss": "_loss", "accuracy": "_accuracy"}
 # So many components have a name in the figure of roles: those farthest from 0.
 _NAMED = 5
+_MOST_COMPARED = 10**7
 
 
 def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
@@ -202,7 +203,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     several = () if effects is None else effects if isinstance(effects, list | tuple) else (effects,)
     if not all(type(e).__name__ == "Effects" for e in several):
         raise InputError("effects= of this figure must be results of ld.effects, one or a list of them.")
-    if other := {e.model for e in several} - {decomposition.model} if decomposition.model else None:
+    own = decomposition.model.removeprefix("zoo/")  # which older results lack
+    if other := {e.model for e in several if own and e.model.removeprefix("zoo/") != own}:
         raise InputError(f"effects= are of {min(other)}, but the decomposition is of {decomposition.model}.")
     ablated, few = _most_costly(several)
     frame, rows, chance = gauge.by_component(full=True), len(gauge.values), 1 / gauge.values.shape[2]
@@ -249,14 +251,14 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     also = " and the components ablated below" if several and not few else ""
     whiskers_are = kit.intervals(frame)
     if whiskers_are.startswith("Whiskers"):
-        where = " (upper panel: named marks only)" if several else f" over {rows} rows (named marks only)"
+        where = " (above: named marks only)" if several else f" over {rows} rows (named marks only)"
         whiskers_are = f"Whiskers: 95 % intervals{where}."
     about = (
         f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')} (prompts); contributions minus their "
         "mean over the options. Gold: alone, a component favors the right option on more than "
         f"{style.percent(chance)} of the rows, as a reader does; purple: on fewer. Up to {style.percent(luck)} may be "
-        f"luck: the best of {len(frame)} guessers rarely passes it. A counterweight is high without gold: it writes "
-        "much, often mostly a constant."
+        f"luck: the best of {len(frame)} guessers rarely passes it. A counterweight lies high and is not gold: it "
+        "writes much, often mostly a constant."
         + f" Named, with thick rings: the {_NAMED} largest differences, the largest size{also}." * (not is_named.all())
         + f" {whiskers_are}"
         + f" Below:{few}." * bool(several and few)
@@ -285,9 +287,13 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
 
 def _rows(effects: Effects, decomposition: Decomposition) -> str:
     """Count the rows of effects, and say that they are others than a decomposition's if the logits show it."""
-    count = len(effects.labels)
+    count, several = (
+        len(effects.labels),
+        {tuple(c.label for c in x) for x in (effects.members, decomposition.components)},
+    )
     ours, theirs = (x - x.mean(-1, keepdims=True) for x in (decomposition.values.sum(1), effects.logits))
-    if ours.shape[1] != theirs.shape[1]:
+    # Some of the components do not sum to the logits; a large table of differences is not worth its memory.
+    if len(several) > 1 or ours.shape[1] != theirs.shape[1] or ours.size * count > _MOST_COMPARED:
         return style.count(count, "row")
     # The same rows in low precision differ by little, but not by nothing.
     same = len(ours) == count and np.median(np.abs(ours - theirs)) < 0.05 * ours.std()

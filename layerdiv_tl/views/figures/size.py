@@ -110,15 +110,18 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
     if lacking:
         some = ", ".join(f"{model} on {task}" for model, task in lacking[:3]) + ", …" * (len(lacking) > 3)
         subtitle += f" {len(lacking)} without an estimate: {some}."
-    joint = known[known["term"] == "joint"]
-    told = " to ".join(dict.fromkeys(map(style.number, (joint["bits"].min(), joint["bits"].max())))) + " bits"
-    if len(joint) == 1:
-        told = style.estimate(*joint.iloc[0][["bits", "low", "high"]], unit="bits")
-    held = [*dict.fromkeys(joint["model"])]
-    whose = f"{held[0]}'s components" if len(held) == 1 else f"Components of {len(held)} models"
-    if len(joint) == 1 and joint["low"].iloc[0] <= joint["null_high"].iloc[0]:
-        told += ", not clearly more than with shuffled labels,"
-    title = f"{whose} hold {told} about the label ({frame['estimator'].iloc[0].capitalize()} estimate)"
+    title, how = "Information of components about the label", f"({frame['estimator'].iloc[0].capitalize()} estimate)"
+    joint = known[(known["term"] == "joint") & known["model"].isin(models["model"])]
+    if len(joint) and (joint["bits"] <= joint["label_entropy"] * (1 + 1e-3)).all():  # else no estimate holds
+        told = " to ".join(dict.fromkeys(map(style.number, (joint["bits"].min(), joint["bits"].max())))) + " bits"
+        if len(joint) == 1:
+            told = style.estimate(*joint.iloc[0][["bits", "low", "high"]], unit="bits")
+        held = [*dict.fromkeys(joint["model"])]
+        whose = f"{held[0]}'s components" if len(held) == 1 else f"Components of {len(held)} models"
+        if len(joint) == 1 and joint["low"].iloc[0] <= joint["null_high"].iloc[0]:
+            told += ", not clearly more than with shuffled labels,"
+        title = f"{whose} hold {told} about the label"
+    title = f"{title} {how}"
     names = {term: f"{'TC(U|Y)' if term.startswith('cond') else term}, bits" for term in TERMS}
     return _panels(rows, names, levels, "H(Y)", (), against, title, subtitle)
 
