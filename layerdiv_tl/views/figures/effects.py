@@ -14,6 +14,7 @@ from ...ensemble.decomposition import Decomposition
 from ...ensemble.intervals import ENDS, LEAST
 from ...errors import InputError
 from .. import axes, kit, layout, style
+from ..html import quoted
 from ..names import extreme_names
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ _ENDS = {"logit difference": "", "loss": "_loss", "accuracy": "_accuracy"}
 # So many components have a name in the figure of roles: those farthest from 0.
 _NAMED = 5
 _MOST_COMPARED = 10**7
+# So many options are named in a caption.
+_FEW_OPTIONS = 4
 
 
 def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
@@ -253,9 +256,13 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     if whiskers_are.startswith("Whiskers"):
         where = " (above: named marks only)" if several else f" over {rows} rows (named marks only)"
         whiskers_are = f"Whiskers: 95 % intervals{where}."
+    options = several[0].options if several else ()
+    among = ""
+    if 0 < len(options) <= _FEW_OPTIONS and all(isinstance(option, str) for option in options):
+        among = f"; options {' and '.join(map(quoted, options))}"
     about = (
-        f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')} (prompts); contributions minus their "
-        "mean over the options. Gold: alone, a component favors the right option on more than "
+        f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')} (prompts{among}); contributions minus "
+        "their mean over the options. Gold: alone, a component favors the right option on more than "
         f"{style.percent(chance)} of the rows, as a reader does; purple: on fewer. Up to {style.percent(luck)} may be "
         f"luck: the best of {len(frame)} guessers rarely passes it. A counterweight lies high and is not gold: it "
         "writes much, often mostly a constant."
