@@ -6,7 +6,8 @@
     ld.logit_difference(model, prompts, correct, wrong)    … to the difference of two answers
     ld.contributions(model, prompt, generate=20)           … to every token of an answer
     ld.profile(model, text)                                … to the whole vocabulary, at every token of a text; with
-                                                           loss="cross_entropy", parts of the loss in nats
+                                                           loss="cross_entropy", .by_component()["net_linear"] are
+                                                           parts of the loss in nats
     d = ld.decompose(c, labels)                            bias, diversity, and how often each is right alone
     ld.effects(model, prompts, contrast=…)                 what is lost without a component; compensation, backups
     ld.source_tokens, ld.promoted_tokens, ld.attention_patterns, ld.redundancy, ld.information, ld.compare

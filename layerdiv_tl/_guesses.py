@@ -137,11 +137,16 @@ for _name in _LISTS:
     } | _FOR.get(_name, {})
 # Commands that a user may try: parts of their names, and what to run.
 COMMANDS = {
-    **dict.fromkeys(("head", "dla", "attrib", "explor", "neuron", "contrib", "logit_d"), "profile TEXT --unit head"),
-    **dict.fromkeys(("prun", "drop", "lens", "skip", "layer"), "depth --model M --out DIR"),
-    **dict.fromkeys(("ablat", "patch", "effect"), "effects --task T"),
-    **dict.fromkeys(("diff", "compar", "finetun", "tuned"), "compare A B --task T"),
-    **dict.fromkeys(("study", "diversity", "bias", "decomp"), "run --model M --task T --out DIR"),
+    "neuron": "`layerdiv profile TEXT --unit neuron`",
+    **dict.fromkeys(("expert", "moe"), "`layerdiv profile TEXT --unit expert`"),
+    **dict.fromkeys(("head", "dla", "attrib", "explor", "contrib", "logit"), "`layerdiv profile TEXT --unit head`"),
+    **dict.fromkeys(("prun", "drop", "lens", "skip", "layer"), "`layerdiv depth --model M --out DIR`"),
+    **dict.fromkeys(("ablat", "patch", "effect"), "`layerdiv effects --task T`"),
+    **dict.fromkeys(("diff", "compar", "finetun", "tuned"), "`layerdiv compare A B --task T`"),
+    **dict.fromkeys(("study", "diversity", "bias", "decomp"), "`layerdiv run --model M --task T --out DIR`"),
+    **dict.fromkeys(("save", "smaller"), "ld.depth.drop_plan(…).save_model(folder), in Python,"),
+    **dict.fromkeys(("sae", "dictionar"), "ld.dictionary, in Python,"),
+    "attention": "ld.attention_patterns, in Python,",
 }
 
 

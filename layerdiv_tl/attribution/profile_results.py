@@ -159,6 +159,9 @@ class Profile(ProfileSource):
 
         Texts are independent, tokens of one text are not. With fewer than 8 texts there is no interval: `_low` and
         `_high` are NaN, and `attrs["intervals"]` says so. For many texts use `corpus_profile`.
+
+        With `loss="cross_entropy"`, `net_linear` is a component's part of the loss, in nats: these parts and the mean
+        of `entropies` sum to the loss; below 0, scaling the component up would lower it.
         """
         running: dict[str, RunningMean] = {}
         for document in np.unique(self.documents):

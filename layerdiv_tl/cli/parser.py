@@ -172,7 +172,7 @@ class _Parser(argparse.ArgumentParser):
         """Print the message and stop with 2."""
         tried = re.search(r"COMMAND: invalid choice: '(.*?)'", message)
         instead = meant(tried[1], COMMANDS) if tried else ""
-        super().error(message + f". Is `layerdiv {instead}` meant?" * bool(instead))
+        super().error(message + f". Is {instead} meant?" * bool(instead))
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -79,12 +79,18 @@ def test_a_model_or_task_given_the_other_way_is_answered_with_how_the_command_ta
     assert flags in capsys.readouterr().err.splitlines()[-1].partition("unrecognized")[2]
 
 
-@pytest.mark.parametrize(("tried", "meant"), [("heads", "profile"), ("prune", "depth"), ("ablate", "effects")])
+@pytest.mark.parametrize(
+    ("tried", "meant"),
+    [
+        *(("heads", "profile TEXT --unit head"), ("neurons", "profile TEXT --unit neuron"), ("logit-diff", "profile")),
+        *(("prune", "depth"), ("ablate", "effects")),
+    ],
+)
 def test_a_command_of_another_name_is_answered_with_the_one_that_is_meant(tried, meant, capsys):
     with pytest.raises(SystemExit) as stop:
         main([tried, "zoo/d2"])
     assert stop.value.code == 2
-    assert f"Is `layerdiv {meant} " in capsys.readouterr().err
+    assert f"Is `layerdiv {meant}" in capsys.readouterr().err
 
 
 def test_an_output_that_is_a_file(tmp_path, capsys):
