@@ -16,9 +16,9 @@ from ..ensemble.decomposition import Decomposition
 from ..ensemble.intervals import ENDS
 from ..model.load import Model
 from ..tasks.task import Task
-from . import style
+from . import layout, style
 from .explorer import Explorer, explore
-from .html import Block, chart, quoted, templates
+from .html import Block, chart, templates
 
 # Components of the list among which the reader is chosen.
 LISTED = 5
@@ -56,8 +56,9 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
     size, *ends = (first[f"logit_difference{end}"] for end in ENDS)
     mean_size = style.estimate(size, *ends, unit="logits").replace("(", "(95 % interval ")
     whose = "the other's" if len(c.options) == 2 else "the others' mean"
+    shown = layout.clipped(task.prompts[0].replace("\n", "⏎"), 110)
     found = [
-        f"On {half} rows of {task.name}, such as '{quoted(task.prompts[0], 110)}', {labels[0]} is first by mean logit "
+        f"On {half} rows of {task.name}, such as '{shown}', {labels[0]} is first by mean logit "
         f"difference, its contribution to the right answer's logit minus {whose}: {mean_size} on average. Alone it "
         f"is right on {alone[0]} of the rows.",
         _role(c, d, first, chosen.labels),
