@@ -11,8 +11,8 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Parts of names of functions; the first one that fits counts.
 _LAYERS = ".groupby('layer', dropna=False)"
+# Parts of names of functions; the first one that fits counts.
 FUNCTIONS = {
     **dict.fromkeys(("save_model", "smaller"), "ld.depth.drop_plan(…).save_model(folder)"),
     **dict.fromkeys(("prun", "drop", "remov", "delet", "compress", "shortgpt"), "ld.depth.drop_plan"),
@@ -103,7 +103,7 @@ _FOR = {
         **dict.fromkeys(("by_layer", "per_layer"), f".by_component(full=True){_LAYERS} has it, or .by_depth()"),
         **dict.fromkeys(("readers", "counterweights"), ".plot(kind='roles') draws it, if there are labels"),
         "net": ".by_component() has it",
-        **dict.fromkeys((*_FRAMES, "df"), ".by_component() has a row per component, .frame() the whole"),
+        **dict.fromkeys(_FRAMES, ".by_component() has a row per component, .frame() the whole"),
         **dict.fromkeys(
             ("auc", "logit_difference", "logit_diff"), ".by_component(full=True) has it, if there are labels"
         ),

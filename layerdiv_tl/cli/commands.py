@@ -213,8 +213,7 @@ def run_profile(options: argparse.Namespace) -> Done:
     Decompose a model's predictions on one text over its whole vocabulary and write the explorer, a page of linked
     views that works without a network. Print the components (with --unit head: heads) that raised and lowered the
     logit of the right next token, where the loss is largest and for the last token: to ask about an answer, write it at
-    the end of the text. Click tokens, layers and heads; arrow keys move the
-    selection.
+    the end of the text. Click tokens, layers and heads; arrow keys move the selection.
     """
     text, out = given_text(options), output_file(options.out)
 

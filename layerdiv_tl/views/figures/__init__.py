@@ -64,8 +64,8 @@ def figure(
         owners = [name for name, cls in Result._classes.items() if kind in cls.figures and name in public]
     if owners:
         here = f"this {type(result).__name__} has {one_of(kinds, 'and')}"
-        made = ", which ld.decompose(c, labels) makes," * (owners == ["Decomposition"])
-        raise InputError(f"kind={kind!r} is a figure of {', '.join(owners)}{made or ';'} {here}.")
+        made = ", which ld.decompose(c, labels) makes" * (owners == ["Decomposition"])
+        raise InputError(f"kind={kind!r} is a figure of {', '.join(owners)}{made}; {here}.")
     draw = function_of(type(result), choice("kind", next(iter(kinds)) if kind is None else kind, kinds))
     keywords(figure, {"title": title, "dark": dark})
     keywords(draw, options, ("title", "height", "dark"))
