@@ -6,7 +6,8 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import ParamSpec, TypeVar
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -113,7 +114,7 @@ _FOR = {
     "Comparison": {"by_component": ".frame() has a row per component, .by_module() and .by_depth() are for any shapes"},
     "Information": {"bits": ".frame()['bits'] has it"},
     "LogitLens": dict.fromkeys(
-        ("top_tokens", "tokens", "predictions"), "ld.explore(model, text) shows the likeliest token after each layer"
+        ("tokens", "predictions", "answers"), ".top_tokens has the likeliest token after each junction, of few texts"
     ),
     "LogitDifference": dict.fromkeys(
         ("cumsum", "cumulative", "accumulated"), ".frame()['difference'].cumsum() has it, in stream order"
@@ -164,35 +165,78 @@ ARGUMENTS = (
 
 def answering(function: Callable[P, R]) -> Callable[P, R]:
     """Let a public function answer an argument that it does not have, or lacks, with those that it takes."""
-    parameters = inspect.signature(function)
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except TypeError:
-            try:
-                parameters.bind(*args, **kwargs)
-            except TypeError as misfit:
-                raise TypeError(
-                    _misfit(function.__name__, str(misfit), list(parameters.parameters), args, kwargs)
-                ) from None
+            if misfit := _misfit(function, args, kwargs):
+                raise TypeError(misfit) from None
             raise  # from inside
 
     return called
 
 
-def _misfit(function: str, misfit: str, names: list[str], args: tuple[object, ...], kwargs: Iterable[str]) -> str:
-    """Write the error of a call with other arguments than a function's."""
-    names = [name for name in names if name not in ("self", "cls")]
-    text = f"{function}() {misfit.replace('a required', 'the required')}"
+def _misfit(function: Callable[..., Any], args: tuple[object, ...], kwargs: Mapping[str, Any]) -> str:
+    """Write the error of a call with other arguments than a function or class takes, or nothing."""
+    parameters = inspect.signature(function)
+    try:
+        parameters.bind(*args, **kwargs)
+    except TypeError as error:
+        told = str(error).replace("a required", "the required")
+    else:
+        return ""
+    names = [name for name in parameters.parameters if name not in ("self", "cls")]
+    called = function.__qualname__.removesuffix(".__init__")
+    text = f"{called}() {told}"
     if unknown := next((name for name in kwargs if name not in names), ""):
         same = sorted({name for group in ARGUMENTS if unknown in group for name in group if name in names})
-        text = f"{function}() has no argument {unknown!r}"
+        text = f"{called}() has no argument {unknown!r}"
         text += f": it is {' or '.join(f'{name}=' for name in same)} here" * bool(same)
+        if args and not same and (hint := attribute(type(args[0]), unknown, ())):  # a method
+            text += f": {hint}"
+    text += f"; its argument{'s are' if len(names) > 1 else ' is'} {', '.join(names)}" if names else "; it takes none"
+    text += _makers(type(args[0])) * (function.__name__ == "__init__") + "."
     cached = any(cls.__name__ == "ActivationCache" for cls in type(args[0]).__mro__) if args else False
-    text += f"; its arguments are {', '.join(names)}."
     return text + " An ActivationCache is taken by ld.contributions alone: give cache.model here." * cached
+
+
+class _Named(type):
+    """A class whose `from_…` methods answer a guess at another one."""
+
+    if not TYPE_CHECKING:  # which would take any name
+
+        def __getattr__(cls, name: str) -> Any:
+            makers = _makers(cls) if name.startswith(("from_", "read_")) else ""
+            raise AttributeError(f"{cls.__name__} has no {name!r}{makers}", name=name, obj=cls)
+
+
+def _makers(cls: type) -> str:
+    names = [f"{cls.__name__}.{name}" for name in dir(cls) if name.startswith("from_")]
+    return f": {' and '.join(names)} make one" * bool(names)
+
+
+class Answering(metaclass=_Named):
+    """Base of the classes whose methods answer a wrong or missing argument."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, value in list(vars(cls).items()):
+            if name[:1] != "_" and isinstance(value, FunctionType):
+                setattr(cls, name, answering(value))
+            elif name[:1] != "_" and isinstance(value, classmethod):
+                setattr(cls, name, classmethod(answering(value.__func__)))
+
+
+def no_items(self: Any, key: object) -> None:
+    """Refuse `result[key]`, and a loop over the result: the `__getitem__` of results without items."""
+    place, hint, named = ".frame()", "has its numbers", getattr(self, "components", ())
+    if isinstance(named, tuple) and key in [getattr(one, "label", one) for one in named]:
+        layers = {getattr(one, "kind", "") for one in named} == {"layer"}
+        ways = [way for way in ("by_component", "by_layer" * layers) if way and hasattr(type(self), way)]
+        place, hint = f".{(*ways, 'frame')[0]}()", f"has it, with .query({f'component == {key!r}'!r})"
+    raise TypeError(f"{type(self).__name__} is not indexed by {key!r:.40}: {place} {hint}.")
 
 
 def meant(name: str, table: Mapping[str, str]) -> str:

@@ -261,8 +261,13 @@ def labels_of(name: str, given: Any) -> list[str]:
     >>> labels_of("heads", ["L0H1", Component("head", 1, 0)])
     ['L0.H1', 'L1.H0']
     """
-    what = "a label such as 'L3.attn', a component, or a list of these that is not empty"
+    example = "L3.H5" if name == "heads" else "L3.attn"
+    what = f"a label such as {example!r}, a component, or a list of these that is not empty"
     several = [given] if isinstance(given, str | Component) else listed(name, given, what)
     if not several or not all(isinstance(c, str | Component) for c in several):
-        raise InputError(f"{name}={shown(given)} must be {what}.")
+        pair = several[0] if several and isinstance(several[0], tuple | list) else several
+        is_head = len(pair) == 2 and all(type(part) is int for part in pair)
+        raise InputError(
+            f"{name}={shown(given)} must be {what}" + (f": is 'L{pair[0]}.H{pair[1]}' meant?" if is_head else ".")
+        )
     return [own_label(str(c)) for c in several]

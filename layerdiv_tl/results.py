@@ -22,7 +22,7 @@ import numpy as np
 from . import _registry
 from ._checks import file_path, one_of, with_article
 from ._files import parse_json, written
-from ._guesses import attribute
+from ._guesses import Answering, attribute, no_items
 from ._kinds import describe
 from .components import Component
 from .errors import InputError
@@ -42,6 +42,7 @@ _KINDS = {"Float": "f", "Int": "iu", "Bool": "b", "Num": "fiu", "Shaped": "fiubU
 Kind = TypeVar("Kind", bound="Result")
 # Endings of files that others write, and how.
 _ENDINGS = dict.fromkeys((".csv", ".tsv", ".xlsx", ".parquet", ".json"), ".frame() and pandas")
+_ENDINGS |= dict.fromkeys((".pkl", ".pickle", ".npz", ".npy", ".pt", ".joblib"), "a name that ends in .safetensors")
 _ENDINGS |= {".html": ".plot().write_html"} | dict.fromkeys((".png", ".svg", ".pdf"), ".plot().write_image")
 
 
@@ -53,7 +54,7 @@ class NumberProperty(property):
         def __get__(self, instance: Any, owner: type | None = None) -> float: ...  # type: ignore[override]
 
 
-class Result:
+class Result(Answering):
     """Base of all results: `.frame() .plot() .save(path) .load(path)`."""
 
     # {kind of figure: "module.function" of views.figures}; the first is the default.
@@ -61,10 +62,12 @@ class Result:
     _classes: ClassVar[dict[str, type[Result]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        Result._classes[cls.__name__] = cls
         if "plot" in vars(cls):  # `help` shows the kinds
             cls.plot.__doc__ = f"{cls.plot.__doc__}\n\n{describe(cls.figures)}\n"
+        super().__init_subclass__(**options)
+        Result._classes[cls.__name__] = cls
+        if not (hasattr(cls, "__getitem__") or hasattr(cls, "__len__")):  # with both, numpy takes it for a list
+            type.__setattr__(cls, "__getitem__", no_items)
 
     if not TYPE_CHECKING:  # which would take any name
 
@@ -105,7 +108,7 @@ class Result:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the result to one safetensors file, or nothing. Raises InputError for the ending of another kind."""
         if (ending := Path(file_path("path", path)).suffix.lower()) in _ENDINGS:
-            raise InputError(f"save writes a safetensors file: use {_ENDINGS[ending]} for a {ending} file.")
+            raise InputError(f"save writes a safetensors file, not a {ending} file: use {_ENDINGS[ending]}.")
         return save_result(self, path)
 
     @classmethod

@@ -12,7 +12,6 @@ import plotly.graph_objects as go
 from jaxtyping import Bool, Float, Int
 
 from .._checks import choice, shown
-from .._guesses import answering
 from ..components import Component, component_columns, labels_of
 from ..components import positions as component_positions
 from ..ensemble.validation import gold_options
@@ -273,7 +272,6 @@ class Contributions(Result):
         """Offer labels after `c["` in Jupyter."""
         return [c.label for c in self.components]
 
-    @answering
     def select(
         self,
         label: str | Component | Iterable[str | Component] | None = None,

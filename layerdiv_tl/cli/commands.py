@@ -111,7 +111,8 @@ def run_depth(options: argparse.Namespace) -> Done:
 
     Run the standard depth analyses of one or several models, by the rules of the code released with arXiv 2505.13898,
     and write numbers, frames, pruning plans and a page. Several models are also mapped onto their neighbors. The same
-    command continues a stopped run. If the folder also holds a study, its report includes these analyses.
+    command continues a stopped run. If the folder also holds a study, its report includes these analyses. In Python,
+    ld.depth.DropPlan.load(file).save_model(folder) writes the smaller model of a plan.
     """
     from ..studies import runner
     from ..views.findings import depth_findings

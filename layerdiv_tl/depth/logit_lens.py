@@ -28,7 +28,7 @@ from ..model.architecture import Architecture
 from ..model.capture import Activations
 from ..model.load import as_model
 from ..model.patched_forward import LOGITS, logits_of
-from ..model.prompts import prompt_ends
+from ..model.prompts import prompt_ends, token_texts
 from ..model.stream_path import stream_after, to_final_stream
 from ..results import Figure
 from .engine import divergence, layer_count, log_softmax
@@ -55,6 +55,7 @@ class LogitLens(TokenResult):
         text: Index of the text that a token is from.
         lens: "logit lens", or the name of the lens whose translators were applied first.
         prompt_ends: As in `Contributions`.
+        top_tokens: For each text of `prompt_ends`, the likeliest next token at its end, by junction.
     """
 
     components: tuple[Component, ...]
@@ -66,6 +67,7 @@ class LogitLens(TokenResult):
     model: str
     lens: str = "logit lens"
     prompt_ends: tuple[str, ...] = ()
+    top_tokens: tuple[tuple[str, ...], ...] = ()
 
     def __repr__(self) -> str:
         kl, overlap = self.kl.mean(0), self.topk_overlap.mean(0)
@@ -83,9 +85,10 @@ class LogitLens(TokenResult):
     def frame(self) -> pd.DataFrame:
         """One row per junction: means over texts of each text's mean over tokens, as in the released code.
 
-        Intervals (95 %) are over texts, quantiles and maxima over tokens.
+        Intervals (95 %) are over texts, quantiles and maxima over tokens. For one text, `top_token` is the likeliest
+        next token at its end.
         """
-        means = {}
+        means: dict[str, Any] = {"top_token": list(self.top_tokens[0])} if len(self.top_tokens) == 1 else {}
         kinds: dict[str, Kind] = {"kl": "mean", "topk_overlap": "share"}
         for name, kind in kinds.items():
             sums, counts = sums_per_text(getattr(self, name), self.text)
@@ -107,8 +110,8 @@ def logit_lens(
     """Apply the final norm and unembedding at every junction, and compare with the model's prediction.
 
     KL(junction ‖ final) and top-k overlap are those of Csordás et al. (arXiv 2505.13898), with sums over the vocabulary
-    in float64. `ld.explore(model, text)` shows the likeliest token after each layer; the logit difference of two
-    answers as components are added, at the final stream's norm, is
+    in float64. The frame of one text has the likeliest token at its end, `ld.explore(model, text)` those of every
+    token; the logit difference of two answers as components are added, at the final stream's norm, is
     `ld.logit_difference(model, text, correct, wrong).frame()["difference"].cumsum()`.
 
     Args:
@@ -154,7 +157,7 @@ def logit_lens(
     def measure(activations: Activations, tell: Callable[[float], Any]) -> tuple[tuple[Component, ...], np.ndarray]:
         activations = to_final_stream(activations) if norm == "frozen" else activations
         components = tuple(component for component, _ in read(architecture, activations))
-        table = torch.empty(2, tokens := len(activations.final), len(components), dtype=torch.float64)
+        table = torch.empty(3, tokens := len(activations.final), len(components), dtype=torch.float64)
         for start in range(0, tokens, step := max(1, LOGITS // architecture.outputs)):
             streams = activations.at_positions(slice(start, start + step))
             statistic = architecture.norm.statistic(streams.final) if norm == "frozen" else None
@@ -165,12 +168,16 @@ def logit_lens(
                 logits = read_out(architecture, stream, statistic)
                 table[0, here, junction] = divergence(logits, final_log_p).cpu()
                 table[1, here, junction] = in_top_k.gather(1, logits.topk(k).indices).double().mean(1).cpu()
+                table[2, here, junction] = logits.argmax(1).cpu()
                 tell((start + len(final) * (junction + 1) / len(components)) / tokens)
         return components, table.numpy()
 
     ids, count = read_texts(model, texts), len(model.sublayer_order) if junctions == "sublayer" else layer_count(model)
-    components, (kl, overlap), text = measure_tokens(model, ids, batch_tokens, measure, count + 1)
-    return LogitLens(components, kl, overlap, text, k, norm, model.name, name, prompt_ends(model, ids))
+    components, (kl, overlap, tops), text = measure_tokens(model, ids, batch_tokens, measure, count + 1)
+    ends = prompt_ends(model, ids)
+    last = np.cumsum([len(row) for row in ids]) - 1
+    answers = tuple(token_texts(model, tops[at].astype(int)) for at in last[: len(ends)])
+    return LogitLens(components, kl, overlap, text, k, norm, model.name, name, ends, answers)
 
 
 def lens_answers(

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 from weakref import WeakKeyDictionary
 
 import torch
 
 from .. import _registry
 from .._checks import choice, one_of, shown, whole_number
-from .._guesses import answering
+from .._guesses import Answering, answering
 from ..components import Component
 from ..errors import InputError
 from .architecture import Architecture, Sublayer, UnitLike
@@ -36,7 +36,7 @@ _ORDERS: WeakKeyDictionary[Any, tuple[tuple[int, ...], list[int]]] = WeakKeyDict
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class Model(Answering):
     """A loaded model, ready to be decomposed. Made by `load_model`; load again after changing its weights.
 
     Attributes:
@@ -149,6 +149,12 @@ class Model:
         def __getattr__(self, name: str) -> Any:
             ways = "model.bridge has TransformerLens' (to_tokens, run_with_cache), model.hf_model Hugging Face's"
             raise AttributeError(f"a Model of layerdiv_tl has no attribute {name!r}: {ways}.")
+
+    def __call__(self, *inputs: Any, **options: Any) -> NoReturn:
+        """Raises TypeError: a model is given to functions."""
+        raise TypeError(
+            "a Model of layerdiv_tl is not called: model.bridge(text) has logits, ld.top_tokens the likeliest."
+        )
 
     def __repr__(self) -> str:
         p = self.provenance

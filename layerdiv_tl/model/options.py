@@ -216,7 +216,8 @@ def _read(row: Sequence[list[Any]], found: Sequence[Ids], vocabulary: int, where
     """Parse the ids of one list of options, each as its alternatives; `found` has those of its texts."""
     if not row:
         raise InputError(
-            f"{where} has no answers: give some, as in options=[' Yes', ' No'], or a Task in the place of prompts."
+            f"{where} has no answers: give some, as in options=[' Yes', ' No'] (ld.top_tokens lists what a model "
+            "answers), or a Task in the place of prompts; a task has option_ids after task.resolve(model)."
         )
     if not all(row):
         raise InputError(f"{where} holds an empty set: an option needs at least one text or token.")

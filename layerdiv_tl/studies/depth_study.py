@@ -61,8 +61,8 @@ class Analysis:
         """Write the result, then the file that describes it, so that a description implies a complete result."""
         path = analysis_file(folder, self.about)
         result: Any = self.result
-        if hasattr(result, "prompt_ends"):  # licenses of texts may not allow to store them
-            result = replace(result, prompt_ends=())
+        # Licenses of texts may not allow to store them.
+        result = replace(result, **{name: () for name in ("prompt_ends", "top_tokens") if hasattr(result, name)})
         save_result(result, path.with_suffix(".safetensors"), self.about["digest"])
         write_json(path, self.about)
         return path

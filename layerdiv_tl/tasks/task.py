@@ -44,9 +44,8 @@ class Task(Result):
         labels: `[example]`, the index of the gold option.
         texts: The rows' own text without the template, for baselines and tables.
         name, template, source, license: The task's name, the template of its prompts, and the rows' source and license.
-        dropped, shots, truncated: Number of rows dropped because they do not fit the task (another number of options
-            than most have, as ARC's with three or five), of solved examples before every prompt, and of prompts that
-            `fit` has shortened.
+        dropped, shots, truncated: Number of rows dropped because they have another number of options than most, of
+            solved examples before every prompt, and of prompts that `fit` has shortened.
         passages: `[example, 2]`, start and end of each prompt's longest field, which `fit` may shorten; empty if
             unknown.
         option_ids, scored: After `resolve`: the token ids that score the options (none where they are scored as
@@ -117,7 +116,6 @@ class Task(Result):
         return hashlib.sha256(json.dumps(self.prompts).encode()).hexdigest()
 
     @classmethod
-    @answering
     def from_frame(
         cls,
         frame: pd.DataFrame,
@@ -290,6 +288,9 @@ class Task(Result):
         counts = np.bincount(self.labels, minlength=self.option_count)
         gold = ", ".join(f"{o!r} {c}" for o, c in zip(self.shared_options or (), counts, strict=False))
         return f"Task({self.name}: {len(self)} rows, {gold or f'{self.option_count} options each'}; {self.source})"
+
+
+Task.__init__ = answering(Task.__init__)  # type: ignore[method-assign]
 
 
 def _tokenizer(x: Any) -> Any:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
+from layerdiv_tl.model.prompts import token_texts
 from tests.conftest import llama
 from tests.oracles.families import FAMILIES
 from tests.oracles.hooked_forward import layout_of, trace
@@ -126,3 +127,21 @@ def test_a_lens_of_another_model_and_damaged_files_are_refused(tmp_path):
         ld.depth.logit_lens(llama(), [IDS], lens=tmp_path / "other")
     with pytest.raises(ld.InputError, match="recomputed"):
         ld.depth.logit_lens(llama(), [IDS], "frozen", lens=lambda stream, done: stream)
+
+
+def test_few_texts_have_their_likeliest_tokens(stories):
+    """After every junction, at each text's end: what a pass by hand reads out, and `top_tokens` at the last one."""
+    model, texts = stories, ["Once upon a time", "The cat sat on the"]
+    found = ld.depth.logit_lens(model, texts)
+    for text, tops in zip(texts, found.top_tokens, strict=True):
+        hf, ids = model.hf_model, torch.tensor([model.tokenizer(text)["input_ids"]])
+        with torch.inference_mode():
+            states = hf(ids, output_hidden_states=True).hidden_states
+            by_hand = [int(hf.lm_head(hf.model.norm(x[0, -1])).argmax()) for x in states[:-1]]
+        layers = [top for c, top in zip(found.components, tops, strict=True) if c.kind != "attn"]
+        assert tuple(layers[:-1]) == token_texts(model, by_hand)
+        expected = ld.top_tokens(model, text, k=1)["prediction"].iloc[-1]
+        assert tops[-1] == expected
+        assert ld.depth.logit_lens(model, text).frame()["top_token"].iloc[-1] == expected
+    assert "top_token" not in found.frame()
+    assert ld.depth.logit_lens("zoo/d1", [[1, 2], [3]] * 5).top_tokens == ()

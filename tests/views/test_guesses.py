@@ -3,12 +3,13 @@
 import re
 from functools import reduce
 
+import numpy as np
 import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl import _guesses
 
-from .figure_results import made
+from .figure_results import MAKERS, made
 
 OWN = [(owner, name) for owner, names in _guesses._FOR.items() for name in names]
 
@@ -52,8 +53,12 @@ def test_a_wrong_or_missing_argument_is_answered_with_those_that_there_are():
         (lambda: ld.effects("zoo/d1", heads=["L0.H0"]), "'heads': it is components= here"),
         (lambda: ld.contributions("zoo/d1", answers=[" a"]), "'answers': it is options= here"),
         (lambda: ld.depth.drop_plan("zoo/d1"), "missing the required argument: 'rows'; its arguments are model, rows"),
-        (lambda: c.select(layers=3), "no argument 'layers'; its arguments are"),
+        (lambda: c.select(layers=3), r"no argument 'layers': \.select\(layer=0\).*; its arguments are"),
         (lambda: ld.Task.from_frame([]), "missing the required.*template.*its arguments are frame, template"),
+        (lambda: ld.Task(prompts=["a"]), r"Task\(\) missing.*: Task.from_frame and Task.from_lm_eval make one"),
+        (lambda: c.frame(3), "Contributions.frame.*takes none"),
+        (lambda: made("Decomposition").by_component(ci=True), "'ci': .*full=True.*; its argument is full"),
+        (lambda: ld.load_model("zoo/d1").components(units="head"), "Model.components.*'units'; its argument is unit"),
     ]
     for call, said in cases:
         with pytest.raises(TypeError, match=said):
@@ -65,6 +70,31 @@ def test_a_wrong_or_missing_argument_is_answered_with_those_that_there_are():
 
     with pytest.raises(TypeError, match="unsupported operand"):
         inside(1)
+
+
+@pytest.mark.parametrize("name", sorted(MAKERS))
+def test_an_index_is_answered_with_the_rows_that_it_means(name):
+    """The hint of `result["L0.attn"]` runs where there are rows of components; numpy still makes lists of results."""
+    result = made(name)
+    if hasattr(type(result), "__len__") or isinstance(result, ld.Contributions):
+        return
+    label = result.components[-1].label if isinstance(getattr(result, "components", None), tuple) else "x"
+    with pytest.raises(TypeError, match="is not indexed by") as raised:
+        result[label]
+    with pytest.raises(TypeError, match="is not indexed by 0"):
+        list(result)
+    hint = str(raised.value).partition(": ")[2].rstrip(".")
+    if found := re.fullmatch(r"(\.\w+\(\)) has it, with (\.query\(.*\))", hint):
+        rows = eval(f"result{found[1]}{found[2]}", {"result": result})
+        assert set(rows["component"]) == {label}
+    assert np.array([result, result]).shape == (2,)
+
+
+def test_another_maker_of_a_class_is_answered():
+    with pytest.raises(AttributeError, match=r"from_csv': Task.from_frame and Task.from_lm_eval make one"):
+        _ = ld.Task.from_csv
+    assert not hasattr(ld.Task, "other")
+    assert np.array([ld.task("sample/topic", limit=3)] * 2).shape == (2,)
 
 
 def test_sums_over_layers_are_the_whole():

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..._checks import file_path, flag
 from ..._files import write_text
-from ..._guesses import answering
+from ..._guesses import Answering, answering
 from ...attribution.continuation import Continuation
 from ...errors import InputError
 from ...model.load import Model, as_model
@@ -76,7 +76,7 @@ def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> 
 _PAGES = (".html", ".htm", "")
 
 
-class Explorer:
+class Explorer(Answering):
     """Decomposed texts and a selection. Returned by `explore`; shown by the last line of a notebook's cell.
 
     Attributes:
