@@ -44,7 +44,7 @@ def run_demo(options: argparse.Namespace) -> Done:
     printing.print_progress(f"Looking for readers and counterweights on {DEMO_TASK} …")
     opening, found, explorer = reader_or_counterweight(model, task(DEMO_TASK), EXPLORER)
     printing.print_progress(f"Writing the explorer of one of its rows to {folder / EXPLORER} …")
-    explorer.save(folder / EXPLORER)
+    explorer.save(folder / EXPLORER, home="index.html")
     printing.print_progress(f"Decomposing {model.name} on {' and '.join(SAMPLE_TASKS)}, {DEMO_ROWS} rows each …")
     study = run_study(model, list(SAMPLE_TASKS), limit=DEMO_ROWS, out=folder)
     write_study_frames(study, folder)

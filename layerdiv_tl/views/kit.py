@@ -349,7 +349,8 @@ def component_bars(
     cuts = {column: cut_whiskers(frame, column, base, title) for column, base in bases.items()}
     for column in columns:
         median = f"{column}_median"
-        texts = hover(frame, [name for name in (column, median, f"{column}_max") if name in frame])
+        more = [frame["top_token"].map("likeliest token {!r}".format)] if "top_token" in frame else []
+        texts = hover(frame, [name for name in (column, median, f"{column}_max") if name in frame], *more)
         if column in logarithmic:
             contents.append(by_module(frame, places, column, texts))
         else:

@@ -19,6 +19,8 @@ _PLACES: dict[str, tuple[float, float]] = {
     "bottom left": (-1, -1),
 }
 _PLACES |= {"middle right": (0, -0.5), "middle left": (-1, -0.5)}
+# A name of few marks is left out at this cost: on a line, or with one through another name.
+_CROSSED = 0.3
 # Where else a name may stand, with a line to its mark: pixels to the right and up.
 _FAR = [(side * across, up) for across in (30, 60, 90) for up in (0, 20, -20, 40, -40) for side in (1, -1)]
 
@@ -42,9 +44,8 @@ def extreme_names(
     `ends` are the axes, with their ranges; without `sizes`, the marks farthest up, right and left come first. A name
     stands where, in a `panel` of so many pixels, it covers no other name, no mark, none of the lines `guides`, given by
     the x and y of their ends, and no whisker of a named mark, which goes from one of `spans` to the other; `at_ends`
-    lets it stand at an end of its own whisker, first on the right. A name
-    without such a place is left out, unless it is one of `always` or of few, to which a line leads. Returns the trace
-    of names and that of these lines.
+    lets it stand at an end of its own whisker, first on the right. A name without such a place is left out, unless it
+    is one of `always` or of few, to which a line leads. Returns the trace of names and that of these lines.
     """
 
     def share(values: Any, axis: Mapping[str, Any]) -> Any:
@@ -71,7 +72,7 @@ def extreme_names(
     wanted = set(labels) if len(labels) <= _FEW else asked
     first = [i for i, label in enumerate(labels) if label in wanted]
     placed, moved, leads = dict[int, str](), dict[int, list[float]](), list[int]()
-    boxes = list[np.ndarray]()
+    boxes, drawn = list[np.ndarray](), np.empty((0, 2))
     for i in dict.fromkeys([*first, *orders[: 2 * most].ravel().tolist()]):
         if (shares[i] < 0).any() or (shares[i] > 1).any() or (len(placed) >= max(most, len(first)) and i not in first):
             continue
@@ -94,6 +95,7 @@ def extreme_names(
             cost = 3 * sum(_meet(box, other) for other in boxes) + sum(_meet(whisker, other) for other in boxes)
             cost += sum(_meet(box, other) for other in (*crossed, whisker))
             cost += ((guided > box[0]) & (guided < box[1])).all(1).any() + 0.5 * near.all(1).sum()
+            cost += 0.3 * ((drawn > box[0]) & (drawn < box[1])).all(1).any()  # a line to another mark
             cost += 4 * ((box < 0) | (box > wide)).sum()
             # A line is worse than none, but better than a name on another's mark. Of two close marks the upper one is
             # named above: there fewer marks are nearer to the name than its own.
@@ -102,6 +104,7 @@ def extreme_names(
                 lead = at[i] + along[::10] * np.asarray(by)
                 cost += by[1] == 0 and np.ptp(whisker[:, 0]) > 0  # nor to be a part of its whisker
                 cost += 0.15 * (np.linalg.norm(others[:, None] - lead, axis=-1) < 7).any()
+                cost += 0.3 * any(((lead > other[0]) & (lead < other[1])).all(1).any() for other in boxes)
             away = np.linalg.norm(at - box.mean(0), axis=1)
             nearer = int((away < away[i]).sum()) * (number >= 2 * at_ends)
             # It reads as the name of the nearest mark, where no line or whisker leads to its own.
@@ -110,11 +113,12 @@ def extreme_names(
         cost, _, number, box = min(options, key=lambda option: option[:2])
         place, by = places[number]
         is_free = not any(_meet(box, other) for other in boxes)
-        if cost == 0 or (i in first and is_free) or labels[i] in asked:
+        if cost == 0 or (i in first and is_free and cost < _CROSSED) or labels[i] in asked:
             placed[i] = place
             boxes.append(box)
             if any(by):
                 leads += [i] * (number >= close)
+                drawn = np.concatenate([drawn, at[i] + along * np.asarray(by)]) if number >= close else drawn
                 moved[i] = [value(*side) for side in zip((at[i] + by) / wide, ends, strict=True)]
     # Invisible marks keep the names away from the visible ones.
     look: dict[str, Any] = {"mode": "markers+text", "marker": {"size": 9, "opacity": 0}, "textfont": {"size": 11}}

@@ -332,6 +332,15 @@ def test_another_text_keeps_what_is_chosen(explorer):
 # The page.
 
 
+def test_a_page_may_link_back(model):
+    explorer = ld.explore(model, IDS)
+    cheap = {"promoted": False, "effects": False, "sources": False}
+    assert '<a href="a&#34;b.html">' in explorer.html(**cheap, home='a"b.html')
+    assert 'class="home"' not in explorer.html(**cheap)
+    with pytest.raises(ld.InputError, match="home"):
+        explorer.html(home=3)
+
+
 @pytest.fixture(scope="module")
 def page(model, tmp_path_factory):
     """The saved page of two texts."""

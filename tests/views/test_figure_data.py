@@ -409,10 +409,13 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
         both = [trace for trace in figure.data if trace.marker.colorbar.title.text]  # without and with a name
         (marks,) = (trace for trace in both if trace.marker.showscale)
         x, y, color = (np.concatenate(each) for each in zip(*((t.x, t.y, t.marker.color) for t in both), strict=True))
-        drawn = [x, np.square(y), color + 1 / len(task.options)]
+        chance, top = 1 / len(task.options), marks.marker.cmax
+        assert top > chance  # so that the color bar ends at 0 %, on a scale of its own below guessing
+        drawn = [x, np.square(y), chance + np.where(color < 0, color * chance / top, color)]
         np.testing.assert_allclose(sorted(zip(*drawn, strict=True)), sorted(zip(*own, strict=True)))
         assert marks.marker.cmin == -marks.marker.cmax  # a point is as much color above guessing as below it
-        assert marks.marker.colorbar.ticktext[0] == "0 %"
+        ends = marks.marker.colorbar.tickvals[0], marks.marker.colorbar.ticktext[0]
+        assert ends == (marks.marker.cmin, "0 %")
     for e, name in zip(effects, ("mean ablation", "zero ablation"), strict=True):
         (trace,) = (trace for trace in figure.data if trace.name == name)
         np.testing.assert_allclose(trace.x, -e.frame()["total_loss"])
@@ -735,6 +738,19 @@ def test_curves_are_the_standardized_ones(depth, part):
     last = raw.loc[raw.groupby(["model", "task"])["junction"].idxmax()].groupby("model")["accuracy"].mean()
     best = study.plot("curves", models=1)
     assert last.idxmax() in best.data[0].hovertext[0]
+
+
+def test_a_title_names_the_peak_of_a_curve(monkeypatch):
+    """Where accuracy is higher inside the curve than at both ends."""
+    study = made("Study")
+    risen = study.curves()
+    risen = risen[risen["task"] == risen["task"].iloc[0]]  # more than two tasks have one average
+    inside = (risen["model"] == (model := risen["model"].iloc[0])) & (risen["component"] == "L0.mlp")
+    monkeypatch.setattr(type(study), "curves", lambda self, *args: risen.assign(accuracy=0.2 + 0.7 * inside))
+    title = study.plot("curves", models=[model]).layout.title.text.replace("<br>", "")
+    assert "begins and ends at 20\xa0%, with 90\xa0% after L0.mlp, on" in title
+    monkeypatch.setattr(type(study), "curves", lambda self, *args: risen.assign(accuracy=0.2))
+    assert "after" not in study.plot("curves", models=[model]).layout.title.text
 
 
 def test_a_curve_that_never_moves_is_not_drawn(monkeypatch):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..._checks import file_path, flag
+from ..._checks import text as string
 from ..._files import write_text
 from ..._guesses import Answering, answering
 from ...attribution.continuation import Continuation
@@ -136,11 +137,12 @@ class Explorer(Answering):
             self._widget.put(number, text)
         self.selection = {"text": number, "position": text.length - 1, **targets_of(text)}
 
-    def html(self, promoted: bool = True, effects: bool = True, sources: bool = True) -> str:
+    def html(self, promoted: bool = True, effects: bool = True, sources: bool = True, home: str = "") -> str:
         """Return the page as HTML; options are those of `save`."""
         flag("promoted", promoted)
         flag("effects", effects)
         flag("sources", sources)
+        string("home", home, empty=True)
         stored: dict[str, str] = {}
 
         def put(blob: bytes | None) -> str | None:
@@ -165,7 +167,7 @@ class Explorer(Answering):
 
         texts = [packed(text, n == chosen.text) for n, text in enumerate(self.texts)]
         record = {"model": model.name, "chosen": chosen.record(), "texts": texts}
-        body = templates().explorer(script_json(record), stored, f"{data.SCRIPT}\nopenPage();")
+        body = templates().explorer(script_json(record), stored, f"{data.SCRIPT}\nopenPage();", home)
         return page_html(f"Explorer: {model.name}", style.css_variables(scales=True) + data.CSS, (), body, "ld-page")
 
     def _effects(self, text: TextNumbers) -> bytes | None:
@@ -175,7 +177,12 @@ class Explorer(Answering):
         return data.pack_effects(self.model, text, now.position, answers, labels) if answers and labels else None
 
     def save(
-        self, path: str | os.PathLike[str], promoted: bool = True, effects: bool = True, sources: bool = True
+        self,
+        path: str | os.PathLike[str],
+        promoted: bool = True,
+        effects: bool = True,
+        sources: bool = True,
+        home: str = "",
     ) -> Path:
         """Write one page that needs no network and no kernel; it opens with the current selection.
 
@@ -183,15 +190,15 @@ class Explorer(Answering):
         that add most to the answer at each token; this is most of the work. `effects` includes ablation effects and
         compensation at the selected position and tokens, for the selected component and the 16 heads and 8 sublayers
         that add most there (fewer for more than 33 tokens). `sources` includes head contributions by source token, for
-        all heads at the selected position and the top 8 at every other position (6 in a text of 512 tokens). Raises
-        InputError for a file that cannot be written.
+        all heads at the selected position and the top 8 at every other position (6 in a text of 512 tokens). `home` is
+        the address of a page that it links back to. Raises InputError for a file that cannot be written.
         """
         path = file_path("path", path)
         if path.suffix.lower() not in _PAGES:
             raise InputError(f"save writes an HTML page: give a name such as {path.stem}.html, not {path.name}.")
         if path.is_dir():
             raise InputError(f"{str(path)!r} is a folder: give the name of a file, such as explorer.html.")
-        page = self.html(promoted, effects, sources)
+        page = self.html(promoted, effects, sources, home)
         try:
             return write_text(path, page)
         except OSError as error:

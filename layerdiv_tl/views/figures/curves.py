@@ -71,9 +71,11 @@ def depth_panels(
         figure.update_yaxes(title_text="standard deviations", col=1)
         runs = curves[curves["model"].isin(models)].groupby(["model", "task"], sort=False)["accuracy"]
         ends = pd.DataFrame({"first": runs.first(), "last": runs.last()}).groupby("task", sort=False).mean()
+        peaks = [curves.loc[at] for at in runs.idxmax()] if len(models) == 1 else [None] * len(ends)
         whose = models[0] if len(models) == 1 else f"{len(models)} models, on average,"
         told = [
-            f"{_goes(*map(style.percent, pair))} on {layout.clipped(str(task))}" for task, *pair in ends.itertuples()
+            f"{_goes(*map(style.percent, pair))}{_summit(peak, *pair)} on {layout.clipped(str(task))}"
+            for (task, *pair), peak in zip(ends.itertuples(), peaks, strict=True)
         ]
         if len(ends) > 2:  # no room for each; a mean alone would hide that tasks disagree
             told = [f"rises on {int((ends['last'] > ends['first']).sum())} of {len(ends)} tasks"]
@@ -90,6 +92,13 @@ def depth_panels(
 
 def _goes(first: str, last: str) -> str:
     return f"begins and ends at {last}" if first == last else f"goes from {first} to {last}"
+
+
+def _summit(peak: Any, first: float, last: float) -> str:
+    """Name the junction with the highest accuracy, if it is clearly inside the curve."""
+    if peak is None or peak["accuracy"] - max(first, last) <= 0.1:
+        return ""
+    return f", with {style.percent(peak['accuracy'])} after {peak['component']},"
 
 
 def _chosen(curves: pd.DataFrame, models: int | Sequence[str] | None) -> list[str]:

@@ -108,11 +108,13 @@ def lens_bars(lens: LogitLens) -> go.Figure:
     half = frame["component"].iloc[at := int(np.argmax(frame["topk_overlap"] >= 0.5))]
     there = style.estimate(*frame.loc[at, ["topk_overlap", "topk_overlap_low", "topk_overlap_high"]])
     title = f"Half of the final {lens.k} likeliest tokens of {lens.model} are there after {half}, a share of {there}"
+    more = ""
     if "top_token" in frame:
         tokens = frame["top_token"]
         first = frame["component"].iloc[np.flatnonzero(np.append(True, tokens != tokens.iloc[-1]))[-1]]
         title = f"From {first} on, {tokens.iloc[-1]!r} is the likeliest next token of {lens.model}"
-    about = "A junction is named by the last component before it; the last one is the final prediction. "
+        more = "The hover has the likeliest next token after each junction, at the text's end. "
+    about = f"{more}A junction is named by the last component before it; the last one is the final prediction. "
     about += f"Read out with {norm}; means over texts of means over tokens. {_DASHES}"
     return kit.component_bars(frame, columns, title, about)
 

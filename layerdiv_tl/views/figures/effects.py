@@ -54,11 +54,13 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     diagonal = kit.line(ends, ends, dash="dash", name="total = direct")
     far, always = [np.abs(v) for v in (y - x, y, x)], [most["component"]]
     spans = frame[f"{direct}_low"].to_numpy(), frame[f"{direct}_high"].to_numpy()
-    look: dict[str, Any] = {"panel": (290, 440), "always": always, "guides": [(ends, ends)], "spans": spans}
+    zeros = ([0, 0], sides[1]["range"]), (sides[0]["range"], [0, 0])
+    look: dict[str, Any] = {"panel": (290, 440), "always": always, "guides": [(ends, ends), *zeros], "spans": spans}
     labels = extreme_names(frame["component"], x, y, sides, far, **look)
     # The whiskers of all marks would hide those near 0.
     is_named = frame["component"].isin([text.strip() for text in labels[0].text])
     whiskers = kit.trace(frame[is_named], direct, total, marker={"size": 0.1})
+    whiskers.update(error_x_thickness=2, error_y_thickness=2)  # to be seen on the axes
     which = "Whiskers" if is_named.all() else "Whiskers of named marks"
     said = kit.intervals(frame, which)
     said += f" {which}: from the lowest row to the highest." * (len(effects.labels) < LEAST)
@@ -217,16 +219,18 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     x, y, right = (np.asarray(frame[name]) for name in ("logit_difference", "size", "accuracy"))
     colors = right - chance
     most = float(np.abs(colors).max()) or chance
+    if most > chance:  # no share is below 0, where the color bar ends
+        colors = np.where(colors < 0, colors * most / chance, colors)
     bar = {
         "title": {"text": "right alone, share of rows", "side": "right", "font": {"size": 12}},
         "thickness": 12,
         "outlinewidth": 0,
     }
-    ends_of_bar = [-min(chance, most), 0.0, most]  # no share is below 0
+    ends_of_bar = [-most, 0.0, most]
     luck = binom.ppf(0.95 ** (1 / len(frame)), rows, chance) / rows  # the best of so many, which guess independently
     if 0.15 * most < luck - chance < 0.95 * most:  # there is room for its tick
         ends_of_bar.insert(2, luck - chance)
-    bar |= {"tickvals": ends_of_bar, "ticktext": [style.percent(chance + end) for end in ends_of_bar]}
+    bar |= {"tickvals": ends_of_bar, "ticktext": [style.percent(max(chance + end, 0)) for end in ends_of_bar]}
     bar |= {"y": 1, "yanchor": "top", "len": 0.5} if several else {}
     marker = {"cmin": -most, "cmax": most, "autocolorscale": True, "colorbar": bar, "size": 10}
     ends = axes.linear_axis(frame.filter(regex="^logit_difference"), 0.03), axes.log_axis(y)

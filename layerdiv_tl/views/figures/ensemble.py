@@ -387,7 +387,10 @@ def tradeoff_bars(decomposition: Decomposition, part: Gauge = "centered", paper:
         names = [*(f"{row.term}\n{row.formula}" for row in frame.itertuples()), "sum"]
         y = axes.ticks(range(count + 1), names) | {"range": [count + 0.5, -0.5]}
         both, bias, diversity = (style.number(x, 3) for x in (frame["bias"][shared].sum(), *sums))
-        title = f"Ω, {both} {unit}, is a term of both sums: bias {bias} and diversity {diversity}"
+        title = f"Ω, {both} {unit}, is a term of the bias, {bias}, and of the diversity, {diversity}"
+        if (sums > 0).all():
+            share = [style.percent(frame["bias"][shared].sum() / x) for x in sums]
+            title = f"Ω, {both} {unit}, is {share[0]} of the bias and {share[1]} of the diversity"
         form = "the terms as printed in Eq. 11" if paper else "the exact terms"
         subtitle = f"Theorem 3 of arXiv 2505.24009, {form}. Shaded: Ω, the variance "
         subtitle += f"over options and the spread of the components' means, in both sums. {kit.intervals(frame)}"
