@@ -10,7 +10,8 @@
                                                            parts of the loss in nats
     d = ld.decompose(c, labels)                            bias, diversity, and how often each is right alone
     ld.effects(model, prompts, contrast=…)                 what is lost without a component; compensation, backups
-    ld.source_tokens, ld.promoted_tokens, ld.attention_patterns, ld.redundancy, ld.information, ld.compare
+    ld.source_tokens, ld.promoted_tokens, ld.attention_patterns, ld.redundancy, ld.information, ld.compare,
+    ld.top_tokens, ld.head_scores, ld.head_classes, ld.key_value_groups, ld.router_statistics, ld.corpus_profile
     ld.depth.logit_lens, skip, residual_norms, drop_plan   does the model use its depth, and what could go?
     ld.explore(model, text)                                all of it in linked views
     c.select(layer=23), c["L23.H3"]                        some of the components; numbers of one, [example, option]
@@ -71,6 +72,8 @@ def _missing(module: str, name: str) -> AttributeError:
     if name[:1] != "_":  # tools look for names with underscores, which need not load torch
         places = {known: f"ld.depth.{known}" for known in _load("depth").__all__}
         places |= {known: f"ld.{known}" for known in __all__}
+    if module.endswith("zoo"):
+        places = {known: f"ld.zoo.{known}" for known in _load("zoo").__all__}
     close = [places.get(name) or meant(name, FUNCTIONS)]
     close = list(filter(None, close)) or [places[known] for known in alike(name, places)]
     hint = f"is {' or '.join(close)} meant?"

@@ -12,6 +12,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# How to make a task, for those who guess another way.
+OWN_TASK = (
+    "ld.Task.from_frame(frame, template='{prompt}', options=[…], label='answer') makes a task of a pandas frame; lists "
+    "of prompts and options need none: c = ld.contributions(model, prompts, options), then ld.decompose(c, answers)."
+)
 _LAYERS = ".groupby('layer', dropna=False)"
 # Parts of names of functions; the first one that fits counts.
 FUNCTIONS = {
@@ -24,7 +29,7 @@ FUNCTIONS = {
     **dict.fromkeys(("induction", "previous_token", "duplicate_token"), "ld.head_scores"),
     **dict.fromkeys(("stack_head", "heads"), "ld.contributions(…, unit='head')"),
     **dict.fromkeys(
-        ("patch", "circuit", "to_tokens", "generate"), "ld.load_model(…).bridge, for TransformerLens' tools,"
+        ("patch", "steer", "circuit", "to_tokens", "generate"), "ld.load_model(…).bridge, for TransformerLens' tools,"
     ),
     **dict.fromkeys(("perplexity", "loss", "cross_entropy"), "ld.profile(model, text, loss='cross_entropy')"),
     **dict.fromkeys(("bootstrap", "interval", "confidence"), "the columns _low and _high of result.frame()"),
@@ -36,7 +41,7 @@ FUNCTIONS = {
     "rout": "ld.router_statistics",
     **dict.fromkeys(("expert", "moe", "mixture"), "ld.contributions(…, unit='expert')"),
     **dict.fromkeys(("sae", "transcoder", "latent", "feature"), "ld.dictionary"),
-    **dict.fromkeys(("probe", "steer", "direction"), "ld.contributions(…, directions=…)"),
+    **dict.fromkeys(("probe", "direction"), "ld.contributions(…, directions=…)"),
     "skip": "ld.depth.skip",
     **dict.fromkeys(("compare", "finetun", "tuned", "model_diff"), "ld.compare"),
     "diff": "ld.logit_difference or ld.compare",
@@ -65,6 +70,7 @@ _FIGURES = ("show", "figure", "fig", "heatmap", "html", "to_html", "write_html",
 _INTERVALS = ("ci", "interval", "intervals", "confidence_interval", "confidence_intervals")
 ATTRIBUTES = {
     **dict.fromkeys(_FRAMES, ".frame() is its pandas frame"),
+    **dict.fromkeys(("top", "topk", "nlargest", "head"), ".frame() is its pandas frame, with .nlargest(5, column)"),
     **dict.fromkeys(_FIGURES, ".plot() is its plotly figure, with .show() and .write_html(path)"),
 }
 # The same for the results of one class; some have a row per component in their frame.
@@ -102,7 +108,10 @@ _FOR = {
     },
     "Decomposition": {
         **dict.fromkeys(("by_layer", "per_layer"), f".by_component(full=True){_LAYERS} has it, or .by_depth()"),
-        **dict.fromkeys(("readers", "counterweights"), ".plot(kind='roles') draws it, if there are labels"),
+        **dict.fromkeys(
+            ("readers", "counterweights", "reader", "counterweight"),
+            ".plot(kind='roles') draws it, if there are labels",
+        ),
         "net": ".by_component() has it",
         **dict.fromkeys(_FRAMES, ".by_component() has a row per component, .frame() the whole"),
         **dict.fromkeys(
@@ -114,7 +123,8 @@ _FOR = {
     "Comparison": {"by_component": ".frame() has a row per component, .by_module() and .by_depth() are for any shapes"},
     "Information": {"bits": ".frame()['bits'] has it"},
     "LogitLens": dict.fromkeys(
-        ("tokens", "predictions", "answers"), ".top_tokens has the likeliest token after each junction, of few texts"
+        ("top_tokens", "tokens", "predictions", "answers"),
+        ".top_token has the likeliest token after each junction, of few texts",
     ),
     "LogitDifference": dict.fromkeys(
         ("cumsum", "cumulative", "accumulated"), ".frame()['difference'].cumsum() has it, in stream order"
@@ -153,13 +163,13 @@ COMMANDS = {
 
 # Names of arguments that mean the same; a function takes some of each group.
 ARGUMENTS = (
-    {"heads", "head", "components", "component", "label"},
-    {"prompts", "prompt", "text", "texts"},
-    {"options", "answers", "targets"},
+    {"heads", "head", "components", "component", "layer", "layers", "label"},
+    {"prompts", "prompt", "text", "texts", "texts_or_ids", "text_or_ids"},
+    {"options", "answers", "answer", "targets"},
     {"correct", "right", "wrong", "incorrect", "contrast"},
     {"budget", "n", "n_layers", "count", "drop"},
     {"ablation", "ablate", "method", "how"},
-    {"model", "models", "base", "a"},
+    {"model", "models", "base", "a", "x", "model_name", "name"},
 )
 
 
@@ -180,41 +190,46 @@ def answering(function: Callable[P, R]) -> Callable[P, R]:
 
 def _misfit(function: Callable[..., Any], args: tuple[object, ...], kwargs: Mapping[str, Any]) -> str:
     """Write the error of a call with other arguments than a function or class takes, or nothing."""
-    parameters = inspect.signature(function)
+    signature = inspect.signature(function)
     try:
-        parameters.bind(*args, **kwargs)
+        signature.bind(*args, **kwargs)
     except TypeError as error:
-        told = str(error).replace("a required", "the required")
+        told = str(error)
     else:
         return ""
-    names = [name for name in parameters.parameters if name not in ("self", "cls")]
+    parameters = {name: each for name, each in signature.parameters.items() if name not in ("self", "cls")}
+    owner = type(args[0]) if args and len(parameters) < len(signature.parameters) else None  # of a method
     called = function.__qualname__.removesuffix(".__init__")
     text = f"{called}() {told}"
-    if unknown := next((name for name in kwargs if name not in names), ""):
-        same = sorted({name for group in ARGUMENTS if unknown in group for name in group if name in names})
+    if unknown := next((name for name in kwargs if name not in parameters), ""):
+        same = sorted({name for group in ARGUMENTS if unknown in group for name in group if name in parameters})
+        same = [name for name in same if name[:4] == unknown[:4]] or same
         text = f"{called}() has no argument {unknown!r}"
         text += f": it is {' or '.join(f'{name}=' for name in same)} here" * bool(same)
-        if args and not same and (hint := attribute(type(args[0]), unknown, ())):  # a method
+        if owner and not same and (hint := attribute(owner, unknown, ())):
             text += f": {hint}"
-    text += f"; its argument{'s are' if len(names) > 1 else ' is'} {', '.join(names)}" if names else "; it takes none"
-    text += _makers(type(args[0])) * (function.__name__ == "__init__") + "."
-    cached = any(cls.__name__ == "ActivationCache" for cls in type(args[0]).__mro__) if args else False
+    elif told.startswith("missing"):
+        known = signature.bind_partial(*args, **kwargs).arguments
+        lacking = [name for name, each in signature.parameters.items() if each.default is each.empty]
+        text = f"{called}() lacks {' and '.join(name for name in lacking if name not in known)}"
+    named = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
+    listed = [name for name in parameters if name not in named]
+    ways = [", ".join(listed)] * bool(listed) + [f"by name {', '.join(named)}"] * bool(named)
+    text += f"; it takes {', and '.join(ways) or 'no arguments'}."
+    if function.__qualname__.startswith("Task."):
+        text += f" {OWN_TASK}" * (function.__name__ in ("__init__", "from_frame"))
+    cached = bool(args) and any(cls.__name__ == "ActivationCache" for cls in type(args[0]).__mro__)
     return text + " An ActivationCache is taken by ld.contributions alone: give cache.model here." * cached
 
 
 class _Named(type):
-    """A class whose `from_…` methods answer a guess at another one."""
+    """A class that answers a guess at another of its `from_…` methods."""
 
     if not TYPE_CHECKING:  # which would take any name
 
         def __getattr__(cls, name: str) -> Any:
-            makers = _makers(cls) if name.startswith(("from_", "read_")) else ""
-            raise AttributeError(f"{cls.__name__} has no {name!r}{makers}", name=name, obj=cls)
-
-
-def _makers(cls: type) -> str:
-    names = [f"{cls.__name__}.{name}" for name in dir(cls) if name.startswith("from_")]
-    return f": {' and '.join(names)} make one" * bool(names)
+            hint = f": {OWN_TASK}" * (cls.__name__ == "Task" and name.startswith(("from_", "read_")))
+            raise AttributeError(f"{cls.__name__} has no {name!r}{hint}", name=name, obj=cls)
 
 
 class Answering(metaclass=_Named):

@@ -138,6 +138,11 @@ def test_a_table_or_a_figure_is_not_saved_under_its_name(found, tmp_path, name, 
     assert not list(tmp_path.iterdir())
 
 
+def test_a_saved_result_is_no_model(found, tmp_path):
+    with pytest.raises(ld.InputError, match="holds a saved result"):
+        ld.load_model(str(found.save(tmp_path / "plan")))
+
+
 def test_names_of_other_libraries_lead_to_the_frame_and_the_figure(found):
     """What is not known is answered by names that are spelled alike, or by a way to list them."""
     ways = {"df": r"\.frame\(\)", "to_csv": r"\.frame\(\)", "nlargest": r"\.frame\(\)", "show": r"\.plot\(\)"}

@@ -212,9 +212,9 @@ def run_profile(options: argparse.Namespace) -> Done:
     """One text: which components wrote each token, their bias and diversity, as a page.
 
     Decompose a model's predictions on one text over its whole vocabulary and write the explorer, a page of linked
-    views that works without a network. Print the components (with --unit head: heads) that raised and lowered the
-    logit of the right next token, where the loss is largest and for the last token: to ask about an answer, write it at
-    the end of the text. Click tokens, layers and heads; arrow keys move the selection.
+    views that works without a network. Print the components (with --unit head: heads and MLPs) that raised and lowered
+    the logit of the right next token, where the loss is largest and for the last token: to ask about an answer, write
+    it at the end of the text. Click tokens, layers and heads; arrow keys move the selection.
     """
     text, out = given_text(options), output_file(options.out)
 

@@ -55,7 +55,7 @@ class LogitLens(TokenResult):
         text: Index of the text that a token is from.
         lens: "logit lens", or the name of the lens whose translators were applied first.
         prompt_ends: As in `Contributions`.
-        top_tokens: For each text of `prompt_ends`, the likeliest next token at its end, by junction.
+        top_token: For each text of `prompt_ends`, the likeliest next token at its end, by junction.
     """
 
     components: tuple[Component, ...]
@@ -67,7 +67,7 @@ class LogitLens(TokenResult):
     model: str
     lens: str = "logit lens"
     prompt_ends: tuple[str, ...] = ()
-    top_tokens: tuple[tuple[str, ...], ...] = ()
+    top_token: tuple[tuple[str, ...], ...] = ()
 
     def __repr__(self) -> str:
         kl, overlap = self.kl.mean(0), self.topk_overlap.mean(0)
@@ -88,7 +88,7 @@ class LogitLens(TokenResult):
         Intervals (95 %) are over texts, quantiles and maxima over tokens. For one text, `top_token` is the likeliest
         next token at its end.
         """
-        means: dict[str, Any] = {"top_token": list(self.top_tokens[0])} if len(self.top_tokens) == 1 else {}
+        means: dict[str, Any] = {"top_token": list(self.top_token[0])} if len(self.top_token) == 1 else {}
         kinds: dict[str, Kind] = {"kl": "mean", "topk_overlap": "share"}
         for name, kind in kinds.items():
             sums, counts = sums_per_text(getattr(self, name), self.text)

@@ -197,7 +197,8 @@ def _question(
             f"{name}= is given alone, but " for name, x in (("options", options), ("labels", labels)) if x is not None
         ]
         what = (
-            "give options= and labels=, a contrast=(right, wrong), or a task (ld.top_tokens lists rivals of an answer)"
+            "give options= and labels=, a contrast=(right, wrong), or a task (ld.top_tokens lists rivals of an "
+            "answer); ld.depth.skip measures what layers and sublayers do for the loss of a text"
         )
         raise InputError(f"{''.join(given)}effects are on an answer: {what}.")
     if contrast is not None and (options is not None or labels is not None):

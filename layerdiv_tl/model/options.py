@@ -107,10 +107,12 @@ def contrast_pairs(contrast: Any) -> list[Any]:
     """Convert a contrast to options: a pair, or one per prompt. Raises InputError for anything else."""
     pair = "two options, as in (' Mary', ' John'), or one such pair per prompt"
     given = listed("contrast", to_python(contrast), pair)
-    if len(given) == 2 and not all(isinstance(x, list | tuple) for x in given):
+    texts = [isinstance(x, list | tuple) and any(isinstance(part, str) for part in x) for x in given]
+    if len(given) == 2 and not all(isinstance(x, list | tuple) for x in given) and not any(texts):
         return given
     if not given or any(not isinstance(row, list | tuple) or len(row) != 2 for row in given):
-        raise InputError(f"contrast={shown(contrast)} must be {pair}.")
+        lists = "; ld.logit_difference takes a list of right answers, and one of wrong ones"
+        raise InputError(f"contrast={shown(contrast)} must be {pair}{lists}.")
     return given
 
 

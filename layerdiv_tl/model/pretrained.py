@@ -360,7 +360,11 @@ def _tokenizer(place: str, kwargs: dict[str, Any], required: bool) -> Any:
 
 def _check_folder(path: Path, shown: str) -> None:
     if path.is_file():
-        raise InputError(f"{shown!r} is a file, but not a .gguf file: give the folder that holds config.json.")
+        with path.open("rb") as file:
+            is_result = b"layerdiv_tl.result" in file.read(4096)
+        saved = "it holds a saved result; that of ld.depth.drop_plan writes its model by .save_model(folder)"
+        where = saved if is_result else "give the folder that holds config.json"
+        raise InputError(f"{shown!r} is a file, but not a .gguf file: {where}.")
     if not any((path / name).is_file() for name in ("config.json", "adapter_config.json")):  # PEFT's names its base
         ggufs = sorted(path.glob("*.gguf"))
         hint = f"give the file itself, {str(ggufs[0])!r}" if ggufs else "give the folder that holds config.json"

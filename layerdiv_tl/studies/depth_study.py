@@ -62,7 +62,7 @@ class Analysis:
         path = analysis_file(folder, self.about)
         result: Any = self.result
         # Licenses of texts may not allow to store them.
-        result = replace(result, **{name: () for name in ("prompt_ends", "top_tokens") if hasattr(result, name)})
+        result = replace(result, **{name: () for name in ("prompt_ends", "top_token") if hasattr(result, name)})
         save_result(result, path.with_suffix(".safetensors"), self.about["digest"])
         write_json(path, self.about)
         return path

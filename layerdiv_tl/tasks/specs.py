@@ -24,6 +24,7 @@ from typing import Any
 
 from .._checks import file_path, shown, whole_number, with_article
 from .._files import parse_json, read_bytes
+from .._guesses import OWN_TASK
 from ..errors import InputError
 from ..model.prompts import refuse_unordered
 from .rows import Row, Rows, hub_rows, read_rows, sample_rows
@@ -143,11 +144,7 @@ def find_spec(name: str | os.PathLike[str]) -> tuple[TaskSpec, Path | None]:
     if not isinstance(name, str) or name not in known:
         own = "or give a JSON file; ld.Task.from_frame makes one of your own rows"
         if not isinstance(name, str):
-            raise InputError(
-                f"{with_article(type(name).__name__)} is not the name of a task. ld.Task.from_frame(frame, "
-                "template='{prompt}', options=[…], label='answer') makes a task of a pandas frame; lists of prompts "
-                "and options need none: c = ld.contributions(model, prompts, options), then ld.decompose(c, answers)."
-            )
+            raise InputError(f"{with_article(type(name).__name__)} is not the name of a task. {OWN_TASK}")
         raise InputError(f"there is no task {shown(name)}: choose among {', '.join(known)}, {own}.")
     return known[name], None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from ..components import Unit
 from ..ensemble.decompose import decompose
@@ -18,6 +18,9 @@ from .depth_page import add_claims, analysis_names, depth_sections, first_screen
 from .figures.size import information_panels
 from .findings import depth_findings, layer_sharing_pairs, study_findings
 from .html import Block, Page, chart, frame_table, switch, templates
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Maximal number of cells whose components a page shows, number of models shown if there are more, and maximal number
 # of models in a map on the first screen.
@@ -67,12 +70,19 @@ def study_page(study: Study, title: str | None = None, opening: Block | None = N
     _layer_sharing(page, study, unit)
     page.heading("Components")
     _components(page, study)
-    claims = study.claims(unit)
-    if is_tested := bool((claims["verdict"] != "not tested").any()):
+    claims, over_seeds = study.claims(unit), _claims_over_seeds(study, unit)
+    if is_tested := over_seeds is not None or bool((claims["verdict"] != "not tested").any()):
         page.heading("What the papers claim")
         page.add("about_claims")
         add_claims(page, claims)
-        _claims_over_seeds(page, study, unit)
+    if over_seeds is not None:
+        page.add("subheading", "Over seeds")
+        page.add("about_seeds", over_seeds.attrs["interval_over"])
+        page.table(
+            tables.claims_table(over_seeds).drop(columns="p"),
+            "Means over seeds with 95 % intervals below.",
+            marked="verdict",
+        )
     if depth is not None:
         depth_sections(page, depth, overview=True)
     page.heading("Methods and sources")
@@ -143,21 +153,17 @@ def _by_depth(study: Study, unit: Unit) -> Block:
     return switch(charts, "Task")
 
 
-def _claims_over_seeds(page: Page, study: Study, unit: Unit) -> None:
-    """Add claims 1-8 over training seeds, if the zoo's models share shapes trained from several seeds."""
+def _claims_over_seeds(study: Study, unit: Unit) -> pd.DataFrame | None:
+    """Return claims 1-8 over training seeds, if the zoo's models share shapes trained from several seeds."""
     try:
         claims = study.claims(unit, seeds=trained.seeds(study.models(unit)["model"]))
     except InputError:
-        return
+        return None
     if len(claims.attrs["seeds"]) < LEAST_SEEDS:
-        return
+        return None
     over = claims.attrs["interval_over"]
     claims = claims.assign(rationale=[text.removesuffix(f"; {over}") for text in claims["rationale"]])
-    page.add("subheading", "Over seeds")
-    page.add("about_seeds", over)
-    # Claims about depth have no seeds and are listed above.
-    shown = tables.claims_table(claims[claims["number"] <= 8]).drop(columns="p")
-    page.table(shown, "Means over seeds with 95 % intervals below.", marked="verdict")
+    return claims[claims["number"] <= 8]  # those about depth have no seeds and are listed above
 
 
 def _information(page: Page, study: Study) -> None:

@@ -9,8 +9,9 @@
 `MODEL_CARD.md` describes the training; `tests/training` in the repository reproduces it.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .._registry import lookup
 from . import registry
 from .planted.model import PLANTED, Planted, load_planted, planted
 from .registry import NAMES, TASKS, models, seeds
@@ -32,3 +33,14 @@ def source(name: str) -> Any:
     if isinstance(name, str) and name.startswith("zoo/planted-"):
         return load_planted(name)
     return registry.load(name)
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+if not TYPE_CHECKING:  # type checkers know the names
+
+    def __getattr__(name: str) -> object:
+        """Raise AttributeError with the names that may be meant."""
+        raise lookup("missing")(__name__, name)

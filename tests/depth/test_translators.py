@@ -133,7 +133,7 @@ def test_few_texts_have_their_likeliest_tokens(stories):
     """After every junction, at each text's end: what a pass by hand reads out, and `top_tokens` at the last one."""
     model, texts = stories, ["Once upon a time", "The cat sat on the"]
     found = ld.depth.logit_lens(model, texts)
-    for text, tops in zip(texts, found.top_tokens, strict=True):
+    for text, tops in zip(texts, found.top_token, strict=True):
         hf, ids = model.hf_model, torch.tensor([model.tokenizer(text)["input_ids"]])
         with torch.inference_mode():
             states = hf(ids, output_hidden_states=True).hidden_states
@@ -144,4 +144,4 @@ def test_few_texts_have_their_likeliest_tokens(stories):
         assert tops[-1] == expected
         assert ld.depth.logit_lens(model, text).frame()["top_token"].iloc[-1] == expected
     assert "top_token" not in found.frame()
-    assert ld.depth.logit_lens("zoo/d1", [[1, 2], [3]] * 5).top_tokens == ()
+    assert ld.depth.logit_lens("zoo/d1", [[1, 2], [3]] * 5).top_token == ()

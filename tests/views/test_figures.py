@@ -98,7 +98,7 @@ def hostile(result):
             changes[field.name] = tuple(f"{HOSTILE}{i}" for i in range(len(value)))
         if field.name == "prompt_ends":
             changes[field.name] = (HOSTILE,)
-        if field.name == "top_tokens" and isinstance(value, tuple):
+        if field.name == "top_token" and isinstance(value, tuple):
             changes[field.name] = ((HOSTILE,) * len(result.components),)
         if field.name in ("a", "b"):
             changes[field.name] = hostile(value)

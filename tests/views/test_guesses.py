@@ -46,19 +46,20 @@ def test_a_wrong_or_missing_argument_is_answered_with_those_that_there_are():
     """And with the one that means the same; an error from inside a function stays what it is."""
     c = made("Contributions")
     cases = [
-        (
-            lambda: ld.attention_patterns(c, "a", components="L0.H0"),
-            "'components': it is heads= here; its arguments are",
-        ),
+        (lambda: ld.attention_patterns(c, "a", components="L0.H0"), "'components': it is heads= here; it takes model"),
         (lambda: ld.effects("zoo/d1", heads=["L0.H0"]), "'heads': it is components= here"),
         (lambda: ld.contributions("zoo/d1", answers=[" a"]), "'answers': it is options= here"),
-        (lambda: ld.depth.drop_plan("zoo/d1"), "missing the required argument: 'rows'; its arguments are model, rows"),
-        (lambda: c.select(layers=3), r"no argument 'layers': \.select\(layer=0\).*; its arguments are"),
-        (lambda: ld.Task.from_frame([]), "missing the required.*template.*its arguments are frame, template"),
-        (lambda: ld.Task(prompts=["a"]), r"Task\(\) missing.*: Task.from_frame and Task.from_lm_eval make one"),
-        (lambda: c.frame(3), "Contributions.frame.*takes none"),
-        (lambda: made("Decomposition").by_component(ci=True), "'ci': .*full=True.*; its argument is full"),
-        (lambda: ld.load_model("zoo/d1").components(units="head"), "Model.components.*'units'; its argument is unit"),
+        (lambda: ld.contributions(model="zoo/d1", prompt="a"), "'prompt': it is prompts= here"),
+        (lambda: ld.load_model(model_name="zoo/d1"), "'model_name': it is x= here"),
+        (lambda: ld.depth.drop_plan("zoo/d1"), "lacks rows and budget; it takes model, rows"),
+        (ld.task, "lacks name; it takes name, data, and by name limit"),
+        (lambda: c.select(layers=3), "no argument 'layers': it is layer= here"),
+        (lambda: ld.Task.from_frame([]), "lacks template and options; it takes frame, and by name.*label='answer'"),
+        (lambda: ld.Task.from_frame([], "", []), "too many positional.*; it takes frame, and by name template"),
+        (lambda: ld.Task(prompts=["a"]), r"Task\(\) lacks name.*ld.Task.from_frame\(frame, template="),
+        (lambda: c.frame(3), "Contributions.frame.*takes no arguments"),
+        (lambda: made("Decomposition").by_component(ci=True), "'ci': .*full=True.*; it takes full"),
+        (lambda: ld.load_model("zoo/d1").components(units="head"), "Model.components.*'units'; it takes unit"),
     ]
     for call, said in cases:
         with pytest.raises(TypeError, match=said):
@@ -91,9 +92,13 @@ def test_an_index_is_answered_with_the_rows_that_it_means(name):
 
 
 def test_another_maker_of_a_class_is_answered():
-    with pytest.raises(AttributeError, match=r"from_csv': Task.from_frame and Task.from_lm_eval make one"):
+    with pytest.raises(AttributeError, match=r"from_csv': ld.Task.from_frame\(frame, template="):
         _ = ld.Task.from_csv
     assert not hasattr(ld.Task, "other")
+    for name, meant in {"modles": "ld.zoo.models", "load": "ld.load_model"}.items():
+        with pytest.raises(AttributeError, match=f"zoo has no '{name}': is {meant}"):
+            getattr(ld.zoo, name)
+    assert dir(ld.zoo) == sorted(ld.zoo.__all__)
     assert np.array([ld.task("sample/topic", limit=3)] * 2).shape == (2,)
 
 
