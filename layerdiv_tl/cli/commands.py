@@ -55,10 +55,10 @@ def run_demo(options: argparse.Namespace) -> Done:
         f"{model.name} is right on {accuracy} of {rows} questions of {' and '.join(SAMPLE_TASKS)}; guessing would be "
         f"right on {chance}.",
         *found,
-        f"The contributions of its components sum to its logits, to {gap:.0e} logits.",
+        f"The contributions of the model's components sum to its logits, to {gap:.0e} logits.",
     ):
         printing.print_paragraph(sentence, end="")
-    print(f"\nOpen {page} in a browser.")
+    print(f"\nOpen {page} in a browser. Beside it are the tables (components.csv, modules.csv, summary.csv).")
     return {"model": model.provenance, "tasks": summary.to_dict("records"), "page": str(page)}, ()
 
 

@@ -16,6 +16,7 @@ from ..depth.effect_results import Effects
 from ..depth.layer_maps import LayerMaps
 from ..depth.pruning_results import INFLUENCE, OWN, RANDOM, DropPlan
 from ..depth.residual_norms import ResidualNorms
+from ..ensemble.intervals import wilson
 from ..errors import InputError
 from ..replication.layer_sharing import DEPTH, PARAMETERS
 from ..studies.depth_study import DepthStudy
@@ -40,7 +41,7 @@ def findings_of(study: Study | DepthStudy) -> list[str]:
 def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[Finding]:
     """Yield findings of a study, the simplest first."""
     summary, table, models = study.summary(unit), study.table(unit), study.models(unit)
-    pairs, accuracy, chance = len(summary), summary["accuracy"].mean(), summary["chance"].mean()
+    accuracy, chance = summary["accuracy"].mean(), summary["chance"].mean()
     yield Finding(_accuracy(summary, models), "table")
 
     with contextlib.suppress(InputError):  # no curves at this unit
@@ -51,10 +52,8 @@ def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[Finding]:
             "Most answers are decided late: r" if is_late else "R",
             map(style.percent, (half, chance, accuracy)),
         )
-        text = (
-            "{}ead out after half of the layers, {} of the answers would be right, where guessing has {}; after all {}."
-        )
-        yield Finding(text.format(late, *shares), "curves")
+        text = "{}ead out after half of the layers, {} of the answers would be right, where guessing has {}; after all "
+        yield Finding(f"{text}{{}}.".format(late, *shares) + _falls(study.curves(unit), summary), "curves")
 
     some = study.shares(unit).query("term == 'diversity' and gauge == 'centered'")
     mean = some.groupby("module")[["share", "member_share"]].mean()
@@ -90,7 +89,7 @@ def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[Finding]:
     yield Finding(
         f"The right answer costs {style.number(nats.mean())} nats on average (a probability of "
         f"{style.percent(np.exp(-nats.mean()))} among the options), a uniform guess {style.number(guess.mean(), 3)} "
-        f"nats; {(nats < guess).sum()} of {pairs} pairs of model and task are better than that.",
+        f"nats; on {(nats < guess).sum()} of {_cells(summary, models)} the model does better than that.",
         "table",
     )
 
@@ -108,6 +107,30 @@ def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[Finding]:
     )
 
 
+def _falls(curves: pd.DataFrame, summary: pd.DataFrame) -> str:
+    """Say on which tasks a single model's accuracy rises, clearly falls before the last component, and recovers."""
+    told = ""
+    if curves["model"].nunique() > 1:
+        return told
+    rows = summary.set_index("task")["rows"]
+    for task, curve in curves.groupby("task", sort=False):
+        share = curve["accuracy"].reset_index(drop=True)
+        if len(share) < 4 or (peak := int(share.iloc[:-2].argmax())) == 0:
+            continue
+        *_, fallen, end = share
+        low, high = wilson(rows[task] * np.array([share[peak], fallen, end]), rows[task])
+        if low[0] > high[1] and low[2] > high[1]:
+            names = [curve["component"].iloc[at] for at in (peak, -1)]
+            shares = list(map(style.percent, (share[peak], fallen, end)))
+            told += f" On {task} it rises to {shares[0]} after {names[0]}, falls to {shares[1]} before {names[1]}, and "
+            told += f"is {shares[2]} with {names[1]}."
+    return told
+
+
+def _cells(summary: pd.DataFrame, models: pd.DataFrame) -> str:
+    return f"{len(summary)} pairs of model and task" if len(models) > 1 else style.count(len(summary), "task")
+
+
 def _accuracy(summary: pd.DataFrame, models: pd.DataFrame) -> str:
     pairs, words = len(summary), summary["bag_of_words"]
     who = f"{models['model'].iloc[0]} is" if len(models) == 1 else "The models are"
@@ -117,7 +140,7 @@ def _accuracy(summary: pd.DataFrame, models: pd.DataFrame) -> str:
     right, chance = (style.percent(summary[name].mean()) for name in ("accuracy", "chance"))
     text = (
         f"{who} right on {right} of the rows{' on average' * (pairs > 1)}; guessing would be right on {chance}{bag}. "
-        f"Accuracy is clearly above guessing in {above} of {pairs} pairs of model and task."
+        f"Accuracy is clearly above guessing on {above} of {_cells(summary, models)}."
     )
     one = summary[[max(shares.values()) > 0.95 for shares in summary["answers"]]]
     where = [*(one["model"] + " on " + one["task"]).head(3), *[f"{len(one) - 3} more"] * (len(one) > 3)]

@@ -6,6 +6,7 @@ A figure's frame has the columns `component kind module layer index repeat`, the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -24,6 +25,8 @@ DASH = {"symbol": "line-ew-open", "line": {"width": 2}}
 # Above this many bars whiskers blur: intervals are then only in the hover. Whiskers longer than this multiple of the
 # tallest bar would shrink the bars, and are cut.
 _MOST_WHISKERS, _WIDEST = 150, 2
+# The first of so many rivals is named in a title; the others are counted.
+_FEW_RIVALS = 4
 # SVG pans and zooms more marks than this slowly.
 _MANY = 1000
 
@@ -247,6 +250,16 @@ def ahead(frame: pd.DataFrame, row: Any, column: str, level: float = 0.0, other:
     return f", {size(row)}{doubtful}"
 
 
+def above(frame: pd.DataFrame, column: str, one: int, other: int) -> bool:
+    """Return whether the interval of a column in one row lies above that in another; without intervals it does not."""
+    return bool(frame[f"{column}_low"].iloc[one] > frame[f"{column}_high"].iloc[other])
+
+
+def named_in(title: str, frame: pd.DataFrame) -> list[str]:
+    """Return the components of a frame that a title names."""
+    return [name for name in frame["component"] if re.search(rf"(?<![\w.@]){re.escape(name)}(?!\w)", title)]
+
+
 def rival(
     frame: pd.DataFrame, row: Any, column: str, other: str = "{component}'s", *, sign: int = 0, alike: str = "large"
 ) -> str:
@@ -260,6 +273,8 @@ def rival(
     second, near = most(others, column, sign), (signs * others[ends].to_numpy(dtype=float)).max(1) >= inner
     if not near[others.index.get_loc(second.name)]:
         return ""
+    if near.sum() > _FEW_RIVALS:
+        return f"; {near.sum()} others may be as {alike}"
     more = f" (and {near.sum() - 1} more)" * bool(near.sum() > 1)
     told = f"; {other.format(**second)}{more} may be as {alike}"
     return told + " in size" * bool(not sign and second[column] * row[column] < 0)
@@ -281,7 +296,8 @@ def top(sizes: Any, count: int) -> np.ndarray:
 def largest(frame: pd.DataFrame, column: str, count: int) -> tuple[pd.DataFrame, str]:
     """Select the rows with the largest absolute values, in order, and return a sentence if others are left out."""
     kept = frame.iloc[top(frame[column], count)]
-    left_out = f"The {len(kept):,} of {len(frame):,} components with the largest {column.replace('_', ', ')}."
+    signed = " in size" * bool((frame[column] < 0).any())
+    left_out = f"The {len(kept):,} of {len(frame):,} components with the largest {column.replace('_', ', ')}{signed}."
     return kept, left_out if len(kept) < len(frame) else ""
 
 

@@ -231,7 +231,7 @@ def _components(page: Page, study: Study) -> None:
             lacking.append(str(error))
             continue
         figure = decompose(shard, shard.labels).plot(part="centered")
-        caption = "Bars are numbers of single components; their means are below the title."
+        caption = "A bar is a component. The means over components are below the title."
         charts[f"{model} on {task}, unit {unit}"] = chart(figure, caption)
     if charts:
         page.block(switch(charts, "Model and task"), name="components")

@@ -649,7 +649,10 @@ def test_information_is_the_frames_over_its_nulls():
         for kind in (None, "members"):
             assert ("or far less" in i.plot(kind).layout.title.text) is doubted
     frame, drawn = bounds.frame(), bounds.plot().data[0]
-    np.testing.assert_allclose(drawn.x, frame["error"])
+    np.testing.assert_allclose(drawn.x, np.maximum(frame["error"], 0))
+    assert [symbol == "triangle-left" for symbol in drawn.marker.symbol] == (frame["error"] < 0).tolist()
+    about = bounds.plot().layout.title.subtitle.text.replace("<br>", "").replace("\xa0", " ")
+    assert about.count("left of the axis") == (frame["error"] < 0).sum()
     invalid = (frame["kind"] == "bound") & ~frame["valid"].fillna(True).astype(bool)
     assert [opacity < 1 for opacity in drawn.marker.opacity] == invalid.tolist()
     frame, figure = curve.frame(), curve.plot(terms=("joint", "diversity"))
@@ -738,6 +741,28 @@ def test_curves_are_the_standardized_ones(depth, part):
     last = raw.loc[raw.groupby(["model", "task"])["junction"].idxmax()].groupby("model")["accuracy"].mean()
     best = study.plot("curves", models=1)
     assert last.idxmax() in best.data[0].hovertext[0]
+
+
+def test_a_title_names_a_fall_of_accuracy_whose_intervals_are_apart(monkeypatch):
+    """The peak, what is left of it before the last component, and the end; not where intervals meet."""
+    d = made("Decomposition")
+    frame = d.by_depth()
+    shares = np.full(len(frame), 0.5)
+    shares[[2, -2, -1]] = 0.9, 0.4, 0.8
+    for half, told in ((0.1, "to 90 % after {}, back to 40 % before {}, and to 80 % (70 to 90) at the end"), (0.3, "")):
+        ends = frame.assign(accuracy=shares, accuracy_low=shares - half, accuracy_high=shares + half)
+        monkeypatch.setattr(type(d), "by_depth", lambda self, norm="frozen", ends=ends: ends)
+        title = d.plot("depth").layout.title.text.replace("<br>", "").replace("\xa0", " ")
+        expected = told.format(frame["component"].iloc[2], frame["component"].iloc[-1])
+        assert expected in title if told else "before" not in title
+
+
+def test_a_lens_tells_what_is_there_before_the_last_component():
+    lens = made("LogitLens")
+    overlap = np.zeros_like(lens.topk_overlap)
+    overlap[:, -1], overlap[:, -2] = 1.0, 0.25
+    title = dataclasses.replace(lens, topk_overlap=overlap, top_token=()).plot().layout.title.text.replace("<br>", "")
+    assert title.startswith(f"Before {lens.components[-1].label}, the last component, a share of 0.25")
 
 
 def test_a_title_names_the_peak_of_a_curve(monkeypatch):

@@ -499,6 +499,9 @@ def test_a_title_says_which_other_may_be_as_large():
     # A rival of the largest or the smallest value alone, whatever the sizes.
     assert kit.rival(frame, frame.iloc[0], "x", sign=1) == "; b's may be as large"
     frame.loc[1, "x_low"] = -2.3
+    assert kit.named_in(
+        "L1.H1's, a and b2 are L1.H11.", pd.DataFrame({"component": ["a", "b", "L1.H1", "L1.H11"]})
+    ) == [*("a", "L1.H1", "L1.H11")]
     assert kit.rival(frame, frame.iloc[2], "x", "{component}", sign=-1, alike="alike") == "; b may be as alike"
     assert kit.ahead(frame[["component", "x"]], frame.iloc[0][["component", "x"]], "x") == ", 3"
 
@@ -513,8 +516,10 @@ def test_the_most_alike_pair_is_hedged_where_others_may_be_as_alike(by):
     ends = np.sort(sign * frame[[f"{name}_low", f"{name}_high"]].to_numpy(), axis=1)
     first = (sign * frame[name]).argmax()
     near = (ends[:, 1] >= ends[first, 0]).sum() - 1
-    told = re.search(r"; .* and [^;]*?(?: \(and (\d+) more\))? may be as alike$", said(figure).replace("  ", " "))
-    assert (1 + int(told[1] or 0) if told else 0) == near
+    told = re.search(
+        r"; (?:(\d+) others|.* and [^;]*?(?: \(and (\d+) more\))?) may be as alike$", said(figure).replace("  ", " ")
+    )
+    assert (int(told[1] or 1 + int(told[2] or 0)) if told else 0) == near
 
 
 def test_of_many_components_the_largest_are_shown():

@@ -15,7 +15,7 @@ from layerdiv_tl.cli import main
 from layerdiv_tl.studies.runner import run_study
 from layerdiv_tl.views import style
 from layerdiv_tl.views.demo import reader_or_counterweight
-from layerdiv_tl.views.findings import study_findings
+from layerdiv_tl.views.findings import _falls, study_findings
 from layerdiv_tl.views.html import Block
 from layerdiv_tl.views.study_page import command_of, study_page
 from layerdiv_tl.views.tables import claims_table, quantity_table
@@ -88,6 +88,16 @@ def numbers(text):
 
 def sentences(study):
     return [finding.text for finding in study_findings(study)]
+
+
+def test_a_clear_fall_of_accuracy_is_found():
+    """Wilson's intervals decide: of 44 rows, 82 % and 52 % are apart, 82 % and 70 % are not."""
+    curve = pd.DataFrame({"model": "m", "task": "t", "component": ["embed", "L0.attn", "L0.mlp", "L1.attn", "L1.mlp"]})
+    summary = pd.DataFrame({"task": ["t"], "rows": [44]})
+    for fallen in (0.52, 0.7):
+        told = _falls(curve.assign(accuracy=[0.5, 0.82, 0.6, fallen, 0.84]), summary)
+        assert told.startswith(" On t it rises to 82 % after L0.attn, falls to 52 % before L1.mlp") == (fallen < 0.6)
+        assert bool(told) == (fallen < 0.6)
 
 
 @pytest.mark.nightly

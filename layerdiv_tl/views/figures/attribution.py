@@ -70,7 +70,7 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     values = values if example is None else values[[example]]
     shown, unit = values.mean(0), "nats" if contributions.score == "log_likelihood" else "logits"
     each = "tokens" if is_continued else "examples"
-    rows = f"Example {example}" if example is not None else f"Mean over {len(u)} {each}"
+    rows = f"Example {example} of {len(u)}, counted from 0" if example is not None else f"Mean over {len(u)} {each}"
     summed = ", summed over each option's tokens" * (contributions.option_ids.ndim > 2)
     subtitle = f"{'One example' if len(u) == 1 and example is None else rows}: {zero}{summed}."
     frame = pd.DataFrame(component_columns(contributions.components))

@@ -61,6 +61,7 @@ def depth_panels(
     y = axes.linear_axis([height for line in lines.values() for height in np.ravel(line[terms])]) | {"zeroline": False}
     x: dict[str, Any] = {"range": [-0.03, 1.03], "tickvals": [0, 0.5, 1]} if depth == "relative" else {"nticks": 4}
     columns = min(2, len(tasks))
+    cells = study.summary(unit).set_index(["model", "task"])
     subtitle = "Standardized: each curve minus its mean, over its standard deviation. Accuracy is the thick line. "
     subtitle += f"Prefix ensembles, without intervals. {rows_counted(study, unit)}"
 
@@ -75,11 +76,13 @@ def depth_panels(
         whose = models[0] if len(models) == 1 else f"{len(models)} models, on average,"
         told = [
             f"{_goes(*map(style.percent, pair))}{_summit(peak, *pair)} on {layout.clipped(str(task))}"
+            + f" (guessing: {style.percent(cells.loc[(models[0], task), 'chance'])})" * (len(models) == 1)
             for (task, *pair), peak in zip(ends.itertuples(), peaks, strict=True)
         ]
         if len(ends) > 2:  # no room for each; a mean alone would hide that tasks disagree
             told = [f"rises on {int((ends['last'] > ends['first']).sum())} of {len(ends)} tasks"]
             told.append(f"{_goes(*map(style.percent, ends.mean()))} on average")
+        told[1:] = [each.removeprefix("goes ") for each in told[1:]]
         title = f"Along depth, accuracy of {whose} {', and '.join(told)}"
         return layout.finish(figure, title, subtitle, x=x, y=y, plot=220 * -(-len(tasks) // columns))
 
@@ -139,8 +142,8 @@ def _trace(lines: dict[Any, pd.DataFrame], models: Sequence[str], task: str, ter
     look: dict[str, Any] = {"name": name, "visible": visible, "opacity": 0.5 if len(models) > 1 else 1.0}
     look |= {"hovertext": rows["model"] + "\n" + name + " " + rows[f"{term} value"], "hoverinfo": "text"}
     look |= {"mode": "lines+markers", "marker": {"size": 4}} if len(models) == 1 else {}
-    width = 2.4 if term == "accuracy" else 1.6
-    return kit.line(rows["x"].to_numpy(), rows[term].to_numpy(), color, **look).update(line_width=width)
+    over = {"line_width": 2.4, "zorder": 1} if term == "accuracy" else {"line_width": 1.6}
+    return kit.line(rows["x"].to_numpy(), rows[term].to_numpy(), color, **look).update(over)
 
 
 def study_lines(depth: DepthStudy, along: Literal["relative", "layer"] = "relative") -> go.Figure:

@@ -43,11 +43,12 @@ _TOKENS = 5  # listed in the hover of an expert
 def change_point_bars(change: ChangePoint) -> go.Figure:
     """Draw the medians of the layers before and after a change point; `ResidualNorms.plot()` shows the layers."""
     bars = go.Bar(x=[change.before, change.after], y=[0, 1], orientation="h", marker_color=style.MODULE["layer"])
+    about = f"Medians over the layers before layer {change.layer} and from it on, of each layer's mean over tokens."
     x, y = (
         {"title_text": f"{change.quantity.replace('_', ' ')}, median of the layers"},
         axes.named_rows(["before", "after"]),
     )
-    return layout.finish(bars, _change(change, str(change.layer)), x=x, y=y, plot=110)
+    return layout.finish(bars, _change(change, str(change.layer)), about, x=x, y=y, plot=110)
 
 
 def _change(change: ChangePoint, layer: str) -> str:
@@ -106,13 +107,17 @@ def lens_bars(lens: LogitLens) -> go.Figure:
     frame = lens.frame()
     norm = "each junction's own norm" if lens.norm == "recomputed" else "the last stream's norm"
     half = frame["component"].iloc[at := int(np.argmax(frame["topk_overlap"] >= 0.5))]
-    there = style.estimate(*frame.loc[at, ["topk_overlap", "topk_overlap_low", "topk_overlap_high"]])
-    title = f"Half of the final {lens.k} likeliest tokens of {lens.model} are there after {half}, a share of {there}"
+    is_last = at == len(frame) - 1 > 0  # where they are there by definition
+    there = style.estimate(*frame.loc[at - is_last, [f"topk_overlap{end}" for end in ENDS]])
+    tokens = f"the final {lens.k} likeliest tokens of {lens.model}"
+    title = f"Half of {tokens} are there after {half}, a share of {there}"
+    if is_last:
+        title = f"Before {half}, the last component, a share of {there} of {tokens} is there"
     more = ""
     if "top_token" in frame:
-        tokens = frame["top_token"]
-        first = frame["component"].iloc[np.flatnonzero(np.append(True, tokens != tokens.iloc[-1]))[-1]]
-        title = f"From {first} on, {tokens.iloc[-1]!r} is the likeliest next token of {lens.model}"
+        answers = frame["top_token"]
+        first = frame["component"].iloc[np.flatnonzero(np.append(True, answers != answers.iloc[-1]))[-1]]
+        title = f"From {first} on, {answers.iloc[-1]!r} is the likeliest next token of {lens.model}"
         more = "The hover has the likeliest next token after each junction, at the text's end. "
     about = f"{more}A junction is named by the last component before it; the last one is the final prediction. "
     about += f"Read out with {norm}; means over texts of means over tokens. {_DASHES}"
@@ -206,7 +211,7 @@ def gradient_map(gradients: IntegratedGradients, text: int = 0) -> go.Figure:
         f"Over the output of each {_PARTS[gradients.part]}: {gradients.steps} {gradients.path} steps, baseline "
         f"{gradients.baseline.replace('_', ' ')}; sums are off by {style.number(100 * gradients.gap)} % of the change."
     )
-    return _token_map(gradients, gradients.attribution, text, "probability", title, subtitle)
+    return _token_map(gradients, gradients.attribution, text, "attribution", title, subtitle)
 
 
 def _token_map(result: Any, values: np.ndarray, text: int, unit: str, title: str, subtitle: str) -> go.Figure:

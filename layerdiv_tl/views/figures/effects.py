@@ -52,7 +52,7 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     x, y = frame[direct].to_numpy(), frame[total].to_numpy()
     ends = [min(axis["range"][0] for axis in sides), max(axis["range"][1] for axis in sides)]
     diagonal = kit.line(ends, ends, dash="dash", name="total = direct")
-    far, always = [np.abs(v) for v in (y - x, y, x)], [most["component"]]
+    far, always = [np.abs(v) for v in (y - x, y, x)], kit.named_in(title, frame)
     spans = frame[f"{direct}_low"].to_numpy(), frame[f"{direct}_high"].to_numpy()
     zeros = ([0, 0], sides[1]["range"]), (sides[0]["range"], [0, 0])
     look: dict[str, Any] = {"panel": (290, 440), "always": always, "guides": [(ends, ends), *zeros], "spans": spans}
@@ -65,7 +65,8 @@ def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
     said = kit.intervals(frame, which)
     said += f" {which}: from the lowest row to the highest." * (len(effects.labels) < LEAST)
     subtitle = f"{_about(effects, on)} Where total and direct effect differ, later components "
-    subtitle += f"(which compensate for the component or depend on it) or the final norm react to the ablation. {said}"
+    subtitle += "(which compensate for the component or depend on it) or the final norm react to the ablation. "
+    subtitle += "Names: those of the title, and others where there is room. " * (not is_named.all()) + said
     traces = [whiskers, *kit.by_module(frame, x, y, texts), diagonal, *labels]
     return layout.finish(traces, title, subtitle, x=sides[0], y=sides[1], plot=440, hovermode="closest")
 
@@ -252,7 +253,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     # Whether it includes 0 or meets others is beside the point: a constant, which counts with both signs, widens it.
     size = style.estimate(*(reader[f"logit_difference{end}"] for end in ("", "_low", "_high")), unit="logits")
     joined = "but" if reader["logit_difference"] > 0 and reader["accuracy"] <= min(luck, 0.999) else "and"
-    title = f"{reader['component']} has the largest logit difference, {size}, {joined} alone is right on "
+    title = f"{reader['component']} has the largest mean logit difference, {size}, {joined} alone is right on "
     title += f"{style.percent(reader['accuracy'])} of the rows"
     kinds = {e.ablation for e in several}
     also = " and the components ablated below" if several and not few else ""
@@ -272,7 +273,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
         "writes much, often mostly a constant."
         + f" Named, with thick rings: the {_NAMED} largest differences, the largest size{also}." * (not is_named.all())
         + f" {whiskers_are}"
-        + f" Below:{few}." * bool(several and few)
+        + f" Below: {few}." * bool(several and few)
+        + " The largest differences are not clearly apart." * bool(kit.rival(frame, reader, "logit_difference", sign=1))
     )
     heading = "Cost of ablation"
     heading += ". Mean ablation keeps a\ncomponent's constant, zero ablation does not." * (kinds >= {"mean", "zero"})
@@ -331,4 +333,4 @@ def _most_costly(effects: Any, count: int = 12) -> tuple[list[str], str]:
         return names, ""
     costs = pd.concat([e.frame().set_index("component")["cost"].abs() for e in effects]).groupby(level=0).max()
     kept = set(costs.nlargest(count).index)
-    return [name for name in names if name in kept], f" (the {count} largest of {len(names)})"
+    return [name for name in names if name in kept], f"the {count} largest costs of {len(names)}"

@@ -131,11 +131,8 @@ def _gauge_bars(measured: Any, part: Gauge, count: int, over: str, means: Callab
         columns = {column_of(frame, term, name): text for term, text in _HEADINGS.items() if term in frame}
         zero = _zero(gauge, name)
         based = " and ".join(term for term in ("bias", "net") if column_of(frame, term, name) in zero)
-        base = (
-            f"Bars of {based} start at the zero baseline, a component that writes nothing"
-            if zero
-            else "Bars start at 0"
-        )
+        base = f"Bars of {based} start at the zero baseline, a component that writes nothing"
+        base = base if zero else "Bars start at 0"
         about = f"{means(gauge)}{base}{_unknown_starts(measured)}. {_MEANING[name] * (len(parts) > 1)}{remark}"
         title = over + _most_diverse(gauge, frame, name if len(parts) > 1 else getattr(measured, "part", "raw"))
         views[name] = kit.component_bars(frame, columns, title, about, zero=zero)
@@ -159,9 +156,8 @@ def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500)
     frame, remark = kit.largest(decomposition.by_component(full=True), "net_linear", max_components)
     about += " Below 0: scaling the component up slightly would lower the loss, a derivative and not the effect of an "
     about += f"ablation. {remark}"
-    return kit.component_bars(
-        frame, {"net_linear": ""}, "{} has the part of the cross-entropy farthest from 0", about, plot=320
-    )
+    title = "{} has the part of the cross-entropy farthest from 0"
+    return kit.component_bars(frame, {"net_linear": ""}, title, about, plot=320)
 
 
 def bias_diversity_scatter(
@@ -190,7 +186,9 @@ def bias_diversity_scatter(
             lines[kit.ZERO] = [zero, zero], [bottom, top]
         if "net" in frame:
             lines["net = 0"] = corners, corners
-        look: dict[str, Any] = {"panel": (290, 460), "always": [largest, least], "guides": lines.values()}
+        title = _most_diverse(gauge, frame, p if len(parts) > 1 else getattr(measured, "part", "raw"))
+        always = [largest, least, *kit.named_in(title, frame)]
+        look: dict[str, Any] = {"panel": (290, 460), "always": always, "guides": lines.values()}
         names = extreme_names(frame["component"], x, y, sides, [y, x, -x, y - x], **look)
         traces = [*kit.by_module(frame, x, y, texts, opacity=0.75), *names]
         dashes = {kit.ZERO: "dot", "net = 0": "dash"}
@@ -198,16 +196,13 @@ def bias_diversity_scatter(
         how = " (logarithmic)" if log else ""
         x_axis, y_axis = sides[0] | {"title_text": f"bias, {units[bias]}{how}"}, sides[1]
         y_axis |= {"title_text": f"diversity, {units[diversity]}{how}"}
-        title = _most_diverse(gauge, frame, p if len(parts) > 1 else getattr(measured, "part", "raw"))
         has_ends = f"{bias}_low" in frame and bool(np.isfinite(frame[f"{bias}_low"]).any())
         about = f"A mark is a component, a mean over {_rows(measured)}{'; intervals are in the hover' * has_ends}"
         if "net" in frame:
             about += ". Above the dashed diagonal its diversity exceeds its bias: its net, its term of the loss, is "
             about += "below 0. That is not the effect of removing it"
-        about += f"{_unknown_starts(measured)}. Names: " + (
-            "some outer marks" if len(names[0].x) < len(frame) else "all"
-        )
-        about += f". {_MEANING[p] * (len(parts) > 1)}{remark}"
+        which = "some outer marks" if len(names[0].x) < len(frame) else "all"
+        about += f"{_unknown_starts(measured)}. Names: {which}. {_MEANING[p] * (len(parts) > 1)}{remark}"
         if np.isfinite(zero):
             about += " Dotted: the bias of a component that writes nothing."
         views[p] = layout.finish(traces, title, about, x=x_axis, y=y_axis, plot=460, hovermode="closest")
@@ -263,11 +258,13 @@ def depth_curves(
             right, low, high = (100 * frame["accuracy" + end] for end in ENDS)
             ended = style.percent(right.iloc[-1] / 100)
             ended += f" {style.interval(low.iloc[-1], high.iloc[-1], '.0f', none='')}" * ("(" in last)
-            before = frame["accuracy"].iloc[-2:].iloc[0]
-            jumps = bool(abs(frame["accuracy"].iloc[-1] - before) > 0.1)
+            before, end = frame["accuracy"].iloc[-2:].iloc[0], len(frame) - 1
+            jumps = end > 0 and (
+                kit.above(frame, "accuracy", end, end - 1) or kit.above(frame, "accuracy", end - 1, end)
+            )
             peak = int(frame["accuracy"].iloc[:-1].argmax()) if len(frame) > 1 else 0
             summit = f"{style.percent(frame['accuracy'].iloc[peak])} after {frame['component'].iloc[peak]}, back to "
-            summit *= bool(0 < peak < len(frame) - 2 and frame["accuracy"].iloc[peak] - before > 0.1)
+            summit *= 0 < peak < end - 1 and kit.above(frame, "accuracy", peak, end - 1)
             dip = f"{summit}{style.percent(before)} before {frame['component'].iloc[-1]}, and to "
             loss = f"loss from {first} to {last}"
             title = f"Along depth accuracy goes from {style.percent(right.iloc[0] / 100)} to {dip * jumps}"
@@ -374,7 +371,9 @@ def tradeoff_bars(decomposition: Decomposition, part: Gauge = "centered", paper:
     for name, gauge in gauges.items():
         frame = gauge.tradeoff(paper)
         unit, sums, count = frame.attrs["units"]["bias"], frame[["bias", "diversity"]].sum(), len(frame)
-        whole = pd.concat([frame, pd.DataFrame([{"term": "sum", **sums}])], ignore_index=True)
+        total = gauge.frame().iloc[0]
+        ends = {name: total[name] for term in sums.index for name in (f"{term}_low", f"{term}_high") if not paper}
+        whole = pd.concat([frame, pd.DataFrame([{"term": "sum", **sums, **ends}])], ignore_index=True)
         whole = whole.rename(columns={"term": "component"})
         whole.attrs, figure = frame.attrs, go.Figure()
         for term, side in (("bias", -0.19), ("diversity", 0.19)):
@@ -391,8 +390,10 @@ def tradeoff_bars(decomposition: Decomposition, part: Gauge = "centered", paper:
         if (sums > 0).all():
             share = [style.percent(frame["bias"][shared].sum() / x) for x in sums]
             title = f"Ω, {both} {unit}, is {share[0]} of the bias and {share[1]} of the diversity"
+            title += ", whose other terms are below 0" * bool(frame["bias"][shared].sum() > sums["diversity"])
         form = "the terms as printed in Eq. 11" if paper else "the exact terms"
         subtitle = f"Theorem 3 of arXiv 2505.24009, {form}. Shaded: Ω, the variance "
         subtitle += f"over options and the spread of the components' means, in both sums. {kit.intervals(frame)}"
+        subtitle += " Means of centered contributions are 0, and so two terms are." * (name == "centered")
         views[name] = layout.finish(figure, _named(title, gauge), subtitle, x=unit, y=y, plot=380, barmode="overlay")
     return layout.choose(views, part if part in views else "raw")

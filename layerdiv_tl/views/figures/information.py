@@ -10,6 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ..._checks import choice, listed, one_of
+from ...ensemble.intervals import ENDS
 from .. import axes, kit, layout, style
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def term_bars(information: Information) -> go.Figure:
     count = len(information.components)
     members, hold = ("1 member", "holds") if count == 1 else (f"{count} members", "hold")
     bits = style.estimate(joint, *information.intervals["joint"], unit="bits")
-    bits += f" of {style.number(information.label_entropy)} about the label"
+    bits += f" of the label's {style.estimate(information.label_entropy, unit='bits')}"
     title = f"{members} {hold} {bits}" + ", or far less" * _is_doubted(information)
     whole = frame[frame["term"] == "joint"].iloc[0]
     if whole["inside_null"]:
@@ -99,8 +100,9 @@ def member_bars(information: Information) -> go.Figure:
     title = f"{most['component']} tells most about the label{kit.ahead(frame, most, 'relevancy', np.inf)}"
     title += ", or far less" * _is_doubted(information)
     if most["relevancy_low"] <= most["null_high"]:
-        clearly = "clearly " * bool(most["relevancy"] > most["null_high"])
-        title += f", {'not clearly' if clearly else 'no'} more than with shuffled labels"
+        title = "No member clearly tells more about the label than with shuffled labels; the highest is "
+        title += f"{most['component']}, {style.estimate(*(most[f'relevancy{end}'] for end in ENDS), unit='bits')}"
+    title = title.replace(" … ", "–")  # the ends of a span
     about = f"{len(information.labels)} rows. {_members(information)} The gain is what a member tells and all others "
     about += "together do not. In "
     joint = information.frame().set_index("term")["bits"]["joint"]
@@ -123,10 +125,12 @@ def bound_marks(bounds: Bounds) -> go.Figure:
     is_bound = (frame["kind"] == "bound").to_numpy()
     pale = is_bound & ~frame["valid"].fillna(True).astype(bool).to_numpy()
     colors = np.where(is_bound, *style.SERIES[:2]).tolist()
-    marker = {"size": 12, "symbol": np.where(is_bound, "line-ns", "circle"), "opacity": np.where(pale, 0.45, 1.0)}
+    symbols = np.where(is_bound, np.where(frame["error"] < 0, "triangle-left", "line-ns"), "circle")
+    marker = {"size": 12, "symbol": symbols, "opacity": np.where(pale, 0.45, 1.0)}
     marker |= {"line": {"width": 3, "color": colors}}
     texts = kit.hover(frame, ["error"], np.where(pale, "not kept valid by an information estimated from below", ""))
-    marks = kit.trace(frame, "error", frame.index, colors, texts, marker=marker)
+    drawn = frame.assign(error=frame["error"].clip(lower=0.0))
+    marks = kit.trace(drawn, "error", frame.index, colors, texts, marker=marker)
     errors = frame.set_index("name")["error"].map(style.percent)
     most = np.ceil(100 * frame.set_index("name")["error_high"]["hellman_raviv"]) / 100  # a bound is rounded up
     title = f"By Hellman and Raviv's bound the best rule errs in at most {style.percent(most)} of rows"
@@ -145,6 +149,9 @@ def bound_marks(bounds: Bounds) -> go.Figure:
     ends = [0.0, guessing, *frame["error"], *frame["error_high"].fillna(0.0)]
     if (frame["error_low"] < 0).any():
         subtitle += " Whiskers are cut below 0, and whole in the hover."
+    below = frame["error"] < 0  # no error is, but a bound may be
+    left = zip(frame["component"][below], frame["error"][below].map(style.percent), strict=True)
+    subtitle += "".join(f" {name}: {error}, left of the axis." for name, error in left)
     x = axes.share_axis(max(ends)) | {"title_text": "share of rows"}  # which is not below 0
     figure = layout.finish(marks, title, subtitle, x=x, y=axes.named_rows(frame["component"]), plot=280)
     return figure.add_vline(x=guessing, line=kit.DOTTED)

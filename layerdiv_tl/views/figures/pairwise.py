@@ -116,13 +116,11 @@ def redundancy_scatter(redundancy: Redundancy) -> go.Figure:
     spread, x, y = frame["spread"].to_numpy(), frame["cosine"].to_numpy(), np.maximum(frame["r2"].to_numpy(), _LOWEST)
     columns = [name for name in ("r2", "r2_permuted", "cosine", "spread", "affinity") if name in frame]
     ends = axes.linear_axis([*x, 1.0]), axes.linear_axis([*y, 0.0, 1.0])
-    labels = extreme_names(
-        frame["component"], x, y, ends, [spread], most=6, always=[kit.most(frame, "spread")["component"]]
-    )
+    labels = extreme_names(frame["component"], x, y, ends, [spread], most=6, always=kit.named_in(title, frame))
     marker = {"size": 5 + 17 * np.sqrt(spread / spread.max()), "opacity": 0.75}
     marks = kit.by_module(frame, x, y, kit.hover(frame, columns, "nearest: " + frame["nearest"]), marker=marker)
     x_axis, y_axis = ends[0] | {"title_text": "cosine with the nearest component"}, ends[1] | {"title_text": _R2}
-    about += " Larger marks vary more over rows."
+    about += " Larger marks vary more over rows. Names: those of the title, and of large marks."
     if below := int((frame["r2"] < _LOWEST).sum()):
         about += f" {below} below −0.5 are drawn there."
     figure = layout.finish([*marks, *labels], title, about, x=x_axis, y=y_axis, plot=440, hovermode="closest")
@@ -150,6 +148,10 @@ def _varying(redundancy: Redundancy) -> tuple[pd.DataFrame, str, str]:
         title += style.estimate(most["r2"], most["r2_low"], most["r2_high"])
     elif most.get("r2_gain_low", np.nan) <= 0:
         title += f"; {'the label' if attrs['permuted'] == 'within labels' else 'chance'} alone may predict as much"
+    clear = frame[frame["r2_low"] > 0] if "r2_low" in frame else frame[:0]
+    if len(clear) and (best := kit.most(clear, "r2"))["component"] != most["component"]:
+        ends = style.interval(100 * best["r2_low"], 100 * best["r2_high"], ".0f")
+        title += f"; best predicted is {best['component']}, {style.percent(best['r2'])} {ends}"
     about = f"{redundancy.model}: {style.count(len(redundancy.error), 'row')}; ridge on held-out rows. "
     about += "If the others' rows are permuted "
     return (

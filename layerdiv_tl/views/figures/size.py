@@ -105,8 +105,8 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
     )
     subtitle += f" A lower bound, linear or nonlinear, lies above {above} of {len(cells)} estimates." if above else ""
     if left_out := frame.attrs.get("left_out", []):
-        subtitle += f" Left out: {layout.clipped(left_out[0].rstrip('.'), 160)}"
-        subtitle += f"; and {len(left_out) - 1} more." if len(left_out) > 1 else "."
+        several = f"{len(left_out)} pairs of model and task, such as " * (len(left_out) > 1)
+        subtitle += f" Left out: {several}{layout.clipped(left_out[0].partition('.')[0], 160)}."
     if lacking:
         some = ", ".join(f"{model} on {task}" for model, task in lacking[:3]) + ", …" * (len(lacking) > 3)
         subtitle += f" {len(lacking)} without an estimate: {some}."
@@ -118,9 +118,11 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
             told = style.estimate(*joint.iloc[0][["bits", "low", "high"]], unit="bits")
         held = [*dict.fromkeys(joint["model"])]
         whose = f"{held[0]}'s components" if len(held) == 1 else f"Components of {len(held)} models"
+        asked = [*dict.fromkeys(joint["task"])]
+        told += f" about the label of {layout.clipped(asked[0])}" if len(asked) == 1 else " about the label"
         if len(joint) == 1 and joint["low"].iloc[0] <= joint["null_high"].iloc[0]:
             told += ", not clearly more than with shuffled labels,"
-        title = f"{whose} hold {told} about the label"
+        title = f"{whose} hold {told}"
     title = f"{title} {how}"
     names = {term: f"{'TC(U|Y)' if term.startswith('cond') else term}, bits" for term in TERMS}
     return _panels(rows, names, levels, "H(Y)", (), against, title, subtitle)
