@@ -121,7 +121,7 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
         asked = [*dict.fromkeys(joint["task"])]
         told += f" about the label of {layout.clipped(asked[0])}" if len(asked) == 1 else " about the label"
         if len(joint) == 1 and joint["low"].iloc[0] <= joint["null_high"].iloc[0]:
-            told += ", not clearly more than with shuffled labels,"
+            told += ", not clearly more than with shuffled labels"
         title = f"{whose} hold {told}"
     title = f"{title} {how}"
     names = {term: f"{'TC(U|Y)' if term.startswith('cond') else term}, bits" for term in TERMS}
