@@ -44,7 +44,7 @@ def agreement_scatter(
     subtitle = (
         f"{agreement.rows}. A dot is a {part}; rank 1 is needed most. ρ is Spearman's over all {len(frame)} {part}s."
     )
-    shown = {"rank": "", "value": f" {kit.intervals(frame)}"}
+    subtitle += f" {kit.intervals(frame, 'Whiskers of values')}"
     sides = {
         "rank": (f"{effect}_rank", f"rank by {_name(effect)}", ranked),
         "value": (effect, f"{_name(effect)}, {frame.attrs['units'][effect]}", valued),
@@ -62,7 +62,7 @@ def agreement_scatter(
             some |= len(names[0].x) < count
         figure = layout.panels(contents, headings, 2, shared_xaxes=False, x_title="rank by the measure")
         figure.update_yaxes(title_text=y_title, col=1)
-        told = subtitle + shown[name] + " Names: where there is room." * some
+        told = subtitle + " Names: where there is room." * some
         views[name] = layout.finish(figure, title, told, x=ranked, y=axis, plot=240 * -(-len(measures) // 2))
     return layout.choose(views, scale)
 
