@@ -130,9 +130,24 @@ def text(name: str, value: Any, *, empty: bool = False) -> str:
     return str(value)
 
 
+def refuse_tables(name: str, given: Any) -> None:
+    """Raise InputError for a data frame, data set or table of any library, whose elements are column names."""
+    columns = next((list(c) for a in ("columns", "column_names") if (c := getattr(given, a, None)) is not None), None)
+    if columns is None:
+        return
+    names = ", ".join(map(str, columns))[:120] or "none"
+    wanted = {"label", "answer", "gold", "right"} if name == "labels" else {"text", "prompt", "sentence", "question"}
+    texts = [column for column in columns if str(column) in wanted]
+    way = f"give one as a list, list(table[{(texts or columns or ['text'])[0]!r}])"
+    if name in ("options", "contrast") and len(columns) > 1:  # a list of one column would be options of all prompts
+        way = f"give every prompt its own, table[{shown(columns)}].to_numpy(), or all prompts one list"
+    raise InputError(f"{name} is a table with the columns {names}: {way}.")
+
+
 def ordered(name: str, value: Any, what: str = "a list") -> Iterable[Any]:
     """Check the type that `listed` accepts without reading the items, for input that may be longer than memory."""
-    flat = isinstance(value, Iterable) and getattr(value, "ndim", 1) == 1 and not hasattr(value, "columns")
+    refuse_tables(name, value)
+    flat = isinstance(value, Iterable) and getattr(value, "ndim", 1) == 1
     unordered = isinstance(value, Set) and not isinstance(value, KeysView)
     if not flat or unordered or isinstance(value, str | bytes | bytearray | Mapping):
         raise InputError(f"{name}={shown(value)} must be {what}.")

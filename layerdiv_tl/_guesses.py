@@ -98,9 +98,9 @@ _FOR = {
         **dict.fromkeys(
             ("by_layer", "per_layer"), f".difference().frame(){_LAYERS}['difference'].sum() has it, of two options"
         ),
-        **dict.fromkeys(("logit_difference", "logit_diff"), ".difference() has it, of two options"),
+        **dict.fromkeys(("logit_difference", "logit_diff", "logit_attrs"), ".difference() has it, of two options"),
         **dict.fromkeys(
-            ("cumsum", "cumulative", "accumulated"),
+            ("cumsum", "cumulative", "accumulated", "accumulated_resid"),
             ".difference().frame()['difference'].cumsum() has it, of two options",
         ),
         "compare": "ld.compare(a, b, prompts, options) compares two models",
@@ -114,6 +114,7 @@ _FOR = {
         ),
         "net": ".by_component() has it",
         **dict.fromkeys(_FRAMES, ".by_component() has a row per component, .frame() the whole"),
+        **dict.fromkeys(("by_group", "groups"), ".by_module() has it; .by_component() has kinds to group by"),
         **dict.fromkeys(
             ("auc", "logit_difference", "logit_diff"), ".by_component(full=True) has it, if there are labels"
         ),
@@ -150,8 +151,11 @@ for _name in _LISTS:
 COMMANDS = {
     "neuron": "`layerdiv profile TEXT --unit neuron`",
     **dict.fromkeys(("expert", "moe"), "`layerdiv profile TEXT --unit expert`"),
-    **dict.fromkeys(("head", "dla", "attrib", "explor", "contrib", "logit"), "`layerdiv profile TEXT --unit head`"),
     **dict.fromkeys(("prun", "drop", "lens", "skip", "layer"), "`layerdiv depth --model M --out DIR`"),
+    **dict.fromkeys(
+        ("head", "dla", "attrib", "explor", "contrib", "logit"), "`layerdiv profile 'TEXT ANSWER' --unit head`"
+    ),
+    "help": "`layerdiv COMMAND --help`",
     **dict.fromkeys(("ablat", "patch", "effect"), "`layerdiv effects --task T`"),
     **dict.fromkeys(("diff", "compar", "finetun", "tuned"), "`layerdiv compare A B --task T`"),
     **dict.fromkeys(("study", "diversity", "bias", "decomp"), "`layerdiv run --model M --task T --out DIR`"),
@@ -164,12 +168,18 @@ COMMANDS = {
 # Names of arguments that mean the same; a function takes some of each group.
 ARGUMENTS = (
     {"heads", "head", "components", "component", "layer", "layers", "label"},
-    {"prompts", "prompt", "text", "texts", "texts_or_ids", "text_or_ids"},
-    {"options", "answers", "answer", "targets"},
+    {"prompts", "prompt", "text", "texts", "texts_or_ids", "text_or_ids", "task", "rows"},
+    {"ensemble", "contributions", "c", "values"},
+    {"options", "answers", "answer", "target", "targets"},
+    {"position", "positions", "pos"},
+    {"n_groups", "groups"},
     {"correct", "right", "wrong", "incorrect", "contrast"},
     {"budget", "n", "n_layers", "count", "drop"},
-    {"ablation", "ablate", "method", "how"},
-    {"model", "models", "base", "a", "x", "model_name", "name"},
+    {"ablation", "ablate", "method", "mode", "how"},
+    {"given", "sae", "transcoder"},
+    {"sublayer", "hook", "site"},
+    {"b", "model_b", "other"},
+    {"model", "models", "base", "a", "x", "model_a", "model_name", "name"},
 )
 
 
@@ -218,8 +228,10 @@ def _misfit(function: Callable[..., Any], args: tuple[object, ...], kwargs: Mapp
     text += f"; it takes {', and '.join(ways) or 'no arguments'}."
     if function.__qualname__.startswith("Task."):
         text += f" {OWN_TASK}" * (function.__name__ in ("__init__", "from_frame"))
-    cached = bool(args) and any(cls.__name__ == "ActivationCache" for cls in type(args[0]).__mro__)
-    return text + " An ActivationCache is taken by ld.contributions alone: give cache.model here." * cached
+    types = [cls.__name__ for given in (*args[:1], *kwargs.values()) for cls in type(given).__mro__]
+    if "ActivationCache" in types:
+        text += " An ActivationCache is taken by ld.contributions alone, first: ld.contributions(cache, options=[…])."
+    return text
 
 
 class _Named(type):

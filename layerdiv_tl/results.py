@@ -22,7 +22,7 @@ import numpy as np
 from . import _registry
 from ._checks import file_path, one_of, with_article
 from ._files import parse_json, written
-from ._guesses import Answering, attribute, no_items
+from ._guesses import FUNCTIONS, Answering, attribute, meant, no_items
 from ._kinds import describe
 from .components import Component
 from .errors import InputError
@@ -80,10 +80,13 @@ class Result(Answering):
                 hint = f"is ld.{name} meant?"
             if not hint:
                 close = get_close_matches(name, [each for each in dir(self) if each[:1] != "_"], cutoff=0.75)
+                close = close or ["by_component"] * ("component" in name and hasattr(own, "by_component"))
                 kinds = f".plot() draws {one_of(own.figures)}" if own.figures else ""
                 hint = (
                     f"is .{' or .'.join(close)} meant?"
                     if close
+                    else f"is {other} meant?"
+                    if (other := meant(name, FUNCTIONS))
                     else f".frame() has its numbers{', ' * bool(kinds)}{kinds}"
                 )
             raise AttributeError(f"{own.__name__} has no {name!r}: {hint}", name=name)

@@ -19,6 +19,29 @@ from layerdiv_tl.tasks.baselines import bag_of_words
 from tests.oracles.fuzz import ODD, Case, Tally, case, methods, sweep
 
 
+def test_tables_are_answered_with_what_to_give_of_them():
+    """And what is said works: options of every prompt, labels, and lists of options in a column."""
+    words = {"prompt": ["[A] points to", "[B] points to"], "answer": [" red", " blue"], "wrong": [" blue", " red"]}
+    table, model = pd.DataFrame(words), ld.load_model("zoo/d4")
+    both = table[["answer", "wrong"]]
+    for name in ("options", "contrast"):
+        with pytest.raises(InputError, match=rf"{name} is a table .* table\[\['answer', 'wrong'\]\].to_numpy\(\)"):
+            ld.contributions(model, table.prompt, **{name: both})
+        c = ld.contributions(model, table.prompt, **{name: both.to_numpy()})
+        assert c.options == ((" red", " blue"), (" blue", " red"))
+    with pytest.raises(InputError, match="ld.logit_difference takes a list"):
+        ld.contributions(model, table.prompt, contrast=(table.answer, table.wrong))  # not two pairs
+    with pytest.raises(InputError, match=r"labels is a table .* list\(table\['answer'\]\)"):
+        ld.decompose(c, table)
+    assert ld.decompose(c, list(table["answer"])).gold.tolist() == [0, 0]
+    for options in (["answer", "wrong"], [["a", "b"], ["c", "d"]]):
+        with pytest.raises(InputError, match=r"Where rows have their own.*options='options'"):
+            ld.Task.from_frame(table, template="{prompt}", options=options, label="answer")
+    table["options"] = table[["answer", "wrong"]].to_numpy().tolist()
+    task = ld.Task.from_frame(table, template="{prompt}", options="options", label="answer")
+    assert task.answers == words["answer"]
+
+
 def public_cases(folder: Path) -> list[Case]:
     """Every public callable and every result, with arguments that work; files go to the folder."""
     model = ld.load_model("zoo/d4")

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import torch
 from jaxtyping import Float
 
-from .._checks import check_memory, ordered
+from .._checks import check_memory, ordered, refuse_tables
 from .._guesses import answering
 from ..ensemble.intervals import RunningMean
 from ..ensemble.validation import LARGEST, numbers
@@ -22,7 +22,7 @@ from ..model import forward_pass
 from ..model.architecture import UnitLike
 from ..model.batches import inference_mode_for, pad
 from ..model.cuts import is_fine
-from ..model.prompts import Prompts, prompt_ends, refuse_tables, token_texts, with_mask
+from ..model.prompts import Prompts, prompt_ends, token_texts, with_mask
 from .profile_passes import Loss, ProfileRun, Texts, profile_blocks, profile_run
 from .profile_results import Profile, ProfileSource
 from .promoted_tokens import promotions_of_pairs

@@ -58,7 +58,8 @@ def run_demo(options: argparse.Namespace) -> Done:
         f"The contributions of the model's components sum to its logits, to {gap:.0e} logits.",
     ):
         printing.print_paragraph(sentence, end="")
-    print(f"\nOpen {page} in a browser. Beside it are the tables (components.csv, modules.csv, summary.csv).")
+    beside = f"{EXPLORER} and the tables (components.csv, modules.csv, summary.csv)"
+    print(f"\nOpen {page} in a browser. Beside it are {beside}.")
     return {"model": model.provenance, "tasks": summary.to_dict("records"), "page": str(page)}, ()
 
 

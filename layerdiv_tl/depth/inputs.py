@@ -6,13 +6,13 @@ from collections.abc import Sequence, Set
 from numbers import Integral
 from typing import Any, Literal, get_args
 
-from .._checks import MOST_ITEMS, choice, listed, shown, whole_number
+from .._checks import MOST_ITEMS, choice, listed, refuse_tables, shown, whole_number
 from ..components import Component, instead_of, labels_of
 from ..errors import InputError
 from ..model.load import Model
 from ..model.options import continuations, is_task
 from ..model.patched_forward import PatchedForward
-from ..model.prompts import Prompts, encode, refuse_tables, refuse_unordered, to_python
+from ..model.prompts import Prompts, encode, refuse_unordered, to_python
 
 Part = Literal["attn", "mlp", "layer"]
 FirstToken = Literal["kept", "changed"]

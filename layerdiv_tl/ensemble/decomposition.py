@@ -212,7 +212,7 @@ class Decomposition(Result):
         "modules": "ensemble.module_shares",
         "pairwise": "pairwise.pairwise_map",
         "depth": "ensemble.depth_curves",
-        "tradeoff": "ensemble.tradeoff_bars",
+        "tradeoff": "tradeoff.tradeoff_bars",
         "roles": "effects.role_scatter",
         "scatter": "ensemble.bias_diversity_scatter",
     }

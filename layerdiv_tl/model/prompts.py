@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._checks import listed, shown
+from .._checks import listed, refuse_tables, shown
 from ..errors import InputError
 
 if TYPE_CHECKING:
@@ -280,15 +280,6 @@ def items(name: str, given: Any, what: str) -> list[Any]:
     """Return the items of a list, as plain Python. Raises InputError for tables and unordered collections."""
     refuse_unordered(name, given)
     return listed(name, to_python(given), what)
-
-
-def refuse_tables(name: str, given: Any) -> None:
-    """Raise InputError for a data frame, data set or table of any library, whose elements are column names."""
-    columns = next((list(c) for a in ("columns", "column_names") if (c := getattr(given, a, None)) is not None), None)
-    if columns is not None:
-        texts = [column for column in columns if str(column) in ("text", "prompt", "sentence", "question")]
-        column, names = (texts or columns or ["text"])[0], ", ".join(map(str, columns))[:120] or "none"
-        raise InputError(f"{name} is a table with the columns {names}: give one as a list, list(table[{column!r}]).")
 
 
 def refuse_unordered(name: str, given: Any) -> None:

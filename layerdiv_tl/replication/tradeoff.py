@@ -46,7 +46,7 @@ class TradeOff(Result):
     models: int
     confidence_level: float
 
-    figures: ClassVar = {"steps": "study.tradeoff_steps"}
+    figures: ClassVar = {"steps": "tradeoff.tradeoff_steps"}
 
     def plot(self, kind: Literal["steps"] | None = None, **options: Any) -> Figure:
         """Draw one `kind` of figure, by default the first."""

@@ -56,7 +56,7 @@ class Study(StudyTables):
         "curves": "curves.depth_panels",
         "shares": "study.share_bars",
         "scaling": "study.scaling_curve",
-        "tradeoff": "study.tradeoff_of",
+        "tradeoff": "tradeoff.tradeoff_of",
         "information": "size.information_of",
     }
 

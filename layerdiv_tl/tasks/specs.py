@@ -29,7 +29,7 @@ from ..errors import InputError
 from ..model.prompts import refuse_unordered
 from .rows import Row, Rows, hub_rows, read_rows, sample_rows
 from .synthetic import GENERATORS, PREFIX, synthetic
-from .templates import TaskSpec
+from .templates import OF_EACH_ROW, TaskSpec
 
 ARC_LETTERS = ("A", "B", "C", "D")
 PAPER_ROWS = 2000  # of each task, as in the paper
@@ -113,7 +113,8 @@ def custom_spec(
         options = tuple(options) if isinstance(options, Iterable) and not isinstance(options, bytes | Mapping) else ()
         words = [word.strip() if isinstance(word, str) else "" for word in options]
         if len(words) < 2 or not all(words) or len(set(words)) < len(words):
-            raise InputError(f"options={options!r:.60} must be a list of at least two different words: ['no', 'yes'].")
+            what = f"options={options!r:.60} must be a list of at least two different words: ['no', 'yes']."
+            raise InputError(what + f" {OF_EACH_ROW}" * any(isinstance(option, list | tuple) for option in options))
 
     def load_rows(split: str, count: int | None) -> Rows | None:
         return None if data is None or split == "train" else read_rows(data, (name,))

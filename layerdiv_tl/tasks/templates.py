@@ -207,6 +207,13 @@ def _check_fields(template: Template, spec: TaskSpec, row: Row) -> None:
     )
 
 
+# For options that are columns, or lists.
+OF_EACH_ROW = (
+    "Options are words that all rows share. Where rows have their own, make a column of lists, "
+    "table['options'] = table[['right', 'wrong']].to_numpy().tolist(), and give its name, options='options'."
+)
+
+
 def _cell(row: Row, name: str) -> str:
     value = row[name]
     # NaN, which pandas writes for a missing cell, is the one value that differs from itself.
@@ -240,7 +247,7 @@ def _gold(row: Row, column: str, options: tuple[str, ...]) -> int:
         allowed = words if _are_numbers(words) else [f"{number} {word}" for number, word in enumerate(words)]
         raise InputError(
             f"{row.where}: the {column} {row[column]!r:.40} is none of the options ({', '.join(allowed)}): correct it, "
-            "or leave the row out."
+            f"or leave the row out.{f' {OF_EACH_ROW}' * any(word in row for word in words)}"
         )
     return index
 

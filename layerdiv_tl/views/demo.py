@@ -57,6 +57,9 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
     mean_size = style.estimate(size, *ends, unit="logits").replace("(", "(95 % interval ")
     whose = "the other's" if len(c.options) == 2 else "the others' mean"
     shown = layout.clipped(task.prompts[0].replace("\n", "⏎"), 110)
+    costs = [e.frame().set_index("component").loc[labels[0]] for e in ablated]
+    constant = f"The model needs the constant part of {labels[0]} more than what it reads: on "
+    more = constant if costs[1]["cost_low"] > costs[0]["cost_high"] else "On "
     found = [
         f"On {half} rows of {task.name}, such as '{shown}', {labels[0]} is first by mean logit "
         f"difference, its contribution to the right answer's logit minus {whose}: {mean_size} on average. Alone it "
@@ -66,7 +69,7 @@ def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Blo
         f"the rows; no other of the first {len(listed)}{but} is right more often. The AUC, which tells how well a "
         f"component ranks rows by label whatever its constant part, is {auc[0]} for {labels[0]} "
         f"and {auc[1]} for {labels[1]}; 0.5 would be guessing.",
-        f"On {half} other rows, mean ablation, which keeps a component's constant part, raises the cross-entropy by "
+        f"{more}{half} other rows, mean ablation, which keeps a component's constant part, raises the cross-entropy by "
         f"{mean[labels[0]]} for {labels[0]} and {mean[labels[1]]} for {labels[1]}. Zero ablation, which removes all "
         f"that it writes, raises it by {zero[labels[0]]} and {zero[labels[1]]}.",
     ]

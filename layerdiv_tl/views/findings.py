@@ -87,9 +87,10 @@ def study_findings(study: Study, unit: Unit = "sublayer") -> Iterator[Finding]:
 
     nats, guess = summary["cross_entropy"], -np.log(summary["chance"])
     yield Finding(
-        f"The right answer costs {style.number(nats.mean())} nats on average (a probability of "
-        f"{style.percent(np.exp(-nats.mean()))} among the options), a uniform guess {style.number(guess.mean(), 3)} "
-        f"nats; on {(nats < guess).sum()} of {_cells(summary, models)} the model does better than that.",
+        f"The right answer costs {style.number(nats.mean())} nats on average (a geometric mean "
+        f"probability of {style.percent(np.exp(-nats.mean()))} among the options), a uniform guess "
+        f"{style.number(guess.mean(), 3)} nats; on {(nats < guess).sum()} of {_cells(summary, models)} the model does "
+        "better than that.",
         "table",
     )
 

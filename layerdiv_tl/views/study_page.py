@@ -88,7 +88,7 @@ def study_page(study: Study, title: str | None = None, opening: Block | None = N
     page.heading("Methods and sources")
     page.add("reading")
     page.add("study_methods")
-    if not is_tested:
+    if not is_tested and len(models) > 1:  # one model can show nothing about them
         add_claims(page, claims)
     with page.folded("Where the numbers come from"):
         _sources(page, study, unit)
@@ -134,7 +134,7 @@ def _figures(study: Study, unit: Unit) -> tuple[dict[str, Block], list[str]]:
     figures, lacking = {}, []
     one = study.metrics["model"].nunique() == 1
     for kind, (name, caption) in templates().study_figures.items():
-        if one and kind in ("table", "size", "correlations", "scaling"):
+        if one and kind in ("table", "size", "correlations", "scaling", "tradeoff"):
             continue  # these compare models
         try:
             alone = one and kind == "curves"

@@ -82,7 +82,11 @@ def test_a_model_or_task_given_the_other_way_is_answered_with_how_the_command_ta
 @pytest.mark.parametrize(
     ("tried", "meant"),
     [
-        *(("heads", "profile TEXT --unit head"), ("neurons", "profile TEXT --unit neuron"), ("logit-diff", "profile")),
+        *(
+            ("heads", "profile 'TEXT ANSWER' --unit head"),
+            ("neurons", "profile TEXT --unit neuron"),
+            ("logit-diff", "profile"),
+        ),
         *(("prune", "depth"), ("ablate", "effects")),
     ],
 )

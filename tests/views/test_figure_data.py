@@ -626,9 +626,11 @@ def test_the_caption_says_on_which_side_another_plan_lies(sign, quantity):
     row |= {f"{quantity}{end}": x for end, x in zip(("", "_low", "_high"), ends, strict=True)}
     frame = pd.DataFrame([row])
     frame.attrs["units"] = {"loss": "nats", "accuracy": "share"}
-    said = compared(SimpleNamespace(compare=lambda: frame, dropped=(1,), score="own"), quantity)
-    itself = SimpleNamespace(compare=lambda: frame, dropped=(1,), score="block_influence")
+    said = compared(SimpleNamespace(compare=lambda: frame, dropped=(1,), score="own", ordered={}), quantity)
+    itself = SimpleNamespace(compare=lambda: frame, dropped=(1,), score="block_influence", ordered={})
     assert compared(itself, quantity) == ""
+    same = SimpleNamespace(compare=lambda: frame, dropped=(1,), score="own", ordered={"block_influence": (1,)})
+    assert compared(same, quantity) == "Block influence drops the same ones."
     unit = " nats" if quantity == "loss" else ""
     assert f"is 0.050{unit} (0.010 to 0.090) {'above' if sign > 0 else 'below'} block influence's" in said
 

@@ -276,7 +276,7 @@ def test_a_title_asserts_no_effect_whose_interval_holds_0():
         "loss_low": -0.408,
         "loss_high": 1.64,
     }
-    plan = SimpleNamespace(compare=lambda: pd.DataFrame([row]).pipe(with_units), dropped=(1,), score="own")
+    plan = SimpleNamespace(compare=lambda: pd.DataFrame([row]).pipe(with_units), dropped=(1,), score="own", ordered={})
     assert "0.06 nats (−0.41 to 1.64) above block influence's, not clearly different" in compared(plan, "loss")
     x = np.arange(4.0, 16)
     assert said(log_fit(x, np.sin(9 * x)).plot()).startswith("No clear scaling")

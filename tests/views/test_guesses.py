@@ -59,6 +59,8 @@ def test_a_wrong_or_missing_argument_is_answered_with_those_that_there_are():
         (lambda: ld.Task(prompts=["a"]), r"Task\(\) lacks name.*ld.Task.from_frame\(frame, template="),
         (lambda: c.frame(3), "Contributions.frame.*takes no arguments"),
         (lambda: made("Decomposition").by_component(ci=True), "'ci': .*full=True.*; it takes full"),
+        (lambda: ld.decompose(contributions=c), "'contributions': it is ensemble= here"),
+        (lambda: ld.depth.drop_plan("zoo/d1", task="x"), "'task': it is rows= here"),
         (lambda: ld.load_model("zoo/d1").components(units="head"), "Model.components.*'units'; it takes unit"),
     ]
     for call, said in cases:

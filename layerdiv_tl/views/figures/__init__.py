@@ -65,6 +65,9 @@ def figure(
     if owners:
         here = f"this {type(result).__name__} has {one_of(kinds, 'and')}"
         made = ", which ld.decompose(c, labels) makes" * (owners == ["Decomposition"])
+        made += "; .difference() makes a LogitDifference" * (
+            "LogitDifference" in owners and hasattr(result, "difference")
+        )
         raise InputError(f"kind={kind!r} is a figure of {', '.join(owners)}{made}; {here}.")
     if kind not in (None, *kinds) and (hint := attribute(type(result), f"by_{str(kind).removesuffix('s')}", ())):
         raise InputError(f"kind={shown(kind)} is unknown: use {one_of(kinds)}; {hint}.")

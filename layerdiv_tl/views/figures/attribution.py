@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from ..._checks import whole_number
 from ...components import component_columns
 from ...ensemble.decomposition import Gauge
-from ...ensemble.intervals import estimate, estimates_frame
+from ...ensemble.intervals import ENDS, estimate, estimates_frame
 from .. import axes, kit, layout, style
 from ..html import quoted
 from .ensemble import gauge_of
@@ -199,11 +199,12 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
         zero = "relative to the mean over the vocabulary" if logits else "in its log-likelihood"
         subtitle += f"Marks: what is added to either answer, {zero}. "
     size = style.estimate(*whole.iloc[2], unit=unit)
-    what = f"{'Logit' if logits else 'Log-likelihood'} difference {size}"
+    what = f"{of} is {size}" if pair else f"{'Logit' if logits else 'Log-likelihood'} difference {size}"
     x = {"title_text": f"{'mean ' * (count > 1)}contribution, {unit}", "zeroline": True}
     look = {"x": x, "y": axes.named_rows(shown["component"]), "plot": 40 + 20 * len(shown), "barmode": "overlay"}
     most, subtitle = kept.iloc[0], f"{subtitle}{remark} {kit.intervals(frame)}"
-    title = f"{what}; the largest part, {style.signed(most['difference'])}, from {most['component']}"
+    part = "+" * bool(most["difference"] >= 0) + style.estimate(*(most[f"difference{end}"] for end in ENDS))
+    title = f"{what}; the largest part, {part}, from {most['component']}"
     title += kit.doubt(most, "difference") or kit.rival(frame, most, "difference")
     return layout.finish(traces, title, subtitle, **look).add_hline(y=first - 0.5, line=kit.DOTTED)
 

@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from ..._checks import choice, some_of, whole_number
 from ...components import Unit
 from ...ensemble.decomposition import NormAt
+from ...ensemble.intervals import wilson
 from ...errors import InputError
 from ...replication.correlation import z_scores
 from .. import axes, kit, layout, style
@@ -80,7 +81,12 @@ def depth_panels(
             for (task, *pair), peak in zip(ends.itertuples(), peaks, strict=True)
         ]
         if len(ends) > 2:  # no room for each; a mean alone would hide that tasks disagree
-            told = [f"rises on {int((ends['last'] > ends['first']).sum())} of {len(ends)} tasks"]
+            rises = int((ends["last"] > ends["first"]).sum())
+            told = [f"rises on {rises} of {len(ends)} tasks"]
+            if len(models) == 1:  # whose rows are known
+                rows = [cells.loc[(models[0], task), "rows"] for task in ends.index]
+                low, high = (wilson(ends[end] * rows, rows)[side] for end, side in (("last", 0), ("first", 1)))
+                told = [f"clearly rises on {int((low > high).sum())} of {len(ends)} tasks"]
             told.append(f"{_goes(*map(style.percent, ends.mean()))} on average")
         told[1:] = [each.removeprefix("goes ") for each in told[1:]]
         title = f"Along depth, accuracy of {whose} {', and '.join(told)}"

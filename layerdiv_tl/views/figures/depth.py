@@ -37,6 +37,7 @@ _EFFECTS = {
     "skip_before": "one {part} at a time writes nothing before the token that predicts the answer",
     "erase": "the tokens before the one that predicts the answer become the mean token where they enter a layer",
 }
+_RUNS = 4  # of equal predictions
 _TOKENS = 5  # listed in the hover of an expert
 
 
@@ -118,7 +119,15 @@ def lens_bars(lens: LogitLens) -> go.Figure:
         answers = frame["top_token"]
         first = frame["component"].iloc[np.flatnonzero(np.append(True, answers != answers.iloc[-1]))[-1]]
         title = f"From {first} on, {answers.iloc[-1]!r} is the likeliest next token of {lens.model}"
-        more = "The hover has the likeliest next token after each junction, at the text's end. "
+        if first == half == frame["component"].iloc[-1] and len(frame) > 1:
+            title = f"Only after {first}, the last component, is {answers.iloc[-1]!r} the likeliest next token of "
+            title += lens.model
+        changes = frame[answers != answers.shift()].tail(_RUNS)
+        runs = (
+            f"{token!r} from {name}" for name, token in zip(changes["component"], changes["top_token"], strict=True)
+        )
+        more = f"The likeliest next tokens at the text's end: {'…, ' * (len(changes) == _RUNS)}{', '.join(runs)}. "
+        more += "Bars are means over all tokens. "
     about = f"{more}A junction is named by the last component before it; the last one is the final prediction. "
     about += f"Read out with {norm}; means over texts of means over tokens. {_DASHES}"
     return kit.component_bars(frame, columns, title, about)

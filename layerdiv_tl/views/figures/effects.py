@@ -253,7 +253,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     # Whether it includes 0 or meets others is beside the point: a constant, which counts with both signs, widens it.
     size = style.estimate(*(reader[f"logit_difference{end}"] for end in ("", "_low", "_high")), unit="logits")
     joined = "but" if reader["logit_difference"] > 0 and reader["accuracy"] <= min(luck, 0.999) else "and"
-    title = f"{reader['component']} has the largest mean logit difference, {size}, {joined} alone is right on "
+    unclear = " (not clearly)" * bool(kit.rival(frame, reader, "logit_difference", sign=1))
+    title = f"{reader['component']} has the largest mean logit difference{unclear}, {size}, {joined} alone is right on "
     title += f"{style.percent(reader['accuracy'])} of the rows"
     kinds = {e.ablation for e in several}
     also = " and the components ablated below" if several and not few else ""
@@ -265,16 +266,17 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     among = ""
     if 0 < len(options) <= _FEW_OPTIONS and all(isinstance(option, str) for option in options):
         among = f"; options {' and '.join(map(quoted, options))}"
+    above = frame[right > luck + 1e-9].sort_values("accuracy", ascending=False)["component"].tolist()
+    passes = f"{', '.join(above)} do{'es' * (len(above) == 1)}" if 0 < len(above) <= 3 else f"{len(above) or 'none'} do"
     about = (
         f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')} (prompts{among}); contributions minus "
         "their mean over the options. Gold: alone, a component favors the right option on more than "
         f"{style.percent(chance)} of the rows, as a reader does; purple: on fewer. Up to {style.percent(luck)} may be "
-        f"luck: the best of {len(frame)} guessers rarely passes it. A counterweight lies high and is not gold: it "
-        "writes much, often mostly a constant."
+        f"luck: the best of {len(frame)} guessers rarely passes it, here {passes}. A counterweight lies high and is "
+        "not gold: it writes much, often mostly a constant."
         + f" Named, with thick rings: the {_NAMED} largest differences, the largest size{also}." * (not is_named.all())
         + f" {whiskers_are}"
         + f" Below: {few}." * bool(several and few)
-        + " The largest differences are not clearly apart." * bool(kit.rival(frame, reader, "logit_difference", sign=1))
     )
     heading = "Cost of ablation"
     heading += ". Mean ablation keeps a\ncomponent's constant, zero ablation does not." * (kinds >= {"mean", "zero"})

@@ -19,6 +19,7 @@ from ..names import extreme_names
 
 _HEADINGS = {"bias": "Bias", "diversity": "Diversity", "net": "Net = bias − diversity"}
 _GAUGES = get_args(Gauge)
+_TOLD = 5  # the largest components are looked at for what first tokens add
 _LOSSES = dict(squared="Squared error", paper="Eq. 14's loss", cross_entropy="Cross-entropy", brier="Brier loss")
 
 
@@ -63,11 +64,6 @@ def _rows(measured: Any) -> str:
     return style.count(count, "predicted token")
 
 
-def _named(text: str, gauge: Any) -> str:
-    """Return a title that names the part of a result, unless it has no parts."""
-    return f"{text} ({gauge.part})" if gauge.part != "raw" or gauge.gauges else text
-
-
 def _zero(gauge: Any, part: Gauge) -> dict[str, float]:
     """Return the zero baseline of bias and net by column, if the result has it."""
     levels = {"bias": getattr(gauge, "zero_bias", None)}
@@ -103,9 +99,23 @@ def profile_bars(profile: Any, part: Gauge = "centered", max_components: int = 1
     return _gauge_bars(profile, part, max_components, f"Over {_rows(profile)}, ", lambda gauge: "")
 
 
-def _unknown_starts(measured: Any) -> str:
-    """Say of a corpus, which keeps no numbers of single tokens, what its title cannot."""
-    return ". A text's first token, which has no context, can outweigh all others" * hasattr(measured, "positions")
+def _starts(gauge: Any) -> str:
+    """Name components of a profile whose diversity is mostly that of first tokens, which have no context."""
+    if hasattr(gauge, "positions"):  # a corpus keeps no numbers of single tokens
+        return ". A text's first token, which has no context, can outweigh all others"
+    if not hasattr(gauge, "documents") or not gauge.has_target.any():
+        return ""
+    shares = _start_shares(gauge)
+    mean = np.asarray(gauge.diversity)[:, gauge.has_target].mean(1)
+    names = [gauge.components[i].label for i in np.argsort(-mean)[:_TOLD] if shares[i] > 0.5]
+    return f". Mostly of a text's first token, which has no context: {', '.join(names)}" * bool(names)
+
+
+def _start_shares(gauge: Any) -> np.ndarray:
+    """Return the share of each component's diversity at first tokens; 0 where there are no others."""
+    starts = (np.diff(gauge.documents, prepend=-1) != 0)[gauge.has_target]
+    sizes = np.asarray(gauge.diversity)[:, gauge.has_target]
+    return np.zeros(len(sizes)) if starts.all() else sizes[:, starts].sum(1) / np.maximum(sizes.sum(1), 1e-300)
 
 
 def _most_diverse(gauge: Any, frame: pd.DataFrame, part: Gauge) -> str:
@@ -117,10 +127,8 @@ def _most_diverse(gauge: Any, frame: pd.DataFrame, part: Gauge) -> str:
     if not hasattr(gauge, "documents") or not gauge.has_target.any():
         return title
     row = [c.label for c in gauge.components].index(first["component"])
-    starts = (np.diff(gauge.documents, prepend=-1) != 0)[gauge.has_target]  # first tokens have no context
-    sizes = np.asarray(gauge.diversity)[row, gauge.has_target]
-    share = sizes[starts].sum() / (sizes.sum() or 1)
-    return title + f", {style.percent(share)} of it at a text's first token" * bool(share > 0.5 and not starts.all())
+    share = _start_shares(gauge)[row]
+    return title + f", {style.percent(share)} of it at a text's first token" * bool(share > 0.5)
 
 
 def _gauge_bars(measured: Any, part: Gauge, count: int, over: str, means: Callable[[Any], str]) -> go.Figure:
@@ -133,7 +141,7 @@ def _gauge_bars(measured: Any, part: Gauge, count: int, over: str, means: Callab
         based = " and ".join(term for term in ("bias", "net") if column_of(frame, term, name) in zero)
         base = f"Bars of {based} start at the zero baseline, a component that writes nothing"
         base = base if zero else "Bars start at 0"
-        about = f"{means(gauge)}{base}{_unknown_starts(measured)}. {_MEANING[name] * (len(parts) > 1)}{remark}"
+        about = f"{means(gauge)}{base}{_starts(gauge)}. {_MEANING[name] * (len(parts) > 1)}{remark}"
         title = over + _most_diverse(gauge, frame, name if len(parts) > 1 else getattr(measured, "part", "raw"))
         views[name] = kit.component_bars(frame, columns, title, about, zero=zero)
     return layout.choose(views, part)
@@ -202,7 +210,7 @@ def bias_diversity_scatter(
             about += ". Above the dashed diagonal its diversity exceeds its bias: its net, its term of the loss, is "
             about += "below 0. That is not the effect of removing it"
         which = "some outer marks" if len(names[0].x) < len(frame) else "all"
-        about += f"{_unknown_starts(measured)}. Names: {which}. {_MEANING[p] * (len(parts) > 1)}{remark}"
+        about += f"{_starts(gauge)}. Names: {which}. {_MEANING[p] * (len(parts) > 1)}{remark}"
         if np.isfinite(zero):
             about += " Dotted: the bias of a component that writes nothing."
         views[p] = layout.finish(traces, title, about, x=x_axis, y=y_axis, plot=460, hovermode="closest")
@@ -264,7 +272,8 @@ def depth_curves(
             )
             peak = int(frame["accuracy"].iloc[:-1].argmax()) if len(frame) > 1 else 0
             summit = f"{style.percent(frame['accuracy'].iloc[peak])} after {frame['component'].iloc[peak]}, back to "
-            summit *= 0 < peak < end - 1 and kit.above(frame, "accuracy", peak, end - 1)
+            falls = 0 < peak < end - 1 and kit.above(frame, "accuracy", peak, end - 1)
+            summit, jumps = summit * falls, jumps or falls
             dip = f"{summit}{style.percent(before)} before {frame['component'].iloc[-1]}, and to "
             loss = f"loss from {first} to {last}"
             title = f"Along depth accuracy goes from {style.percent(right.iloc[0] / 100)} to {dip * jumps}"
@@ -358,42 +367,3 @@ def module_shares(decomposition: Decomposition) -> go.Figure:
     x, y = axes.ticks([0, 1], ["bias", "diversity"]), axes.share_axis(most_share)
     figure.update_yaxes(title_text="share", col=1)
     return layout.finish(figure, title, subtitle, x=x, y=y, barmode="overlay")
-
-
-def tradeoff_bars(decomposition: Decomposition, part: Gauge = "centered", paper: bool = False) -> go.Figure:
-    """Draw the summands of bias and of diversity side by side, and their sums (Theorem 3, `tradeoff`).
-
-    `part` is shown first; `paper` uses the form printed in Eq. 11. The shaded rows, Ω, are part of both sums. Raises
-    InputError for a loss other than the squared error.
-    """
-    gauges, views = {"raw": decomposition} | decomposition.gauges, {}
-    choice("part", part, _GAUGES)
-    for name, gauge in gauges.items():
-        frame = gauge.tradeoff(paper)
-        unit, sums, count = frame.attrs["units"]["bias"], frame[["bias", "diversity"]].sum(), len(frame)
-        total = gauge.frame().iloc[0]
-        ends = {name: total[name] for term in sums.index for name in (f"{term}_low", f"{term}_high") if not paper}
-        whole = pd.concat([frame, pd.DataFrame([{"term": "sum", **sums, **ends}])], ignore_index=True)
-        whole = whole.rename(columns={"term": "component"})
-        whole.attrs, figure = frame.attrs, go.Figure()
-        for term, side in (("bias", -0.19), ("diversity", 0.19)):
-            look: dict[str, Any] = {"shape": "across", "width": 0.36, "name": term}
-            figure.add_trace(kit.trace(whole, term, np.arange(count + 1) + side, style.TERM[term], **look))
-        shared = np.flatnonzero(frame["term"].str.contains("Ω"))
-        shade = {"fillcolor": style.faint(style.NEUTRAL), "line_width": 0, "layer": "below"}
-        figure.add_hrect(y0=shared.min() - 0.5, y1=shared.max() + 0.5, **shade)
-        figure.add_hline(y=count - 0.5, line={"width": 1})
-        names = [*(f"{row.term}\n{row.formula}" for row in frame.itertuples()), "sum"]
-        y = axes.ticks(range(count + 1), names) | {"range": [count + 0.5, -0.5]}
-        both, bias, diversity = (style.number(x, 3) for x in (frame["bias"][shared].sum(), *sums))
-        title = f"Ω, {both} {unit}, is a term of the bias, {bias}, and of the diversity, {diversity}"
-        if (sums > 0).all():
-            share = [style.percent(frame["bias"][shared].sum() / x) for x in sums]
-            title = f"Ω, {both} {unit}, is {share[0]} of the bias and {share[1]} of the diversity"
-            title += ", whose other terms are below 0" * bool(frame["bias"][shared].sum() > sums["diversity"])
-        form = "the terms as printed in Eq. 11" if paper else "the exact terms"
-        subtitle = f"Theorem 3 of arXiv 2505.24009, {form}. Shaded: Ω, the variance "
-        subtitle += f"over options and the spread of the components' means, in both sums. {kit.intervals(frame)}"
-        subtitle += " Means of centered contributions are 0, and so two terms are." * (name == "centered")
-        views[name] = layout.finish(figure, _named(title, gauge), subtitle, x=unit, y=y, plot=380, barmode="overlay")
-    return layout.choose(views, part if part in views else "raw")

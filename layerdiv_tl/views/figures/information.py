@@ -78,6 +78,8 @@ def term_bars(information: Information) -> go.Figure:
         title += ", no more than with shuffled labels"
     elif information.intervals["joint"][0] <= whole["null_high"]:
         title += ", not clearly more than with shuffled labels"
+        if bound and bound.low > 0:
+            title += f"; classifiers of them show {style.estimate(bound.value, bound.low, bound.high)} of it"
     if information.exceeds_entropy:
         title = f"No estimate: the joint information of {members} exceeds H(Y)"
     subtitle = f"{len(information.labels)} rows, {_METHODS[information.method]}. {_members(information)} "
@@ -133,10 +135,10 @@ def bound_marks(bounds: Bounds) -> go.Figure:
     marks = kit.trace(drawn, "error", frame.index, colors, texts, marker=marker)
     errors = frame.set_index("name")["error"].map(style.percent)
     most = np.ceil(100 * frame.set_index("name")["error_high"]["hellman_raviv"]) / 100  # a bound is rounded up
-    title = f"By Hellman and Raviv's bound the best rule errs in at most {style.percent(most)} of rows"
     guessing = 1 - 1 / bounds.options
-    title += f" (estimate {errors['hellman_raviv']}, guessing {style.percent(guessing)})"
-    title += f"; the sum of members in {errors['ensemble']}" if "ensemble" in errors else ""
+    title = f"The best rule errs in at most {style.percent(most)} of rows (Hellman and Raviv's bound), "
+    title += f"the sum of members in {errors['ensemble']}, " if "ensemble" in errors else ""
+    title += f"guessing in {style.percent(guessing)}"
     low = style.number(np.floor(100 * max(bounds.low, 0.0)) / 100)  # and a lower one down
     entropy = style.estimate(bounds.label_entropy, unit="bits")
     subtitle = f"{bounds.rows} rows. " * bool(bounds.rows)

@@ -150,8 +150,9 @@ def _varying(redundancy: Redundancy) -> tuple[pd.DataFrame, str, str]:
         title += f"; {'the label' if attrs['permuted'] == 'within labels' else 'chance'} alone may predict as much"
     clear = frame[frame["r2_low"] > 0] if "r2_low" in frame else frame[:0]
     if len(clear) and (best := kit.most(clear, "r2"))["component"] != most["component"]:
-        ends = style.interval(100 * best["r2_low"], 100 * best["r2_high"], ".0f")
-        title += f"; best predicted is {best['component']}, {style.percent(best['r2'])} {ends}"
+        r2 = style.estimate(best["r2"], best["r2_low"], best["r2_high"])
+        title += f"; best predicted is {best['component']}, R² {r2}"
+        title += kit.rival(clear, best, "r2", "{component}", sign=1, alike="well predicted")
     about = f"{redundancy.model}: {style.count(len(redundancy.error), 'row')}; ridge on held-out rows. "
     about += "If the others' rows are permuted "
     return (

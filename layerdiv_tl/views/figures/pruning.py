@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 # `depth.quantities.Effect`, without the torch that its module imports: options are checked against it.
 Effect = Literal["loss", "accuracy"]
 _EFFECTS = {"loss": "ablation loss", "accuracy": "accuracy lost"}
+# Direct measures, for captions.
+_MEASURES = {
+    "diversity": "share of the members' sum",
+    "net": "part of the cross-entropy",
+    "relevancy": "bits about the label",
+    "relative_norm": "‖output‖ / ‖stream‖",
+    "block_influence": "1 − cosine of the stream before and after",
+}
 _DROPPED = {"layer": "layer", "attn": "attention sublayer", "mlp": "MLP", "sublayer": "sublayer", "head": "head"}
 # Above this many, the order of dropping is in the hover alone.
 _NUMBERED = 30
@@ -44,7 +53,7 @@ def agreement_scatter(
     subtitle = (
         f"{agreement.rows}. A dot is a {part}; rank 1 is needed most. ρ is Spearman's over all {len(frame)} {part}s."
     )
-    subtitle += f" {kit.intervals(frame, 'Whiskers of values')}"
+    subtitle += f" {_explained(measures)} {kit.intervals(frame, 'Whiskers of values')}"
     sides = {
         "rank": (f"{effect}_rank", f"rank by {_name(effect)}", ranked),
         "value": (effect, f"{_name(effect)}, {frame.attrs['units'][effect]}", valued),
@@ -76,7 +85,7 @@ def agreement_ranks(agreement: Agreement) -> go.Figure:
     title = f"Of its {part}s, {agreement.model} needs {most['component']} most"
     title += kit.doubt(most, "loss") or kit.rival(frame, most, "loss", "{component}", sign=1, alike="important")
     subtitle = f"{agreement.rows}. Rank 1 is needed most. Above the line: ranks by the damage of removing the {part}; "
-    subtitle += "below: by a measure of the clean pass. Ties share their mean rank."
+    subtitle += f"below: by a measure of the clean pass. Ties share their mean rank. {_explained(quantities)}"
     few = len(frame) <= axes.NAMED
     x = axes.named_columns(frame["component"].tolist(), range(len(frame))) if few else axes.component_axis(frame)
     x, y = x | {"title_text": kit.STREAM}, axes.named_rows(_name(quantity) for quantity in quantities)
@@ -109,7 +118,8 @@ def agreement_correlations(agreement: Agreement, effect: Effect = "loss") -> go.
         traces.append(kit.trace(rows, np.arange(len(rows)), "correlation", style.MODULE[module], texts, **look))
     title = _best(agreement, effect)
     subtitle = f"{agreement.rows}. Spearman's ρ over components; intervals, in the title and in the hover, are over "
-    subtitle += "resampled components. Few rows blur ranks and pull ρ towards 0; few components make it ±1 by chance."
+    subtitle += "resampled components. Few rows blur ranks and pull ρ towards 0; few components make it ±1 by chance. "
+    subtitle += _explained(measures)
     names = [_name(measure).replace(", ", ",\n") for measure in measures]
     x = axes.ticks(range(len(names)), names) | {"tickangle": -90}
     y = {"title_text": "Spearman's ρ", "range": [-1.05, 1.05], "zeroline": True}
@@ -130,6 +140,12 @@ def _best(agreement: Agreement, effect: Effect) -> str:
         return f"No measure clearly predicts {what}: the highest ρ, of {row['component']}, is {size}"
     near = kit.rival(rows, row, "correlation", sign=1)
     return f"{row['component'].capitalize()} predicts {what} best: ρ = {size}{near}"
+
+
+def _explained(quantities: Sequence[str]) -> str:
+    """Say how components are removed, and what the direct measures are."""
+    told = "; ".join(f"{_name(name)}: {what}" for name, what in _MEASURES.items() if name in quantities)
+    return "Removed: zero-ablated. " + f"{told[:1].upper()}{told[1:]}." * bool(told)
 
 
 def _name(quantity: str) -> str:
@@ -220,8 +236,8 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
     title += f", a change of {style.estimate(sign * growth[column] + 0.0, *changed, unit=points)}"
     subtitle = (
         f"Lowest {_score(plan)} first{', one after another' * bool(plan.alone_dropped)}"
-        f"{', replaced by their means' * (plan.ablation == 'mean')}. {chosen} on {rows['scored']} "
-        f"rows of {rows['where']}, measured on {rows['measured']} others; nothing is retrained. "
+        f", {'replaced by their means' if plan.ablation == 'mean' else 'each writing nothing'}. {chosen} on "
+        f"{rows['scored']} rows of {rows['where']}, measured on {rows['measured']} others; nothing is retrained. "
         f"{compared(plan, quantity)} {kit.intervals(frame, 'Bands')} Dotted: the whole model. {beyond}"
     )
     x = {"title_text": f"{part}s dropped", "dtick": max(1, budget // 12), "zeroline": False}
@@ -251,7 +267,7 @@ def score_bars(plan: DropPlan) -> go.Figure:
         goes = f"{len(plan.dropped)} of {len(frame)} are dropped in turn, each the lowest once those before it are gone"
     title = f"By {_score(plan)}, {plan.model} needs {kit.most(frame, 'score', -1)['component']} least of "
     title += f"{len(frame)} candidate {part}s"
-    score = "increase of the loss when ablated" if plan.score == "loss" else _score(plan)
+    score = f"increase of the loss by {plan.ablation} ablation" if plan.score == "loss" else _score(plan)
     y = "−" * (plan.score in LOWER_IS_BETTER) + score + f", {frame.attrs['units']['score']}".removesuffix(", ")
     x, subtitle = (
         axes.component_axis(frame, kit.STREAM),
@@ -273,10 +289,11 @@ def compared(plan: DropPlan, quantity: str) -> str:
     others = {INFLUENCE: "block influence's", ALONE: "that of each measured alone", RANDOM: "the random plans' mean"}
     unit = frame.attrs["units"]["loss"] if quantity == "loss" else ""
     differences = []
-    if plan.score == INFLUENCE:  # the plan itself
+    same = plan.score != INFLUENCE and set(plan.ordered.get(INFLUENCE, ())) == set(plan.dropped)
+    if plan.score == INFLUENCE or same:
         frame = frame[frame["other"] != INFLUENCE]
     if frame.empty:
-        return ""
+        return "Block influence drops the same ones." * same
     for row in frame.to_dict("records"):
         value, low, high = (row[quantity + end] for end in ("", "_low", "_high"))
         side, ends = ("below", (-high, -low)) if value < 0 else ("above", (low, high))
@@ -286,7 +303,7 @@ def compared(plan: DropPlan, quantity: str) -> str:
     text = f"After {count} the plan's {quantity} is {' and '.join(differences)}".removesuffix(",")
     for rate in frame.loc[frame["other"] == RANDOM, "win_rate"]:
         text += f"; {style.percent(rate)} of random plans have a higher loss"
-    return text + ", on the same rows."
+    return text + ", on the same rows." + " Block influence drops the same ones." * same
 
 
 def weight_bars(reweighting: Reweighting) -> go.Figure:
