@@ -80,6 +80,7 @@ def depth_panels(
             + f" (guessing: {style.percent(cells.loc[(models[0], task), 'chance'])})" * (len(models) == 1)
             for (task, *pair), peak in zip(ends.itertuples(), peaks, strict=True)
         ]
+        told[1:] = [each.removeprefix("goes ") for each in told[1:]]
         if len(ends) > 2:  # no room for each; a mean alone would hide that tasks disagree
             rises = int((ends["last"] > ends["first"]).sum())
             told = [f"rises on {rises} of {len(ends)} tasks"]
@@ -88,7 +89,6 @@ def depth_panels(
                 low, high = (wilson(ends[end] * rows, rows)[side] for end, side in (("last", 0), ("first", 1)))
                 told = [f"clearly rises on {int((low > high).sum())} of {len(ends)} tasks"]
             told.append(f"{_goes(*map(style.percent, ends.mean()))} on average")
-        told[1:] = [each.removeprefix("goes ") for each in told[1:]]
         title = f"Along depth, accuracy of {whose} {', and '.join(told)}"
         return layout.finish(figure, title, subtitle, x=x, y=y, plot=220 * -(-len(tasks) // columns))
 

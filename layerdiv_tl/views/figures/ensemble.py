@@ -108,7 +108,7 @@ def _starts(gauge: Any) -> str:
     shares = _start_shares(gauge)
     mean = np.asarray(gauge.diversity)[:, gauge.has_target].mean(1)
     names = [gauge.components[i].label for i in np.argsort(-mean)[:_TOLD] if shares[i] > 0.5]
-    return f". Mostly of a text's first token, which has no context: {', '.join(names)}" * bool(names)
+    return f". Mostly at a text's first token, which has no context: {', '.join(names)}" * bool(names)
 
 
 def _start_shares(gauge: Any) -> np.ndarray:
