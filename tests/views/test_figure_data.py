@@ -428,7 +428,13 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
     guesses = np.random.default_rng(0).binomial(16, 0.25, (20000, len(frame))).max(1) / 16
     assert f"Up to {100 * np.quantile(guesses, 0.95):.0f} % may be luck" in about
     names = {text.strip() for trace in figure.data if trace.mode == "markers+text" for text in trace.text}
-    assert {*effects[0].names, figure.layout.title.text.split(" has ")[0]} <= names
+    assert {*effects[0].names, figure.layout.title.text.split(" is first ")[0]} <= names
+    u = 0.1 * np.random.default_rng(0).normal(size=(16, 3, 2))
+    u[:, 1] += [2.0, -2.0]  # a constant; member 2 reads
+    gold = np.arange(16) % 2
+    u[np.arange(16), 2, gold] += 4.0
+    read = ld.decompose(u, gold).plot("roles").layout.title.subtitle.text.replace("<br>", "").replace("\xa0", " ")
+    assert "only M2 is above. A counterweight (here M1) lies high" in read
     many = ld.decompose(ld.contributions("zoo/d4", chosen, unit="head"), chosen.labels)
     (text,) = (trace.text for trace in many.plot("roles").data if trace.mode == "markers+text")
     farthest = many.centered.by_component().set_index("component")["logit_difference"].abs().nlargest(5)

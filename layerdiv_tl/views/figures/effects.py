@@ -251,10 +251,11 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
         marks.append(kit.trace(frame.iloc[at], x[at], y[at], colors[at], texts[at], **look))
     traces = [marks[0], whiskers, marks[1], *labels]  # marks with a name cover others
     # Whether it includes 0 or meets others is beside the point: a constant, which counts with both signs, widens it.
-    size = style.estimate(*(reader[f"logit_difference{end}"] for end in ("", "_low", "_high")), unit="logits")
+    size = style.estimate(*(reader[f"logit_difference{end}"] for end in ENDS), unit="logits", gap=", ")
+    size = size.replace("(", "").replace(")", "")
     joined = "but" if reader["logit_difference"] > 0 and reader["accuracy"] <= min(luck, 0.999) else "and"
-    unclear = " (not clearly)" * bool(kit.rival(frame, reader, "logit_difference", sign=1))
-    title = f"{reader['component']} has the largest mean logit difference{unclear}, {size}, {joined} alone is right on "
+    unclear = ", not clearly" * bool(kit.rival(frame, reader, "logit_difference", sign=1))
+    title = f"{reader['component']} is first by mean logit difference{unclear} ({size}), {joined} alone is right on "
     title += f"{style.percent(reader['accuracy'])} of the rows"
     kinds = {e.ablation for e in several}
     also = " and the components ablated below" if several and not few else ""
@@ -267,13 +268,16 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     if 0 < len(options) <= _FEW_OPTIONS and all(isinstance(option, str) for option in options):
         among = f"; options {' and '.join(map(quoted, options))}"
     above = frame[right > luck + 1e-9].sort_values("accuracy", ascending=False)["component"].tolist()
-    passes = f"{', '.join(above)} do{'es' * (len(above) == 1)}" if 0 < len(above) <= 3 else f"{len(above) or 'none'} do"
+    passes = f"only {' and '.join(above)}" if 0 < len(above) <= 3 else f"{len(above) or 'none'}"
+    passes += f" {'is' if len(above) < 2 else 'are'} above"
+    heavy = _counterweights(gauge, frame)
+    here = f" (here {' and '.join(heavy)})" * (0 < len(heavy) <= 3)
     about = (
         f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')} (prompts{among}); contributions minus "
         "their mean over the options. Gold: alone, a component favors the right option on more than "
         f"{style.percent(chance)} of the rows, as a reader does; purple: on fewer. Up to {style.percent(luck)} may be "
-        f"luck: the best of {len(frame)} guessers rarely passes it, here {passes}. A counterweight lies high and is "
-        "not gold: it writes much, often mostly a constant."
+        f"luck (the best of {len(frame)} guessers rarely passes that); {passes}. A counterweight{here} lies high and "
+        "is not gold: it writes much, often mostly a constant."
         + f" Named, with thick rings: the {_NAMED} largest differences, the largest size{also}." * (not is_named.all())
         + f" {whiskers_are}"
         + f" Below: {few}." * bool(several and few)
@@ -298,6 +302,15 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
         figure.update_annotations(y=0.28, align="left", xshift=-50)  # fits 400 pixels
     plot = 400 + (260 + 16 * len(ablated)) * bool(several)
     return layout.finish(figure, title, about, plot=plot, below=18 * bool(several))
+
+
+def _counterweights(gauge: Decomposition, frame: pd.DataFrame) -> list[str]:
+    """Name the components that write more than the target is, most of it constant, and alone guess."""
+    values = gauge.values - gauge.values.mean(2, keepdims=True)
+    constant = np.square(values.mean(0)).sum(1) > np.square(values - values.mean(0)).sum(2).mean(0)
+    fixed = {c.label for c, is_constant in zip(gauge.components, constant, strict=True) if is_constant}
+    large = frame[(frame["accuracy_low"] <= 1 / values.shape[2]) & (frame["diversity"] > gauge.zero_bias)]
+    return [name for name in large["component"] if name in fixed]
 
 
 def _rows(effects: Effects, decomposition: Decomposition) -> str:
