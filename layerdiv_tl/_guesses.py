@@ -84,7 +84,6 @@ _FOR = {
                 "diversity",
                 "by_component",
                 "accuracy",
-                "labels",
                 "roles",
                 "readers",
                 "counterweights",
@@ -93,6 +92,8 @@ _FOR = {
         ),
         **dict.fromkeys(("bits", "information"), "ld.information(c, labels) has it"),
         **dict.fromkeys(("cost", "effects", "ablate"), "ld.effects(model, prompts, contrast=…) has it"),
+        "labels": "it has no right answers, which ld.decompose(c, labels) takes; .components has its components",
+        **dict.fromkeys(_INTERVALS, ".difference().frame() has those of two options, in the columns _low and _high"),
         "heads": "ld.contributions(…, unit='head') has them",
         "layers": ".select(layer=0) takes those of a layer",
         **dict.fromkeys(
@@ -120,7 +121,7 @@ _FOR = {
         ),
         **dict.fromkeys(_INTERVALS, ".by_component(full=True) has all intervals, in the columns _low and _high"),
     },
-    "Effects": {"ablation_cost": ".frame()['cost'] has it", "cost": ".frame()['cost'] has it"},
+    "Effects": dict.fromkeys(("ablation_cost", "ablation_costs", "cost", "costs"), ".frame()['cost'] has it"),
     "Comparison": {"by_component": ".frame() has a row per component, .by_module() and .by_depth() are for any shapes"},
     "Information": {"bits": ".frame()['bits'] has it"},
     "LogitLens": dict.fromkeys(

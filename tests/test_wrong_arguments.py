@@ -29,8 +29,11 @@ def test_tables_are_answered_with_what_to_give_of_them():
             ld.contributions(model, table.prompt, **{name: both})
         c = ld.contributions(model, table.prompt, **{name: both.to_numpy()})
         assert c.options == ((" red", " blue"), (" blue", " red"))
-    with pytest.raises(InputError, match="ld.logit_difference takes a list"):
-        ld.contributions(model, table.prompt, contrast=(table.answer, table.wrong))  # not two pairs
+    for two in ((table.answer, table.wrong), (list(table.answer), list(table.wrong))):  # not two pairs
+        with pytest.raises(InputError, match=r"list\(zip\(right, wrong\)\)"):
+            ld.contributions(model, table.prompt, contrast=two)
+        again = ld.contributions(model, table.prompt, contrast=list(zip(*two, strict=True)))
+        np.testing.assert_array_equal(again.values, c.values)
     with pytest.raises(InputError, match=r"labels is a table .* list\(table\['answer'\]\)"):
         ld.decompose(c, table)
     assert ld.decompose(c, list(table["answer"])).gold.tolist() == [0, 0]

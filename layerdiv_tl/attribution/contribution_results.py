@@ -268,6 +268,12 @@ class Contributions(Result):
         rows = [component_positions(self.components, label=one)[0] for one in labels_of("label", label)]
         return self.values[:, rows[0] if isinstance(label, str | Component) else rows]
 
+    __iter__ = None  # `for` would count up; a list of labels gives several
+
+    def __contains__(self, label: object) -> bool:
+        """Whether a component has this label."""
+        return any(label in (c, c.label) for c in self.components)
+
     def _ipython_key_completions_(self) -> list[str]:
         """Offer labels after `c["` in Jupyter."""
         return [c.label for c in self.components]
@@ -327,6 +333,7 @@ class Contributions(Result):
 
     def __repr__(self) -> str:
         n, members, k = self.values.shape
-        shape = f"{n} examples × {members} components × {k} options{'' if self.complete else ', a sub-ensemble'}"
+        shape = f"{n} example{'s' * (n > 1)} × {members} components × {k} options"
+        shape += "" if self.complete else ", a sub-ensemble"
         gaps = f"identity gap {self.identity_gap:.1e}, {self.absolute_gap:.1e} logits"
         return f"{type(self).__name__}({self.model}: {shape}; {'; '.join(filter(None, [gaps, self.error_note]))})"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Literal, cast, get_args
@@ -126,11 +126,13 @@ def unit_of(unit: Any) -> UnitLike:
         raise InputError(f"unit={unit.__name__} is a class: give an instance, {unit.__name__}().")
     if not isinstance(unit, CustomUnit) and not (isinstance(unit, str) and unit in get_args(Unit)):
         names = ", ".join(map(repr, get_args(Unit)))
-        sums = " Sums over layers: .frame().groupby('layer') of sublayers." * (
-            str(unit) in ("layer", "layers", "block")
-        )
+        hint = ""
+        if str(unit) in ("layer", "layers", "block"):
+            hint = " Sums over layers: .frame().groupby('layer', dropna=False) of sublayers."
+        elif not isinstance(unit, str) and isinstance(unit, Iterable):
+            hint = " Right and wrong answers in two lists: ld.logit_difference(model, prompts, right, wrong)."
         raise InputError(
-            f"unit={shown(unit)} is unknown: use {names}, ld.groups(...), ld.dictionary(...) or a ld.Cut.{sums}"
+            f"unit={shown(unit)} is unknown: use {names}, ld.groups(...), ld.dictionary(...) or a ld.Cut.{hint}"
         )
     return cast(UnitLike, unit)
 

@@ -32,7 +32,10 @@ class Row(dict[str, Any]):
 
     def __missing__(self, column: str) -> Any:
         columns = ", ".join(map(str, self)) or "none"
-        raise InputError(f"{self.where} has no column {shown(column)} (its columns: {columns}): rename one, or add it.")
+        as_label = ", or name the column of right answers, label='answer'" * (column == "label")
+        raise InputError(
+            f"{self.where} has no column {shown(column)} (its columns: {columns}): rename one, or add it{as_label}."
+        )
 
 
 @dataclass(frozen=True, eq=False)

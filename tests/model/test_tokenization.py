@@ -48,7 +48,7 @@ GOOD = {"prompts": [[1, 2, 3]], "options": [7, 9]}
         ({"options": [{7, 9}, 8], "contrast": [7, 8]}, "options and contrast"),
         ({"options": None, "contrast": [7, 7]}, "same token"),
         ({"options": None, "contrast": [7, 8, 9]}, "contrast="),
-        ({"options": None, "contrast": (["a", "b"], "c")}, "contrast=.*ld.logit_difference takes a list"),
+        ({"options": None, "contrast": (["a", "b"], "c")}, r"contrast=.*list\(zip\(right, wrong\)\)"),
         ({"options": [[[7] * 70, [9]]]}, "prompt and its option .* 72 tokens"),
         ({"components": [0]}, "components="),
         ({"components": 0}, "components="),

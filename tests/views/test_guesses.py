@@ -126,3 +126,13 @@ except ld.InputError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "Decomposition, which ld.decompose(c, labels) makes" in done.stdout
+
+
+def test_contributions_know_their_labels_and_are_not_looped_over():
+    c = made("Contributions")
+    assert c.components[1].label in c
+    assert c.components[1] in c
+    assert "L99.mlp" not in c
+    with pytest.raises(TypeError, match="not iterable"):
+        list(c)
+    assert np.array([c, c]).shape == (2,)

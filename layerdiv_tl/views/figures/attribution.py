@@ -299,8 +299,10 @@ def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figur
     x = axes.token_axis(patterns.tokens, "") | {"tickfont": {"size": 10}}
     y = x | {"tickangle": 0, "autorange": "reversed"}
     most = int(sharpness.argmax())
-    title = f"Of {len(p)} heads, {patterns.components[most].label} attends most sharply beyond the first token, with a "
-    title += f"largest weight of {style.number(sharpness[most])} on average"
+    title = (
+        f"Of {style.count(len(p), 'head')}, {patterns.components[most].label} attends most sharply beyond the first "
+    )
+    title += f"token, with a largest weight of {style.number(sharpness[most])} on average"
     if len(tokens) < 2:
         title = "With a single token, every head attends to itself"
     return layout.finish(
