@@ -16,6 +16,7 @@ import plotly.graph_objects as go
 
 from ..errors import InputError
 from . import axes, layout, style
+from .html import quoted
 
 STREAM = "component, in stream order"
 ZERO = "zero baseline"
@@ -246,7 +247,8 @@ def ahead(frame: pd.DataFrame, row: Any, column: str, level: float = 0.0, other:
     clear = frame[(frame[f"{column}_low"] > level) | (frame[f"{column}_high"] < level)]
     if len(clear) and np.isfinite(level):
         largest = most(clear, column)
-        doubtful += f"; the largest clear one is {other.format(**largest)}, {size(largest)}"
+        which = f"of {len(clear)} clear ones" if len(clear) > 1 else "clear one"
+        doubtful += f"; the largest {which} is {other.format(**largest)}, {size(largest)}"
     return f", {size(row)}{doubtful}"
 
 
@@ -273,8 +275,9 @@ def rival(
     second, near = most(others, column, sign), (signs * others[ends].to_numpy(dtype=float)).max(1) >= inner
     if not near[others.index.get_loc(second.name)]:
         return ""
+    opposite = others[column].to_numpy(dtype=float) * row[column] < 0
     if near.sum() > _FEW_RIVALS:
-        return f"; {near.sum()} others may be as {alike}"
+        return f"; {near.sum()} others may be as {alike}" + " in size" * bool(not sign and (near & opposite).any())
     more = f" (and {near.sum() - 1} more)" * bool(near.sum() > 1)
     told = f"; {other.format(**second)}{more} may be as {alike}"
     return told + " in size" * bool(not sign and second[column] * row[column] < 0)
@@ -365,7 +368,7 @@ def component_bars(
     cuts = {column: cut_whiskers(frame, column, base, title) for column, base in bases.items()}
     for column in columns:
         median = f"{column}_median"
-        more = [frame["top_token"].map("likeliest token {!r}".format)] if "top_token" in frame else []
+        more = ["likeliest token " + frame["top_token"].map(quoted)] if "top_token" in frame else []
         texts = hover(frame, [name for name in (column, median, f"{column}_max") if name in frame], *more)
         if column in logarithmic:
             contents.append(by_module(frame, places, column, texts))

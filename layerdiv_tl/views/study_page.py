@@ -109,7 +109,7 @@ def _sources(page: Page, study: Study, unit: Unit) -> None:
     lines = dict.fromkeys(", ".join(f"{name} {of[name]}" for name in _LIBRARIES) for of in versions)
     page.text(f"Measured with {'; '.join(lines)}.", "small")
     if command := command_of(study):
-        page.text("The same numbers again:")
+        page.text("The study's tables and figures again:")
         page.add("code", command)
 
 

@@ -133,7 +133,7 @@ def source_table(study: Study) -> pd.DataFrame:
         return f"{len(options[0])} of each prompt's own"
 
     frame = _provenance(study.cells, _SOURCES)
-    frame["options"], frame["template"] = frame["options"].map(in_words), frame["template"].str.split().str.join(" ")
+    frame["options"], frame["template"] = frame["options"].map(in_words), frame["template"].str.replace("\n", "⏎")
     return frame.drop_duplicates(ignore_index=True)
 
 

@@ -517,7 +517,8 @@ def test_the_most_alike_pair_is_hedged_where_others_may_be_as_alike(by):
     first = (sign * frame[name]).argmax()
     near = (ends[:, 1] >= ends[first, 0]).sum() - 1
     told = re.search(
-        r"; (?:(\d+) others|.* and [^;]*?(?: \(and (\d+) more\))?) may be as alike$", said(figure).replace("  ", " ")
+        r"; (?:(\d+) other pairs|.* and [^;]*?(?: \(and (\d+) more\))?) may be as alike$",
+        said(figure).replace("  ", " "),
     )
     assert (int(told[1] or 1 + int(told[2] or 0)) if told else 0) == near
 

@@ -93,8 +93,10 @@ def figure(
     has_ends = any(ends.search(text) and not named.search(text) for text in (told, *titles))
     level = 100 * getattr(result, "confidence_level", 0.95)
     remarks += [f"In parentheses: {level:g} % intervals."] * has_ends
-    hedges = dict.fromkeys(re.findall(r"may be as (large|alike|important)", " ".join((told, *titles))))
+    hedges = dict.fromkeys(re.findall(r"may be as (large|alike|important|well predicted)", " ".join((told, *titles))))
     remarks += [f'"May be as {hedge}": the intervals meet.' for hedge in hedges]
+    is_clear = re.search(r"clear (one|reaction)", " ".join((told, *titles)))
+    remarks += ['"Clear": the interval excludes 0, as that of 1 in 20 without an effect would.'] * bool(is_clear)
     prompts = getattr(result, "prompt_ends", ())
     if len(prompts) == 1 or (prompts and options.get("example") is not None):
         prompt = prompts[0 if len(prompts) == 1 else options["example"]]

@@ -80,7 +80,7 @@ def depth_panels(
             + f" (guessing: {style.percent(cells.loc[(models[0], task), 'chance'])})" * (len(models) == 1)
             for (task, *pair), peak in zip(ends.itertuples(), peaks, strict=True)
         ]
-        told[1:] = [each.removeprefix("goes ") for each in told[1:]]
+        told[1:] = [each.removeprefix("goes " * told[0].startswith("goes ")) for each in told[1:]]
         if len(ends) > 2:  # no room for each; a mean alone would hide that tasks disagree
             rises = int((ends["last"] > ends["first"]).sum())
             told = [f"rises on {rises} of {len(ends)} tasks"]

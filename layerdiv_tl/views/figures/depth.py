@@ -118,13 +118,16 @@ def lens_bars(lens: LogitLens) -> go.Figure:
     if "top_token" in frame:
         answers = frame["top_token"]
         first = frame["component"].iloc[np.flatnonzero(np.append(True, answers != answers.iloc[-1]))[-1]]
-        title = f"From {first} on, {answers.iloc[-1]!r} is the likeliest next token of {lens.model}"
+        title = f"From {first} on, {quoted(answers.iloc[-1])} is the likeliest next token of {lens.model}"
         if first == half == frame["component"].iloc[-1] and len(frame) > 1:
-            title = f"Only after {first}, the last component, is {answers.iloc[-1]!r} the likeliest next token of "
+            title = (
+                f"Only after {first}, the last component, is {quoted(answers.iloc[-1])} the likeliest next token of "
+            )
             title += lens.model
         changes = frame[answers != answers.shift()].tail(_RUNS)
         runs = (
-            f"{token!r} from {name}" for name, token in zip(changes["component"], changes["top_token"], strict=True)
+            f"{quoted(token)} from {name}"
+            for name, token in zip(changes["component"], changes["top_token"], strict=True)
         )
         more = f"The likeliest next tokens at the text's end: {'…, ' * (len(changes) == _RUNS)}{', '.join(runs)}. "
         more += "Bars are means over all tokens. "

@@ -116,12 +116,12 @@ def compensation_bars(effects: Effects, component: str | None = None, max_compon
     did = f"later components and the norm add {style.number(indirect)}"
     if indirect * direct < 0 and abs(indirect) <= abs(direct):
         did = f"later components and the norm make up for {style.number(abs(indirect))}"
-    title = f"{name}'s total effect is {total}{kit.doubt(whole, 'total')}: its direct effect is "
+    title = f"{name}'s total effect is {total}{kit.doubt(whole, 'total')}; its direct effect is "
     title += f"{style.number(direct)}, and {did}"
     subtitle = (
-        f"{effects.model}: {_about(effects)} The bars between the two show by how much its presence changes each later "
-        "component's contribution to the logit difference, and what it changes through the final norm, which divides "
-        f"by the size of the whole stream. {kit.intervals(frame)}"
+        f"{effects.model}: {_about(effects)} Between direct and total effect: by how much its presence changes each "
+        "later component's contribution to the logit difference, and what it changes through the final norm, which "
+        f"divides by the size of the whole stream. {kit.intervals(frame)}"
     )
     look: dict[str, Any] = {"x": {"title_text": unit, "zeroline": True}, "y": axes.named_rows(frame["component"])}
     texts = kit.hover(frame, {"": "compensation"})
@@ -149,7 +149,11 @@ def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
     most, cells = kit.most(clear if len(clear) else frame, "compensation"), np.ix_(*kept)
     size = kit.ahead(frame, most, "compensation", other="{component}'s reaction to {ablated}").replace(",", "", 1)
     is_most = abs(most["compensation"]) == frame["compensation"].abs().max()
-    reacts = "reacts most" if is_most else "has the largest clear reaction"
+    reacts = "reacts most"
+    if not is_most:  # it is one of those that are clear, and no more
+        reacts = f"has the largest of {len(clear)} clear reactions, of {len(frame):,}"
+        ends = (most[f"compensation{end}"] for end in ENDS)
+        size = f" {style.estimate(*ends, unit=effects.measured_in)}"
     title = f"{most['component']} {reacts}: the presence of {most['ablated']} adds to it{size}"
     subtitle = (
         f"{effects.model}: {_about(effects)} A cell shows by how much the presence of the row's component changes what "

@@ -83,7 +83,7 @@ def loss_bars(decomposition: Decomposition, part: Gauge = "raw", max_components:
     def means(gauge: Decomposition) -> str:
         # Three digits, as the terms must add up.
         loss, bias, diversity = (style.number(x, 3) for x in (gauge.loss, gauge.bias, gauge.diversity))
-        name = _LOSSES[gauge.loss_name]
+        name = _target(gauge) + _LOSSES[gauge.loss_name]
         if decomposition.loss_function.is_exact:
             return f"{name} {loss} = mean bias {bias} − mean diversity {diversity} {units['bias']}. "
         return f"{name} {loss}, mean bias {bias} {units['bias']}, mean diversity {diversity} {units['diversity']}. "
@@ -97,6 +97,13 @@ def profile_bars(profile: Any, part: Gauge = "centered", max_components: int = 1
     `part` is shown first, buttons show the others. `max_components` are those with the largest diversity.
     """
     return _gauge_bars(profile, part, max_components, f"Over {_rows(profile)}, ", lambda gauge: "")
+
+
+def _target(gauge: Any) -> str:
+    """Say what the bias of a decomposition with labels is measured from."""
+    if getattr(gauge, "gold", None) is None or gauge.loss_name != "squared":
+        return ""
+    return f"Target: 1 for the right option, 0 for others{', minus their mean' * (gauge.part == 'centered')}. "
 
 
 def _starts(gauge: Any) -> str:
@@ -205,7 +212,8 @@ def bias_diversity_scatter(
         x_axis, y_axis = sides[0] | {"title_text": f"bias, {units[bias]}{how}"}, sides[1]
         y_axis |= {"title_text": f"diversity, {units[diversity]}{how}"}
         has_ends = f"{bias}_low" in frame and bool(np.isfinite(frame[f"{bias}_low"]).any())
-        about = f"A mark is a component, a mean over {_rows(measured)}{'; intervals are in the hover' * has_ends}"
+        about = f"{_target(gauge)}A mark is a component, a mean over {_rows(measured)}"
+        about += "; intervals are in the hover" * has_ends
         if "net" in frame:
             about += ". Above the dashed diagonal its diversity exceeds its bias: its net, its term of the loss, is "
             about += "below 0. That is not the effect of removing it"
@@ -238,6 +246,7 @@ def depth_curves(
         f"ensemble that predicts with its mean. {kit.intervals(frame, 'Bands')}"
     )
     subtitle += " Open marks: partial sums, which the stream never holds." * bool(partial.any())
+    subtitle += f" {_target(decomposition)}".rstrip()
     exact = " = bias − diversity" * (decomposition.gap is not None)
     fair, views = ["", "|L|² × "] if "diversity_logit" in frame else [""], {}
     named = dict(zip(parts, parts, strict=True)) | {"raw": decomposition.part}  # a part's own rows have no suffix
@@ -320,6 +329,7 @@ def head_map(
     figure.update_xaxes(axes.count_axis("head", z.shape[1]), col=1)
     figure.update_xaxes(title_text=f"MLP, {units[name]}", nticks=3, col=2)
     words = f"{part} {term.replace('_', ' ')}" if name == f"{term}_{part}" else style.term_name(name)
+    words += " (right minus others)" * (name == "logit_difference")
     best = kit.most(frame[heads], name)
     kit.frame_cell(figure, int(best["index"]), int(of_layer[best.name]), row=1, col=1)
     unit = f", {units[name]}" * (units[name] not in style.BARE)

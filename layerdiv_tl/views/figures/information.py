@@ -79,7 +79,8 @@ def term_bars(information: Information) -> go.Figure:
     elif information.intervals["joint"][0] <= whole["null_high"]:
         title += ", not clearly more than with shuffled labels"
         if bound and bound.low > 0:
-            title += f"; classifiers of them show {style.estimate(bound.value, bound.low, bound.high)} of it"
+            shown = style.estimate(bound.value, bound.low, bound.high, unit="bits")
+            title += f"; yet classifiers tell {shown} on unseen rows"
     if information.exceeds_entropy:
         title = f"No estimate: the joint information of {members} exceeds H(Y)"
     subtitle = f"{len(information.labels)} rows, {_METHODS[information.method]}. {_members(information)} "

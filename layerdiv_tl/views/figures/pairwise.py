@@ -73,7 +73,8 @@ def pairwise_map(
     first = kit.most(frame, name, sign)
     size = style.estimate(*(first.get(f"{name}{end}", np.nan) for end in ENDS), gap=", ").replace("(", "").strip(")")
     title = f"{_TITLES[by]}: {among}most alike are {first['component']} and {first['other']} ({size})"
-    title += kit.rival(frame, first, name, "{component} and {other}", sign=sign, alike="alike")
+    near = kit.rival(frame, first, name, "{component} and {other}", sign=sign, alike="alike")
+    title += near.replace(" others may", " other pairs may")
     centered = {"disagreement": "Predictions"}.get(by, f"{'Raw' if name == by else 'Centered'} contributions")
     ticks = {"type": "category", "categoryorder": "array", "categoryarray": order, "showgrid": False}
     # All names where they fit, in small print.
@@ -152,7 +153,7 @@ def _varying(redundancy: Redundancy) -> tuple[pd.DataFrame, str, str]:
     if len(clear) and (best := kit.most(clear, "r2"))["component"] != most["component"]:
         r2 = style.estimate(best["r2"], best["r2_low"], best["r2_high"])
         title += f"; best predicted is {best['component']}, R² {r2}"
-        title += kit.rival(clear, best, "r2", "{component}", sign=1, alike="well predicted")
+        title += kit.rival(frame, best, "r2", "{component}", sign=1, alike="well predicted")
     about = f"{redundancy.model}: {style.count(len(redundancy.error), 'row')}; ridge on held-out rows. "
     about += "If the others' rows are permuted "
     return (

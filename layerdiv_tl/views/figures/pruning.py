@@ -238,12 +238,13 @@ def drop_curve(plan: DropPlan, quantity: Effect = "loss") -> go.Figure:
         f"Lowest {_score(plan)} first{', one after another' * bool(plan.alone_dropped)}"
         f", {'replaced by their means' if plan.ablation == 'mean' else 'each writing nothing'}. {chosen} on "
         f"{rows['scored']} rows of {rows['where']}, measured on {rows['measured']} others; nothing is retrained. "
-        f"{compared(plan, quantity)} {kit.intervals(frame, 'Bands')} Dotted: the whole model. {beyond}"
+        f"{compared(plan, quantity)} {kit.intervals(frame, 'Bands')} Dotted: the whole model."
     )
     x = {"title_text": f"{part}s dropped", "dtick": max(1, budget // 12), "zeroline": False}
-    drawn = layout.finish(traces, title, subtitle, x=x, y=f"{quantity}, {unit}", plot=360)
-    drawn.add_hline(y=whole, line=kit.DOTTED)
-    hidden = go.Figure(drawn)
+    look = {"x": x, "y": f"{quantity}, {unit}", "plot": 360}
+    drawn, hidden = (layout.finish(traces, title, f"{subtitle} {more}".rstrip(), **look) for more in (beyond, ""))
+    for figure in (drawn, hidden):
+        figure.add_hline(y=whole, line=kit.DOTTED)
     for trace in hidden.data[-2:] if len(others) else ():
         trace.visible = False
     return layout.choose(
@@ -303,6 +304,8 @@ def compared(plan: DropPlan, quantity: str) -> str:
     text = f"After {count} the plan's {quantity} is {' and '.join(differences)}".removesuffix(",")
     for rate in frame.loc[frame["other"] == RANDOM, "win_rate"]:
         text += f"; {style.percent(rate)} of random plans have a higher loss"
+        own = sum(set(other) == set(plan.dropped) for other in plan.random_dropped)
+        text += f" ({own} {'is' if own == 1 else 'are'} the plan itself)" * bool(own)
     return text + ", on the same rows." + " Block influence drops the same ones." * same
 
 

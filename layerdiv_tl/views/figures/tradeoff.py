@@ -49,7 +49,7 @@ def tradeoff_bars(decomposition: Decomposition, part: Gauge = "centered", paper:
         title = f"Ω, {both} {unit}, is a term of the bias, {bias}, and of the diversity, {diversity}"
         if (sums > 0).all():
             share = [style.percent(frame["bias"][shared].sum() / x) for x in sums]
-            title = f"Ω, {both} {unit}, is {share[0]} of the bias and {share[1]} of the diversity"
+            title = f"The shared part Ω, {both} {unit}, is {share[0]} of the bias and {share[1]} of the diversity"
             title += ", whose other terms are below 0" * bool(frame["bias"][shared].sum() > sums["diversity"])
         form = "the terms as printed in Eq. 11" if paper else "the exact terms"
         subtitle = f"Theorem 3 of arXiv 2505.24009, {form}. Shaded: Ω, the variance "
