@@ -64,11 +64,13 @@ KINDS = {**dict.fromkeys(("counterweight", "reader", "role"), "roles"), "heat": 
 _FRAMES = (
     "df to_df to_frame to_pandas dataframe to_dataframe to_csv to_json to_dict to_latex to_markdown export summary "
     "table top topk nlargest sort sort_values head describe groupby query columns iloc loc numpy to_numpy array data "
-    "tensor shape sum mean std max min"
+    "tensor shape sum mean std max min examples example rows"
 ).split()
 _FIGURES = ("show", "figure", "fig", "heatmap", "html", "to_html", "write_html", "savefig")
 _INTERVALS = ("ci", "interval", "intervals", "confidence_interval", "confidence_intervals")
+_ENDS = ("_low", "_high", "_ci")
 ATTRIBUTES = {
+    **dict.fromkeys(_ENDS, ".frame() has intervals, in the columns _low and _high"),
     **dict.fromkeys(_FRAMES, ".frame() is its pandas frame"),
     **dict.fromkeys(("top", "topk", "nlargest", "head"), ".frame() is its pandas frame, with .nlargest(5, column)"),
     **dict.fromkeys(_FIGURES, ".plot() is its plotly figure, with .show() and .write_html(path)"),
@@ -119,9 +121,17 @@ _FOR = {
         **dict.fromkeys(
             ("auc", "logit_difference", "logit_diff"), ".by_component(full=True) has it, if there are labels"
         ),
-        **dict.fromkeys(_INTERVALS, ".by_component(full=True) has all intervals, in the columns _low and _high"),
+        **dict.fromkeys(
+            (*_INTERVALS, "_low", "_high", "_ci"),
+            ".by_component(full=True) has all intervals, in the columns _low and _high",
+        ),
+        **dict.fromkeys(("by_head", "heads"), ".by_component() has a row per head, for contributions with unit='head'"),
     },
     "Effects": dict.fromkeys(("ablation_cost", "ablation_costs", "cost", "costs"), ".frame()['cost'] has it"),
+    **dict.fromkeys(
+        ("Study", "DepthStudy"),
+        dict.fromkeys(("to_html", "html", "write_html", "page"), ".report(path) writes its page"),
+    ),
     "Comparison": {"by_component": ".frame() has a row per component, .by_module() and .by_depth() are for any shapes"},
     "Information": {"bits": ".frame()['bits'] has it"},
     "LogitLens": dict.fromkeys(
@@ -168,7 +178,7 @@ COMMANDS = {
 
 # Names of arguments that mean the same; a function takes some of each group.
 ARGUMENTS = (
-    {"heads", "head", "components", "component", "layer", "layers", "label"},
+    {"heads", "head", "components", "component", "layer", "layers", "label", "index"},
     {"prompts", "prompt", "text", "texts", "texts_or_ids", "text_or_ids", "task", "rows"},
     {"ensemble", "contributions", "c", "values"},
     {"options", "answers", "answer", "target", "targets"},
@@ -259,11 +269,12 @@ class Answering(metaclass=_Named):
 
 def no_items(self: Any, key: object) -> None:
     """Refuse `result[key]`, and a loop over the result: the `__getitem__` of results without items."""
-    place, hint, named = ".frame()", "has its numbers", getattr(self, "components", ())
+    place = ".by_component()" if hasattr(type(self), "by_component") else ".frame()"
+    hint, named = "has its numbers", getattr(self, "components", ())
     if isinstance(named, tuple) and key in [getattr(one, "label", one) for one in named]:
         layers = {getattr(one, "kind", "") for one in named} == {"layer"}
-        ways = [way for way in ("by_component", "by_layer" * layers) if way and hasattr(type(self), way)]
-        place, hint = f".{(*ways, 'frame')[0]}()", f"has it, with .query({f'component == {key!r}'!r})"
+        place = ".by_layer()" if layers and hasattr(type(self), "by_layer") else place
+        hint = f"has it, with .query({f'component == {key!r}'!r})"
     raise TypeError(f"{type(self).__name__} is not indexed by {key!r:.40}: {place} {hint}.")
 
 
@@ -276,6 +287,7 @@ def attribute(owner: type, name: str, kinds: Collection[str]) -> str:
     """Say what is meant by an attribute that the results of a class lack, which has figures of some kinds, or ""."""
     if name in kinds:
         return f".plot(kind={name!r}) draws it"
+    name = next((end for end in _ENDS if name.endswith(end)), name)  # of a column
     own = (_FOR.get(cls.__name__, {}).get(name) for cls in owner.__mro__)
     general = ATTRIBUTES.get(name, "")
     return next(filter(None, own), "") or general * (bool(kinds) or not general.startswith(".plot"))

@@ -41,9 +41,9 @@ _ARRAY = re.compile(r"""(\w+)\[np\.ndarray, ["']([^"']*)["']\]""")
 _KINDS = {"Float": "f", "Int": "iu", "Bool": "b", "Num": "fiu", "Shaped": "fiubUO"}
 Kind = TypeVar("Kind", bound="Result")
 # Endings of files that others write, and how.
-_ENDINGS = dict.fromkeys((".csv", ".tsv", ".xlsx", ".parquet", ".json"), ".frame() and pandas")
-_ENDINGS |= dict.fromkeys((".pkl", ".pickle", ".npz", ".npy", ".pt", ".joblib"), "a name that ends in .safetensors")
-_ENDINGS |= {".html": ".plot().write_html"} | dict.fromkeys((".png", ".svg", ".pdf"), ".plot().write_image")
+ENDINGS = dict.fromkeys((".csv", ".tsv", ".xlsx", ".parquet", ".json"), ".frame() and pandas")
+ENDINGS |= dict.fromkeys((".pkl", ".pickle", ".npz", ".npy", ".pt", ".joblib"), "a name that ends in .safetensors")
+ENDINGS |= {".html": ".plot().write_html"} | dict.fromkeys((".png", ".svg", ".pdf"), ".plot().write_image")
 
 
 class NumberProperty(property):
@@ -110,8 +110,8 @@ class Result(Answering):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the result to one safetensors file, or nothing. Raises InputError for the ending of another kind."""
-        if (ending := Path(file_path("path", path)).suffix.lower()) in _ENDINGS:
-            raise InputError(f"save writes a safetensors file, not a {ending} file: use {_ENDINGS[ending]}.")
+        if (ending := Path(file_path("path", path)).suffix.lower()) in ENDINGS:
+            raise InputError(f"save writes a safetensors file, not a {ending} file: use {ENDINGS[ending]}.")
         return save_result(self, path)
 
     @classmethod

@@ -37,7 +37,9 @@ def test_tables_are_answered_with_what_to_give_of_them():
     with pytest.raises(InputError, match=r"labels is a table .* list\(table\['answer'\]\)"):
         ld.decompose(c, table)
     assert ld.decompose(c, list(table["answer"])).gold.tolist() == [0, 0]
-    for options in (["answer", "wrong"], [["a", "b"], ["c", "d"]]):
+    with pytest.raises(InputError, match=r"columns of a table.*list\(zip\(right, wrong\)\)"):
+        ld.contributions(model, table.prompt, [table.answer, table.wrong])
+    for options in (["answer", "wrong"], ["{answer}", "{wrong}"], [["a", "b"], ["c", "d"]]):
         with pytest.raises(InputError, match=r"Where rows have their own.*options='options'"):
             ld.Task.from_frame(table, template="{prompt}", options=options, label="answer")
     table["options"] = table[["answer", "wrong"]].to_numpy().tolist()

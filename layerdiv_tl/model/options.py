@@ -37,6 +37,8 @@ def read_options(model: Model, given: Any, prompts: Prompts, at_end: bool = True
     an alternative that is a prefix of another, ids outside the vocabulary, and a text that does not begin at a token
     boundary.
     """
+    if isinstance(given, list | tuple) and any(hasattr(column, "iloc") for column in given):
+        raise InputError("options holds columns of a table: give the answers of each prompt, list(zip(right, wrong)).")
     rows = items("options", [] if given is None else given, "a list of options, as in [' Yes', ' No']")
     shared = not rows or any(isinstance(row, str | bytes | Set) or not isinstance(row, Iterable) for row in rows)
     if len(rows) == 1 and _is_nested(rows[0]) and len(prompts) != 1:  # a list in a list
@@ -49,7 +51,8 @@ def read_options(model: Model, given: Any, prompts: Prompts, at_end: bool = True
     else:
         raise InputError(
             f"options holds {len(rows)} lists for {len(prompts)} prompts: give one list of options, or one per prompt "
-            "(options of several ids that all prompts share: a list in a list, [[[5, 6], [7]]])."
+            "(of columns: list(zip(right, wrong)); options of several ids that all prompts share: a list in a list, "
+            "[[[5, 6], [7]]])."
         )
     if len(sizes := {len(row) for row in lists}) != 1:
         raise InputError(f"every prompt needs the same number of options, but there are {sorted(sizes)}.")

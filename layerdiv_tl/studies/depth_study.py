@@ -24,7 +24,7 @@ from ..depth.skipping import Skip
 from ..errors import InputError
 from ..replication.claim import claims_frame
 from ..replication.depth_claims import DepthResults, depth_claim_tests
-from ..results import Figure, Result, load_result, save_result
+from ..results import ENDINGS, Figure, Result, load_result, save_result
 from .folder import OLD, SkippedFile, read_newest, write_page
 from .shards import digest_of, read_json, safe_name, write_json
 
@@ -185,7 +185,8 @@ class DepthStudy(Result):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write all analyses into a folder that `load` reads."""
-        folder = file_path("path", path)
+        if (folder := file_path("path", path)).suffix.lower() in ENDINGS:
+            raise InputError(f"save writes a folder, not {str(path)!r}: use report for a page, frame for a table.")
         for a in self.analyses:
             a.write(folder)
         return folder

@@ -28,7 +28,7 @@ from ..replication.depth_claims import depth_claim_tests
 from ..replication.layer_sharing import Seeds, layer_sharing_table
 from ..replication.shares import module_shares
 from ..replication.tradeoff import TradeOff, tradeoff_signs
-from ..results import Figure, load_result
+from ..results import ENDINGS, Figure, load_result
 from .depth_study import DepthStudy
 from .folder import CARD, OLD, SkippedFile, card_of, read_newest, refuse_two_models, write_page
 from .information import CELL, PATTERN, study_information
@@ -97,7 +97,8 @@ class Study(StudyTables):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Copy metrics, information and settings, without shards, into a folder that `load` reads."""
-        copy = file_path("path", path)
+        if (copy := file_path("path", path)).suffix.lower() in ENDINGS:
+            raise InputError(f"save writes a folder, not {str(path)!r}: use report for a page, frame for a table.")
         for cell in self.cells:
             folder, root = Path(cell["folder"]), Path(cell["folder"]).parents[2]
             into = copy / folder.relative_to(root)

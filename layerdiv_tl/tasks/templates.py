@@ -247,7 +247,7 @@ def _gold(row: Row, column: str, options: tuple[str, ...]) -> int:
         allowed = words if _are_numbers(words) else [f"{number} {word}" for number, word in enumerate(words)]
         raise InputError(
             f"{row.where}: the {column} {row[column]!r:.40} is none of the options ({', '.join(allowed)}): correct it, "
-            f"or leave the row out.{f' {OF_EACH_ROW}' * any(word in row for word in words)}"
+            f"or leave the row out.{f' {OF_EACH_ROW}' * any(word.strip('{}') in row for word in words)}"
         )
     return index
 

@@ -30,13 +30,13 @@ def test_functions_that_are_named_exist(table):
 @pytest.mark.parametrize(("owner", "name"), OWN)
 def test_a_hint_on_a_result_runs(owner, name):
     """The code in front of "has it", "lists", "sums", …, on a result of that class."""
-    result = made(owner)
+    result, name = made(owner), f"other{name}" if name[0] == "_" else name  # ends of names
     assert owner in [cls.__name__ for cls in type(result).__mro__]
     with pytest.raises(AttributeError) as raised:
         getattr(result, name)
     hint = str(raised.value).partition(": ")[2]
     assert hint == _guesses.attribute(type(result), name, result.figures)
-    if hint.startswith(".") and "folder" not in hint:
+    if hint.startswith(".") and not re.search(r"\((folder|path)\)", hint):
         code = re.match(r"[^ ]+(?: [a-z_]+=[^ ]+\)[^ ]*)*", hint)[0].rstrip(",")
         code = code.replace("[column]", f"[{result.frame().columns[1]!r}]")
         assert eval(f"result{code}", {"result": result}) is not None
@@ -126,6 +126,12 @@ except ld.InputError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "Decomposition, which ld.decompose(c, labels) makes" in done.stdout
+
+
+def test_the_ends_of_an_interval_are_answered_with_their_columns():
+    for result, name in ((made("Decomposition"), "bias_low"), (made("Effects"), "cost_high")):
+        with pytest.raises(AttributeError, match=r"\.(by_component\(full=True\)|frame\(\)) has .*intervals"):
+            getattr(result, name)
 
 
 def test_contributions_know_their_labels_and_are_not_looped_over():
