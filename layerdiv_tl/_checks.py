@@ -132,14 +132,17 @@ def text(name: str, value: Any, *, empty: bool = False) -> str:
 
 def refuse_tables(name: str, given: Any) -> None:
     """Raise InputError for a data frame, data set or table of any library, whose elements are column names."""
-    columns = next((list(c) for a in ("columns", "column_names") if (c := getattr(given, a, None)) is not None), None)
+    found = (getattr(given, name, None) for name in ("column_names", "columns"))
+    columns = next((list(each) for each in found if isinstance(each, Iterable)), None)
     if columns is None:
         return
     names = ", ".join(map(str, columns))[:120] or "none"
     wanted = {"label", "answer", "gold", "right"} if name == "labels" else {"text", "prompt", "sentence", "question"}
     texts = [column for column in columns if str(column) in wanted]
     way = f"give one as a list, list(table[{(texts or columns or ['text'])[0]!r}])"
-    if name in ("options", "contrast") and len(columns) > 1:  # a list of one column would be options of all prompts
+    if (
+        name in ("options", "contrast") and len(columns) > 1 and hasattr(given, "to_numpy")
+    ):  # a list of one column would be options of all prompts
         way = f"give every prompt its own, table[{shown(columns)}].to_numpy(), or all prompts one list"
     raise InputError(f"{name} is a table with the columns {names}: {way}.")
 

@@ -271,7 +271,7 @@ def no_items(self: Any, key: object) -> None:
     """Refuse `result[key]`, and a loop over the result: the `__getitem__` of results without items."""
     place = ".by_component()" if hasattr(type(self), "by_component") else ".frame()"
     hint, named = "has its numbers", getattr(self, "components", ())
-    if isinstance(named, tuple) and key in [getattr(one, "label", one) for one in named]:
+    if isinstance(key, str) and isinstance(named, tuple) and key in [getattr(one, "label", one) for one in named]:
         layers = {getattr(one, "kind", "") for one in named} == {"layer"}
         place = ".by_layer()" if layers and hasattr(type(self), "by_layer") else place
         hint = f"has it, with .query({f'component == {key!r}'!r})"

@@ -37,6 +37,8 @@ def test_tables_are_answered_with_what_to_give_of_them():
     with pytest.raises(InputError, match=r"labels is a table .* list\(table\['answer'\]\)"):
         ld.decompose(c, table)
     assert ld.decompose(c, list(table["answer"])).gold.tolist() == [0, 0]
+    pairs = list(map(list, zip(table.answer, table.wrong, strict=True)))
+    assert ld.contributions(model, [*table.prompt, "[C]"], contrast=(*pairs, pairs[0])).values.shape[0] == 3
     with pytest.raises(InputError, match=r"columns of a table.*list\(zip\(right, wrong\)\)"):
         ld.contributions(model, table.prompt, [table.answer, table.wrong])
     for options in (["answer", "wrong"], ["{answer}", "{wrong}"], [["a", "b"], ["c", "d"]]):

@@ -272,7 +272,7 @@ class Contributions(Result):
 
     def __contains__(self, label: object) -> bool:
         """Whether a component has this label."""
-        return any(label in (c, c.label) for c in self.components)
+        return isinstance(label, str | Component) and any(label in (c, c.label) for c in self.components)
 
     def _ipython_key_completions_(self) -> list[str]:
         """Offer labels after `c["` in Jupyter."""

@@ -26,7 +26,7 @@ from ..ensemble.intervals import Kind, estimate
 from ..errors import InputError
 from ..model.architecture import Architecture
 from ..model.capture import Activations
-from ..model.load import as_model
+from ..model.load import Model, as_model
 from ..model.patched_forward import LOGITS, logits_of
 from ..model.prompts import prompt_ends, token_texts
 from ..model.stream_path import stream_after, to_final_stream
@@ -284,7 +284,7 @@ def read_translators(lens: Any, layers: int, width: int) -> tuple[str, Translate
         if own != width or last >= layers - 1:
             raise InputError(f"this lens is for a stream of {own} and layers to {last}, not {width} and {layers - 2}.")
         return "Jacobian lens", lambda x, done: lens.transport(x, done - 1) if done - 1 in fitted else None
-    if not callable(lens):
+    if not callable(lens) or isinstance(lens, Model):
         kinds = "the folder of a tuned lens, a JacobianLens or its .pt file, or a function of the stream and its layers"
         raise InputError(f"lens={shown(lens)} must be {kinds}.")
     return getattr(lens, "__name__", type(lens).__name__), lens

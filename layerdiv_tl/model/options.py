@@ -111,14 +111,16 @@ def contrast_pairs(contrast: Any) -> list[Any]:
     pair = "two options, as in (' Mary', ' John'), or one such pair per prompt"
     columns = isinstance(contrast, list | tuple) and any(hasattr(each, "iloc") for each in contrast)
     # Two lists in a tuple, as in contrast=(right, wrong), are not meant as two pairs.
-    columns |= isinstance(contrast, tuple) and all(isinstance(x, list) or hasattr(x, "tolist") for x in contrast)
+    lists = [isinstance(x, list) or hasattr(x, "tolist") for x in contrast] if isinstance(contrast, tuple) else []
+    columns |= lists == [True, True]
     given = listed("contrast", to_python(contrast), pair)
     texts = [isinstance(x, list | tuple) and any(isinstance(part, str) for part in x) for x in given]
     if len(given) == 2 and not all(isinstance(x, list | tuple) for x in given) and not any(texts):
         return given
     if not given or columns or any(not isinstance(row, list | tuple) or len(row) != 2 for row in given):
-        lists = ": of two lists or columns, list(zip(right, wrong))"
-        raise InputError(f"contrast={shown(contrast)} must be {pair}{lists}.")
+        raise InputError(
+            f"contrast={shown(contrast)} must be {pair}: of two lists or columns, list(zip(right, wrong))."
+        )
     return given
 
 

@@ -87,8 +87,9 @@ def study_page(study: Study, title: str | None = None, opening: Block | None = N
         depth_sections(page, depth, overview=True)
     page.heading("Methods and sources")
     page.add("reading")
-    page.add("study_methods")
-    if not is_tested and len(models) > 1:  # one model can show nothing about them
+    has_claims = is_tested or len(models) > 1  # one model can show nothing about most
+    page.add("study_methods", has_claims)
+    if has_claims and not is_tested:
         add_claims(page, claims)
     with page.folded("Where the numbers come from"):
         _sources(page, study, unit)

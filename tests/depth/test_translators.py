@@ -129,6 +129,11 @@ def test_a_lens_of_another_model_and_damaged_files_are_refused(tmp_path):
         ld.depth.logit_lens(llama(), [IDS], "frozen", lens=lambda stream, done: stream)
 
 
+def test_a_model_is_no_lens():
+    with pytest.raises(ld.InputError, match="lens=.*must be the folder"):
+        ld.depth.logit_lens("zoo/d1", [[1, 2]], lens=ld.load_model("zoo/d1"))
+
+
 def test_few_texts_have_their_likeliest_tokens(stories):
     """After every junction, at each text's end: what a pass by hand reads out, and `top_tokens` at the last one."""
     model, texts = stories, ["Once upon a time", "The cat sat on the"]

@@ -16,7 +16,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from ..._checks import choice, keywords, one_of, shown, whole_number, with_article
+from ..._checks import choice, keywords, one_of, whole_number, with_article
 from ..._guesses import KINDS, attribute, meant
 from ..._registry import lookup
 from ...errors import InputError
@@ -69,8 +69,12 @@ def figure(
             "LogitDifference" in owners and hasattr(result, "difference")
         )
         raise InputError(f"kind={kind!r} is a figure of {', '.join(owners)}{made}; {here}.")
-    if kind not in (None, *kinds) and (hint := attribute(type(result), f"by_{str(kind).removesuffix('s')}", ())):
-        raise InputError(f"kind={shown(kind)} is unknown: use {one_of(kinds)}; {hint}.")
+    if (
+        isinstance(kind, str)
+        and kind not in kinds
+        and (hint := attribute(type(result), f"by_{kind.removesuffix('s')}", ()))
+    ):
+        raise InputError(f"kind={kind!r} is unknown: use {one_of(kinds)}; {hint}.")
     draw = function_of(type(result), choice("kind", next(iter(kinds)) if kind is None else kind, kinds))
     keywords(figure, {"title": title, "dark": dark})
     keywords(draw, options, ("title", "height", "dark"))

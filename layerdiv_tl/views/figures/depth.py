@@ -124,12 +124,13 @@ def lens_bars(lens: LogitLens) -> go.Figure:
                 f"Only after {first}, the last component, is {quoted(answers.iloc[-1])} the likeliest next token of "
             )
             title += lens.model
-        changes = frame[answers != answers.shift()].tail(_RUNS)
+        changes = frame[answers != answers.shift()]
+        left_out, changes = "…, " * (len(changes) > _RUNS), changes.tail(_RUNS)
         runs = (
             f"{quoted(token)} from {name}"
             for name, token in zip(changes["component"], changes["top_token"], strict=True)
         )
-        more = f"The likeliest next tokens at the text's end: {'…, ' * (len(changes) == _RUNS)}{', '.join(runs)}. "
+        more = f"The likeliest next tokens at the text's end: {left_out}{', '.join(runs)}. "
         more += "Bars are means over all tokens. "
     about = f"{more}A junction is named by the last component before it; the last one is the final prediction. "
     about += f"Read out with {norm}; means over texts of means over tokens. {_DASHES}"

@@ -151,7 +151,9 @@ def backup_map(effects: Effects, max_components: int = 60) -> go.Figure:
     is_most = abs(most["compensation"]) == frame["compensation"].abs().max()
     reacts = "reacts most"
     if not is_most:  # it is one of those that are clear, and no more
-        reacts = f"has the largest of {len(clear)} clear reactions, of {len(frame):,}"
+        reacts = f"has the only clear reaction, of {len(frame):,}"
+        if len(clear) > 1:
+            reacts = f"has the largest of {len(clear)} clear reactions, of {len(frame):,}"
         ends = (most[f"compensation{end}"] for end in ENDS)
         size = f" {style.estimate(*ends, unit=effects.measured_in)}"
     title = f"{most['component']} {reacts}: the presence of {most['ablated']} adds to it{size}"
@@ -313,7 +315,8 @@ def _counterweights(gauge: Decomposition, frame: pd.DataFrame) -> list[str]:
     values = gauge.values - gauge.values.mean(2, keepdims=True)
     constant = np.square(values.mean(0)).sum(1) > np.square(values - values.mean(0)).sum(2).mean(0)
     fixed = {c.label for c, is_constant in zip(gauge.components, constant, strict=True) if is_constant}
-    large = frame[(frame["accuracy_low"] <= 1 / values.shape[2]) & (frame["diversity"] > gauge.zero_bias)]
+    guess = (frame["accuracy"] <= 1 / values.shape[2] + 1e-9) & (len(values) >= LEAST)
+    large = frame[guess & (frame["diversity"] > gauge.zero_bias)]
     return [name for name in large["component"] if name in fixed]
 
 

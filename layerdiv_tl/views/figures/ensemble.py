@@ -246,7 +246,6 @@ def depth_curves(
         f"ensemble that predicts with its mean. {kit.intervals(frame, 'Bands')}"
     )
     subtitle += " Open marks: partial sums, which the stream never holds." * bool(partial.any())
-    subtitle += f" {_target(decomposition)}".rstrip()
     exact = " = bias − diversity" * (decomposition.gap is not None)
     fair, views = ["", "|L|² × "] if "diversity_logit" in frame else [""], {}
     named = dict(zip(parts, parts, strict=True)) | {"raw": decomposition.part}  # a part's own rows have no suffix
@@ -290,6 +289,7 @@ def depth_curves(
             title += f", the {loss}" * (not jumps)
             about += f" The {named[p]} {loss.replace('from', 'goes from')}." * jumps
         title += f" ({named[p]})" * (not jumps)  # accuracy is the same in all
+        about += f" {_target(gauge_of(decomposition, p))}".rstrip()
         views[factor + named[p]] = layout.finish(figure, title, about, x=x, plot=170 * len(terms))
     return layout.choose(views, (fair[-1] if size_fair and part != "shift" else "") + named[part])
 

@@ -99,10 +99,10 @@ def member_bars(information: Information) -> go.Figure:
     if any(" " in span for span in information.spans):  # groups of neighbors are of several modules
         frame["module"] = "group"
     columns = {"relevancy": "Relevancy I(u_i; Y); gray: labels shuffled", "gain": "Gain I(U; Y) − I(U without it; Y)"}
-    most = kit.most(frame, "relevancy")
+    most = kit.most(frame, "relevancy", 1)
     title = f"{most['component']} tells most about the label{kit.ahead(frame, most, 'relevancy', np.inf)}"
     title += ", or far less" * _is_doubted(information)
-    if most["relevancy_low"] <= most["null_high"]:
+    if (frame["relevancy_low"] <= frame["null_high"]).all():
         title = "No member clearly tells more about the label than with shuffled labels; the highest is "
         title += f"{most['component']}, {style.estimate(*(most[f'relevancy{end}'] for end in ENDS), unit='bits')}"
     title = title.replace(" … ", "–")  # the ends of a span

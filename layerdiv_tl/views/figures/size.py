@@ -106,7 +106,7 @@ def information_panels(frame: pd.DataFrame, models: pd.DataFrame, against: str =
     subtitle += f" A lower bound, linear or nonlinear, lies above {above} of {len(cells)} estimates." if above else ""
     if left_out := frame.attrs.get("left_out", []):
         several = f"{len(left_out)} pairs of model and task, such as " * (len(left_out) > 1)
-        subtitle += f" Left out: {several}{layout.clipped(left_out[0].partition('.')[0], 160)}."
+        subtitle += f" Left out: {several}{layout.clipped(left_out[0].partition('. ')[0].rstrip('.'), 160)}."
     if lacking:
         some = ", ".join(f"{model} on {task}" for model, task in lacking[:3]) + ", …" * (len(lacking) > 3)
         subtitle += f" {len(lacking)} without an estimate: {some}."
