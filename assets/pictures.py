@@ -49,7 +49,7 @@ def roles(model: ld.Model, folder: Path) -> None:
     effects = [ld.effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
     page = Page("")
     page.figure(d.plot(kind="roles", effects=effects), "")
-    shoot(page.write(folder / "roles.html"), "roles", 760, 1150)
+    shoot(page.write(folder / "roles.html"), "roles", 760, 1170)
 
 
 if __name__ == "__main__":

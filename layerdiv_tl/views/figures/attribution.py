@@ -303,6 +303,8 @@ def attention_maps(patterns: AttentionPatterns, max_heads: int = 12) -> go.Figur
         f"Of {style.count(len(p), 'head')}, {patterns.components[most].label} attends most sharply beyond the first "
     )
     title += f"token, with a largest weight of {style.number(sharpness[most])} on average"
+    if len(p) == 1:
+        title = f"{labels[0]}'s largest weight beyond the first token is {style.number(sharpness[most])} on average"
     if len(tokens) < 2:
         title = "With a single token, every head attends to itself"
     return layout.finish(

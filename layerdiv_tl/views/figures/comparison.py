@@ -44,7 +44,7 @@ def change_bars(comparison: Comparison, max_components: int = 200) -> go.Figure:
     frame, total = comparison.frame(), comparison.totals().iloc[0]
     unit = frame.attrs["units"]["change"]
     change = style.estimate(*(total["change" + end] for end in ("", "_low", "_high")), unit=unit)
-    of = "the gold option" if comparison.labels is not None else "the first option"
+    of = "the right option" if comparison.labels is not None else "the first option"
     rows = style.count(len(comparison.a.values), "row")
     subtitle = f"Score: {of} minus the mean of the others, {rows}; it changes by {change}. "
     return _bars(comparison, frame, "own_size", subtitle, max_components)

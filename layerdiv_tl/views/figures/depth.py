@@ -127,7 +127,7 @@ def lens_bars(lens: LogitLens) -> go.Figure:
         changes = frame[answers != answers.shift()]
         left_out, changes = "…, " * (len(changes) > _RUNS), changes.tail(_RUNS)
         runs = (
-            f"{quoted(token)} from {name}"
+            f"'{quoted(token)}' from {name}"
             for name, token in zip(changes["component"], changes["top_token"], strict=True)
         )
         more = f"The likeliest next tokens at the text's end: {left_out}{', '.join(runs)}. "

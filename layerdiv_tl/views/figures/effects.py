@@ -260,8 +260,8 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     size = style.estimate(*(reader[f"logit_difference{end}"] for end in ENDS), unit="logits", gap=", ")
     size = size.replace("(", "").replace(")", "")
     joined = "but" if reader["logit_difference"] > 0 and reader["accuracy"] <= min(luck, 0.999) else "and"
-    unclear = ", not clearly" * bool(kit.rival(frame, reader, "logit_difference", sign=1))
-    title = f"{reader['component']} is first by mean logit difference{unclear} ({size}), {joined} alone is right on "
+    size += "; others may be as large" * bool(kit.rival(frame, reader, "logit_difference", sign=1))
+    title = f"{reader['component']} is first by mean logit difference ({size}), {joined} alone is right on "
     title += f"{style.percent(reader['accuracy'])} of the rows"
     kinds = {e.ablation for e in several}
     also = " and the components ablated below" if several and not few else ""

@@ -140,6 +140,9 @@ def bound_marks(bounds: Bounds) -> go.Figure:
     title = f"The best rule errs in at most {style.percent(most)} of rows (Hellman and Raviv's bound), "
     title += f"the sum of members in {errors['ensemble']}, " if "ensemble" in errors else ""
     title += f"guessing in {style.percent(guessing)}"
+    if most >= guessing:
+        title = "Hellman and Raviv's bound is not below guessing"
+        title += f"; the sum of members errs in {errors['ensemble']}" if "ensemble" in errors else ""
     low = style.number(np.floor(100 * max(bounds.low, 0.0)) / 100)  # and a lower one down
     entropy = style.estimate(bounds.label_entropy, unit="bits")
     subtitle = f"{bounds.rows} rows. " * bool(bounds.rows)
