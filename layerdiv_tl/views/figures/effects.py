@@ -260,7 +260,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     size = style.estimate(*(reader[f"logit_difference{end}"] for end in ENDS), unit="logits", gap=", ")
     size = size.replace("(", "").replace(")", "")
     joined = "but" if reader["logit_difference"] > 0 and reader["accuracy"] <= min(luck, 0.999) else "and"
-    size += "; others may be as large" * bool(kit.rival(frame, reader, "logit_difference", sign=1))
+    size += "; others overlap" * bool(kit.rival(frame, reader, "logit_difference", sign=1))
     title = f"{reader['component']} is first by mean logit difference ({size}), {joined} alone is right on "
     title += f"{style.percent(reader['accuracy'])} of the rows"
     kinds = {e.ablation for e in several}
@@ -277,13 +277,16 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     passes = f"only {' and '.join(above)}" if 0 < len(above) <= 3 else f"{len(above) or 'none'}"
     passes += f" {'is' if len(above) < 2 else 'are'} above"
     heavy = _counterweights(gauge, frame)
-    here = f" (here {' and '.join(heavy)})" * (0 < len(heavy) <= 3)
+    lies = "A counterweight lies high and is not gold: it writes much, often mostly a constant."
+    if len(heavy) == 1:
+        lies = f"{heavy[0]}, which lies high and is not gold, is a counterweight: it writes much, mostly a constant."
+    elif 1 < len(heavy) <= 3:
+        lies = f"{' and '.join(heavy)}, high and not gold, are counterweights: they write much, mostly constants."
     about = (
         f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')} (prompts{among}); contributions minus "
         "their mean over the options. Gold: alone, a component favors the right option on more than "
         f"{style.percent(chance)} of the rows, as a reader does; purple: on fewer. Up to {style.percent(luck)} may be "
-        f"luck (the best of {len(frame)} guessers rarely passes that); {passes}. A counterweight{here} lies high and "
-        "is not gold: it writes much, often mostly a constant."
+        f"luck (the best of {len(frame)} guessers rarely passes that); {passes}. {lies}"
         + f" Named, with thick rings: the {_NAMED} largest differences, the largest size{also}." * (not is_named.all())
         + f" {whiskers_are}"
         + f" Below: {few}." * bool(several and few)
