@@ -146,7 +146,7 @@ def find_spec(name: str | os.PathLike[str]) -> tuple[TaskSpec, Path | None]:
         own = "or give a JSON file; ld.Task.from_frame makes one of your own rows"
         if not isinstance(name, str):
             raise InputError(f"{with_article(type(name).__name__)} is not the name of a task. {OWN_TASK}")
-        if Path(name).is_file():
+        if os.path.isfile(name):  # false for a name too long for a path
             raise InputError(
                 f"{shown(name)} is a file of rows without a template. {OWN_TASK} A .jsonl file has rows of prompt, "
                 "options and label; ld.Task.load reads a task that was saved."

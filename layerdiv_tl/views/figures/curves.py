@@ -62,7 +62,9 @@ def depth_panels(
     y = axes.linear_axis([height for line in lines.values() for height in np.ravel(line[terms])]) | {"zeroline": False}
     x: dict[str, Any] = {"range": [-0.03, 1.03], "tickvals": [0, 0.5, 1]} if depth == "relative" else {"nticks": 4}
     columns = min(2, len(tasks))
-    cells = study.summary(unit).set_index(["model", "task"])
+    known = [cell for cell in study.cells if cell["settings"]["unit"] == unit and "baselines" in cell]
+    chances = {(cell["settings"]["model"], cell["settings"]["task"]): cell["baselines"]["chance"] for cell in known}
+    counts = {(cell["settings"]["model"], cell["settings"]["task"]): cell["settings"]["rows"] for cell in known}
     subtitle = "Standardized: each curve minus its mean, over its standard deviation. Accuracy is the thick line. "
     subtitle += f"Prefix ensembles, without intervals. {rows_counted(study, unit)}"
 
@@ -77,15 +79,15 @@ def depth_panels(
         whose = models[0] if len(models) == 1 else f"{len(models)} models, on average,"
         told = [
             f"{_goes(*map(style.percent, pair))}{_summit(peak, *pair)} on {layout.clipped(str(task))}"
-            + f" (guessing: {style.percent(cells.loc[(models[0], task), 'chance'])})" * (len(models) == 1)
+            + (f" (guessing: {style.percent(chances[models[0], task])})" if (*models, task) in chances else "")
             for (task, *pair), peak in zip(ends.itertuples(), peaks, strict=True)
         ]
         told[1:] = [each.removeprefix("goes " * told[0].startswith("goes ")) for each in told[1:]]
         if len(ends) > 2:  # no room for each; a mean alone would hide that tasks disagree
             rises = int((ends["last"] > ends["first"]).sum())
             told = [f"rises on {rises} of {len(ends)} tasks"]
-            if len(models) == 1:  # whose rows are known
-                rows = [cells.loc[(models[0], task), "rows"] for task in ends.index]
+            if all((*models, task) in counts for task in ends.index):  # a single model
+                rows = [counts[models[0], task] for task in ends.index]
                 low, high = (wilson(ends[end] * rows, rows)[side] for end, side in (("last", 0), ("first", 1)))
                 told = [f"clearly rises on {int((low > high).sum())} of {len(ends)} tasks"]
             told.append(f"{_goes(*map(style.percent, ends.mean()))} on average")
