@@ -776,6 +776,18 @@ def test_a_lens_tells_what_is_there_before_the_last_component():
     assert title.startswith(f"Before {lens.components[-1].label}, the last component, a share of 0.25")
 
 
+def test_a_lens_of_one_text_tells_from_where_on_its_answer_is_the_likeliest():
+    lens = made("LogitLens")
+    names = [c.label for c in lens.components]
+    tokens = ["a"] * (len(names) - 2) + ["b"] * 2
+    for answers, told in (
+        (tokens, f"From {names[-2]} on, b is"),
+        ([*tokens[:-2], "a", "b"], f"Only after {names[-1]},"),
+    ):
+        title = dataclasses.replace(lens, top_token=(tuple(answers),)).plot().layout.title.text
+        assert title.replace("<br>", "").startswith(told)
+
+
 def test_a_title_names_the_peak_of_a_curve(monkeypatch):
     """Where accuracy is higher inside the curve than at both ends."""
     study = made("Study")

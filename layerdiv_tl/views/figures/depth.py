@@ -119,7 +119,7 @@ def lens_bars(lens: LogitLens) -> go.Figure:
         answers = frame["top_token"]
         first = frame["component"].iloc[np.flatnonzero(np.append(True, answers != answers.iloc[-1]))[-1]]
         title = f"From {first} on, {quoted(answers.iloc[-1])} is the likeliest next token of {lens.model}"
-        if first == half == frame["component"].iloc[-1] and len(frame) > 1:
+        if first == frame["component"].iloc[-1] and len(frame) > 1:
             title = (
                 f"Only after {first}, the last component, is {quoted(answers.iloc[-1])} the likeliest next token of "
             )
