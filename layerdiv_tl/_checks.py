@@ -140,9 +140,8 @@ def refuse_tables(name: str, given: Any) -> None:
     wanted = {"label", "answer", "gold", "right"} if name == "labels" else {"text", "prompt", "sentence", "question"}
     texts = [column for column in columns if str(column) in wanted]
     way = f"give one as a list, list(table[{(texts or columns or ['text'])[0]!r}])"
-    if (
-        name in ("options", "contrast") and len(columns) > 1 and hasattr(given, "to_numpy")
-    ):  # a list of one column would be options of all prompts
+    # A list of one column would be options of all prompts.
+    if name in ("options", "contrast") and len(columns) > 1 and hasattr(given, "to_numpy"):
         way = f"give every prompt its own, table[{shown(columns)}].to_numpy(), or all prompts one list"
     raise InputError(f"{name} is a table with the columns {names}: {way}.")
 

@@ -797,8 +797,9 @@ def test_a_title_names_the_peak_of_a_curve(monkeypatch):
     monkeypatch.setattr(type(study), "curves", lambda self, *args: risen.assign(accuracy=0.2 + 0.7 * inside))
     title = study.plot("curves", models=[model]).layout.title.text.replace("<br>", "")
     assert "begins and ends at 20\xa0%, with 90\xa0% after L0.mlp, on" in title
-    monkeypatch.setattr(type(study), "curves", lambda self, *args: risen.assign(accuracy=0.2))
-    assert "after" not in study.plot("curves", models=[model]).layout.title.text
+    for accuracy in (0.2, 0.2 + 0.15 * inside):  # none, and one within the intervals of the ends
+        monkeypatch.setattr(type(study), "curves", lambda self, *args, own=accuracy: risen.assign(accuracy=own))
+        assert "after" not in study.plot("curves", models=[model]).layout.title.text
 
 
 def test_a_curve_that_never_moves_is_not_drawn(monkeypatch):

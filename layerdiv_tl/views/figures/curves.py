@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -63,8 +63,7 @@ def depth_panels(
     x: dict[str, Any] = {"range": [-0.03, 1.03], "tickvals": [0, 0.5, 1]} if depth == "relative" else {"nticks": 4}
     columns = min(2, len(tasks))
     known = [cell for cell in study.cells if cell["settings"]["unit"] == unit and "baselines" in cell]
-    chances = {(cell["settings"]["model"], cell["settings"]["task"]): cell["baselines"]["chance"] for cell in known}
-    counts = {(cell["settings"]["model"], cell["settings"]["task"]): cell["settings"]["rows"] for cell in known}
+    about = {(cell["settings"]["model"], cell["settings"]["task"]): cell for cell in known}
     subtitle = "Standardized: each curve minus its mean, over its standard deviation. Accuracy is the thick line. "
     subtitle += f"Prefix ensembles, without intervals. {rows_counted(study, unit)}"
 
@@ -78,16 +77,20 @@ def depth_panels(
         peaks = [curves.loc[at] for at in runs.idxmax()] if len(models) == 1 else [None] * len(ends)
         whose = models[0] if len(models) == 1 else f"{len(models)} models, on average,"
         told = [
-            f"{_goes(*map(style.percent, pair))}{_summit(peak, *pair)} on {layout.clipped(str(task))}"
-            + (f" (guessing: {style.percent(chances[models[0], task])})" if (*models, task) in chances else "")
+            f"{_goes(*map(style.percent, pair))}{_summit(peak, pair, about)} on {layout.clipped(str(task))}"
+            + (
+                f" (guessing: {style.percent(own['baselines']['chance'])})"
+                if (own := about.get((*models, task)))
+                else ""
+            )
             for (task, *pair), peak in zip(ends.itertuples(), peaks, strict=True)
         ]
         told[1:] = [each.removeprefix("goes " * told[0].startswith("goes ")) for each in told[1:]]
         if len(ends) > 2:  # no room for each; a mean alone would hide that tasks disagree
             rises = int((ends["last"] > ends["first"]).sum())
             told = [f"rises on {rises} of {len(ends)} tasks"]
-            if all((*models, task) in counts for task in ends.index):  # a single model
-                rows = [counts[models[0], task] for task in ends.index]
+            if all((*models, task) in about for task in ends.index):  # a single model
+                rows = [about[models[0], task]["settings"]["rows"] for task in ends.index]
                 low, high = (wilson(ends[end] * rows, rows)[side] for end, side in (("last", 0), ("first", 1)))
                 told = [f"clearly rises on {int((low > high).sum())} of {len(ends)} tasks"]
             told.append(f"{_goes(*map(style.percent, ends.mean()))} on average")
@@ -105,11 +108,14 @@ def _goes(first: str, last: str) -> str:
     return f"begins and ends at {last}" if first == last else f"goes from {first} to {last}"
 
 
-def _summit(peak: Any, first: float, last: float) -> str:
-    """Name the junction with the highest accuracy, if it is clearly inside the curve."""
-    if peak is None or peak["accuracy"] - max(first, last) <= 0.1:
+def _summit(peak: Any, ends: Sequence[float], about: Mapping[Any, Any]) -> str:
+    """Name the junction with the highest accuracy, if its interval lies above those of both ends of the curve."""
+    cell = None if peak is None else about.get((peak["model"], peak["task"]))
+    if cell is None:
         return ""
-    return f", with {style.percent(peak['accuracy'])} after {peak['component']},"
+    rows = cell["settings"]["rows"]
+    low, high = wilson(rows * np.array([peak["accuracy"], *ends]), rows)
+    return f", with {style.percent(peak['accuracy'])} after {peak['component']}," if low[0] > max(high[1:]) else ""
 
 
 def _chosen(curves: pd.DataFrame, models: int | Sequence[str] | None) -> list[str]:

@@ -274,7 +274,7 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     if 0 < len(options) <= _FEW_OPTIONS and all(isinstance(option, str) for option in options):
         among = f"; options {' and '.join(map(quoted, options))}"
     above = frame[right > luck + 1e-9].sort_values("accuracy", ascending=False)["component"].tolist()
-    passes = f"only {' and '.join(above)}" if 0 < len(above) <= 3 else f"{len(above) or 'none'}"
+    passes = f"only {', '.join(above)}" if 0 < len(above) <= 3 else f"{len(above) or 'none'}"
     passes += f" {'is' if len(above) < 2 else 'are'} above"
     heavy = _counterweights(gauge, frame)
     lies = "A counterweight lies high and is not gold: it writes much, often mostly a constant."
