@@ -41,42 +41,7 @@ _registry.PLACES.update(
     depth_page="layerdiv_tl.views.depth_page:depth_page",
     zoo_names="layerdiv_tl.zoo:NAMES",
     zoo_source="layerdiv_tl.zoo:source",
-    missing="layerdiv_tl:_missing",
-    names="layerdiv_tl:__all__",
-    load_all="layerdiv_tl:_load_all",
 )
 
 # The public names stand in `__init__.pyi`, once, for Python and for type checkers.
-_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-
-
-def __getattr__(name: str) -> object:
-    """Load a public name. Raises AttributeError with the names that are spelled like it."""
-    try:
-        return _load(name)
-    except AttributeError:
-        raise _missing(__name__, name) from None
-
-
-def _load_all() -> None:
-    """Import all public names, and with them all classes of results."""
-    for name in __all__:
-        _load(name)
-
-
-def _missing(module: str, name: str) -> AttributeError:
-    """Make the error for a name that this module or `depth` lacks; it says which one may be meant."""
-    from ._guesses import FUNCTIONS, alike, meant
-
-    places = dict[str, str]()
-    if name[:1] != "_":  # tools look for names with underscores, which need not load torch
-        places = {known: f"ld.depth.{known}" for known in _load("depth").__all__}
-        places |= {known: f"ld.{known}" for known in __all__}
-    if module.endswith("zoo"):
-        places = {known: f"ld.zoo.{known}" for known in _load("zoo").__all__}
-    close = [places.get(name) or meant(name, FUNCTIONS)]
-    close = list(filter(None, close)) or [places[known] for known in alike(name, places)]
-    hint = f"is {' or '.join(close)} meant?"
-    if not close:
-        hint = f"help({module}) says what there is; results have .frame(), .plot(kind=…), .save(path) and .load(path)."
-    return AttributeError(f"{module} has no {name!r}: {hint}", name=name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

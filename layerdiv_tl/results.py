@@ -13,17 +13,14 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
 from . import _registry
-from ._checks import file_path, one_of, with_article
+from ._checks import file_path, with_article
 from ._files import parse_json, written
-from ._guesses import FUNCTIONS, Answering, attribute, meant, no_items
-from ._kinds import describe
 from .components import Component
 from .errors import InputError
 
@@ -54,7 +51,7 @@ class NumberProperty(property):
         def __get__(self, instance: Any, owner: type | None = None) -> float: ...  # type: ignore[override]
 
 
-class Result(Answering):
+class Result:
     """Base of all results: `.frame() .plot() .save(path) .load(path)`."""
 
     # {kind of figure: "module.function" of views.figures}; the first is the default.
@@ -62,34 +59,8 @@ class Result(Answering):
     _classes: ClassVar[dict[str, type[Result]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
-        if "plot" in vars(cls):  # `help` shows the kinds
-            cls.plot.__doc__ = f"{cls.plot.__doc__}\n\n{describe(cls.figures)}\n"
         super().__init_subclass__(**options)
         Result._classes[cls.__name__] = cls
-        if not (hasattr(cls, "__getitem__") or hasattr(cls, "__len__")):  # with both, numpy takes it for a list
-            type.__setattr__(cls, "__getitem__", no_items)
-
-    if not TYPE_CHECKING:  # which would take any name
-
-        def __getattr__(self, name: str) -> Any:
-            own = type(self)
-            if name[:1] == "_" or hasattr(own, name):
-                return object.__getattribute__(self, name)  # raises what was raised before
-            hint = attribute(own, name, own.figures)
-            if not hint and name in _registry.lookup("names"):
-                hint = f"is ld.{name} meant?"
-            if not hint:
-                close = get_close_matches(name, [each for each in dir(self) if each[:1] != "_"], cutoff=0.75)
-                close = close or ["by_component"] * ("component" in name and hasattr(own, "by_component"))
-                kinds = f".plot() draws {one_of(own.figures)}" if own.figures else ""
-                hint = (
-                    f"is .{' or .'.join(close)} meant?"
-                    if close
-                    else f"is {other} meant?"
-                    if (other := meant(name, FUNCTIONS))
-                    else f".frame() has its numbers{', ' * bool(kinds)}{kinds}"
-                )
-            raise AttributeError(f"{own.__name__} has no {name!r}: {hint}", name=name)
 
     def frame(self) -> pd.DataFrame:
         """The result as one tidy pandas frame; `frame.attrs["units"]` holds the units of its columns."""

@@ -2,7 +2,6 @@
 
 import ast
 import importlib.util
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,8 +26,8 @@ LEVELS = [
     ["ensemble"],
     ["results"],
     ["components"],
-    ["_checks", "_files", "_kinds", "_progress", "_signals"],
-    ["_guesses", "_registry", "errors"],
+    ["_checks", "_files", "_progress", "_signals"],
+    ["_registry", "errors"],
 ]
 LEVEL = {"": 0, "__main__": 0} | {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 MODULES = {
@@ -136,27 +135,6 @@ def test_import_is_light():
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
-
-
-@pytest.mark.full
-def test_a_misspelled_public_name_is_answered_with_what_is_meant():
-    meant = {"contribution": "contributions", "logit_lens": "depth.logit_lens", "models": "zoo.models"}
-    meant |= {"roles": "decompose(c, labels).plot", "remove_layers": "depth.drop_plan", "by_layer": "logit_difference"}
-    meant |= {"redundant_heads": "redundancy", "moe": "contributions", "perplexity": "profile", "knockout": "effects"}
-    meant |= {"ablate_head": "effects", "from_pretrained": "load_model", "logit_diff": "logit_difference"}
-    in_depth = {
-        "prune": "depth.drop_plan",
-        "lens": "depth.logit_lens",
-        "ablate": "effects",
-        "score": "depth.depth_score",
-    }
-    for module, names in ((layerdiv_tl, meant), (layerdiv_tl.depth, in_depth)):
-        for name, place in names.items():
-            with pytest.raises(AttributeError, match=rf"has no '{name}': is ld\.{re.escape(place)}\b.* meant\?"):
-                getattr(module, name)
-        for name in ("qqqqqq", "foo"):  # three letters do not mean `zoo`
-            with pytest.raises(AttributeError, match="says what there is"):
-                getattr(module, name)
 
 
 def test_public_names_are_the_same_before_and_after_importing_every_submodule():

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from .._guesses import answering
 from ..components import Component
 from ..ensemble.validation import gold_options
 from ..errors import InputError
@@ -63,7 +62,6 @@ def compare(
     batch_tokens: int | None = None,
     attention_mask: Any = None,
 ) -> Comparison: ...
-@answering
 def compare(
     a: Any,
     b: Any,

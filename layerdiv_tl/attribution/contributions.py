@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Int
 
 from .._checks import number, whole_number
-from .._guesses import answering
 from ..components import Component, Unit, instead_of, labels_of
 from ..errors import InputError
 from ..model.architecture import UnitLike
@@ -30,7 +29,6 @@ from .passes import ContributionBuffer, ContributionPasses, RemoteReadOut
 from .question import read_question
 
 
-@answering
 def contributions(
     model: Any,
     prompts: Any = None,
@@ -233,7 +231,6 @@ def collect(run: ContributionPasses, keep: Set[Component] | None = None) -> Cont
     )
 
 
-@answering
 def logit_difference(
     model: Any,
     prompts: Any = None,

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from .._checks import number, whole_number
-from .._guesses import answering
 from ..components import component_columns
 from ..errors import InputError
 from ..model.attention import attention_patterns
@@ -18,7 +17,6 @@ from ..model.load import as_model
 CLASSES = ("induction", "duplicate token", "previous token", "first token")
 
 
-@answering
 def head_scores(model: Any, length: int = 40, n_texts: int = 2, seed: int = 0) -> pd.DataFrame:
     """Measure the mean attention of every head to four source tokens, in repeated random texts.
 
@@ -58,7 +56,6 @@ def head_scores(model: Any, length: int = 40, n_texts: int = 2, seed: int = 0) -
     return frame
 
 
-@answering
 def head_classes(model: Any, least: float = 0.4, length: int = 40, seed: int = 0) -> dict[str, list[str]]:
     """Sort heads into the classes of `head_scores`, for `groups`: by the largest score, if it is at least `least`.
 

@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float
 
 from .._checks import check_memory, ordered, refuse_tables
-from .._guesses import answering
 from ..ensemble.intervals import RunningMean
 from ..ensemble.validation import LARGEST, numbers
 from ..errors import InputError
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from ..model.load import Model
 
 
-@answering
 def profile(
     model: Any,
     text_or_ids: Any,
@@ -169,7 +167,6 @@ class CorpusProfile(ProfileSource):
         )
 
 
-@answering
 def corpus_profile(
     model: Any,
     texts: Iterable[Any],

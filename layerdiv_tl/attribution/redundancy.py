@@ -12,7 +12,6 @@ import plotly.graph_objects as go
 from jaxtyping import Float, Int
 
 from .._checks import whole_number
-from .._guesses import answering
 from ..components import Component, component_columns
 from ..ensemble.grouping import pairwise_frame
 from ..ensemble.intervals import Estimate, estimate_function, estimates_frame
@@ -114,7 +113,6 @@ def _r2(error: np.ndarray, variation: np.ndarray) -> np.ndarray:
     return 1 - ratio(error, variation)
 
 
-@answering
 def redundancy(
     ensemble: EnsembleLike, labels: Labels = None, *, model: Any = None, n_folds: int = 5, seed: int = 0
 ) -> Redundancy:

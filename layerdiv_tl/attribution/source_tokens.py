@@ -16,7 +16,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import check_memory
-from .._guesses import answering
 from .._progress import progress
 from ..components import Component, component_columns, labels_of, positions
 from ..errors import InputError
@@ -131,7 +130,6 @@ class SourceTokens(Result):
         return f"SourceTokens({self.model}: {shape}; identity gap {self.identity_gap:.1e})"
 
 
-@answering
 def source_tokens(
     model: Any,
     prompts: Any,

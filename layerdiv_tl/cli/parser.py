@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import re
-from typing import Any, NoReturn
+from typing import Any
 
 from .. import __version__
-from .._guesses import COMMANDS, meant
 from . import commands, docs
 
 UNITS = ("sublayer", "head", "neuron", "expert")
@@ -165,19 +163,9 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that says which command is meant by the name of another tool."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print the message and stop with 2."""
-        tried = re.search(r"COMMAND: invalid choice: '(.*?)'", message)
-        instead = meant(tried[1], COMMANDS) if tried else ""
-        super().error(message + f". Is {instead} meant?" * bool(instead))
-
-
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser. A command's help is the docstring of its function, which is stored as `run`."""
-    parser = _Parser(
+    parser = argparse.ArgumentParser(
         prog="layerdiv",
         description="Decompose a language model's logits; measure the bias and diversity of its components.",
     )

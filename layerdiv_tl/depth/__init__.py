@@ -16,9 +16,6 @@ is left alone. Named options select other choices. Texts are a text, a list of t
 `Task`, whose prompts are used; questions come from `ld.depth.questions(…)`.
 """
 
-from typing import TYPE_CHECKING
-
-from .._registry import lookup
 from ..ensemble.fits import Slope
 from ..tasks.questions import Questions, questions
 from .agreement import Agreement, agreement
@@ -60,10 +57,3 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
-
-
-if not TYPE_CHECKING:  # type checkers know the names
-
-    def __getattr__(name: str) -> object:
-        """Raise AttributeError with the names that may be meant."""
-        raise lookup("missing")(__name__, name)

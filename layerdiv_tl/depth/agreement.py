@@ -13,7 +13,6 @@ from jaxtyping import Float
 from scipy.stats import rankdata, spearmanr
 
 from .._checks import choice, whole_number
-from .._guesses import answering
 from ..components import Component, component_columns
 from ..ensemble.intervals import LEAST, Estimate, estimate, estimates_frame, percentile_interval
 from ..model.load import as_model
@@ -154,7 +153,6 @@ class Agreement(Result):
         return self._weighted(np.rint(count * bootstrap_weights(count, seed=self.seed)))
 
 
-@answering
 def agreement(
     model: Any,
     rows: Any,

@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .._checks import listed, number, resampling, shown
-from .._guesses import answering
 from ..components import Component, component_columns
 from ..ensemble.fits import Slope, slope
 from ..ensemble.intervals import Estimate, estimate, estimates_frame, jackknife, leave_one_out
@@ -184,7 +183,6 @@ def _ratio(values: np.ndarray, effects: np.ndarray, largest: float) -> Estimate:
     return Estimate(ratio, low, high, len(values), "questions")
 
 
-@answering
 def depth_score(
     model: Any,
     questions: Any,

@@ -13,7 +13,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import shown
-from .._guesses import answering
 from ..components import Component
 from ..errors import InputError
 from ..model.load import as_model
@@ -70,7 +69,6 @@ class Erasure(TokenResult):
         return self._by_token({"effect": SOFTMAX_CHANGE, "effect_max": SOFTMAX_CHANGE})
 
 
-@answering
 def erase(
     model: Any,
     texts: Any,

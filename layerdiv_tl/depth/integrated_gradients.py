@@ -13,7 +13,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import MOST_REPEATS, whole_number
-from .._guesses import answering
 from .._progress import Advance
 from ..components import Component
 from ..errors import InputError
@@ -94,7 +93,6 @@ class IntegratedGradients(TokenResult):
         return self._by_token({"attribution": "probability"})
 
 
-@answering
 def integrated_gradients(
     model: Any,
     texts: Any,

@@ -14,7 +14,6 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from .._checks import MOST_ITEMS, number, whole_number
-from .._guesses import answering
 from ..components import Component, component_columns
 from ..ensemble.intervals import Estimate, estimate, estimates_frame, percentile_interval
 from ..errors import InputError
@@ -110,7 +109,6 @@ class LayerMaps(Result):
         return mean.reshape(self.error.shape[1:]), resampled.reshape(-1, *self.error.shape[1:])
 
 
-@answering
 def map_layers(
     source: Any,
     target: Any,

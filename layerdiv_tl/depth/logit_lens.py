@@ -19,7 +19,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import shown, whole_number
-from .._guesses import answering
 from ..attribution.vocabulary import log_sum_exp
 from ..components import Component
 from ..ensemble.intervals import Kind, estimate
@@ -96,7 +95,6 @@ class LogitLens(TokenResult):
         return self._summary({"kl": "nats", "topk_overlap": f"share of the top {self.k}"}, **means)
 
 
-@answering
 def logit_lens(
     model: Any,
     texts: Any,

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Float
 
 from .._checks import choice, flag, number, one_of, whole_number
-from .._guesses import answering
 from .._progress import progress
 from ..components import Component
 from ..errors import InputError
@@ -35,7 +34,6 @@ from .quantities import (
 MOST_SIZES = 12
 
 
-@answering
 def drop_plan(
     model: Any,
     rows: Any,

@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .._guesses import answering
 from ..attribution.blocks import cut_output
 from ..components import Component, Unit
 from ..ensemble.intervals import Estimate, percentile_interval
@@ -174,7 +173,6 @@ def _jumps(displacement: Float[np.ndarray, "*draw layer"]) -> Float[np.ndarray, 
     return 100 * rises[..., ::-1].cumsum(-1)[..., ::-1]
 
 
-@answering
 def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -> ResidualNorms:
     """Relative norms and cosines of the outputs of attentions, MLPs and whole layers, over all tokens.
 

@@ -16,7 +16,6 @@ from jaxtyping import Float, Int
 from scipy.special import betaincinv
 
 from .._checks import MOST_ITEMS, whole_number
-from .._guesses import answering
 from .._progress import Advance
 from ..components import Component, component_columns
 from ..ensemble.intervals import LEVEL, Estimate, estimate, estimate_function, estimates_frame, interval_note
@@ -149,7 +148,6 @@ class RouterStatistics(Result):
         return estimates_frame(columns, units, intervals=interval_note(len(self.lengths), "texts"))
 
 
-@answering
 def router_statistics(
     model: Any, texts: Any, *, n_tokens: int = 10, batch_tokens: int | None = None
 ) -> RouterStatistics:

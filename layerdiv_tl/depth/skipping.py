@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .._checks import choice, listed, number
-from .._guesses import answering
 from ..components import Component
 from ..ensemble.intervals import Estimate, estimate
 from ..errors import InputError
@@ -126,7 +125,6 @@ class Skip(TokenResult):
         return estimate(means * counts, counts=counts, over="texts")
 
 
-@answering
 def skip(
     model: Any,
     texts: Any,

@@ -11,7 +11,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import listed, shown, whole_number
-from .._guesses import answering
 from ..attribution.contexts import Contexts
 from ..attribution.question import read_question
 from ..components import Component, labels_of
@@ -29,7 +28,6 @@ from .inputs import check_choices, known_components, resolved
 MOST_CHANGES = 50_000_000
 
 
-@answering
 def effects(
     model: Any,
     prompts: Any,

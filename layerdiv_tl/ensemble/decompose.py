@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Float
 
 from .._checks import choice
-from .._guesses import answering
 from ..components import Component
 from ..errors import InputError
 from .decomposition import Decomposition
@@ -16,7 +15,6 @@ from .losses import LOSSES
 from .validation import Ensemble, EnsembleLike, Labels, as_ensemble, dense_target, factor, gold_options
 
 
-@answering
 def decompose(
     ensemble: EnsembleLike,
     labels: Labels = None,

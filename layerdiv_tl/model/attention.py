@@ -24,7 +24,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from .._checks import check_memory
-from .._guesses import answering
 from ..components import Component, labels_of, positions
 from ..errors import InputError
 from ..results import Result
@@ -84,7 +83,6 @@ class AttentionPatterns(Result):
         return f"AttentionPatterns({self.model}: {len(self.components)} heads × {len(self.tokens)} tokens)"
 
 
-@answering
 def attention_patterns(
     model: Any, text_or_ids: Any, heads: str | Component | Iterable[str | Component] | None = None
 ) -> AttentionPatterns:

@@ -18,7 +18,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from .._checks import choice, listed, shown
-from .._guesses import answering
 from ..components import Component, Kind, Unit
 from ..errors import InputError
 from .architecture import (
@@ -282,7 +281,6 @@ class Dictionary(CustomUnit):
         return f"dictionary({', '.join(f'{at}: {len(x.directions)} latents' for at, x in self._latents.items())})"
 
 
-@answering
 def dictionary(given: Any, sublayer: Any = None, reads: Reads | None = None) -> Dictionary:
     """Make a unit of the latents of sparse autoencoders or transcoders: `unit=ld.dictionary(sae, "L12.mlp")`.
 

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from .._checks import shown
-from .._guesses import answering
 from ..components import Component, Kind, Unit, labels_of
 from ..errors import InputError
 from .architecture import Architecture, CustomUnit, Sublayer, SublayerCut
@@ -70,7 +69,6 @@ def rest_of(part: Component) -> Component:
     return Component(cast(Kind, f"{whole.kind}.rest"), whole.layer, repeat=whole.repeat)
 
 
-@answering
 def groups(members: Mapping[str, Any]) -> Groups:
     """Make a unit of named groups of components: `unit=ld.groups({"induction": ["L5.H1", "L6.H9"]})`.
 
@@ -113,7 +111,6 @@ def groups(members: Mapping[str, Any]) -> Groups:
     return Groups(found)
 
 
-@answering
 def key_value_groups(model: Any) -> dict[str, list[str]]:
     """Group the heads that share keys and values, for `groups`: `{"L0.KV0": ["L0.H0", "L0.H1", "L0.H2"], …}`.
 

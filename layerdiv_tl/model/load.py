@@ -16,7 +16,6 @@ import torch
 
 from .. import _registry
 from .._checks import choice, one_of, shown, whole_number
-from .._guesses import Answering, answering
 from ..components import Component
 from ..errors import InputError
 from .architecture import Architecture, Sublayer, UnitLike
@@ -36,7 +35,7 @@ _ORDERS: WeakKeyDictionary[Any, tuple[tuple[int, ...], list[int]]] = WeakKeyDict
 
 
 @dataclass(frozen=True, eq=False)
-class Model(Answering):
+class Model:
     """A loaded model, ready to be decomposed. Made by `load_model`; load again after changing its weights.
 
     Attributes:
@@ -169,7 +168,6 @@ class Loadable:
     tokenizer: Any
 
 
-@answering
 def load_model(
     x: Any = None,
     *,

@@ -156,7 +156,7 @@ def warn_of_missing_spaces(model: Model, prompts: Prompts, options: Any) -> None
         warnings.warn(
             f"options {shown(glued)} follow {shown(prompt[-20:])} without a space, as parts of its last word: "
             f"write {shown([f' {o}' for o in glued])} where the answer is a word of its own.",
-            stacklevel=5,  # the line that calls `contributions`, beyond `answering`
+            stacklevel=4,  # the line that calls `contributions`
         )
 
 

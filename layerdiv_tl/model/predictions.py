@@ -9,13 +9,11 @@ import pandas as pd
 import torch
 
 from .._checks import whole_number
-from .._guesses import answering
 from .batches import inference_mode_for, pad, upcast
 from .load import as_model
 from .prompts import encode_one, token_texts
 
 
-@answering
 def top_tokens(model: Any, text_or_ids: Any, k: int = 5) -> pd.DataFrame:
     """List the model's k most probable next tokens after every token of a text.
 

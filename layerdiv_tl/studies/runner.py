@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 from .._checks import choice, flag, listed, some_of, whole_number
-from .._guesses import answering
 from ..components import Unit
 from ..depth.quantities import UNITS, AblatedPart
 from ..errors import InputError
@@ -29,7 +28,6 @@ PROMPTS_PER_TASK = 16
 SYNTHETIC_QUESTIONS = "synthetic/k_hop"
 
 
-@answering
 def run_study(
     models: Any,
     tasks: Any,
@@ -88,7 +86,6 @@ def run_study(
     return replace(work, out=output_folder(out)).collected(Study, grid, workers)
 
 
-@answering
 def run_depth(
     models: Any = "default",
     tasks: Any = None,

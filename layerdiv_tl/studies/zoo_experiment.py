@@ -10,7 +10,6 @@ from typing import Any
 
 from .. import zoo
 from .._checks import some_of
-from .._guesses import answering
 from ..zoo.registry import SHIPPED
 from .runner import run_depth, run_study
 from .study import Study
@@ -25,7 +24,6 @@ LADDER = ("zoo/d2", "zoo/d4", "zoo/d8", "zoo/d12")
 QUESTIONS, PROMPTS = 48, 24
 
 
-@answering
 def run_zoo(
     out: str | os.PathLike[str],
     models: Sequence[str] | None = None,

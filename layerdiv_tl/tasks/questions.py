@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Float
 
 from .._checks import listed, number, shown, whole_number
-from .._guesses import answering
 from ..errors import InputError
 from .rows import Row, Rows, read_rows, sample_rows
 from .synthetic import PREFIX
@@ -76,7 +75,6 @@ class Questions:
         return f"Questions({self.name}: {len(self)} questions, {self.by} {counts}; {self.source})"
 
 
-@answering
 def questions(
     source: Any = SAMPLE_QUESTIONS, *, levels: float | Iterable[float] | None = None, limit: int | None = None
 ) -> Questions:

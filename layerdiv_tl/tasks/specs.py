@@ -22,9 +22,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from .._checks import file_path, shown, whole_number, with_article
+from .._checks import file_path, shown, whole_number
 from .._files import parse_json, read_bytes
-from .._guesses import OWN_TASK
 from ..errors import InputError
 from ..model.prompts import refuse_unordered
 from .rows import Row, Rows, hub_rows, read_rows, sample_rows
@@ -143,15 +142,8 @@ def find_spec(name: str | os.PathLike[str]) -> tuple[TaskSpec, Path | None]:
         return synthetic(name), None
     known = task_specs()
     if not isinstance(name, str) or name not in known:
-        own = "or give a JSON file; ld.Task.from_frame makes one of your own rows"
-        if not isinstance(name, str):
-            raise InputError(f"{with_article(type(name).__name__)} is not the name of a task. {OWN_TASK}")
-        if os.path.isfile(name):  # false for a name too long for a path
-            raise InputError(
-                f"{shown(name)} is a file of rows without a template. {OWN_TASK} A .jsonl file has rows of prompt, "
-                "options and label; ld.Task.load reads a task that was saved."
-            )
-        raise InputError(f"there is no task {shown(name)}: choose among {', '.join(known)}, {own}.")
+        other = "give a JSON file, or make one of your own rows with ld.Task.from_frame"
+        raise InputError(f"there is no task {shown(name)}: choose among {', '.join(known)}, {other}.")
     return known[name], None
 
 

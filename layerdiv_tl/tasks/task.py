@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Int
 
 from .._checks import file_path, flag, listed, shown, text, whole_number
-from .._guesses import answering
 from ..errors import InputError
 from ..model.prompts import check_ids, refuse_unordered
 from ..results import Result
@@ -290,9 +289,6 @@ class Task(Result):
         return f"Task({self.name}: {len(self)} rows, {gold or f'{self.option_count} options each'}; {self.source})"
 
 
-Task.__init__ = answering(Task.__init__)  # type: ignore[method-assign]
-
-
 def _tokenizer(x: Any) -> Any:
     """Return a model's tokenizer, or the tokenizer given."""
     tokenizer = getattr(x, "tokenizer", x)
@@ -301,7 +297,6 @@ def _tokenizer(x: Any) -> Any:
     return tokenizer
 
 
-@answering
 def task(
     name: str | os.PathLike[str],
     data: Any = None,

@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Float
 
 from .._checks import choice, instance, some_of
-from .._guesses import answering
 from ..attribution.profile import profile
 from ..attribution.profile_results import Profile, SquaredProfile
 from ..components import Component, Unit, labels_of, positions
@@ -38,7 +37,6 @@ MOST_TOKENS = 64
 _MAKE_PROFILE = "make one with layerdiv_tl.profile(model, text)"
 
 
-@answering
 def colored_tokens(
     profile: Profile,
     metrics: Metric | Sequence[Metric] = ("loss", "bias", "diversity", "net"),
@@ -105,7 +103,6 @@ def _strip(profile: Profile, values: Float[np.ndarray, " position"]) -> Block:
     return circuits("ColoredTokens", props)
 
 
-@answering
 def attention_heads(patterns: AttentionPatterns) -> Block:
     """Show attention patterns of heads with circuitsvis: small maps to choose from, and a large one.
 
@@ -128,7 +125,6 @@ def attention_heads(patterns: AttentionPatterns) -> Block:
     return Block(templates().narrow(circuits("AttentionHeads", props).html), circuits=True)
 
 
-@answering
 def promoted_tokens(
     profile: Profile,
     component: str | Component | Sequence[str | Component] | None = None,

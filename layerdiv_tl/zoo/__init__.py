@@ -9,9 +9,8 @@
 `MODEL_CARD.md` describes the training; `tests/training` in the repository reproduces it.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .._registry import lookup
 from . import registry
 from .planted.model import PLANTED, Planted, load_planted, planted
 from .registry import NAMES, TASKS, models, seeds
@@ -37,10 +36,3 @@ def source(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-if not TYPE_CHECKING:  # type checkers know the names
-
-    def __getattr__(name: str) -> object:
-        """Raise AttributeError with the names that may be meant."""
-        raise lookup("missing")(__name__, name)

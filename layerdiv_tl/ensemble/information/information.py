@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Float
 
 from ..._checks import choice, flag, number, whole_number
-from ..._guesses import answering
 from ...components import Component
 from ..intervals import LEVEL, Estimate
 from ..validation import Ensemble
@@ -44,7 +43,6 @@ SEPARATED = 0.9
 N_PAIRS = 20
 
 
-@answering
 def information(
     ensemble: Ensemble | Float[np.ndarray, "example member option"] | np.ndarray,
     labels: Sequence[int] | Sequence[str] | np.ndarray,

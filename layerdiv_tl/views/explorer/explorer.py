@@ -14,7 +14,6 @@ import numpy as np
 from ..._checks import file_path, flag
 from ..._checks import text as string
 from ..._files import write_text
-from ..._guesses import Answering, answering
 from ...attribution.continuation import Continuation
 from ...errors import InputError
 from ...model.load import Model, as_model
@@ -35,7 +34,6 @@ MOST_TEXTS = 4
 TOGETHER = 8
 
 
-@answering
 def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> Explorer:
     """Decompose a text and explore it in linked views, in a notebook or as one page.
 
@@ -77,7 +75,7 @@ def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> 
 _PAGES = (".html", ".htm", "")
 
 
-class Explorer(Answering):
+class Explorer:
     """Decomposed texts and a selection. Returned by `explore`; shown by the last line of a notebook's cell.
 
     Attributes:

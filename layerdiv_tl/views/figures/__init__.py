@@ -16,9 +16,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from ..._checks import choice, keywords, one_of, whole_number, with_article
-from ..._guesses import KINDS, attribute, meant
-from ..._registry import lookup
+from ..._checks import choice, keywords, whole_number, with_article
 from ...errors import InputError
 from ...results import Result
 from .. import layout, style
@@ -55,26 +53,6 @@ def figure(
     kinds = type(result).figures
     if not kinds:
         raise InputError(f"{with_article(type(result).__name__)} has no figure of its own: plot one of its parts.")
-    owners = list[str]()
-    if isinstance(kind, str) and kind not in kinds:
-        if (guess := meant(kind, KINDS)) in kinds:
-            raise InputError(f"kind={kind!r} is unknown: is kind={guess!r} meant?")
-        lookup("load_all")()  # a class that was not used yet may have this figure
-        public = lookup("names")
-        owners = [name for name, cls in Result._classes.items() if kind in cls.figures and name in public]
-    if owners:
-        here = f"this {type(result).__name__} has {one_of(kinds, 'and')}"
-        made = ", which ld.decompose(c, labels) makes" * (owners == ["Decomposition"])
-        made += "; .difference() makes a LogitDifference" * (
-            "LogitDifference" in owners and hasattr(result, "difference")
-        )
-        raise InputError(f"kind={kind!r} is a figure of {', '.join(owners)}{made}; {here}.")
-    if (
-        isinstance(kind, str)
-        and kind not in kinds
-        and (hint := attribute(type(result), f"by_{kind.removesuffix('s')}", ()))
-    ):
-        raise InputError(f"kind={kind!r} is unknown: use {one_of(kinds)}; {hint}.")
     draw = function_of(type(result), choice("kind", next(iter(kinds)) if kind is None else kind, kinds))
     keywords(figure, {"title": title, "dark": dark})
     keywords(draw, options, ("title", "height", "dark"))
