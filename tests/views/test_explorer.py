@@ -694,7 +694,7 @@ def test_the_first_screen_says_who_wrote_the_answer(smol, browser, tmp_path):
     e = ld.explore(smol, "When Mary and John went to the store, John gave a drink to")
     c = ld.contributions(smol, "When Mary and John went to the store, John gave a drink to", [" Mary", " the"])
     heads = ld.contributions(
-        smol, "When Mary and John went to the store, John gave a drink to", [" Mary", " the"], "head"
+        smol, "When Mary and John went to the store, John gave a drink to", [" Mary", " the"], unit="head"
     )
     difference = dict(zip([x.label for x in c.components], c.values[0, :, 0] - c.values[0, :, 1], strict=True))
     with browser.open(e.save(tmp_path / "page.html"), 1440) as opened:
