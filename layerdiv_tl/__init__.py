@@ -39,7 +39,6 @@ _registry.PLACES.update(
     figure="layerdiv_tl.views.figures:figure",
     study_page="layerdiv_tl.views.study_page:study_page",
     depth_page="layerdiv_tl.views.depth_page:depth_page",
-    zoo_names="layerdiv_tl.zoo:NAMES",
     zoo_source="layerdiv_tl.zoo:source",
     all_results="layerdiv_tl:_import_results",
 )

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import os
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -249,3 +251,18 @@ def test_exported_text_is_no_formula(tmp_path):
     back = pd.read_csv(tmp_path / "f.csv")
     assert back["value"].tolist() == frame["value"].tolist()
     assert back["token"].tolist()[:5] == ["'=1+1", "'@x", "'-a", "'+b", "c"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("encoding", ["cp1252", "cp932", "ascii"])
+def test_what_is_printed_survives_any_console(encoding):
+    """`print` of a result, a model, a task and an explorer, whose texts have signs that consoles lack."""
+    code = (
+        "import layerdiv_tl as ld; c = ld.contributions('zoo/d1', [[1, 2, 3]], [7, 9]);"
+        "print(c, c.difference(), ld.decompose(c, [0]), ld.profile('zoo/d1', [1, 2, 3]), ld.explore('zoo/d1', [1, 2]),"
+        "ld.load_model('zoo/d1'), ld.task('synthetic/recall', limit=4))"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    assert b"Decomposition" in done.stdout

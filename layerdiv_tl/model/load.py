@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from .. import _registry
-from .._checks import one_of, shown, whole_number
+from .._checks import console_text, one_of, shown, whole_number
 from ..components import Component
 from ..errors import InputError
 from .architecture import Architecture, Sublayer, UnitLike
@@ -155,6 +155,8 @@ class Model:
             "a Model of layerdiv_tl is not called: model.bridge(text) has logits, ld.top_tokens the likeliest."
         )
 
+    __str__ = console_text
+
     def __repr__(self) -> str:
         p = self.provenance
         return f"Model({self.name}: {p['architecture']}, {p['parameters']:,} parameters, {p['dtype']} on {p['device']})"
@@ -189,8 +191,8 @@ def load_model(
             small model of `zoo`; in memory a Hugging Face causal LM, a PEFT model (read as `merge_and_unload` would
             make it), a `TransformerBridge` (raw or in compatibility mode), a `HookedTransformer`, or a model made by
             `zoo.planted`; a model of nnsight (`TransformersModel`, `NNsight`), whose contributions are computed where
-            it runs; a `Model`, which is returned. A multimodal model is read as its text side: its own decoder and unembedding, in a causal language
-            model of its kind.
+            it runs; a `Model`, which is returned. A multimodal model is read as its text side: its own decoder and
+            unembedding, in a causal language model of its kind.
         tokenizer: A tokenizer, or the id or folder of one. By default the one stored with the weights or in the bridge;
             a bare Hugging Face model has none, and accepts only token ids.
         device, dtype, device_map: As in `from_pretrained`; dtype None keeps the checkpoint's own. They apply to
