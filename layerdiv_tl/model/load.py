@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -142,18 +142,6 @@ class Model:
     def hook_names(self, unit: UnitLike = "sublayer") -> tuple[str, ...]:
         """List TransformerLens' names of all needed hooks: a `names_filter` for `run_with_cache`."""
         return tuple(point.name for point in self.architecture.hook_points(unit_of(unit)))
-
-    if not TYPE_CHECKING:  # type checkers know the attributes
-
-        def __getattr__(self, name: str) -> Any:
-            ways = "model.bridge has TransformerLens' (to_tokens, run_with_cache), model.hf_model Hugging Face's"
-            raise AttributeError(f"a Model of layerdiv_tl has no attribute {name!r}: {ways}.")
-
-    def __call__(self, *inputs: Any, **options: Any) -> NoReturn:
-        """Raises TypeError: a model is given to functions."""
-        raise TypeError(
-            "a Model of layerdiv_tl is not called: model.bridge(text) has logits, ld.top_tokens the likeliest."
-        )
 
     __str__ = console_text
 
