@@ -153,7 +153,7 @@ def test_the_error_is_what_a_plain_computation_leaves(tiny):
 def test_a_group_is_the_sum_of_its_members(tiny):
     members = {"a": ["L0.H1", "L1.H0", "L1.attn_bias"], "b": ["embed", "L1.mlp"]}
     c = ld.contributions(tiny, PROMPTS, OPTIONS, ld.groups(members))
-    heads = ld.contributions(tiny, PROMPTS, OPTIONS, "head")
+    heads = ld.contributions(tiny, PROMPTS, OPTIONS, unit="head")
     for name, labels in members.items():
         assert np.allclose(c.select(f"group:{name}").values[:, 0], heads.select(labels).values.sum(1), atol=1e-6)
     rest = heads.select(["L1.H1", "L1.H2", "L1.H3"]).values.sum(1)

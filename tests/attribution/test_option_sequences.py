@@ -117,7 +117,7 @@ def test_a_logit_difference_is_additive_and_signed(stories, tmp_path):
     """Its sum is the model's own difference; both signs apart add up to it; a contrast and pairs are the same."""
     right, wrong = [" the", " and", " a"], " was"
     d = ld.logit_difference(stories, TEXTS, right, wrong)
-    c = ld.contributions(stories, TEXTS, contrast=[(x, wrong) for x in right], unit="head")
+    c = ld.contributions(stories, TEXTS, options=[(x, wrong) for x in right], unit="head")
     np.testing.assert_array_equal(d.values, c.values[:, :, 0] - c.values[:, :, 1])
     np.testing.assert_array_equal(c.difference(1, 0).values, -d.values)
     np.testing.assert_allclose(d.total, d.model_difference, atol=1e-4)

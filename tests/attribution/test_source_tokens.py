@@ -139,7 +139,7 @@ def test_prompts_positions_and_heads_are_independent(tiny):
 def test_options_of_each_prompt_contrasts_and_tasks(tiny):
     """Each prompt's own options; a contrast is two of them; a task brings its own."""
     own = ld.source_tokens(tiny, PROMPTS[:2], [[7, 9], [9, 7]])
-    swapped = ld.source_tokens(tiny, PROMPTS[:2], contrast=[(9, 7), (7, 9)])
+    swapped = ld.source_tokens(tiny, PROMPTS[:2], options=[(9, 7), (7, 9)])
     np.testing.assert_allclose(own.values[..., ::-1], swapped.values, atol=1e-9)
     task = ld.task("synthetic/recall", limit=4)
     found = ld.source_tokens("zoo/d2", task)

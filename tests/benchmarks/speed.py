@@ -265,7 +265,7 @@ def depth() -> Case:
         (
             f"effects of {len(heads)} heads",
             prompts,
-            lambda: ld.effects(model, prompts, contrast=pairs, unit="head", components=heads),
+            lambda: ld.effects(model, prompts, options=pairs, unit="head", components=heads),
         ),
     ):
         yield f"{len(texts)} rows", {"plain pass": lambda texts=texts: plain(model, texts), name: call}

@@ -225,7 +225,7 @@ def test_an_option_that_begins_inside_a_token_is_refused_everywhere(smol, prompt
     effects = {"labels": [0], "ablation": "zero", "components": ["L0.mlp"]}
     for call in (
         lambda: ld.contributions(smol, prompts, options),
-        lambda: ld.contributions(smol, prompts, contrast=options),
+        lambda: ld.contributions(smol, prompts, options=options),
         lambda: ld.logit_difference(smol, prompts, *options),
         lambda: ld.source_tokens(smol, prompts, options),
         lambda: ld.explore(smol, prompts[0], target=options[0]),
