@@ -204,10 +204,13 @@ class Decomposition(Result):
     def frame(self) -> pd.DataFrame:
         """One row: the totals in this gauge, with intervals; with labels `accuracy` and `chance`, that of guessing."""
         terms = {name: x[:, 0] for name, x in self._totals().items()} | {"zero_bias": self.terms.zero_biases}
-        row = {"gauge": self.gauge, "members": len(self.components)} | estimates(terms)
-        row |= {} if self.chance is None else {"chance": self.chance}
-        row |= {} if self.gap is None else {"gap": self.gap}
-        row |= {"temperature": self.used_temperature} if "temperature" in self.loss_function.offers else {}
+        row: dict[str, Any] = {"gauge": self.gauge, "members": len(self.components), **estimates(terms)}
+        if self.chance is not None:
+            row["chance"] = self.chance
+        if self.gap is not None:
+            row["gap"] = self.gap
+        if "temperature" in self.loss_function.offers:
+            row["temperature"] = self.used_temperature
         return self._finish(estimates_frame([row]))
 
     def by_component(self, full: bool = False) -> pd.DataFrame:
@@ -354,8 +357,8 @@ class Decomposition(Result):
         unit_of = self.loss_function.unit_of
         units = {column: unit for column in frame.columns if (unit := unit_of(column))}
         frame.attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap, "units": units}
-        attrs |= {"error_note": self.error_note} if self.error_note else {}
-        frame.attrs |= attrs
+        frame.attrs |= {"error_note": self.error_note} if self.error_note else {}
+        frame.attrs.update(attrs)
         return frame
 
     def __repr__(self) -> str:

@@ -127,7 +127,7 @@ def prefix_table(
     return PerExample(names, {name: np.hstack([row[name] for row in rows]) for name in rows[0]})
 
 
-def shares(values: PerMember, whole: np.ndarray, signed: np.ndarray | None = None) -> Estimate:
+def shares(values: PerMember, total: np.ndarray, signed: np.ndarray | None = None) -> Estimate:
     """Estimate each row's share of a total `[example]` or `[example, row]`, with the jackknife's interval.
 
     NaN where there is no total, and for terms of both signs where the interval of the total (or of `signed`, if the
@@ -135,10 +135,10 @@ def shares(values: PerMember, whole: np.ndarray, signed: np.ndarray | None = Non
     """
     is_positive = signed is None and bool((values >= 0).all())
     within = (0.0, 1.0) if is_positive else (-np.inf, np.inf)
-    share = estimate_function(ratio, values, whole.reshape(len(whole), -1), within=within)
+    share = estimate_function(ratio, values, total.reshape(len(total), -1), within=within)
     if is_positive:
         return share
-    is_clear = estimate(whole if signed is None else signed).excludes_zero
+    is_clear = estimate(total if signed is None else signed).excludes_zero
     value, low, high = (np.where(is_clear, x, np.nan) for x in share[:3])
     return share._replace(value=value, low=low, high=high)
 
@@ -228,12 +228,17 @@ def nested_frame(
     losses, terms = _nested(loss, u, t, gauge, group)
     per_example = {"loss": losses} | {name: terms[name].mean(1) for name in ("bias", "within", "between")}
     totals = {name: estimate(x) for name, x in per_example.items()}
-    attrs = {column: float(end) for name, x in totals.items() for column, end in x.columns(name).items()}
-    gap = relative_gap(*(attrs[name] for name in per_example))
-    return estimates_frame(columns | {"members": np.bincount(group)} | estimates(terms), **attrs, gap=gap)
+    attrs: dict[str, Any] = {}
+    for name, x in totals.items():
+        attrs |= {column: float(end) for column, end in x.columns(name).items()}
+    attrs["gap"] = relative_gap(*(attrs[name] for name in per_example))
+    return estimates_frame(columns | {"members": np.bincount(group)} | estimates(terms), **attrs)
 
 
 def _nested(loss: Loss, u: Members, t: Target, gauge: Gauge, group: Group) -> tuple[np.ndarray, RowTerms]:
     """Return (the ensemble's loss `[example]`; bias, within, between `[example, group]`)."""
-    found = [loss.nested(*in_gauge(u, t, part), group) for part in summands(loss, gauge)]
-    return sum(losses for losses, _ in found), {name: sum(terms[name] for _, terms in found) for name in found[0][1]}
+    (losses, terms), *rest = (loss.nested(*in_gauge(u, t, part), group) for part in summands(loss, gauge))
+    for more_losses, more_terms in rest:
+        losses = losses + more_losses
+        terms = {name: values + more_terms[name] for name, values in terms.items()}
+    return losses, terms

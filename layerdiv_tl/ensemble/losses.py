@@ -316,9 +316,9 @@ def mean_square(x: Members) -> PerMember:
     return np.einsum("nmk,nmk->nm", x, x) / x.shape[2]
 
 
-def ratio(part: Any, whole: Any) -> np.ndarray:
-    """Compute part / whole, broadcast; NaN where the whole is not above 0."""
-    return np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, np.nan), where=whole > 0)
+def ratio(part: Any, total: Any) -> np.ndarray:
+    """Compute part / total, broadcast; NaN where the total is not above 0."""
+    return np.divide(part, total, out=np.full(np.broadcast(part, total).shape, np.nan), where=total > 0)
 
 
 def group_numbers(names: Sequence[object]) -> tuple[list[Any], Group]:

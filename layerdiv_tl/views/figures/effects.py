@@ -232,9 +232,9 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     marker = _accuracy_colors(frame["accuracy"].to_numpy(), chance, 0.5 if several else 1.0)
     marks = []
     for at, width in ((np.flatnonzero(~is_named), 1), (np.flatnonzero(is_named), 2)):
-        own = {"line": {"width": width, "color": style.NEUTRAL}, "showscale": width == 2}
+        ring = {"line": {"width": width, "color": style.NEUTRAL}, "showscale": width == 2}
         colors = frame["accuracy"].to_numpy()[at] - chance
-        marks.append(kit.trace(frame.iloc[at], x[at], y[at], colors, texts[at], marker=marker | own))
+        marks.append(kit.trace(frame.iloc[at], x[at], y[at], colors, texts[at], marker=marker | ring))
     whiskers = kit.trace(frame[is_named], "logit_difference", "size", marker={"size": 0.1})
     traces = [marks[0], whiskers, marks[1], *labels]  # marks with a name cover others
     contents = [traces, _costs(several, ablated)] if several else [traces]

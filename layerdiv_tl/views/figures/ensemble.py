@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ..._checks import choice
-from ...ensemble.decomposition import Decomposition, Gauge, NormAt
+from ...ensemble.decomposition import Decomposition, NormAt
 from ...errors import InputError
 from .. import axes, kit, layout, style
 from ..names import extreme_names
@@ -19,24 +19,18 @@ _HEADINGS = {"bias": "Bias", "diversity": "Diversity", "net": "Net = bias − di
 _LOSSES = {"squared": "Squared error", "paper": "Eq. 14's loss", "cross_entropy": "Cross-entropy"}
 
 
-def gauge_of(measured: Any, part: Gauge) -> Any:
-    """Return the centered or shift part of a profile; the result itself for raw, or if it has no parts."""
-    return measured if part == "raw" else getattr(measured, part, None) or measured
-
-
 def gauge_note(measured: Any) -> str:
     """Return the gauge of a result's terms for the end of a title: ", centered"; nothing for losses without gauges."""
-    if isinstance(measured, Decomposition):
-        return f", {measured.gauge}" * measured.loss_function.has_gauges
-    return f", {measured.part}" * hasattr(measured, "part")
+    if isinstance(measured, Decomposition) and not measured.loss_function.has_gauges:
+        return ""
+    return f", {measured.gauge}"
 
 
 def rows_note(measured: Any) -> str:
     """Return what the means of a decomposition or profile are over, as a sentence."""
     if isinstance(measured, Decomposition):
         return f"{style.count(len(measured.values), 'row')}."
-    count = measured.positions if hasattr(measured, "positions") else int(measured.has_target.sum())
-    return f"{style.count(count, 'predicted token')}."
+    return f"{style.count(int(measured.has_target.sum()), 'predicted token')}."
 
 
 def _zero(measured: Any) -> dict[str, float]:
@@ -67,12 +61,11 @@ def loss_bars(decomposition: Decomposition, max_components: int = 1500) -> go.Fi
 
 
 def profile_bars(profile: Any, max_components: int = 1500) -> go.Figure:
-    """Draw bias, diversity and net of every component, means over the tokens of a text; centered if it has gauges.
+    """Draw bias, diversity and net of every component, means over the tokens of a text.
 
     `max_components` are those with the largest diversity.
     """
-    shown = gauge_of(profile, "centered")
-    return _term_bars(shown, shown.by_component(), max_components)
+    return _term_bars(profile, profile.by_component(), max_components)
 
 
 def _term_bars(measured: Any, frame: pd.DataFrame, count: int, about: str = "") -> go.Figure:
@@ -100,14 +93,13 @@ def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500)
 
 
 def bias_diversity_scatter(measured: Any, log: bool | None = None, max_components: int = 5000) -> go.Figure:
-    """Draw bias (x) against diversity (y), a mark per component; of a profile with gauges, centered.
+    """Draw bias (x) against diversity (y), a mark per component of a decomposition or profile.
 
     `max_components` are those with the largest diversity. `log` None draws logarithmic axes if every number is
     positive. On the dashed diagonal net = bias − diversity is 0; the dotted line is the bias of a component that
     writes nothing.
     """
     is_decomposition = isinstance(measured, Decomposition)
-    measured = measured if is_decomposition else gauge_of(measured, "centered")
     frame = measured.by_component(full=True) if is_decomposition else measured.by_component()
     frame, remark = kit.largest(frame, "diversity", max_components)
     x, y, units = frame["bias"].to_numpy(), frame["diversity"].to_numpy(), frame.attrs["units"]
@@ -177,9 +169,8 @@ def head_map(decomposition: Decomposition, term: str = "diversity", within_layer
     if not (frame["kind"] == "head").any():
         raise InputError("there are no heads here: decompose contributions(model, …, unit='head').")
     units = frame.attrs["units"]
-    choice(
-        "term", term, [str(column) for column in frame if column in units and not column.endswith(("_low", "_high"))]
-    )
+    columns = [str(name) for name in frame if name in units]
+    choice("term", term, [name for name in columns if not name.endswith(("_low", "_high"))])
     zero = 0.0 if within_layer else _zero(decomposition).get(term, 0.0)
     texts = kit.hover(frame, [term])
     values = frame[term].to_numpy() - zero
