@@ -78,7 +78,7 @@ def information(
     >>> y = np.arange(2000) % 2
     >>> i = information(rng.normal(size=(2000, 2)) + y[:, None], y, n_permutations=0, n_resamples=0)
     >>> [f"{x:.2f}" for x in (i.relevancy, i.redundancy, i.joint, i.diversity)]
-    ['0.33', '0.03', '0.30', '-0.03']
+    ['0.33', '0.02', '0.30', '-0.02']
     """
     n_permutations = whole_number("n_permutations", n_permutations, 0, MAX_DRAWS)
     n_resamples = whole_number("n_resamples", n_resamples, 0, MAX_DRAWS)
