@@ -49,7 +49,7 @@ class LogFit(Result):
 
     def predict(self, x: Float[np.ndarray, " place"] | float) -> pd.DataFrame:
         """The curve at `x`: `y`, and Student's interval of the mean curve. Raises InputError for an x not above 0."""
-        points = np.atleast_1d(numbers(x, "x"))
+        points = np.atleast_1d(numbers(x, "x", "[place]"))
         if points.ndim != 1:
             raise InputError(f"x has the shape {points.shape}, but must be a number or a list of them.")
         design = _line(_log(points))
@@ -125,7 +125,7 @@ def log_fit(x: Points, y: Points, *, confidence_level: float = LEVEL) -> LogFit:
     True
     """
     resampling(1, 0, confidence_level)
-    x, y = numbers(x, "x"), numbers(y, "y")
+    x, y = numbers(x, "x", "[point]"), numbers(y, "y", "[point]")
     if x.ndim != 1 or x.shape != y.shape:
         raise InputError(f"x and y have the shapes {x.shape} and {y.shape}, but must be lists of one length.")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
