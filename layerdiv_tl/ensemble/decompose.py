@@ -38,7 +38,8 @@ def decompose(
         loss: "squared": Theorem 1 in logits; "cross_entropy": in nats; "paper": Eq. 14, as the paper computed its
             numbers, which mixes units. The formulas are in `ensemble.losses`.
         gauge: Of the squared error: "centered", members and target minus their mean over the options, as a softmax sees
-            them; "shift", that mean alone; "raw", both together. The other losses have no gauge.
+            them; "shift", that mean alone; "raw", both together. Of other losses only `pairwise` has a gauge: Eq. 14's
+            diversity is raw, and a softmax does not see the shift.
         temperature: The factor τ on logits before the softmax of the cross-entropy; default |L|, the model's own
             distribution.
         components: Names for the members of a plain array, as components or labels like "L0.mlp".
@@ -78,5 +79,4 @@ def decompose(
     # The note is on a cut's error.
     fields |= {name: getattr(members, name, "") for name in ("error_note", "model", "task")}
     fields["prompt_ends"] = getattr(members, "prompt_ends", ())
-    gauge = gauge if strategy.has_gauges else "raw"
     return Decomposition(target=t, gold=gold, loss_name=loss, gauge=gauge, temperature=temperature, **fields)

@@ -46,7 +46,8 @@ class Decomposition(Result):
     Attributes:
         values, components: The members, `[example, member, option]` in raw logits, and their names.
         target, gold: `[example, option]`, and the gold option's index `[example]`, None for a dense target.
-        loss_name, gauge: One of `losses.LOSSES`, and the gauge of all its terms; "raw" for losses without gauges.
+        loss_name, gauge: One of `losses.LOSSES`, and the gauge of its terms and of pairs (for other losses than the
+            squared error, of pairs alone).
         temperature: The factor on logits before a softmax; None is the loss's default.
         junctions, junction_scale, partial_junctions, identity_gap, soft_cap, error_note, model, task, prompt_ends:
             As in `Contributions`; None or empty for a plain array, in which every member closes a junction.
@@ -204,7 +205,8 @@ class Decomposition(Result):
     def frame(self) -> pd.DataFrame:
         """One row: the totals in this gauge, with intervals; with labels `accuracy` and `chance`, that of guessing."""
         terms = {name: x[:, 0] for name, x in self._totals().items()} | {"zero_bias": self.terms.zero_biases}
-        row: dict[str, Any] = {"gauge": self.gauge, "members": len(self.components), **estimates(terms)}
+        row: dict[str, Any] = {"gauge": self.gauge} if self.loss_function.has_gauges else {}
+        row |= {"members": len(self.components), **estimates(terms)}
         if self.chance is not None:
             row["chance"] = self.chance
         if self.gap is not None:

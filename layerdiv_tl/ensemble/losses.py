@@ -279,17 +279,22 @@ def in_gauge(u: Members, t: Target, gauge: Gauge) -> tuple[Members, Target]:
 def summands(loss: Loss, gauge: Gauge) -> tuple[Gauge, ...]:
     """Return the gauges whose terms add up to a gauge's: raw is centered + shift, which cancels less than raw − shift.
 
-    >>> summands(LOSSES["squared"], "raw"), summands(LOSSES["cross_entropy"], "raw")
+    A loss without gauges takes the logits as they are.
+
+    >>> summands(LOSSES["squared"], "raw"), summands(LOSSES["cross_entropy"], "centered")
     (('centered', 'shift'), ('raw',))
     """
-    return ("centered", "shift") if loss.has_gauges and gauge == "raw" else (gauge,)
+    if not loss.has_gauges:
+        return ("raw",)
+    return ("centered", "shift") if gauge == "raw" else (gauge,)
 
 
 def measure(loss: Loss, u: Members, t: Target, gauge: Gauge, temperature: float) -> Terms:
     """Compute the terms of raw members and target in a gauge, with the loss's extras."""
     first, *rest = (loss.terms(*in_gauge(u, t, part), temperature) for part in summands(loss, gauge))
     terms = sum(rest, first)
-    return replace(terms, extras=loss.extras(*in_gauge(u, t, gauge), temperature, terms))
+    seen = in_gauge(u, t, gauge if loss.has_gauges else "raw")
+    return replace(terms, extras=loss.extras(*seen, temperature, terms))
 
 
 def hits(scores: Any, gold: Any) -> Any:

@@ -83,7 +83,7 @@ def cross_entropy_bars(decomposition: Decomposition, max_components: int = 1500)
     if decomposition.gold is None:
         raise InputError("kind='cross_entropy' needs labels: decompose with labels=.")
     if decomposition.loss_name != "cross_entropy":
-        decomposition = replace(decomposition, loss_name="cross_entropy", gauge="raw", temperature=None)
+        decomposition = replace(decomposition, loss_name="cross_entropy", temperature=None)
     if any(c.kind == "head" for c in decomposition.components):
         return head_map(decomposition, "net_linear")
     frame, remark = kit.largest(decomposition.by_component(full=True), "net_linear", max_components)

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from ...components import component_columns
 from ...ensemble.decomposition import Decomposition
 from .. import kit, layout, style
-from .ensemble import gauge_note, rows_note
+from .ensemble import rows_note
 
 By = Literal["cosine", "distance", "disagreement"]
 _TITLES = {
@@ -53,7 +53,7 @@ def pairwise_map(decomposition: Decomposition, by: By = "cosine", max_components
     ticks = {"type": "category", "categoryorder": "array", "categoryarray": order, "showgrid": False}
     # All names where they fit, in small print.
     ticks |= {"dtick": 1, "tickfont": {"size": 10}} if len(order) <= _NAMED else {"nticks": 24}
-    gauge = gauge_note(decomposition) * (by != "disagreement")
+    gauge = f", {decomposition.gauge}" * (by != "disagreement")
     return layout.finish(
         figure,
         f"{_TITLES[by]} of components{gauge}",
