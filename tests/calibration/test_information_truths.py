@@ -5,11 +5,11 @@ Each test states the nominal rate and the one measured with more draws than it t
 
 import numpy as np
 import pytest
+from layerdiv_tl.ensemble.information.estimator import TERMS
 from numpy.polynomial.hermite_e import hermegauss
 from scipy.stats import binom
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.information.estimator import TERMS
 
 pytestmark = pytest.mark.nightly
 ROWS = 2000

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layerdiv_tl.ensemble.information.estimator import TERMS, Estimator
+from layerdiv_tl.ensemble.information.result import fano
+from layerdiv_tl.ensemble.information.variational import SMOOTHING
+from layerdiv_tl.ensemble.information.votes import TableVotes, TreeVotes
 from scipy.special import digamma
 from scipy.stats import binom, binomtest
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.information.estimator import TERMS, Estimator
 from layerdiv_tl.ensemble.information.gaussian import (
     Gaussian,
     _inequality,
@@ -24,10 +27,7 @@ from layerdiv_tl.ensemble.information.gaussian import (
     normal_scores,
 )
 from layerdiv_tl.ensemble.information.information import bound_rows
-from layerdiv_tl.ensemble.information.result import fano
 from layerdiv_tl.ensemble.information.sample import Sample, subsamples
-from layerdiv_tl.ensemble.information.variational import SMOOTHING
-from layerdiv_tl.ensemble.information.votes import TableVotes, TreeVotes
 from layerdiv_tl.errors import InputError
 from layerdiv_tl.results import Result
 from layerdiv_tl.studies.shards import Shard
