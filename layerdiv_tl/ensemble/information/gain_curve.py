@@ -14,7 +14,6 @@ from ..._checks import choice, whole_number
 from ...components import Component, component_columns
 from ...errors import InputError
 from ...results import Result
-from ..fits import LogFit, log_fit
 from ..intervals import Estimate, estimate, estimates_frame, percentile_interval
 from ..losses import ratio
 from .estimator import TERMS, Estimator, entropy_of_labels, normal_quantile
@@ -116,14 +115,6 @@ class GainCurve(Result):
         row |= {"null_low": null_low, "null_high": null_high}
         row |= {"inside_null": bool(null_low <= row["share"] <= null_high), "orders": len(self.shares)}
         return pd.DataFrame([row])
-
-    def log_fit(self) -> LogFit:
-        """joint = a + b ln k (Theorem 7 as Fig. 6 reads it); intervals are too narrow, as steps are not independent.
-
-        Raises InputError for fewer members than the fit needs.
-        """
-        steps = np.arange(1.0, self.orders.shape[1] + 1)
-        return log_fit(steps, self.terms["joint"], confidence_level=self.confidence_level)
 
     @property
     def statement(self) -> str:

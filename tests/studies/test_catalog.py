@@ -9,7 +9,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 import layerdiv_tl as ld
 from layerdiv_tl.model.pretrained import MOBILELLM
-from layerdiv_tl.replication.paper_models import (
+from layerdiv_tl.studies.paper_models import (
     DEPTH,
     DIVERSITY,
     catalog,
