@@ -137,7 +137,7 @@ class Grid:
         cells = list(self.cells(**wanted))
         if not cells:
             raise InputError(f"{str(self.folder)!r} has no such cells. {' '.join(self.failures)}".strip())
-        shown = ["model", "rows", *_differing_options(cells)]
+        shown = ["model", "rows", *differing_options(cells)]
         _refuse_mixtures(cells, shown)
         parts = []
         for cell in cells:
@@ -203,7 +203,7 @@ def _outcomes(jobs: Sequence[Job], executor: Executor | None) -> Iterator[tuple[
             future.cancel()
 
 
-def _differing_options(cells: Sequence[Cell]) -> list[str]:
+def differing_options(cells: Sequence[Cell]) -> list[str]:
     """Name the options that do not have the same value in all cells."""
     names = dict.fromkeys(name for cell in cells for name in cell.about["options"])
     return [name for name in names if len({repr(cell.about["options"].get(name)) for cell in cells}) > 1]

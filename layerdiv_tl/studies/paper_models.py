@@ -20,8 +20,8 @@ def catalog() -> pd.DataFrame:
     loading, `components` at unit sublayer (the paper's layer size), `parameters` with tied ones counted once,
     `gigabytes` of bfloat16 weights, and the `config` that determines these.
 
-    >>> catalog().loc[5, ["name", "components", "parameters", "gigabytes"]].tolist()
-    ['meta-llama/Llama-3.2-1B-Instruct', 33, 1235814400, 2.5]
+    >>> catalog()["components"].tolist()[:5]
+    [61, 61, 121, 65, 129]
     """
     frame = pd.DataFrame(json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))["models"])
     return frame.fillna({"note": ""}).assign(gigabytes=(2 * frame["parameters"] / 1e9).round(1))

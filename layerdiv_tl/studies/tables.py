@@ -19,8 +19,9 @@ from scipy.stats import rankdata
 from ..ensemble.decompose import decompose
 from ..ensemble.decomposition import Decomposition, NormAt
 from ..ensemble.intervals import ENDS, LEAST, LEVEL, estimate
+from ..errors import InputError
 from .cells import Cell
-from .grid import Grid
+from .grid import Grid, differing_options
 
 Gauge = Literal["raw", "centered"]
 # Loss, gauge and term of each quantity.
@@ -42,7 +43,8 @@ CURVES: Terms = {
     "cross_entropy_diversity": ("cross_entropy", "raw", "diversity"),
     "entropy": ("cross_entropy", "raw", "entropy"),
 }
-TOTALS: Terms = CURVES | {
+TOTALS: Terms = {
+    **CURVES,
     "logit_difference": ("squared", "raw", "logit_difference"),
     "uniform": ("paper", "raw", "zero_bias"),
 }
@@ -63,7 +65,7 @@ def decomposition(c: Any, cell: Cell, loss: str = "squared", gauge: Gauge = "raw
 
 def totals(grid: Grid, **wanted: Any) -> pd.DataFrame:
     """Return the ensemble's `TOTALS` with intervals: one row per model and task; MSE and bias are not in hundredths."""
-    return grid.frame(_of_terms(TOTALS, lambda d: d.frame().iloc[:1]), **_contributions(wanted))
+    return _frame(grid, _of_terms(TOTALS, lambda d: d.frame().iloc[:1]), wanted)
 
 
 def table(grid: Grid, **wanted: Any) -> pd.DataFrame:
@@ -83,12 +85,12 @@ def table(grid: Grid, **wanted: Any) -> pd.DataFrame:
 
 def components(grid: Grid, loss: str = "squared", gauge: Gauge = "centered", **wanted: Any) -> pd.DataFrame:
     """Return `Decomposition.by_component` of every model and task."""
-    return grid.frame(lambda c, cell: decomposition(c, cell, loss, gauge).by_component(True), **_contributions(wanted))
+    return _frame(grid, lambda c, cell: decomposition(c, cell, loss, gauge).by_component(True), wanted)
 
 
 def modules(grid: Grid, loss: str = "squared", gauge: Gauge = "centered", **wanted: Any) -> pd.DataFrame:
     """Return `Decomposition.by_module` of every model and task (Eq. 9-10)."""
-    return grid.frame(lambda c, cell: decomposition(c, cell, loss, gauge).by_module(), **_contributions(wanted))
+    return _frame(grid, lambda c, cell: decomposition(c, cell, loss, gauge).by_module(), wanted)
 
 
 def curves(grid: Grid, norm: NormAt = "frozen", standardized: bool = False, **wanted: Any) -> pd.DataFrame:
@@ -102,7 +104,7 @@ def curves(grid: Grid, norm: NormAt = "frozen", standardized: bool = False, **wa
         frame = d.by_depth(norm)
         return frame[~frame["partial"].astype(bool)].reset_index(drop=True)
 
-    frame = grid.frame(_of_terms(CURVES, along), **_contributions(wanted))
+    frame = _frame(grid, _of_terms(CURVES, along), wanted)
     frame = frame[["model", "rows", "component", "members", *CURVES]]
     groups = frame.groupby(["model", "rows"], sort=False)
     frame.insert(2, "junction", groups.cumcount())
@@ -114,7 +116,7 @@ def curves(grid: Grid, norm: NormAt = "frozen", standardized: bool = False, **wa
 def sizes(grid: Grid, **wanted: Any) -> pd.DataFrame:
     """Return the paper's Table 4 for these models: parameters, members |L|, whether a block runs more than once."""
     rows = {}
-    for cell in grid.cells(**_contributions(wanted)):
+    for cell in grid.cells(analysis="contributions", **wanted):
         origin, names = cell.about["provenance"], cell.result.components
         row = {"model": cell.about["model"], "parameters": origin["parameters"], "members": len(names)}
         row["reuses"] = any(component.repeat is not None for component in names)
@@ -180,7 +182,7 @@ def correlations(frame: pd.DataFrame, clusters: Mapping[str, Hashable] | None = 
         by_task = {task: _varying_pairs(of_task, metric) for task, of_task in frame.groupby("rows", sort=False)}
         for aggregation, coefficient in product(AGGREGATIONS, COEFFICIENTS):
             about = {"aggregation": aggregation, "metric": metric, "sign": SIGNS[metric], "coefficient": coefficient}
-            known = {}
+            known: dict[Any, tuple[float, dict[Hashable, float], int]] = {}
             for task, pairs in by_task.items():
                 z, without = _fisher_z(pairs, number, coefficient, aggregation)
                 rows.append({"rows": task, **about, **_on_r(z, without), "models": len(pairs)})
@@ -190,8 +192,12 @@ def correlations(frame: pd.DataFrame, clusters: Mapping[str, Hashable] | None = 
     return pd.DataFrame(rows)
 
 
-def _contributions(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    return {"analysis": "contributions", **wanted}
+def _frame(grid: Grid, table: Callable[[Any, Cell], pd.DataFrame], wanted: Mapping[str, Any]) -> pd.DataFrame:
+    """Join a table of all contributions. Raises InputError for those of several options, e.g. two units."""
+    different = differing_options(list(grid.cells(analysis="contributions", **wanted)))
+    if different:
+        raise InputError(f"contributions differ in {', '.join(different)}: choose one by {different[0]}=…")
+    return grid.frame(table, analysis="contributions", **wanted)
 
 
 def _of_terms(terms: Terms, read: Callable[[Decomposition], pd.DataFrame]) -> Callable[[Any, Cell], pd.DataFrame]:
@@ -231,7 +237,7 @@ def _fisher_z(
             return np.nan
         if aggregation == "per_model":
             each = pd.Series({model: _correlate(*pair, coefficient) for model, pair in kept.items()})
-            return float(each.groupby(number).mean().mean())
+            return float(each.groupby([number[model] for model in kept]).mean().mean())
         a, b = (np.concatenate([_z_scores(pair[side]) for pair in kept.values()]) for side in (0, 1))
         return _correlate(a, b, coefficient)
 
@@ -248,7 +254,7 @@ def _correlate(a: np.ndarray, b: np.ndarray, coefficient: str) -> float:
     return float(np.arctanh(np.clip(r, -1 + 1e-16, 1 - 1e-16)))
 
 
-def _average(found: Mapping[str, tuple[float, dict[Hashable, float], int]]) -> dict[str, Any]:
+def _average(found: Mapping[Any, tuple[float, dict[Hashable, float], int]]) -> dict[str, Any]:
     """Average Fisher's z over tasks; without a model, tasks that lack it keep theirs."""
     if not found:
         return {"r": np.nan, "r_low": np.nan, "r_high": np.nan, "models": 0}

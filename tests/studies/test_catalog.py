@@ -1,21 +1,11 @@
 """The catalog against Table 4, against transformers' own models, and against models taken apart."""
 
-import json
-
-import pandas as pd
 import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 import layerdiv_tl as ld
-from layerdiv_tl.model.pretrained import MOBILELLM
-from layerdiv_tl.studies.paper_models import (
-    DEPTH,
-    DIVERSITY,
-    catalog,
-    task_records,
-)
-from layerdiv_tl.tasks.specs import task_specs
+from layerdiv_tl.studies.paper_models import DIVERSITY, catalog
 from tests.conftest import llama
 from tests.oracles import config_counts
 from tests.oracles.config_counts import component_count
@@ -44,58 +34,40 @@ microsoft/phi-4 14.7B 81
 
 def test_components_are_those_of_table_4():
     printed = [line.split() for line in TABLE_4.split("\n") if line]
-    paper = [entry for entry in catalog() if DIVERSITY in entry.papers]
-    assert [entry.name for entry in paper] == [name for name, _, _ in printed]
-    assert [entry.components for entry in paper] == [int(count) for _, _, count in printed]
-    assert [entry.components for entry in catalog()] == [component_count(entry.config) for entry in catalog()]
-    for entry, (_, size, _) in zip(paper, printed, strict=True):
-        said = float(size[:-1]) * {"M": 1e6, "B": 1e9}[size[-1]]
-        assert abs(entry.parameters / said - 1) < 0.25  # "1B" is 1.24B
+    frame = catalog()
+    paper = frame[[DIVERSITY in papers for papers in frame["papers"]]]
+    assert paper["name"].tolist() == [name for name, _, _ in printed]
+    assert paper["components"].tolist() == [int(count) for _, _, count in printed]
+    assert frame["components"].tolist() == [component_count(config) for config in frame["config"]]
+    for parameters, (_, size, _) in zip(paper["parameters"], printed, strict=True):
+        stated = float(size[:-1]) * {"M": 1e6, "B": 1e9}[size[-1]]
+        assert abs(parameters / stated - 1) < 0.25  # "1B" is 1.24B
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("entry", catalog(), ids=lambda entry: entry.name)
-def test_parameters_are_those_of_transformers(entry):
+@pytest.mark.parametrize("place", catalog().index, ids=catalog()["name"].tolist())
+def test_parameters_are_those_of_transformers(place):
     """The whole model is built, without memory, from the entry's config."""
-    config = dict(entry.config)
-    if config["model_type"] == "mobilellm":  # its blocks are Llama's, its embeddings are shared
-        config |= {"model_type": "llama", "tie_word_embeddings": config["share_embedding"]}
-    config.setdefault("tie_word_embeddings", False)
+    config, parameters = catalog().loc[place, ["config", "parameters"]]
+    settings = dict(config)
+    if settings["model_type"] == "mobilellm":  # its blocks are Llama's, its embeddings are shared
+        settings |= {"model_type": "llama", "tie_word_embeddings": settings["share_embedding"]}
+    settings.setdefault("tie_word_embeddings", False)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[config["model_type"]](pad_token_id=0, **config))
-    assert entry.parameters == model.num_parameters()
-    assert entry.gigabytes == round(2 * entry.parameters / 1e9, 1)
-    if entry.config["model_type"] != "mobilellm":
-        assert entry.architecture == type(model).__name__
-
-
-def test_the_default_model_is_the_one_loaded(smol_entry):
-    assert smol_entry.load == "ld.load_model()"
-    assert not smol_entry.papers
+        model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[settings["model_type"]](pad_token_id=0, **settings))
+    assert parameters == model.num_parameters()
+    if config["model_type"] != "mobilellm":
+        assert config["architectures"][0] == type(model).__name__
 
 
 @pytest.mark.full
-def test_the_default_entry_is_the_default_model(smol, smol_entry):
-    assert smol.name == smol_entry.name == ld.load_model(smol_entry.name).name  # as `layerdiv models` says
-    assert len(smol.components()) == smol_entry.components
-    assert smol.provenance["parameters"] == smol_entry.parameters
-    assert len(smol.components("head")) == component_count(smol_entry.config, "head")
-
-
-@pytest.fixture
-def smol_entry():
-    return catalog()[0]
-
-
-def test_every_model_can_be_loaded():
-    """By TransformerLens' adapters, or by a mapping of our own; none asks to run foreign code."""
-    from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
-
-    for entry in catalog():
-        assert entry.architecture in SUPPORTED_ARCHITECTURES or entry.config["model_type"] == MOBILELLM
-        assert "trust_remote_code" not in entry.load
-        assert ('device_map="auto"' in entry.load) is (entry.gigabytes > 80)
-        assert DEPTH in entry.papers or DIVERSITY in entry.papers or entry.loading == "from PyPI"
+def test_the_default_entry_is_the_default_model(smol):
+    entry = catalog().loc[0]
+    assert smol.name == entry["name"] == ld.load_model(entry["name"]).name
+    assert not entry["papers"]
+    assert len(smol.components()) == entry["components"]
+    assert smol.provenance["parameters"] == entry["parameters"]
+    assert len(smol.components("head")) == component_count(entry["config"], "head")
 
 
 @pytest.mark.parametrize("family", each(FAMILIES))
@@ -111,7 +83,11 @@ def test_counts_are_those_of_the_model_taken_apart(family):
 
 def test_families_of_the_papers_are_counted():
     counted = {FAMILIES[name]().config.model_type for name in ("llama", "phi3", "mistral", "qwen2", "qwen3")}
-    assert counted | {"mobilellm"} == {entry.config["model_type"] for entry in catalog()} <= set(config_counts.FAMILIES)
+    assert (
+        counted | {"mobilellm"}
+        == {config["model_type"] for config in catalog()["config"]}
+        <= set(config_counts.FAMILIES)
+    )
 
 
 @pytest.mark.parametrize("unit", ["sublayer", "head"])
@@ -123,18 +99,3 @@ def test_a_shared_layer_counts_once_per_use(unit):
     tiny.config.num_hidden_layers *= 2
     parts = ld.contributions(tiny, [[3, 4, 5]], [[7, 8]], unit=unit)
     assert len(parts.components) == component_count(said, unit)
-
-
-@pytest.mark.full
-def test_frames_and_records():
-    frame = pd.DataFrame([entry.record() for entry in catalog()])
-    assert frame.name.tolist() == [entry.name for entry in catalog()]
-    assert frame.name.is_unique
-    assert frame.components.dtype == frame.parameters.dtype == "int64"
-    records = task_records()
-    assert [record["name"] for record in records] == list(task_specs())
-    assert json.loads(json.dumps(records)) == records
-    for record in records:
-        if not task_specs()[record["name"]].file_names:  # the number of rows and their source are those of the task
-            task = ld.task(record["name"])
-            assert (len(task), task.source, task.license) == (record["rows"], record["source"], record["license"])
