@@ -40,7 +40,7 @@ class Grid:
     >>> import layerdiv_tl as ld
     >>> grid = Grid(tempfile.mkdtemp()).run(ld.contributions, ["zoo/d1", "zoo/d2"], "synthetic/recall", limit=8)
     >>> grid
-    Grid(2 cells: contributions of 2 models on 1 rows)
+    Grid(2 cells: contributions of 2 models on 1 sets of rows)
     >>> grid.frame(model="zoo/d2").columns[:3].tolist()
     ['model', 'rows', 'example']
     """
@@ -152,7 +152,7 @@ class Grid:
     def __repr__(self) -> str:
         cells = list(self.cells())
         names = {key: dict.fromkeys(cell.about[key] for cell in cells) for key in ("analysis", "model", "rows")}
-        what = f": {', '.join(names['analysis'])} of {len(names['model'])} models on {len(names['rows'])} rows"
+        what = f": {', '.join(names['analysis'])} of {len(names['model'])} models on {len(names['rows'])} sets of rows"
         failed = f"; {len(self.failures)} failed: {self.failures[0]}" if self.failures else ""
         return f"Grid({len(cells)} cells{what if cells else ''}{failed})"
 

@@ -101,12 +101,11 @@ def _add_cell(page: Page, cell: Cell) -> None:
 
 
 def _rounded(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return texts with four digits for all numbers."""
+    """Return four digits of all numbers, and nothing for missing ones."""
 
-    def text(x: Any) -> str:
-        return "" if pd.isna(x) else f"{x:.4g}"
+    def text(x: Any) -> Any:
+        if x is None or x is pd.NA or x != x:
+            return ""
+        return f"{x:.4g}" if isinstance(x, float) else x
 
-    frame = frame.copy()
-    for name in frame.select_dtypes("float"):
-        frame[name] = frame[name].map(text)
-    return frame
+    return frame.astype(object).map(text)

@@ -61,6 +61,8 @@ def test_the_page_opens_from_disk(grid, tmp_path, browser):
     for made in (grid, hostile_grid(tmp_path / "hostile")):
         path = report(made, tmp_path / "page.html")
         with browser.open(path) as opened:
-            opened.page.wait_for_selector(".chart .main-svg")
+            opened.scroll()
+            opened.page.wait_for_function("[...document.querySelectorAll('.chart')].every((chart) => chart.data)")
+            assert opened.wider_than_window() <= 0
             assert opened.requests == []
             assert opened.complaints == []
