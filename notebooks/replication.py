@@ -59,8 +59,8 @@ class Statement(NamedTuple):
         return f"({self.number}) {self.text}: {e.value:.3g} {ends} over {e.n} {e.over}{null}"
 
 
-def maps_to(model: Any, texts: Any, *, target: str) -> Any:
-    """Map the layers of a model to those of another: `map_layers` as an analysis of one model."""
+def maps_to(model: Any, texts: Any, *, target: str, weights: str) -> Any:
+    """Map the layers of a model to those of another, whose `weights` identify it, as an analysis of one model."""
     return ld.depth.map_layers(model, ld.load_model(target), texts)
 
 
@@ -217,9 +217,8 @@ class Replication:
         for model, result in self.results("skip", mode="future").items():
             # No token attends to a layer after the last one, so its effect is 0 in every model.
             skips[model] = sums_per_text(result.output_change[:, :-1], result.text, len(result.components))
-        text = "later over earlier half of the layers"
-        yield Statement(9, f"‖write‖ / ‖stream‖, {text}", self.ratio(norms), 1)
-        yield Statement(10, f"Change of later answers if skipped, {text}", self.ratio(skips), 1)
+        yield Statement(9, "‖write‖ / ‖stream‖, later over earlier layers", self.ratio(norms), 1)
+        yield Statement(10, "Change of later answers if skipped, later over earlier layers", self.ratio(skips), 1)
 
     def ratio(self, of_models: Mapping[str, tuple[np.ndarray, np.ndarray, int]]) -> Estimate:
         """Average the log ratio of later to earlier layers over models, or over the texts that they all read."""
@@ -268,8 +267,7 @@ class Replication:
             return float(np.mean(known)) if known else np.nan
 
         e = jackknife(mean, sorted({model for pair in ratios for model in pair})) if ratios else Estimate(np.nan)
-        text = f"Distance of the best target layer from equal relative depth, over chance, {len(ratios)} pairs"
-        yield Statement(12, text, e, 1)
+        yield Statement(12, f"Depth distance of the best target layer over chance, {len(ratios)} pairs", e, 1)
 
 
 def correlate(curve: pd.DataFrame) -> tuple[float, float]:
@@ -313,8 +311,9 @@ def measure(out: str, models: Sequence[str], tasks: Sequence[str], limit: int | 
     grid.run(ld.depth.skip, list(models), texts, executor=executor, mode="future")
     grid.run(ld.depth.depth_score, list(models), {"questions": questions}, executor=executor)
     by_depth = tables.sizes(grid).sort_values("members").drop_duplicates("members")["model"].tolist()
+    weights = {cell.about["model"]: cell.about["weights"] for cell in grid.cells()}
     for shallow, deep in pairwise(by_depth):
-        grid.run(maps_to, shallow, texts, executor=executor, target=deep)
+        grid.run(maps_to, shallow, texts, executor=executor, target=deep, weights=weights[deep])
     return grid
 
 
@@ -325,7 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Statement]:
     parser.add_argument("--models", nargs="+", default=list(ld.zoo.NAMES), help="by default those of the zoo")
     parser.add_argument("--tasks", nargs="+", help="by default those of the zoo, or the sample tasks")
     parser.add_argument("--limit", type=int, default=256, help="rows of each task")
-    parser.add_argument("--workers", type=int, default=1, help="processes")
+    parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args(arguments)
     is_zoo = all(name.startswith("zoo/") for name in given.models)
     tasks = given.tasks or (ld.zoo.TASKS if is_zoo else SAMPLE_TASKS)

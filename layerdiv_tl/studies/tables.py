@@ -6,7 +6,7 @@ cells, as in `Grid.cells`: a grid with several units needs `unit="sublayer"`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import product
 from typing import Any, Literal
 
@@ -182,13 +182,9 @@ def correlations(frame: pd.DataFrame, clusters: Mapping[str, Hashable] | None = 
         by_task = {task: _varying_pairs(of_task, metric) for task, of_task in frame.groupby("rows", sort=False)}
         for aggregation, coefficient in product(AGGREGATIONS, COEFFICIENTS):
             about = {"aggregation": aggregation, "metric": metric, "sign": SIGNS[metric], "coefficient": coefficient}
-            known: dict[Any, tuple[float, dict[Hashable, float], int]] = {}
-            for task, pairs in by_task.items():
-                z, without = _fisher_z(pairs, number, coefficient, aggregation)
-                rows.append({"rows": task, **about, **_on_r(z, without), "models": len(pairs)})
-                if pairs:
-                    known[task] = z, without, len(pairs)
-            rows.append({"rows": AVERAGE, **about, **_average(known)})
+            for task in (*by_task, AVERAGE):
+                curves = list(by_task.values()) if task == AVERAGE else [by_task[task]]
+                rows.append({"rows": task, **about, **_correlation(curves, number, aggregation, coefficient)})
     return pd.DataFrame(rows)
 
 
@@ -227,50 +223,37 @@ def _varying_pairs(frame: pd.DataFrame, metric: str) -> dict[str, Pair]:
     return pairs
 
 
-def _fisher_z(
-    pairs: Mapping[str, Pair], number: Mapping[str, Hashable], coefficient: str, aggregation: str
-) -> tuple[float, dict[Hashable, float]]:
-    """Return Fisher's z of one task, and that without each cluster of models in turn."""
+def _correlation(
+    tasks: Sequence[Mapping[str, Pair]], number: Mapping[str, Hashable], aggregation: str, coefficient: str
+) -> dict[str, float]:
+    """Average Fisher's z over tasks; return r with Student's interval of the jackknife over clusters of models."""
 
-    def z_of(kept: Mapping[str, Pair]) -> float:
-        if not kept:
-            return np.nan
-        if aggregation == "per_model":
-            each = pd.Series({model: _correlate(*pair, coefficient) for model, pair in kept.items()})
-            return float(each.groupby([number[model] for model in kept]).mean().mean())
-        a, b = (np.concatenate([_z_scores(pair[side]) for pair in kept.values()]) for side in (0, 1))
-        return _correlate(a, b, coefficient)
+    def mean_z(left_out: Hashable = None) -> float:
+        each = []
+        for pairs in tasks:
+            kept = {model: pair for model, pair in pairs.items() if number[model] != left_out}
+            if kept and aggregation == "per_model":
+                z = pd.Series({model: _fisher_z(*pair, coefficient) for model, pair in kept.items()})
+                each.append(z.groupby([number[model] for model in kept]).mean().mean())
+            elif kept:
+                a, b = (np.concatenate([_z_scores(pair[side]) for pair in kept.values()]) for side in (0, 1))
+                each.append(_fisher_z(a, b, coefficient))
+        return float(np.mean(each)) if each else np.nan
 
-    names = dict.fromkeys(number[model] for model in pairs)
-    rest = {name: {model: pair for model, pair in pairs.items() if number[model] != name} for name in names}
-    return z_of(pairs), {name: z_of(kept) for name, kept in rest.items()}
+    left_out = np.array([mean_z(name) for name in {number[model] for pairs in tasks for model in pairs}])
+    z, half, count = mean_z(), np.nan, len(left_out)
+    if count >= LEAST:
+        half = stdtrit(count - 1, 0.5 + LEVEL / 2) * np.sqrt((count - 1) * left_out.var())
+    r, low, high = np.tanh([z, z - half, z + half])
+    return {"r": r, "r_low": low, "r_high": high, "models": max(map(len, tasks))}
 
 
-def _correlate(a: np.ndarray, b: np.ndarray, coefficient: str) -> float:
+def _fisher_z(a: np.ndarray, b: np.ndarray, coefficient: str) -> float:
     """Return Fisher's z = atanh r, at most ±18.7."""
     if coefficient == "spearman":
         a, b = rankdata(a), rankdata(b)
     r = (a - a.mean()) / a.std() @ ((b - b.mean()) / b.std()) / len(a)
     return float(np.arctanh(np.clip(r, -1 + 1e-16, 1 - 1e-16)))
-
-
-def _average(found: Mapping[Any, tuple[float, dict[Hashable, float], int]]) -> dict[str, Any]:
-    """Average Fisher's z over tasks; without a model, tasks that lack it keep theirs."""
-    if not found:
-        return {"r": np.nan, "r_low": np.nan, "r_high": np.nan, "models": 0}
-    names = {name for _, without, _ in found.values() for name in without}
-    z = float(np.mean([z for z, _, _ in found.values()]))
-    without = {name: float(np.mean([rest.get(name, z) for z, rest, _ in found.values()])) for name in names}
-    return _on_r(z, without) | {"models": max(count for *_, count in found.values())}
-
-
-def _on_r(z: float, without: Mapping[Hashable, float]) -> dict[str, float]:
-    """Return r with Student's interval of the jackknife over models."""
-    left_out, half = np.array(list(without.values())), np.nan
-    count = len(left_out)
-    if count >= LEAST and np.isfinite(left_out).all():
-        half = stdtrit(count - 1, 0.5 + LEVEL / 2) * np.sqrt((count - 1) * left_out.var())
-    return {"r": float(np.tanh(z)), "r_low": float(np.tanh(z - half)), "r_high": float(np.tanh(z + half))}
 
 
 def _varies(x: np.ndarray) -> bool:
