@@ -17,6 +17,7 @@ from typing import Any
 
 from .._checks import shown
 from .._files import sweep, write_text
+from .._progress import quiet
 from ..errors import InputError
 from ..model.fingerprint import Identity, identify
 from ..model.load import Model, load_model
@@ -155,7 +156,8 @@ def _compute(job: Job, model: Model, key: Mapping[str, Any], path: Path) -> None
         rows = rows.resolve(model)
         rows = rows if model.context is None else rows.fit(model, model.context)
     start = datetime.now(UTC)
-    result = job.function(model, rows, **job.options)
+    with quiet():
+        result = job.function(model, rows, **job.options)
     file = result.save(path.with_suffix(".safetensors"))
     end = datetime.now(UTC)
     about = {**key, "key": list(key), "result": type(result).__module__, "bytes": file.stat().st_size}

@@ -1,4 +1,4 @@
-"""The tables of arXiv 2505.24009 from the contributions in a grid: Table 1, 4, Fig. 3-5 and 7, Eq. 9-10.
+"""The tables of arXiv 2505.24009 from the contributions in a grid: Table 1 and 4, Fig. 3-5 and 7, Eq. 9-10.
 
 MSE and bias are Eq. 14's, as the paper computed them; diversity is that of logits, raw and centered. `wanted` chooses
 cells, as in `Grid.cells`: a grid with several units needs `unit="sublayer"`.
@@ -58,7 +58,9 @@ COEFFICIENTS = ("pearson", "spearman")
 
 
 def decomposition(c: Any, cell: Cell, loss: str = "squared", gauge: Gauge = "raw") -> Decomposition:
-    """Decompose a cell's contributions with its task's labels."""
+    """Decompose a cell's contributions with its task's labels. Raises InputError for texts, which have none."""
+    if "labels" not in cell.about:
+        raise InputError(f"{cell.about['rows']} has no labels: give a task.")
     d = decompose(c, np.array(cell.about["labels"]), loss=loss)
     return d.centered if gauge == "centered" else d
 

@@ -68,6 +68,18 @@ def test_modules_share_what_components_hold(grid):
     assert found == pytest.approx(mean)
 
 
+def test_texts_without_labels_and_two_units_have_no_tables(tmp_path):
+    unlabeled = ld.Grid(tmp_path / "a").run(ld.contributions, "zoo/d1", {"t": [[1, 2, 3]]}, options=[1, 2])
+    with pytest.raises(ld.InputError, match="no labels"):
+        tables.table(unlabeled)
+    two = ld.Grid(tmp_path / "b").run(ld.contributions, "zoo/d1", TASKS[0], limit=4)
+    two.run(ld.contributions, "zoo/d1", TASKS[0], limit=4, unit="head")
+    for table in (tables.table, tables.curves, tables.modules):
+        with pytest.raises(ld.InputError, match="unit="):
+            table(two)
+    assert len(tables.table(two, unit="head")) == 1
+
+
 def test_sizes(grid):
     sizes = tables.sizes(grid).set_index("model")
     for name in MODELS:
