@@ -205,9 +205,10 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
 
 def profile_map(profile: Profile, term: Term = "net") -> go.Figure:
     """Draw a map component × token of one number of a profile. Raises InputError for an unknown term."""
-    is_logit = term == "target_logit"
-    name = "Contribution to the next token's logit" if is_logit else f"{profile.gauge.capitalize()} {term}"
-    values, unit = np.asarray(getattr(profile, term), dtype=np.float64), "logits" if is_logit else "logits²"
+    values = np.asarray(getattr(profile, term), dtype=np.float64)
+    unit = "logits" if term == "target_logit" else "logits²"
+    name = "Contribution to the next token's logit"
+    name = name if term == "target_logit" else f"{profile.gauge.capitalize()} {term}"
     title = f"{name} of every component at every token"
     return token_map(profile, values, title, _MEANING[term], unit, term in ("net", "target_logit"))
 
