@@ -17,7 +17,6 @@ LEVELS = [
     ["cli", "pytest_plugin"],
     ["views", "teaching"],
     ["studies"],
-    ["replication"],
     ["zoo"],
     ["depth"],
     ["tasks"],

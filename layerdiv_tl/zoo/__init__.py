@@ -1,8 +1,8 @@
 """Small models that need no download, as `load_model("zoo/…")`.
 
     ld.zoo.models()                trained ones: depth, width, sharing, experts, parameters, accuracy at each task
-    ld.zoo.seeds(names)            shapes and training seeds of these models, for `study.claims(seeds=…)`
-    ld.zoo.NAMES, ld.zoo.TASKS     all trained models and their training tasks, as inputs of `run_study`
+    ld.zoo.seeds(names)            shapes and training seeds of these models
+    ld.zoo.NAMES, ld.zoo.TASKS     all trained models and their training tasks, as inputs of `Grid.run`
     ld.zoo.planted("copied")       handwritten weights whose measures are all known in closed form
     ld.zoo.PLANTED                 names of the planted models, with what each demonstrates
 

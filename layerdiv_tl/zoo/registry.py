@@ -96,7 +96,7 @@ def find_model(name: str, among: tuple[ZooModel, ...] = MODELS) -> ZooModel:
 
 
 def seeds(names: str | Iterable[str] = NAMES) -> dict[str, tuple[str, int]]:
-    """Return {name: (shape, seed)} of the zoo's models among these names, for `Study.claims`.
+    """Return {name: (shape, seed)} of the zoo's models among these names.
 
     Models of one shape differ only in their training seed. Raises InputError for anything but a list of names.
 
@@ -104,7 +104,7 @@ def seeds(names: str | Iterable[str] = NAMES) -> dict[str, tuple[str, int]]:
     {'zoo/d4': ('d4', 0), 'zoo/d4-seed1': ('d4', 1), 'zoo/d8-shared': ('d8-shared', 0)}
     """
     known = {model.name: (replace(model, seed=0).short, model.seed) for model in MODELS}
-    what = "a list of models' names, such as study.models()['model']"
+    what = "a list of models' names, such as ld.zoo.NAMES"
     names = [names] if isinstance(names, str) else listed("names", names, what)
     return {name: known[name] for name in (text("names", name) for name in names) if name in known}
 

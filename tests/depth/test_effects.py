@@ -11,7 +11,6 @@ from scipy.stats import t
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
 from layerdiv_tl.depth.effect_results import SCENARIOS
-from layerdiv_tl.views.tables import effects_table
 from tests.benchmarks.speed import indirect_objects
 from tests.conftest import tied, unrolled
 from tests.oracles.families import BY_STRUCTURE, FAMILIES
@@ -416,5 +415,3 @@ def test_what_is_not_clear_of_zero_has_no_share():
             assert (own["share"] <= own["share_high"]).all()
         elif unclear[number]:
             assert own[["share", "share_low", "share_high"]].isna().all(axis=None)
-    table = effects_table(effects, count=len(effects.names)).set_index("component")
-    assert (table["most compensated by"][np.array(effects.names)[unclear]] == "").all()

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.model.options import ids_after_text
 
 ROWS = [
     {"prompt": "Once upon a", "options": [" time", " day"], "label": 0},
@@ -31,44 +30,6 @@ def test_rows_with_options_of_their_own(tmp_path):
     assert ld.task(str(file), limit=2).options == t.options[:2]
     shared = ld.task(written(tmp_path / "shared.jsonl", [row | {"options": [" a", " b"], "label": 1} for row in ROWS]))
     assert shared.options == (" a", " b")
-
-
-@pytest.mark.full
-def test_a_study_of_rows_with_options_of_their_own(tmp_path, stories):
-    """Single tokens of each prompt: the numbers of contributions, and a cell of their own for other options."""
-    words = ("time", "day", "happy", "the", "was", "a", "to", "and", "her", "said")
-    one = [f" {x}" for x in words if len(ids_after_text(stories.tokenizer, f" {x}")) == 1]
-    rows = [{"prompt": row["prompt"], "options": one[i : i + 2], "label": 0} for i, row in enumerate(ROWS[:3])]
-    t = ld.task(written(tmp_path / "single.jsonl", rows))
-    out = tmp_path / "runs"
-    study = ld.run_study({"stories": stories}, t, out=out)
-    c = ld.contributions(stories, t.prompts, list(t.options))
-    frame = study.frame()
-    found = frame[(frame["table"] == "totals") & (frame["loss"] == "squared") & (frame["term"] == "accuracy")]["mean"]
-    assert float(found.iloc[0]) == pytest.approx((c.model_logits.argmax(1) == t.labels).mean())
-    rows[0]["options"].reverse()
-    ld.run_study({"stories": stories}, ld.task(written(tmp_path / "single.jsonl", rows)), out=out)
-    assert len(list(out.rglob("meta.json"))) >= 2
-
-
-@pytest.mark.full
-def test_a_study_of_sequences_has_their_accuracies_and_differences(tmp_path, stories):
-    t = ld.task(written(tmp_path / "rows.jsonl", ROWS))
-    study = ld.run_study({"stories": stories}, t, out=tmp_path / "runs")
-    row = study.summary().iloc[0]
-    c = ld.contributions(stories, t.prompts, list(t.options))
-    for per in ("option", "token", "byte"):
-        scores = c.scores(per).model_logits
-        name = "accuracy" if per == "option" else f"accuracy_{per}"
-        assert row[name] == pytest.approx((scores.argmax(1) == t.labels).mean())
-    scores = c.scores().model_logits
-    gold = np.eye(scores.shape[1], dtype=bool)[t.labels]
-    differences = scores[gold] - scores[~gold].reshape(len(scores), -1).mean(1)
-    assert row["logit_difference"] == pytest.approx(differences.mean(), abs=1e-5)
-    parts = study.components()
-    assert parts["logit_difference"].sum() == pytest.approx(differences.mean(), abs=1e-5)
-    assert study.table()["logit difference"].iloc[0, 0] == pytest.approx(differences.mean(), abs=1e-5)
-    study.plot(kind="table", quantity="logit difference")
 
 
 def test_a_frame_with_options_of_each_row(tmp_path):

@@ -11,14 +11,11 @@ import pytest
 from scipy.cluster.hierarchy import cophenet, linkage
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.fits import log_fit
-from layerdiv_tl.replication.correlation import AGGREGATIONS
-from layerdiv_tl.studies.tables import QUANTITIES
 from layerdiv_tl.views import kit, style
 from layerdiv_tl.views.figures.pruning import compared
 from tests.conftest import llama
 from tests.oracles.families import family
-from tests.views.figure_results import LABELS, LAYERS, OPTIONS, PROMPTS, TASKS, made
+from tests.views.figure_results import LABELS, OPTIONS, PROMPTS, made
 
 PARTS = ("raw", "centered", "shift")
 
@@ -231,8 +228,6 @@ def test_maps_are_colored_by_their_sign_in_their_unit():
         nats = ld.profile(llama(), [[1, 2, 3, 4]], loss="cross_entropy").plot(term=term).data[0]
         assert nats.colorbar.title.text == ("logits" if term == "target_logit" else "nats")
     assert len(ld.profile(llama(intermediate_size=200), [[1, 2, 3]], "neuron").plot().data[0].z) == 400
-    shard = made("Study").contributions("5 layers", "second")
-    np.testing.assert_array_equal(np.array(shard.plot(example=3, centered=False).data[0].z), shard.values[3].T)
     routing = made("RouterStatistics")
     frame, shares, drawn = routing.frame(), routing.by_layer(), np.array(routing.plot().data[0].z, dtype=float)
     np.testing.assert_allclose(drawn[np.isfinite(drawn)], frame["load"] / frame["even_load"])
@@ -676,84 +671,6 @@ def test_information_is_the_frames_over_its_nulls():
     assert "what the estimate leaves out" in warned.plot().layout.title.subtitle.text.replace("<br>", "")
 
 
-@pytest.mark.parametrize("quantity", QUANTITIES)
-def test_a_table_holds_the_cells_of_its_quantity(quantity):
-    """Texts are the frame's means in the table's factor, empty without a cell; color is minus uniform for MSE, bias."""
-    whole = made("Study")
-    m = whole.metrics
-    gappy = dataclasses.replace(whole, metrics=m[(m["model"] != "3 layers") | (m["task"] != "second")])
-    loss, term, factor = QUANTITIES[quantity]
-    totals = m[(m["table"] == "totals") & (m["loss"] == loss) & (m["term"] == term)].set_index(["model", "task"])[
-        "mean"
-    ]
-    wanted = factor * np.array([[totals[model, task] for task in TASKS] for model in LAYERS])
-    wanted[1, 1] = np.nan
-    wanted = np.column_stack([wanted, wanted.mean(1)])
-    even = {"accuracy": 50, "logit difference": 0, "cross-entropy": np.log(2)} | dict.fromkeys(
-        ("MSE", "bias", "uniform"), 25
-    )
-    wanted = np.vstack([wanted, np.full(4, even.get(quantity, np.nan))])  # two options
-    drawn, digits = gappy.plot(quantity=quantity).data[0], 2 if quantity == "accuracy" else 3
-    assert [list(row) for row in drawn.text] == [
-        [style.number(v, digits) if v == v else "" for v in row] for row in wanted
-    ]
-    wanted = wanted - 25 * (quantity in ("MSE", "bias"))
-    np.testing.assert_allclose(np.array(drawn.z, dtype=float), wanted, rtol=1e-9, atol=1e-9)
-    assert (drawn.zmin == -drawn.zmax) == (quantity in ("MSE", "bias", "logit difference"))
-    assert drawn.zmax == (100 if quantity == "accuracy" else pytest.approx(np.nanmax(np.abs(wanted))))
-    assert drawn.hovertext[2][0].startswith("<b>5 layers</b><br>first<br>")
-    for kind in ("curves", "shares", "size", "correlations"):
-        assert quantity != "accuracy" or isinstance(gappy.plot(kind), go.Figure)
-
-
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
-def test_bars_of_correlations_are_the_frames(aggregation):
-    """Height r, whiskers the interval; full where p < 0.05, hollow where not, hatched where there is no p."""
-    table, metrics = made("Study").correlations(n_resamples=50), ["entropy", "mse", "diversity_centered"]
-    figure = made("Study").plot("correlations", n_resamples=50, aggregation=aggregation, metrics=metrics)
-    bars = [trace for trace in figure.data if trace.type == "bar"]
-    for trace, (kind, metric) in zip(bars, [(k, m) for k in ("pearson", "spearman") for m in metrics], strict=True):
-        rows = table[(table.aggregation == aggregation) & (table.coefficient == kind) & (table.metric == metric)]
-        rows = rows.set_index("task").loc[[*TASKS, "average"]]
-        np.testing.assert_allclose(trace.y, rows["r"])
-        inside = (rows["low"] <= rows["r"]) & (rows["r"] <= rows["high"])
-        np.testing.assert_allclose(np.array(trace.error_y.array)[inside], (rows["high"] - rows["r"])[inside])
-        for fill, shape, p in zip(
-            trace.marker.color,
-            trace.marker.pattern.shape,
-            rows["p_t" if aggregation == "final" else "p_permutation"],
-            strict=True,
-        ):
-            assert (fill == style.CLEAR) == (p >= 0.05)
-            assert (shape == "/") == (p != p)
-
-
-@pytest.mark.parametrize("depth", ["relative", "junction"])
-@pytest.mark.parametrize("part", ["raw", "centered"])
-def test_curves_are_the_standardized_ones(depth, part):
-    """Heights are `curves(standardized=True)`, hovers the raw values; several models in one trace have gaps."""
-    study = made("Study")
-    wanted, raw = study.curves(standardized=True), study.curves()
-    terms = ["accuracy", "mse", f"bias{suffix(part)}", f"diversity{suffix(part)}"]
-    for model in LAYERS:
-        figure = study.plot("curves", depth=depth, part=part, models=[model])
-        for number, task in enumerate(TASKS):
-            rows = wanted[(wanted.model == model) & (wanted.task == task)]
-            traces = [t for t in on(figure, number) if t.visible]
-            for trace, term in zip(traces, terms, strict=True):
-                np.testing.assert_allclose(np.array(trace.y, dtype=float), rows[term], atol=6e-5)
-                x = np.arange(len(rows)) / (len(rows) - 1 if depth == "relative" else 1)
-                np.testing.assert_allclose(np.array(trace.x, dtype=float), x, atol=6e-5)
-                ends = zip(trace.hovertext, raw.loc[rows.index, term], rows["component"], strict=True)
-                assert all(style.number(v) in text and label in text for text, v, label in ends)
-    figure = study.plot("curves", depth=depth, part=part)
-    together = np.array(figure.layout.updatemenus[0].buttons[-1].args[0]["y"][0], dtype=float)
-    assert np.isnan(together).sum() == len(LAYERS) - 1
-    last = raw.loc[raw.groupby(["model", "task"])["junction"].idxmax()].groupby("model")["accuracy"].mean()
-    best = study.plot("curves", models=1)
-    assert last.idxmax() in best.data[0].hovertext[0]
-
-
 def test_a_title_names_a_fall_of_accuracy_whose_intervals_are_apart(monkeypatch):
     """The peak, what is left of it before the last component, and the end; not where intervals meet."""
     d = made("Decomposition")
@@ -788,49 +705,6 @@ def test_a_lens_of_one_text_tells_from_where_on_its_answer_is_the_likeliest():
         assert title.replace("<br>", "").startswith(told)
 
 
-def test_a_title_names_the_peak_of_a_curve(monkeypatch):
-    """Where accuracy is higher inside the curve than at both ends."""
-    study = made("Study")
-    risen = study.curves()
-    risen = risen[risen["task"] == risen["task"].iloc[0]]  # more than two tasks have one average
-    inside = (risen["model"] == (model := risen["model"].iloc[0])) & (risen["component"] == "L0.mlp")
-    monkeypatch.setattr(type(study), "curves", lambda self, *args: risen.assign(accuracy=0.2 + 0.7 * inside))
-    title = study.plot("curves", models=[model]).layout.title.text.replace("<br>", "")
-    assert "begins and ends at 20\xa0%, with 90\xa0% after L0.mlp, on" in title
-    for accuracy in (0.2, 0.2 + 0.15 * inside):  # none, and one within the intervals of the ends
-        monkeypatch.setattr(type(study), "curves", lambda self, *args, own=accuracy: risen.assign(accuracy=own))
-        assert "after" not in study.plot("curves", models=[model]).layout.title.text
-
-
-def test_a_curve_that_never_moves_is_not_drawn(monkeypatch):
-    """As in the frame: it has no standard deviation to be divided by."""
-    study = made("Study")
-    flat = study.curves().assign(accuracy=0.5)
-    monkeypatch.setattr(type(study), "curves", lambda self, *args: flat)
-    drawn = [y for t in study.plot("curves").data if t.name == "accuracy" for y in t.y]
-    assert np.isnan(drawn).all()
-
-
-@pytest.mark.parametrize("form", ["squared", "paper"])
-def test_shares_fill_a_bar(form):
-    """Segments are the frame's shares and add up to one; diamonds stand at the cumulated shares of the members."""
-    frame, figure = made("Study").shares(form=form), made("Study").plot("shares", form=form)
-    groups = list(frame.groupby(["term", "gauge"], sort=False))
-    assert [note.text for note in figure.layout.annotations] == [f"{term}, {gauge}" for (term, gauge), _ in groups]
-    for number, (_, rows) in enumerate(groups):
-        shares, totals = rows.set_index(["model", "module"])["share"], dict.fromkeys(LAYERS, 0.0)
-        for trace in on(figure, number):
-            if trace.type == "bar":
-                for x, y in zip(trace.x, trace.y, strict=True):
-                    model = list(LAYERS)[int(y)]
-                    assert x == shares[model, trace.legendgroup]
-                    totals[model] += x
-            else:  # embedding, then n attention, then n MLP sublayers
-                edges = {e for n in LAYERS.values() for e in (1 / (2 * n + 1), (n + 1) / (2 * n + 1))}
-                np.testing.assert_allclose(sorted(trace.x), sorted(edges))
-        np.testing.assert_allclose(list(totals.values()), 1)
-
-
 def caption(figure):
     return figure.layout.title.subtitle.text.replace("<br>", "")
 
@@ -851,89 +725,6 @@ def test_whiskers_of_effects_are_those_that_the_caption_says():
 def test_a_lower_bound_is_not_rounded_above_itself():
     bounds = dataclasses.replace(made("Bounds"), low=0.4399)
     assert "at least 0.43 of" in caption(bounds.plot())
-
-
-def test_titles_of_a_study_are_findings(tmp_path):
-    """Its curves name the first and the last value, a lone model its accuracy; a scaling curve its task and rows."""
-    study = made("Study")
-    model = next(iter(LAYERS))
-    ends = study.curves().query("model == @model").groupby("task")["accuracy"].agg(["first", "last"]).mean()
-    figure = study.plot("curves", models=[model])
-    assert all(style.percent(end) in figure.layout.title.text.replace("\xa0", " ") for end in ends)
-    two = ld.run_study(
-        ["zoo/d2", "zoo/d2-seed1", "zoo/d4"], ["synthetic/k_hop", "synthetic/recall"], limit=16, out=tmp_path
-    )
-    runs = two.curves().query("model == 'zoo/d2'").groupby("task")["accuracy"].agg(["first", "last"])
-    said = two.plot("curves", models=["zoo/d2"]).layout.title.text.replace("<br>", "").replace("\xa0", " ")
-    for task, *pair in runs.itertuples():  # where tasks disagree, a mean would hide it
-        assert f"from {style.percent(pair[0])} to {style.percent(pair[1])} on {task}" in said
-    cells = two.metrics.query("table == 'modules' and loss == 'squared' and term == 'diversity_centered'")
-    first = cells.loc[cells.groupby(["model", "task"])["mean"].idxmax(), "module"].value_counts()
-    assert len(first) > 1
-    shares = two.plot("shares").layout.title.text.replace("<br>", "")
-    assert shares.startswith("No module")
-    assert all(f"{style.MODULE_NAME[module]} in {pairs}" in shares for module, pairs in first.items())
-    mean = two.table()["accuracy"]["Avg."]
-    ends = sorted(f"{mean[name]:.0f} %" for name in ("zoo/d2", "zoo/d2-seed1"))
-    fewest = two.plot("size").layout.title.text.replace("<br>", "").replace("\xa0", " ")  # two models are the smallest
-    assert f"{' to '.join(dict.fromkeys(ends))} in 2 models and {mean['zoo/d4']:.0f} % in zoo/d4" in fewest
-    assert all(trace.mode == "lines+markers" for trace in figure.data)
-    alone = ld.run_study(["zoo/d2"], ["synthetic/recall"], limit=16, out=tmp_path)
-    title = alone.plot("size").layout.title.text.replace("\xa0", " ")
-    assert title.startswith("zoo/d2, 5 components")
-    assert f"accuracy {style.number(alone.table()['accuracy'].loc['zoo/d2', 'Avg.'])} %" in title
-    assert all(task in caption(study.plot("scaling")) for task in (*TASKS, "40 rows"))
-
-
-def test_a_scaling_curve_is_the_fit():
-    """Points with their models' names, a + b ln x between them with its band, in the quantity's unit."""
-    study = made("Study")
-    for quantity, unit in (("MSE", "hundredths"), ("accuracy", "%"), ("entropy", "nats")):
-        figure, fit = study.plot("scaling", quantity=quantity), study.scaling(quantity)
-        band, line, points = figure.data
-        np.testing.assert_array_equal(points.x, [2 * n + 1 for n in LAYERS.values()])
-        np.testing.assert_allclose(points.y, study.table()[quantity]["Avg."])
-        assert [text.split("<br>")[0] for text in points.hovertext] == [f"<b>{m}</b>" for m in LAYERS]
-        b, a = np.polyfit(np.log(points.x), points.y, 1)
-        np.testing.assert_allclose(line.y, a + b * np.log(line.x))
-        curve = fit.predict(np.array(line.x))
-        np.testing.assert_allclose(band.y, np.r_[curve["high"], curve["low"][::-1]])
-        assert unit in figure.layout.yaxis.title.text
-    rng, x = np.random.default_rng(0), np.arange(4.0, 16)
-    fit = log_fit(x, np.log(x) + rng.normal(size=12) * x / 8)
-    title = fit.plot().layout.title
-    said = f"{title.text} {title.subtitle.text}".replace("<br>", "")
-    for row in fit.frame().set_index("term").loc[["slope", "curvature"]].itertuples():  # as the claim's: Student's miss
-        assert style.interval(row.robust_low, row.robust_high) in said
-        assert style.interval(row.low, row.high) not in said
-    few = log_fit([1.0, 2.0], [0.0, 1.0]).plot()
-    assert [t.mode for t in few.data] == ["lines", "markers"]  # no band
-    assert few.layout.title.text.startswith("No clear scaling")
-    assert "nan" not in str(few.layout.title)
-
-
-def test_steps_and_weights_are_the_frames():
-    result = made("TradeOff")
-    (bars,), frame = result.plot().data, result.frame()
-    np.testing.assert_allclose(bars.y, frame["share"])
-    np.testing.assert_allclose(bars.y + bars.error_y.array, frame["high"])
-    np.testing.assert_allclose(bars.y - bars.error_y.arrayminus, frame["low"])
-    still = made("Study").plot("tradeoff", still=1.0, n_resamples=20)
-    assert np.isnan(still.data[0].y[0])
-    assert "nan" not in still.layout.title.subtitle.text
-    assert {bar.base for bar in made("Reweighting").plot().data if bar.type == "bar"} == {1.0}
-
-
-def test_one_model_on_one_task_has_figures():
-    """Everything but a scaling curve, which needs two sizes, can be drawn of a single cell."""
-    m = made("Study").metrics
-    alone = dataclasses.replace(made("Study"), metrics=m[(m["model"] == "2 layers") & (m["task"] == "first")])
-    for kind in alone.figures:
-        if kind == "scaling":
-            with pytest.raises(ld.InputError, match="two different x"):
-                alone.plot(kind)
-        else:
-            alone.plot(kind).to_json()
 
 
 @pytest.mark.parametrize("name", ["Comparison", "TextComparison"])

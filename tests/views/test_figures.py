@@ -18,7 +18,6 @@ import pytest
 import layerdiv_tl as ld
 from layerdiv_tl import results
 from layerdiv_tl.components import Component
-from layerdiv_tl.ensemble.fits import log_fit
 from layerdiv_tl.results import Result
 from layerdiv_tl.views import axes, kit, style
 from layerdiv_tl.views.figures import function_of
@@ -68,7 +67,7 @@ def test_the_kinds_of_plot_are_those_that_can_be_drawn():
 def test_every_kind_is_drawn_and_escapes_what_models_and_texts_say(name, kind, monkeypatch):
     """Labels of components, names of models, tokens and options that look like HTML never become HTML."""
     result = hostile(made(name))
-    if name not in ("Study", "OverTraining", "DepthStudy", "LogFit", "Bounds"):  # whose labels are looked up
+    if name != "Bounds":  # whose labels are looked up
         label = Component.label.fget
         monkeypatch.setattr(Component, "label", property(lambda self: label(self) + HOSTILE))
     figure = result.plot(kind, title=HOSTILE)
@@ -139,11 +138,6 @@ PARTS = [("Decomposition", kind) for kind in ("bars", "scatter", "depth", "trade
 OPTIONS = [
     *((name, kind, "part", {part: part for part in ("raw", "centered", "shift")}) for name, kind in PARTS),
     ("Agreement", "scatter", "scale", {"rank": "rank", "value": "value"}),
-    ("Study", "size", "against", {"components |L|": "members", "parameters": "parameters"}),
-    ("Study", "correlations", "aggregation", {"last junction": "final", "mean over models": "per_model"}),
-    ("Study", "table", "quantity", {"MSE": "MSE", "diversity": "diversity", "logit difference": "logit difference"}),
-    ("Study", "curves", "part", {"raw": "raw", "centered": "centered"}),
-    ("Study", "curves", "models", {name: [name] for name in ("2 layers", "5 layers")}),
 ]
 
 
@@ -202,17 +196,6 @@ def test_unknown_kinds_and_options_are_told_the_others():
         ("GainCurve", "curve", {"terms": ("bits",)}),
         ("GainCurve", "curve", {"terms": "joint"}),
         ("TextComparison", "map", {"changed": "color"}),
-        ("Study", "table", {"quantity": "color"}),
-        ("Study", "table", {"unit": "head"}),
-        ("Study", "size", {"against": "depth"}),
-        ("Study", "correlations", {"aggregation": "middle"}),
-        ("Study", "correlations", {"metrics": ["color"]}),
-        ("Study", "curves", {"depth": "deep"}),
-        ("Study", "curves", {"models": ["six"]}),
-        ("Study", "curves", {"models": 0}),
-        ("Study", "shares", {"models": ["six"]}),
-        ("LogFit", "curve", {"names": ["a", "b"]}),
-        ("OverTraining", "curves", {"quantities": ["color"]}),
     ):
         with pytest.raises(ld.InputError, match=f"{next(iter(wrong))}=|names for|was not ablated"):
             made(name).plot(kind, **wrong)
@@ -264,10 +247,6 @@ def test_a_title_asserts_no_effect_whose_interval_holds_0():
         assert ("its interval includes 0" in said(result.plot(kind, **options))) == held[-1], (kind, column)
     assert set(held) == {True, False}
 
-    tradeoff = dataclasses.replace(made("TradeOff"), difference=0.0776, models=9, null_low=-0.1, null_high=0.1)
-    none = said(dataclasses.replace(tradeoff, low=-0.00176, high=0.157, p=0.444).plot())
-    assert "whatever accuracy does (difference 0.08, −0.00 to 0.16, p = 0.44)" in none
-    assert "more often where" in said(dataclasses.replace(tradeoff, low=0.01, high=0.15, p=0.000999).plot())
     row = {
         "other": "block_influence",
         "dropped": 1,
@@ -278,10 +257,6 @@ def test_a_title_asserts_no_effect_whose_interval_holds_0():
     }
     plan = SimpleNamespace(compare=lambda: pd.DataFrame([row]).pipe(with_units), dropped=(1,), score="own", ordered={})
     assert "0.06 nats (−0.41 to 1.64) above block influence's, not clearly different" in compared(plan, "loss")
-    x = np.arange(4.0, 16)
-    assert said(log_fit(x, np.sin(9 * x)).plot()).startswith("No clear scaling")
-    assert said(log_fit(x, np.log(x) + 0.01 * np.sin(9 * x)).plot()).startswith("Scaling")
-    assert "do not clearly change" in said(made("Reweighting").plot())
     assert "do not clearly predict" in said(made("Redundancy").plot())
     assert "no clear slope" in said(made("DepthScore").plot())
 

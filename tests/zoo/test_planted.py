@@ -311,15 +311,6 @@ def test_planted_models_are_models():
     assert p.frame().set_index("quantity").loc["loss", "expected"] == p.expected["loss"]
 
 
-@pytest.mark.full
-def test_a_study_of_planted_models():
-    """A grid of planted models runs on their tasks, and its table holds the closed form."""
-    p = planted("copied")
-    frame = ld.run_study({"copied": p}, [p.task]).frame()
-    totals = frame[(frame["table"] == "totals") & (frame["term"] == "accuracy") & (frame["loss"] == "squared")]
-    assert totals["mean"].unique().tolist() == [p.expected["accuracy"]]
-
-
 def test_every_name_is_described_and_different():
     """PLANTED names what `planted` makes, and no two are the same model."""
     forms = {name: planted(name).over_vocabulary for name in NAMES}
