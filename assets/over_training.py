@@ -18,8 +18,9 @@ import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.studies.over_training import QUANTITIES, OverTraining, checkpoints
-from layerdiv_tl.zoo.registry import FOLDER, find_model
+from layerdiv_tl.zoo.trained import FOLDER
 from tests.training import train
+from tests.training.shapes import find_model
 
 HERE = Path(__file__).parent
 KEPT = ("accuracy", "loss", "bias_centered", "diversity", "diversity_centered", "coherence_centered")

@@ -10,9 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import nn
 
-from layerdiv_tl.zoo.registry import ACTIVE, ZooModel
-
 from . import words
+from .shapes import ACTIVE, ZooModel
 
 
 def config_of(model: ZooModel) -> dict[str, Any]:
