@@ -89,7 +89,7 @@ def known_numbers(built: Built) -> dict[str, Any]:
         "expected": {name: None if np.isnan(x) else x for name, x in built.expected.items()},
         "closed_form": built.closed_form,
         "labels": built.labels.tolist(),
-        "votes": [text.split("\n")[1] for text in built.task.texts],
+        "votes": [prompt.split(": ")[1].split(".")[0] for prompt in built.prompts],
     }
 
 
