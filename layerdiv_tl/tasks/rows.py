@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .._checks import file_path, shown
 from ..errors import InputError
@@ -38,7 +38,7 @@ class Rows:
 def sample_rows(name: str) -> Rows:
     """Read the rows of a file that is part of this package."""
     with resources.as_file(resources.files(__package__).joinpath(f"{name}.jsonl")) as path:
-        return Rows(_read_file(path).to_dict("records"), "written for layerdiv_tl")
+        return Rows(_records(_read_file(path)), "written for layerdiv_tl")
 
 
 def read_rows(data: Any, names: Sequence[str], split: str = "validation") -> Rows:
@@ -58,15 +58,19 @@ def read_rows(data: Any, names: Sequence[str], split: str = "validation") -> Row
     if isinstance(data, str | os.PathLike):
         path = _find(file_path("data", data), names)
         with refusing(f"{str(path)!r} cannot be read", "write its rows again, in UTF-8"):
-            rows = _saved_rows(path, split) if path.is_dir() else _read_file(path).to_dict("records")
+            rows = _saved_rows(path, split) if path.is_dir() else _records(_read_file(path))
         return Rows(rows, str(path))
     if hasattr(data, "iloc") and hasattr(data, "columns"):
         if repeated := data.columns[data.columns.duplicated()].tolist():
             raise InputError(f"the frame has two columns {shown(repeated[0])}: rename one, or leave it out.")
-        return Rows(data.to_dict("records"), "a pandas frame")
+        return Rows(_records(data), "a pandas frame")
     if hasattr(data, "to_list") and hasattr(data, "column_names"):
         return Rows(data.to_list(), "a data set in memory")
     raise InputError(f"data={shown(data)} has no rows: give a file, a folder, a pandas frame or a datasets.Dataset.")
+
+
+def _records(frame: pd.DataFrame) -> list[Row]:
+    return cast(list[Row], frame.to_dict("records"))
 
 
 def _find(path: Path, names: Sequence[str]) -> Path:

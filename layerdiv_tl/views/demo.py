@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ..attribution.contributions import contributions
+from ..depth.effect_results import Effects
 from ..depth.total_effects import effects
 from ..ensemble.decompose import decompose
 from ..model.load import Model
@@ -67,7 +68,7 @@ def _share(row: pd.Series) -> str:
     return f"{style.percent(row['accuracy'])} ({100 * row['accuracy_low']:.0f} to {100 * row['accuracy_high']:.0f})"
 
 
-def _component_table(listed: pd.DataFrame, ablated: list) -> pd.DataFrame:
+def _component_table(listed: pd.DataFrame, ablated: list[Effects]) -> pd.DataFrame:
     costs = [e.frame().set_index("component") for e in ablated]
     rows = []
     for _, row in listed.iterrows():
