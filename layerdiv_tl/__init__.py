@@ -41,7 +41,14 @@ _registry.PLACES.update(
     depth_page="layerdiv_tl.views.depth_page:depth_page",
     zoo_names="layerdiv_tl.zoo:NAMES",
     zoo_source="layerdiv_tl.zoo:source",
+    all_results="layerdiv_tl:_import_results",
 )
 
 # The public names stand in `__init__.pyi`, once, for Python and for type checkers.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def _import_results() -> None:
+    """Import every public function, and with each the class of its results."""
+    for name in __all__:
+        __getattr__(name)

@@ -13,7 +13,7 @@ from .errors import InputError
 
 Kind = Literal[
     "embed", "pos_embed", "attn", "mixer", "mlp", "moe", "head", "mixer_head", "neuron", "attn_bias", "mixer_bias",
-    "mlp_bias", "attn.lora", "mixer.lora", "mlp.lora", "expert", "shared_expert", "attn_latent", "mixer_latent",
+    "mlp_bias", "expert", "shared_expert", "attn_latent", "mixer_latent",
     "mlp_latent", "attn.error", "mixer.error", "mlp.error", "moe.error", "ple.error", "laurel.error", "attn.rest",
     "mixer.rest", "mlp.rest", "moe.rest", "group", "ple", "laurel", "stream_bias", "constant", "rounding",
     "intervention", "member", "layer",
@@ -29,7 +29,7 @@ _SUBLAYERS: dict[str, Kind] = {
     **dict.fromkeys(("head", "attn_bias", "attn_latent"), "attn"),
     **dict.fromkeys(("mixer_head", "mixer_bias", "mixer_latent"), "mixer"),
     **dict.fromkeys(("neuron", "mlp_bias", "mlp_latent", "expert", "shared_expert"), "mlp"),
-    **{f"{of}.{part}": of for of in ("attn", "mixer", "mlp", "moe") for part in ("lora", "error", "rest")},
+    **{f"{of}.{part}": of for of in ("attn", "mixer", "mlp", "moe") for part in ("error", "rest")},
     **{"ple.error": "ple", "laurel.error": "laurel"},
 }
 _MODULES: dict[str, Module] = {
@@ -81,7 +81,7 @@ class Component:
 
     Attributes:
         kind: The kind of term; `"mixer"`: a recurrent or linear-attention sublayer; `"moe"`: a mixture of experts next
-            to an MLP of the same layer; `"attn.lora"`: the output of adapters on a sublayer; `"ple"`: a per-layer input
+            to an MLP of the same layer; `"ple"`: a per-layer input
             embedding, gated; `"laurel"`: a learned low-rank residual; `"stream_bias"`: the biases of all norms and
             gates that the stream itself passes; `"mlp_latent"`: a latent of a dictionary (`L3.F12`, in an attention
             `L3.AF12`), `"mlp.error"`: a write minus the sum of its cut's parts; `"group"`: several components,

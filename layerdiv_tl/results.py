@@ -99,6 +99,19 @@ class Result:
         check_arrays(self)
 
 
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read any result that `save` wrote. Raises InputError as `Result.load`.
+
+    >>> import tempfile, layerdiv_tl as ld
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = ld.contributions("zoo/d1", [[1, 2]], [7, 9]).save(f"{folder}/c.safetensors")
+    ...     c = ld.load(path)
+    >>> c.values.shape
+    (1, 3, 2)
+    """
+    return load_result(Result, path)
+
+
 def save_result(result: Result, path: str | os.PathLike[str], of: str = "") -> Path:
     """Write a result to one safetensors file; `of` names its owner, which `load_result` may check."""
     from safetensors import SafetensorError
@@ -245,7 +258,9 @@ def _unpack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
             return Component.parse(label)
         case {"$result": kind, "fields": fields}:
             if kind not in Result._classes:
-                raise InputError(f"the file holds {with_article(kind)}: load it with that class.")
+                _registry.lookup("all_results")()  # classes register when their module is imported
+            if kind not in Result._classes:
+                raise InputError(f"the file holds {with_article(kind)}, which this version does not have.")
             inner = {key: _unpack(item, arrays) for key, item in fields.items()}
             try:
                 return Result._classes[kind](**inner)

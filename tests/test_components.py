@@ -90,7 +90,7 @@ def test_names_of_transformer_lens_are_taken_wherever_labels_are(name, label):
     ]
     if unit != "neuron":
         assert "group:L9H9" in [
-            x.label for x in ld.contributions("zoo/d2", [[1, 2]], [7, 8], ld.groups({"L9H9": [name]})).components
+            x.label for x in ld.contributions("zoo/d2", [[1, 2]], [7, 8], unit=ld.groups({"L9H9": [name]})).components
         ]
     if unit != "neuron" and label != "embed":
         e = ld.effects("zoo/d2", [[1, 2, 3], [4, 5, 6]], [7, 8], [0, 1], unit=unit, components=[name])

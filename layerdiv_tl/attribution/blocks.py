@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..components import Component
 from ..errors import InputError
-from ..model.architecture import ADAPTER_ROWS, HALF, Architecture, OutputMap, Sublayer, UnitLike
+from ..model.architecture import HALF, Architecture, OutputMap, Sublayer, UnitLike
 from ..model.capture import Activations, SublayerOutput
 from ..model.groups import Groups, rest_of
 from ..model.norm import Linear
@@ -124,9 +124,9 @@ def are_partial(junctions: Sequence[Component], parallel: bool) -> list[bool]:
     read the same stream (`parallel`). If hooks add something in a layer, all its junctions before that are partial.
     """
     # Unfinished writes or layers, each with what follows it.
-    unfinished = [("embed", "pos_embed"), ("mixer", "attn"), ("mlp", "moe"), *ADAPTER_ROWS.items()]
+    unfinished = [("embed", "pos_embed"), ("mixer", "attn"), ("mlp", "moe")]
     unfinished += [(kind, f"{kind}.error") for kind in ("attn", "mixer", "mlp", "moe", "ple", "laurel")]
-    unfinished += [(kind, "mlp") for kind in ("attn", "mixer", "attn.lora", "mixer.lora")] * parallel
+    unfinished += [(kind, "mlp") for kind in ("attn", "mixer")] * parallel
     steered = [(a.layer, a.repeat) for a in junctions if a.kind == "intervention"]
     partial = [a.kind != "intervention" and (a.layer, a.repeat) in steered for a in junctions]
     for i, (a, b) in enumerate(pairwise(junctions)):
@@ -169,10 +169,6 @@ class StreamWalk:
                 beyond = {}
             names, vector = self._names[key], output.output
             beside: list[Write] = []  # rows of their own
-            if output.adapter is not None:
-                *names, adapter = names
-                vector = vector - output.adapter
-                beside.append(Write.whole(adapter, output.adapter))
             if output.cut is not None and output.cut.error:
                 *names, error = names
             blocks = cut_output(output, names)

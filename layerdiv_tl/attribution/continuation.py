@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -12,16 +12,19 @@ import plotly.graph_objects as go
 import torch
 from jaxtyping import Int
 
-from .._checks import listed, shown
+from .._checks import listed, number, shown, whole_number
 from ..components import component_columns
 from ..errors import InputError
+from ..model.architecture import UnitLike
 from ..model.batches import inference_mode_for, pad, upcast
+from ..model.cuts import unit_of
 from ..model.generation import generate_tokens
-from ..model.load import Model
+from ..model.load import Model, as_model
 from ..model.options import read_options
-from ..model.prompts import Ids, Prompts, encode, prompt_ends, token_texts, with_mask
+from ..model.prompts import Ids, Prompts, encode, is_id, prompt_ends, token_texts, with_mask
 from ..results import Result
 from .contribution_results import Contributions
+from .contributions import collect
 from .passes import ContributionPasses
 from .question import LogitQuestion
 
@@ -113,57 +116,84 @@ class ContinuationPasses(ContributionPasses):
         return [text], torch.zeros(len(at), dtype=torch.long), at
 
 
-def continuation_passes(
-    model: Model,
-    prompts: Any,
-    attention_mask: Any,
-    generate: int,
-    continuation: Any,
-    temperature: float,
-    seed: int,
-    unit: Any,
-    batch_tokens: int,
-) -> tuple[ContinuationPasses, dict[str, Any]]:
-    """Read or write the continuations, and prepare the passes that read them; returns also the fields of the result."""
+def continuation(
+    model: Any,
+    prompt: Any,
+    text: Any = None,
+    *,
+    max_new_tokens: int = 20,
+    temperature: float = 0.0,
+    seed: int = 0,
+    unit: UnitLike = "sublayer",
+    attention_mask: Any = None,
+) -> Continuation:
+    """Compute the contributions to every token of a continuation and to its strongest rival, in one pass.
+
+    Args:
+        model, prompt, unit, attention_mask: As in `contributions`; one prompt, or several.
+        text: What follows, a text or token ids, or a list of these for several prompts. None lets the model write.
+        max_new_tokens: The most tokens that the model writes after each prompt; fewer where it ends the text.
+        temperature, seed: 0 writes the likeliest token each time; otherwise tokens are drawn from the softmax of the
+            logits divided by it, reproducibly by the seed.
+
+    Raises InputError where the model ends the text right after a prompt, for texts longer than its context, and as
+    `contributions`.
+
+    >>> import layerdiv_tl as ld
+    >>> k = ld.continuation("zoo/d2", [1, 2, 3], max_new_tokens=4)
+    >>> len(k.written) <= 4, bool((k.model_logits[:, 0] >= k.model_logits[:, 1]).all())
+    (True, True)
+    """
+    model, unit = as_model(model), unit_of(unit)
     if model.engine is not None:
         raise InputError(f"{model.name} runs elsewhere, where continuations are not read: load it here.")
-    if prompts is None:
-        raise InputError("there are no prompts: give at least one text or list of token ids.")
-    rows = encode(model, with_mask(prompts, attention_mask))
+    max_new_tokens, seed = whole_number("max_new_tokens", max_new_tokens, 1), whole_number("seed", seed, 0)
+    temperature = number("temperature", temperature, least=0)
+    rows = encode(model, with_mask([prompt] if _is_ids(prompt) else prompt, attention_mask))
     sampling: dict[str, Any] = {"method": "given", "temperature": None, "seed": None, "asked": None}
-    if continuation is not None:
-        if generate:
-            raise InputError("continuation says what follows, and generate= lets the model write it: give one of them.")
-        each = [continuation] if len(rows) == 1 else listed("continuation", continuation, "a list with one per prompt")
+    if text is not None:
+        each = [text] if len(rows) == 1 else listed("text", text, "a list with one per prompt")
         if len(each) != len(rows):
-            raise InputError(f"continuation holds {len(each)} answers for {len(rows)} prompts: give one for each.")
+            raise InputError(f"text holds {len(each)} continuations for {len(rows)} prompts: give one for each.")
         ids, _ = read_options(model, [[one] for one in each], rows)
-        if ids.shape[2] > 1:
-            raise InputError("a continuation is one text or list of token ids, not a set of alternatives.")
-        answers = [[int(i) for i in row[0, 0] if i >= 0] for row in ids]
+        answers = [[int(i) for i in row[0] if i >= 0] for row in ids]
     else:
         method = "sampled" if temperature else "greedy"
-        sampling = {"method": method, "temperature": temperature, "seed": seed, "asked": generate}
-        _check_length(model, [len(row) + generate for row in rows])
+        sampling = {"method": method, "temperature": temperature, "seed": seed, "asked": max_new_tokens}
+        _check_length(model, [len(row) + max_new_tokens for row in rows])
         generator = torch.Generator().manual_seed(seed)
-        answers = [generate_tokens(model, row, generate, temperature, generator) for row in rows]
+        answers = [generate_tokens(model, row, max_new_tokens, temperature, generator) for row in rows]
     if empty := [n for n, answer in enumerate(answers) if not answer]:
-        raise InputError(f"the model ends the text right after prompt {empty[0]}: give a continuation= of it.")
+        raise InputError(f"the model ends the text right after prompt {empty[0]}: give a text= that follows it.")
+    passes, about = _passes(model, rows, answers, unit)
+    done = collect(passes)
+    values = {field.name: getattr(done, field.name) for field in fields(done)}
+    return Continuation(**values | about | {"sampling": sampling})
+
+
+def _is_ids(prompt: Any) -> bool:
+    """True for one prompt as a list of token ids, which `encode` takes in a list."""
+    return isinstance(prompt, list | tuple) and bool(prompt) and all(is_id(token) for token in prompt)
+
+
+def _passes(
+    model: Model, rows: Prompts, answers: Sequence[Sequence[int]], unit: UnitLike
+) -> tuple[ContinuationPasses, dict[str, Any]]:
+    """Prepare the passes that read the continuations; returns also the fields of the result."""
     texts = [(*row, *answer) for row, answer in zip(rows, answers, strict=True)]
     _check_length(model, list(map(len, texts)))
-    starts = [len(row) for row in rows]
-    ends = [range(start, len(text)) for start, text in zip(starts, texts, strict=True)]
-    of = [n for n, own in enumerate(ends) for _ in own]
-    pairs = np.concatenate([_with_rivals(model, text, own) for text, own in zip(texts, ends, strict=True)])
+    ends = [range(len(row), len(text)) for row, text in zip(rows, texts, strict=True)]
+    of = [n for n, places in enumerate(ends) for _ in places]
+    pairs = np.concatenate([_with_rivals(model, text, places) for text, places in zip(texts, ends, strict=True)])
     names = np.array(token_texts(model, pairs.ravel()), dtype=object).reshape(pairs.shape)
-    prefixes = Prompts(texts[n][:end] for n, own in enumerate(ends) for end in own)
+    prefixes = Prompts(texts[n][:end] for n, places in enumerate(ends) for end in places)
     at = np.array([len(row) - 1 for row in prefixes])
-    question = LogitQuestion(prefixes, at, pairs[:, :, None, None], tuple(map(tuple, names.tolist())))
-    fields = {"prompt_number": np.array(of), "continued": tuple(texts), "sampling": sampling}
-    fields["prompt_ends"] = prompt_ends(model, rows) if len(rows) == 1 else ()  # examples are tokens
+    question = LogitQuestion(prefixes, at, pairs[:, :, None], tuple(map(tuple, names.tolist())))
+    about: dict[str, Any] = {"prompt_number": np.array(of), "continued": tuple(texts)}
+    about["prompt_ends"] = prompt_ends(model, rows) if len(rows) == 1 else ()  # examples are tokens
     decode = model.tokenizer.decode if model.tokenizer else lambda ids: " ".join(token_texts(model, ids))
-    fields["text"] = tuple(decode(answer) for answer in answers)
-    return ContinuationPasses(model, question, texts, of, unit, batch_tokens), fields
+    about["text"] = tuple(decode(answer) for answer in answers)
+    return ContinuationPasses(model, question, texts, of, unit, model.checked_batch_tokens(None)), about
 
 
 def _check_length(model: Model, lengths: list[int]) -> None:

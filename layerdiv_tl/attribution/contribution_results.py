@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from jaxtyping import Bool, Float, Int
 
-from .._checks import choice, shown
+from .._checks import shown
 from ..components import Component, component_columns, labels_of
 from ..components import positions as component_positions
 from ..ensemble.validation import gold_options
 from ..errors import InputError
-from ..model.options import NONE
 from ..results import Result
 from .contexts import TABLES
 from .logit_difference import LogitDifference, Score
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Per = Literal["option", "token", "byte"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +30,7 @@ class Contributions(Result):
 
     An option of several tokens is scored by teacher forcing: its numbers are sums over its positions, each read after
     the prompt and the option's earlier tokens. Such sums of logits are meaningless alone, as each position has a free
-    constant. Options are compared by log-likelihood, `scores()`, which `decompose` and `information` use. A set of
-    alternatives has the log-sum-exp of their log-likelihoods: its numbers are means over the alternatives, weighted by
-    their probabilities.
+    constant. Options are compared by log-likelihood, `scores()`, which `decompose` and `information` use.
 
     Attributes:
         values: float64 `[example, component, option]`, in logits; components in stream order.
@@ -43,18 +38,18 @@ class Contributions(Result):
             output of the model's own norm and unembedding for the cached stream.
         log_likelihood: float64 `[example, option]`, log p of each option, after any soft-cap, in nats.
         normalizer: float64 `[example, option]`, the part of log p that no component holds: −Σ H(p) over the option's
-            positions, with p the model's next-token distribution; for a set, plus the entropy of its weights; where
-            logits are capped, plus the cap's effect.
+            positions, with p the model's next-token distribution; where logits are capped, plus the cap's effect.
         expectations: float64 `[example, component, option]`, or one column for all options that are single tokens: Σ
             E_p[u_i] over the option's positions and the whole vocabulary. All three are None for `directions`.
         vocabulary_means: float64 `[example, component]`: the mean of u_i over the whole vocabulary, the one zero that
             no constant can move; None for options of several tokens, for `directions`, and for a remote model.
-        task: The name of the task that was given; empty for prompts.
+        task, labels: The name of the given task, and its right options `[example]`; empty and None for prompts.
+        option_names: The names of the columns that the options came from; empty where these have none.
+        starts_with_bos: Whether the first prompt begins with a beginning-of-text token.
         prompt_ends: The last 100 characters of each of at most 8 prompts, up to the position read, for captions; empty
             for more, without a tokenizer, and in files written by older versions.
         option_ids, options: Token ids `[example, option]` (indices of directions), or for options of several tokens
-            `[example, option, alternative, token]`, filled up with −1; and the texts: K of them, or K for every
-            example.
+            `[example, option, token]`, filled up with −1; and the texts: K of them, or K for every example.
         token_ids, lengths, positions: The prompts' ids concatenated, their lengths, and the position read in each.
         junction_scale, junctions, partial_junctions: float64 `[example, junction]`: the final norm's statistic of the
             stream after each junction's component, divided by that of the whole stream (the last is 1), at the prompt's
@@ -100,6 +95,9 @@ class Contributions(Result):
     vocabulary_means: Float[np.ndarray, "example component"] | None = None
     task: str = ""
     prompt_ends: tuple[str, ...] = ()
+    labels: Int[np.ndarray, " example"] | None = None
+    option_names: tuple[str, ...] = ()
+    starts_with_bos: bool = False
 
     def check(self) -> None:
         """Raise InputError also where contributions do not sum to the model's logits within the stored gap."""
@@ -144,27 +142,13 @@ class Contributions(Result):
             return self.values
         return None if self.vocabulary_means is None else self.values - self.vocabulary_means[:, :, None]
 
-    @property
-    def option_lengths(self) -> Int[np.ndarray, "example option"]:
-        """The number of tokens of each option. Raises InputError for alternatives, which may differ."""
-        ids = self.option_ids
-        if ids.ndim == 2:
-            return np.ones_like(ids)
-        if ids.shape[2] > 1:
-            raise InputError("a set of alternatives has no one length: score its elements as options of their own.")
-        return (ids != NONE).sum((2, 3))
-
-    def scores(self, per: Per = "option") -> Contributions:
+    def scores(self) -> Contributions:
         """The same components as terms of the options' log-likelihoods, which `decompose` takes for several tokens.
-
-        Args:
-            per: "token" and "byte" divide each option's score by its number of tokens or of UTF-8 bytes.
 
         The row `constant` includes the normalizer, so that the components sum to `model_logits`, here log-likelihoods;
         a sub-ensemble has a normalizer only with `constant`. For single-token options, scores differ between options as
-        the logits do. Raises InputError for a unit that options lack, and for directions.
+        the logits do. Raises InputError for directions.
         """
-        choice("per", per, get_args(Per))
         values, components = self.log_likelihood_parts, self.components
         assert self.log_likelihood is not None
         assert self.normalizer is not None
@@ -174,22 +158,15 @@ class Contributions(Result):
         elif self.complete:
             values = np.concatenate([values, self.normalizer[:, None]], 1)
             components = (*components, constant)
-        divisor = np.ones(self.log_likelihood.shape)
-        if per != "option":
-            divisor = self.option_lengths.astype(np.float64)  # raises for alternatives
-        if per == "byte":
-            texts = np.broadcast_to(np.array(self.options, dtype=object), divisor.shape)
-            divisor = np.array([[len(text.encode()) for text in row] for row in texts], dtype=np.float64)
         several = self.option_ids.ndim > 2
         return replace(
             self,
-            values=values / divisor[:, None],
+            values=values,
             components=components,
-            model_logits=self.log_likelihood / divisor,
+            model_logits=self.log_likelihood,
             expectations=np.zeros((len(values), len(components), 1)),
             vocabulary_means=None,
-            normalizer=np.zeros_like(divisor),
-            log_likelihood=self.log_likelihood / divisor,
+            normalizer=np.zeros_like(self.normalizer),
             junction_scale=None if several else self.junction_scale,
             soft_cap=None,  # its effect is in the normalizer
             score="log_likelihood",
@@ -210,17 +187,14 @@ class Contributions(Result):
         Raises InputError for an unknown option, and for the difference of an option and itself.
 
         >>> import layerdiv_tl as ld
-        >>> c = ld.contributions("zoo/d4", [[1, 2, 3], [4, 5]], contrast=[7, 9])
+        >>> c = ld.contributions("zoo/d4", [[1, 2, 3], [4, 5]], options=[7, 9])
         >>> d = c.difference()
         >>> bool(abs(d.total - (c.logits[:, 0] - c.logits[:, 1])).max() < 1e-9)
         True
         """
         c, count = self.comparable, len(self.values)
         if c.values.shape[2] < 2:
-            raise InputError(
-                "a difference needs two options, but these are contributions to one: make "
-                "them by ld.contributions(…, contrast=(right, wrong)), or with two options."
-            )
+            raise InputError("a difference needs two options, but these are contributions to one.")
         numbers = []
         for name, given in (("option", option), ("other", other)):
             given = [given] * count if isinstance(given, str | int | np.integer) else given
@@ -241,8 +215,15 @@ class Contributions(Result):
             sides=None if c.sides is None else np.stack([c.sides[rows, :, at] for at in numbers], 2),
             model_difference=c.model_logits[rows, first] - c.model_logits[rows, second],
             pairs=pairs[0] if len(set(pairs)) == 1 else pairs,
+            names=self._names_of(first, second),
             **{name: getattr(c, name) for name in about},
         )
+
+    def _names_of(self, first: np.ndarray, second: np.ndarray) -> tuple[str, ...]:
+        """Return the columns' names of the two options, if all examples have the same two columns."""
+        if not self.option_names or len(set(first)) > 1 or len(set(second)) > 1:
+            return ()
+        return self.option_names[first[0]], self.option_names[second[0]]
 
     def to_transformer_lens(self) -> tuple[Tensor, list[str]]:
         """The contributions in the layout of TransformerLens' `logit_attrs`, and the labels of its residual stacks.
@@ -318,6 +299,8 @@ class Contributions(Result):
             | component_columns(self.components, np.tile(np.repeat(np.arange(members), k), n))
             | {"option_index": numbers, "option": texts, "contribution": self.values.reshape(-1)}
         )
+        if self.option_names:
+            frame.insert(frame.columns.get_loc("option"), "option_name", np.array(self.option_names)[numbers])
         frame.attrs["units"] = {"contribution": "logits" if self.score == "logits" else "nats"}
         frame.attrs["identity_gap"] = self.identity_gap
         if self.error_shares:
@@ -335,5 +318,8 @@ class Contributions(Result):
         n, members, k = self.values.shape
         shape = f"{n} example{'s' * (n > 1)} × {members} components × {k} options"
         shape += "" if self.complete else ", a sub-ensemble"
+        bos = "with" if self.starts_with_bos else "without"
+        prompt = f"first prompt of {self.lengths[0]} tokens, {bos} beginning-of-text token" if n else ""
         gaps = f"identity gap {self.identity_gap:.1e}, {self.absolute_gap:.1e} logits"
-        return f"{type(self).__name__}({self.model}: {shape}; {'; '.join(filter(None, [gaps, self.error_note]))})"
+        about = "; ".join(filter(None, [prompt, gaps, self.error_note]))
+        return f"{type(self).__name__}({self.model}: {shape}; {about})"

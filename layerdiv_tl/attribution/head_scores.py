@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from .._checks import number, whole_number
+from .._checks import whole_number
 from ..components import component_columns
 from ..errors import InputError
 from ..model.attention import attention_patterns
@@ -54,21 +54,3 @@ def head_scores(model: Any, length: int = 40, n_texts: int = 2, seed: int = 0) -
     frame = pd.DataFrame(component_columns(found.components) | total)
     frame.attrs["units"] = dict.fromkeys(CLASSES, "share of attention")
     return frame
-
-
-def head_classes(model: Any, least: float = 0.4, length: int = 40, seed: int = 0) -> dict[str, list[str]]:
-    """Sort heads into the classes of `head_scores`, for `groups`: by the largest score, if it is at least `least`.
-
-    Classes without heads are left out. Raises InputError where there is none at all.
-
-    >>> import layerdiv_tl as ld
-    >>> len([label for labels in ld.head_classes("zoo/d4", least=0.0, length=30).values() for label in labels])
-    8
-    """
-    least = number("least", least, least=0, most=1)
-    scores = head_scores(model, length, seed=seed).set_index("component")[list(CLASSES)]
-    best, size = scores.idxmax(axis=1), scores.max(axis=1)
-    classes = {name: scores.index[(best == name) & (size >= least)].tolist() for name in CLASSES}
-    if not any(classes.values()):
-        raise InputError(f"no head gives {least:.0%} of its attention to one of these places: use a smaller least.")
-    return {name: labels for name, labels in classes.items() if labels}

@@ -27,7 +27,7 @@ class LogitDifference(Result):
         values: float64 `[example, component]`: contributions to the first answer minus those to the second, in logits;
             for answers of several tokens the difference of their log-likelihoods, in nats.
         model_difference: float64 `[example]`, the model's own, after any `soft_cap`.
-        pairs: The two answers, or the two of every example.
+        pairs, names: The two answers, or the two of every example; and the names of the columns that they came from.
         sides: float64 `[example, component, 2]`: contributions to either answer, whose difference is `values`. Logits
             are relative to the component's mean over the vocabulary, the only zero that is invariant to constants;
             log-likelihoods need none. None where neither is known (`Contributions.vocabulary_means`).
@@ -49,6 +49,7 @@ class LogitDifference(Result):
     unit: str
     task: str = ""
     prompt_ends: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     @property
     def total(self) -> Float[np.ndarray, " example"]:
@@ -89,6 +90,8 @@ class LogitDifference(Result):
     def frame(self) -> pd.DataFrame:
         """One row per component: its mean difference, the means of its positive and negative values, and its `sides`.
 
+        The columns of `sides` are `first` and `second`, or the names of the columns that the answers came from.
+
         `attrs` holds the same three for the sum of all components (not shares: signed terms may be larger than their
         sum), and the model's accuracy.
         """
@@ -100,7 +103,7 @@ class LogitDifference(Result):
         columns = {"difference": estimate(self.values)}
         columns |= {name: parts[name].mean(0) for name in ("positive", "negative")}
         if self.sides is not None:
-            columns |= dict(zip(("first", "second"), self.sides.mean(0).T, strict=True))
+            columns |= dict(zip(self.names or ("first", "second"), self.sides.mean(0).T, strict=True))
         units = dict.fromkeys(columns, "logits" if self.score == "logits" else "nats")
         frame = estimates_frame(component_columns(self.components) | columns, units)
         totals = {name: x.sum(1).mean() for name, x in parts.items()}
@@ -110,7 +113,8 @@ class LogitDifference(Result):
         return frame
 
     def __repr__(self) -> str:
-        n, (first, second) = len(self.values), self.pairs if isinstance(self.pairs[0], str) else ("first", "second")
+        n = len(self.values)
+        first, second = self.pairs if isinstance(self.pairs[0], str) else self.names or ("first", "second")
         most, unit = int(np.abs(self.mean).argmax()), "logits" if self.score == "logits" else "nats"
         over = "" if n == 1 else f", mean over {n} examples (the first is preferred in {self.accuracy:.0%})"
         whole = f"{first!r} − {second!r} = {self.total.mean():.3g} {unit}{over}"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from functools import cached_property
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +25,7 @@ from ..model.prompts import Ids
 from ..model.reconstruction import UNNAMED, ReconstructionError
 from ..model.remote import check_unit
 from .blocks import ALIKE, Rows, StreamWalk, check_finite, in_rows, merge
-from .contexts import TABLES, BatchContributions, Contexts, can_pack
+from .contexts import TABLES, BatchContributions, Contexts
 from .directions import Directions, probe_directions, reconstruct, token_directions
 from .question import LogitQuestion
 from .vocabulary import NextTokenDistribution, vocabulary_of
@@ -45,8 +44,6 @@ class OptionReader:
         option_ids, tokens: `[example, option]`, and the distinct ones. With `probes`, vectors that are read after the
             final norm, option ids are indices of these.
         directions: The options' directions, and the choice of directions for each example.
-        along: All directions that passes are read along: the options' directions, then others of the same tokens, as
-            many columns for each; and the statistic `[example]` that divides each, None for the stream's own.
         unexplained: Squared norms, summed over rows: the error of a unit's parts in each write, and that write.
     """
 
@@ -65,7 +62,6 @@ class OptionReader:
         else:
             vectors = probe_directions(architecture, probes)
         self.directions = Directions(vectors, torch.as_tensor(index.reshape(option_ids.shape)))
-        self.along: list[tuple[Directions, Float[Tensor, " example"] | None]] = [(self.directions, None)]
         self.unexplained: dict[Component, tuple[float, float]] = {}
 
     def read(
@@ -86,12 +82,7 @@ class OptionReader:
         check_finite(rows.writes, rows.final, logits)
 
         # u_i of every row along the options, and along the means over the next token and over the vocabulary.
-        readings = []
-        for along, statistic in self.along:
-            sigma = rows.sigma if statistic is None else statistic[own]
-            # Divided after the product, so that equal outputs of two models cancel to the last bit.
-            readings.append(along.at(own).inner(rows).div_(sigma[:, None, None]))
-        u = readings[0] if len(readings) == 1 else torch.cat(readings, 2)
+        u = self.directions.at(own).inner(rows).div_(rows.sigma[:, None, None])
         likelihood: dict[str, Tensor] = {}
         if expected is not None:
             means = {"expectations": expected.directions.vectors}
@@ -183,7 +174,7 @@ class ContributionPasses:
         self.model, self.question, self.unit = model, question, unit
         self.batch_tokens, self.cached = batch_tokens, cached
         self.contexts: Contexts | None = None
-        self.targets = question.option_ids[:, :, 0, 0]
+        self.targets = question.option_ids[:, :, 0]
         if not question.is_single:
             self.contexts = Contexts(question.beginnings, question.option_ids, model.architecture.length_switch)
             self.targets = self.contexts.target_ids
@@ -207,22 +198,17 @@ class ContributionPasses:
                 yield from parts if self.contexts is None else [self.contexts.by_option(examples, parts)]
                 advance(len(examples))
 
-    @cached_property
-    def is_packed(self) -> bool:
-        """True if all beginnings of a prompt's options run in one row."""
-        return self.contexts is not None and can_pack(self.model, self.contexts)
-
     def cuts(self) -> list[list[int]]:
         """The examples of each pass."""
         contexts, switch = self.contexts, self.model.architecture.length_switch
         if contexts is None:
             return batches([len(row) for row in self.question.ids], self.batch_tokens, switch)
-        lengths = [contexts.length(example, self.is_packed) for example in range(len(self.question.ids))]
+        lengths = [contexts.length(example) for example in range(len(self.question.ids))]
         # Where positions change with the length of a pass, no other row may share it.
         return batches(lengths, self.batch_tokens if switch is None else 1)
 
     def _rows(self, examples: Sequence[int]) -> tuple[list[Ids], Int[Tensor, " context"], Int[Tensor, " context"]]:
-        """Return rows of tokens, and the row and token of each position read, for a pass that is not packed."""
+        """Return rows of tokens, and the row and token of each position read."""
         if self.contexts is not None:
             return self.contexts.plain_rows(examples)
         at = torch.as_tensor(self.question.at[examples])
@@ -233,7 +219,7 @@ class ContributionPasses:
         architecture = self.model.architecture
         with inference_mode_for(architecture):
             if self.contexts is not None:
-                passes = self.contexts.passes(architecture, examples, self.unit, self.is_packed)
+                passes = self.contexts.passes(architecture, examples, self.unit)
             else:
                 passes = iter([(np.array(examples), self.cached or self._run(examples))])
             for numbers, activations in passes:
@@ -247,7 +233,7 @@ class ContributionPasses:
     def _steps(self, numbers: Int[np.ndarray, " row"], activations: Activations) -> Iterator[BatchContributions]:
         """Yield the rows of one pass, some at a time."""
         architecture = self.model.architecture
-        per_row = len(self.reader.along) * self.targets.shape[1] * len(architecture.components(self.unit))
+        per_row = self.targets.shape[1] * len(architecture.components(self.unit))
         step = max(1, NUMBERS // (per_row + len(architecture.sublayers) * architecture.norm.gain.numel()))
         expected = uniform = None
         if self.reader.probes is None:
@@ -262,8 +248,6 @@ class ContributionPasses:
 
 class RemoteReadOut(ContributionPasses):
     """`ContributionPasses` for a model with an engine: the same batches, projected where the model runs."""
-
-    is_packed = False
 
     def _reader(self) -> SimpleNamespace:
         assert self.model.engine is not None
@@ -311,23 +295,18 @@ class RemoteReadOut(ContributionPasses):
 
 
 class ContributionBuffer:
-    """Contributions of many passes in the prompts' order, in preallocated arrays; `keep` None keeps all components.
+    """Contributions of many passes in the prompts' order, in preallocated arrays.
 
     Small arrays left behind by each pass would lie between the large ones of later passes and fragment their memory.
     Where only some rows are steered, an intervention is zero in the others.
     """
 
-    def __init__(self, rows: int, keep: Set[Component] | None = None) -> None:
-        self.rows, self.keep, self.complete = rows, keep, True
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
         self.whole: BatchContributions | None = None
 
     def add(self, part: BatchContributions) -> None:
         """Keep the rows of a part. Raises InputError where its components differ, except interventions."""
-        if self.keep is not None:
-            chosen = [i for i, name in enumerate(part.components) if name in self.keep]
-            self.complete &= len(chosen) == len(part.components)
-            kept: dict[str, Any] = {name: x[:, chosen] for name in TABLES if (x := getattr(part, name)) is not None}
-            part = replace(part, components=tuple(part.components[i] for i in chosen), **kept)
         if self.whole is None:
             empty: dict[str, Any] = {n: np.empty((self.rows, *x.shape[1:]), x.dtype) for n, x in _arrays(part)}
             self.whole = replace(part, **empty)

@@ -7,43 +7,39 @@ computed here. `profile_results` makes bias and diversity of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .._checks import choice, shown, whole_number
+from .._checks import choice, whole_number
 from .._progress import progress
 from ..components import Component
-from ..ensemble.validation import factor
 from ..errors import InputError
 from ..model import forward_pass
 from ..model.architecture import UnitLike
 from ..model.batches import batches, inference_mode_for, pad
 from ..model.capture import Activations
-from ..model.cuts import is_fine, unit_name, unit_of
+from ..model.cuts import unit_name, unit_of
 from ..model.forward_pass import locate_mismatch
 from ..model.load import Model, as_model
 from ..model.prompts import encode
 from ..model.reconstruction import ReconstructionError
 from .blocks import ALIKE, Rows, check_finite
 from .directions import Directions, reconstruct
-from .profile_results import CrossEntropyProfile, Profile, SquaredProfile
+from .profile_results import Profile
 from .vocabulary import (
     PRECISIONS,
-    Vocabulary,
     VocabularyReadout,
     log_sum_exp,
     mean_and_power,
     model_logits,
-    probabilities,
     vocabulary_readout,
 )
 
-Loss = Literal["squared", "cross_entropy"]
 Texts = Sequence[tuple[int, ...]]
 
 
@@ -61,36 +57,20 @@ class ProfileRun:
     """The checked arguments of a profile, and the components and errors of its passes so far."""
 
     model: Model
-    loss: Loss
-    tau: float | None
     window: int
     stride: int
     batch_tokens: int
     readout: VocabularyReadout
-    # Further vocabularies that next tokens are read by; with these, the model's expectations are kept.
-    readers: Sequence[Vocabulary] | None = None
     components: tuple[Component, ...] = ()
     error: ReconstructionError = field(default_factory=ReconstructionError)
 
-    def tau_of(self, members: int) -> float:
-        """The value of τ: |L| by default."""
-        return float(members) if self.tau is None else float(self.tau)
-
-    def source(self) -> dict[str, Any]:
-        """The fields of `ProfileSource`."""
-        about = {"components": self.components, "window": self.window, "stride": self.stride}
+    def result(self, columns: dict[str, np.ndarray], **about: Any) -> Profile:
+        """Make a profile of its columns."""
+        about |= {"components": self.components, "window": self.window, "stride": self.stride}
         about |= {"identity_gap": self.error.identity_gap, "absolute_gap": self.error.absolute}
         about |= {"vocabulary": self.readout.vocabulary.size, "unit": unit_name(self.readout.unit)}
-        return about | {"model": self.model.name, "soft_cap": self.model.architecture.soft_cap}
-
-    def result(self, columns: dict[str, np.ndarray], **about: Any) -> tuple[Profile, dict[str, np.ndarray]]:
-        """Make a profile of some columns, and return the columns that are not its own."""
-        squared = self.loss == "squared"
-        kind: type[Profile] = SquaredProfile if squared else CrossEntropyProfile
-        about |= {"agreements": None} if squared else {"tau": self.tau_of(len(self.components))}
-        own = {field.name for field in fields(kind)} & columns.keys()
-        others = {name: x for name, x in columns.items() if name not in own}
-        return kind(**about | self.source() | {name: columns[name] for name in own}), others
+        about |= {"model": self.model.name, "soft_cap": self.model.architecture.soft_cap}
+        return Profile(**columns, **about)
 
     def encode(self, texts: Any) -> list[tuple[int, ...]]:
         """Encode each text as token ids. Raises InputError for ids without a logit, as they are next tokens."""
@@ -111,30 +91,22 @@ class ProfileRun:
 
 
 def profile_run(
-    model: Any, unit: UnitLike, loss: Loss, tau: Any, window: Any, stride: Any, precision: Any, batch_tokens: Any
+    model: Any, unit: UnitLike, window: Any, stride: Any, precision: Any, batch_tokens: Any
 ) -> ProfileRun:
-    """Check the arguments of `profile` and `corpus_profile`. Raises InputError for unusable ones."""
+    """Check the arguments of `profile`. Raises InputError for unusable ones."""
     model = as_model(model)
     unit = unit_of(unit)
-    choice("loss", loss, get_args(Loss))
-    if loss == "cross_entropy" and is_fine(unit):
-        raise InputError(
-            "the cross-entropy of every neuron or latent would need all their logits, too many: use loss='squared'."
-        )
-    if tau is not None and loss == "squared":
-        raise InputError(f"tau={shown(tau)} belongs to loss='cross_entropy': the squared error has none.")
     choice("precision", precision, PRECISIONS)
     # No more than the model's context; and windows with gaps between them would skip tokens.
     window = (model.context or 2048) if window is None else whole_number("window", window, 1, model.context)
     stride = max(1, window // 2) if stride is None else whole_number("stride", stride, 1, window)
     readout = vocabulary_readout(model, unit, precision)
-    return ProfileRun(model, loss, factor(tau), window, stride, model.checked_batch_tokens(batch_tokens), readout)
+    return ProfileRun(model, window, stride, model.checked_batch_tokens(batch_tokens), readout)
 
 
 def profile_blocks(
     run: ProfileRun,
     ids: Texts,
-    dense: Float[np.ndarray, "position vocabulary"] | None = None,
     known: Activations | None = None,
     dtype: torch.dtype = torch.float64,
     total: int | None = None,
@@ -166,7 +138,7 @@ def profile_blocks(
                 # Adjacent positions as a slice, which copies nothing.
                 neighbors = slice(int(some[0]), int(some[-1]) + 1) if some[-1] - some[0] + 1 == len(some) else None
                 part = activations.at_positions(neighbors or torch.as_tensor(some))
-                components, columns = _terms(run, part, next_ids[at], None if dense is None else dense[at], dtype)
+                components, columns = _terms(run, part, next_ids[at], dtype)
                 if run.components and components != run.components:
                     raise InputError(
                         f"{run.model.name} runs its layers a varying number of times in these texts: {ALIKE}."
@@ -194,12 +166,11 @@ def _terms(
     run: ProfileRun,
     activations: Activations,
     next_ids: Int[np.ndarray, " position"],
-    dense: Float[np.ndarray, "position vocabulary"] | None,
     dtype: torch.dtype,
 ) -> tuple[tuple[Component, ...], dict[str, Tensor]]:
     """Compute the components of some positions, their tables `[position, component]` and columns `[position]` by name.
 
-    NaN where there is no next token (an id below 0). `dense` logits replace the next token as target.
+    NaN where there is no next token (an id below 0).
     """
     readout, vocabulary, device = run.readout, run.readout.vocabulary, activations.final.device
     unembedded, logits = model_logits(readout.architecture, activations.final)
@@ -213,19 +184,15 @@ def _terms(
     token = torch.as_tensor(next_ids, device=device)
     token[last] = logits[last].argmax(1)
     losses = partition - logits.gather(1, token[:, None])[:, 0].double()
-    whole = _whole_stream(run, rows, unembedded)
+    direction, mean, power = _whole_stream(run, rows, unembedded)
 
     # The directions of all rows, by the name of the table; and the columns of positions.
-    target = vocabulary.rows(token)
-    along, columns = {"centered_targets": target}, {"losses": losses.masked_fill(last, torch.nan)}
-    loss = _squared if run.loss == "squared" else _cross_entropy
-    more, known = loss(run, whole, len(rows.components), last, dense)
-    along, columns = along | more, columns | known
-    if run.readers is not None:
-        p, columns["entropies"] = probabilities(unembedded.double())
-        columns["statistics"] = rows.sigma
-        along["expectations"] = vocabulary.average(p, readout.dtype) - vocabulary.mean
-        along |= {f"reading {number}": reader.rows(token) for number, reader in enumerate(run.readers, 1)}
+    target, members = vocabulary.rows(token), len(rows.components)
+    along = {"centered_targets": target, "crosses": direction / members}
+    columns = {"losses": losses.masked_fill(last, torch.nan)}
+    columns |= {"powers": power / members**2, "ensemble_means": mean / members}
+    ones = torch.ones(len(last), dtype=torch.float64, device=device).masked_fill_(last, torch.nan)
+    columns |= {"target_powers": ones * (1 - 1 / vocabulary.size), "target_means": ones / vocabulary.size}
 
     def table() -> Tensor:
         return torch.empty(len(token), len(rows.components), dtype=dtype, device=device)
@@ -235,10 +202,7 @@ def _terms(
     Directions(stacked, precision=readout.dtype).fill(rows, list(tables.values()))
     targets, means = tables["centered_targets"], tables.setdefault("means", table())
     readout.means(rows, means)
-    if run.loss == "squared":
-        readout.sizes(rows, tables.setdefault("sizes", table()))
-    else:
-        readout.log_partitions(rows, run.tau_of(len(rows.components)), tables.setdefault("log_partitions", table()))
+    readout.sizes(rows, tables.setdefault("sizes", table()))
     own_logit = unembedded.gather(1, token[:, None]).double()
     of_token = Directions((target + vocabulary.mean)[:, None])
     reconstruct(run.error, rows, of_token, lambda some: (targets[:, some] + means[:, some])[:, :, None], own_logit)
@@ -249,8 +213,8 @@ def _terms(
 def _whole_stream(run: ProfileRun, rows: Rows, logits: Float[Tensor, "position v"]) -> tuple[Tensor, ...]:
     """Compute the sum of all components over the vocabulary, and the error of the model's own logits.
 
-    Returns the final stream and its direction, both `[position, d+1]`; the mean and the power `[position]` of its
-    logits. As ū·|L| = W · (final/σ, 1), its size and its products with other rows follow from the Gram matrix.
+    Returns the direction of the final stream, `[position, d+1]`, and mean and power of its logits, `[position]`.
+    As ū·|L| = W · (final/σ, 1), its size and its products with other rows follow from the Gram matrix.
     """
     vocabulary = run.readout.vocabulary
     streams = torch.cat([rows.final / rows.sigma[:, None], torch.ones_like(rows.final[:, :1])], 1)
@@ -262,34 +226,4 @@ def _whole_stream(run: ProfileRun, rows: Rows, logits: Float[Tensor, "position v
     spread = (torch.maximum(power, least) / vocabulary.size).sqrt() + mean.abs()
     run.error.add("moments", (power - own_power).abs() / torch.maximum(power, least))
     run.error.add("moments", (mean - own_mean).abs() / spread)
-    return streams, direction, mean, power
-
-
-def _squared(
-    run: ProfileRun, whole: tuple[Tensor, ...], members: int, last: Tensor, dense: np.ndarray | None
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Directions and columns of the squared error; a target that is not `dense` is one-hot."""
-    vocabulary, (_, direction, mean, power) = run.readout.vocabulary, whole
-    along = {"crosses": direction / members}
-    known = {"powers": power / members**2, "ensemble_means": mean / members}
-    if dense is not None:
-        answer = torch.as_tensor(dense, device=last.device)
-        centered = answer - answer.mean(1, keepdim=True)
-        along["agreements"] = vocabulary.average(centered, run.readout.dtype)
-        return along, known | {"target_powers": centered.square().sum(1), "target_means": answer.mean(1)}
-    ones = torch.ones(len(last), dtype=torch.float64, device=last.device).masked_fill_(last, torch.nan)
-    return along, known | {"target_powers": ones * (1 - 1 / vocabulary.size), "target_means": ones / vocabulary.size}
-
-
-def _cross_entropy(
-    run: ProfileRun, whole: tuple[Tensor, ...], members: int, last: Tensor, dense: np.ndarray | None
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Compute the mean direction under p = softmax(τū), and the entropy of p.
-
-    p is the distribution of the components' sum, not of the model's rounded logits, so that the identity is exact.
-    """
-    vocabulary, dtype = run.readout.vocabulary, run.readout.dtype
-    chunks = [(whole[0].to(dtype) @ directions.T).double() for _, directions in vocabulary.chunks(dtype)]
-    log_p = (torch.cat(chunks, 1) * (run.tau_of(members) / members)).log_softmax(1)
-    expected = vocabulary.average(log_p.exp(), dtype) - vocabulary.mean
-    return {"expectations": expected}, {"entropies": -(log_p.exp() * log_p).sum(1)}
+    return direction, mean, power

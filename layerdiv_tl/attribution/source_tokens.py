@@ -137,7 +137,6 @@ def source_tokens(
     heads: str | Component | Iterable[str | Component] | None = None,
     position: Any = "last",
     *,
-    contrast: Any = None,
     batch_tokens: int | None = None,
     attention_mask: Any = None,
 ) -> SourceTokens:
@@ -157,7 +156,6 @@ def source_tokens(
         options: K answers of one token each, or one list of K per prompt: texts exactly as written (" Paris"), or ids.
         heads: Labels or components (`"L3.H5"`), or None for all. Recurrent and linear-attention sublayers have no
             source tokens, and are left out.
-        contrast: Instead of options: two of them, or one pair per prompt.
         batch_tokens: The most padded tokens in one forward pass; None picks a fast size for the model's device.
 
     Raises InputError for unusable input, for heads that are no such product (a difference of two patterns, values that
@@ -175,9 +173,9 @@ def source_tokens(
     architecture, batch_tokens = model.architecture, model.checked_batch_tokens(batch_tokens)
     require_local(architecture)
     question = read_question(
-        model, prompts, options, position, contrast=contrast, attention_mask=attention_mask, single=True
+        model, prompts, options, position, attention_mask=attention_mask, single=True
     )
-    ids, at, option_ids = question.ids, question.at, question.option_ids[:, :, 0, 0]
+    ids, at, option_ids = question.ids, question.at, question.option_ids[:, :, 0]
     wanted = _parse_heads(model, heads)
     shape = (len(ids), len(wanted or model.components("head")), max(map(len, ids)), option_ids.shape[1])
     needed = f"{shape[0]} prompts × {shape[1]} heads × {shape[2]} tokens × {shape[3]} options"
@@ -221,7 +219,7 @@ def source_tokens(
             f"the heads of {model.name} are not the sum of weight × value over source tokens (off by {gap:.1e} of "
             "Σ|parts|): something between the two is hooked, or rounds its input."
         )
-    fields: dict[str, Any] = arrays | question.fields()
+    fields: dict[str, Any] = arrays | question.fields(labels=False)
     return SourceTokens(
         **fields,
         heads=tuple(names),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -194,25 +193,6 @@ class VocabularyReadout:
                 roots = torch.linalg.qr(back.transpose(0, 1), mode="r").R
             self._roots[output_map] = roots.to(self.dtype)
         return self._roots[output_map]
-
-    def log_partitions(self, rows: Rows, tau: float, out: Float[Tensor, "position row"]) -> None:
-        """Write log Σ_v exp(τ (u(v) − ū)) of every row, from its logits to a few thousand ids at a time."""
-        out.fill_(-torch.inf)
-        # With fewer positions than values, a part's stream vectors are cheaper than pulling all ids back.
-        blocks = [
-            replace(b, x=b.vectors().to(self.dtype), output_map=None)
-            if b.output_map is not None and len(b.x) < b.x.shape[2]
-            else b
-            for b in rows.blocks
-        ]
-        for _, directions in self.vocabulary.chunks(self.dtype):
-            along = Directions(directions, precision=self.dtype)
-            for block, place in zip(blocks, rows.places, strict=True):
-                step = max(1, NUMBERS // (len(block.components) * len(directions)))
-                for start in range(0, len(out), step):
-                    some = slice(start, start + step)
-                    logits = tau * along.of_block(block.at(some)).double()
-                    out[some, place] = torch.logaddexp(out[some, place], logits.logsumexp(2))
 
 
 def vocabulary_of(model: Model) -> Vocabulary:

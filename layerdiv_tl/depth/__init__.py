@@ -1,12 +1,11 @@
 """Does a model use its depth? Interventions on its layers, one analysis per file.
 
-    ld.depth.residual_norms(model, texts)        norms and cosines of layers' outputs relative to the stream; jumps
+    ld.depth.residual_norms(model, texts)        norms and cosines of layers' outputs relative to the stream
     ld.depth.skip(model, texts)                  effects of skipping a layer on later layers and predictions
     ld.depth.logit_lens(model, texts)            KL of every junction's prediction from the final one
     ld.depth.erase(model, texts)                 effects of erasing a token's stream at each layer
     ld.depth.integrated_gradients(model, texts)  attribution of the answer's probability to each layer's output
     ld.depth.map_layers(model, other, texts)     linear maps from the layers of one model to those of another
-    ld.depth.agreement(model, task)              do direct measures rank sublayers as ablating them does
     ld.depth.drop_plan(model, task, budget)      which layers or heads could go, and the loss without them
     ld.depth.depth_score(model, questions)       whether answers of more hops depend on deeper layers
 
@@ -16,33 +15,17 @@ is left alone. Named options select other choices. Texts are a text, a list of t
 `Task`, whose prompts are used; questions come from `ld.depth.questions(…)`.
 """
 
-from ..ensemble.fits import Slope
-from ..tasks.questions import Questions, questions
-from .agreement import Agreement, agreement
-from .depth_score import DepthScore, depth_score
-from .erasure import Erasure, erase
-from .integrated_gradients import IntegratedGradients, integrated_gradients
-from .layer_maps import LayerMaps, map_layers
-from .logit_lens import LogitLens, logit_lens
+from ..tasks.questions import questions
+from .depth_score import depth_score
+from .erasure import erase
+from .integrated_gradients import integrated_gradients
+from .layer_maps import map_layers
+from .logit_lens import logit_lens
 from .pruning import drop_plan
-from .pruning_results import DropPlan
-from .residual_norms import ChangePoint, ResidualNorms, residual_norms
-from .skipping import Skip, skip
+from .residual_norms import residual_norms
+from .skipping import skip
 
 __all__ = [
-    "Agreement",
-    "ChangePoint",
-    "DepthScore",
-    "DropPlan",
-    "Erasure",
-    "IntegratedGradients",
-    "LayerMaps",
-    "LogitLens",
-    "Questions",
-    "ResidualNorms",
-    "Skip",
-    "Slope",
-    "agreement",
     "depth_score",
     "drop_plan",
     "erase",

@@ -25,6 +25,7 @@ from .quantities import (
     Effect,
     ablatable_components,
     ablation_effects,
+    direct_measures,
     read_rows,
     score_ablations,
     score_components,
@@ -52,12 +53,12 @@ def drop_plan(
     """Choose components to drop by a score on some rows, and measure loss and accuracy without them on others.
 
     Args:
-        model, rows: As in `agreement`.
+        model: A `Model`, or anything `load_model` takes.
+        rows: A `Task`, whose right options are predicted, or texts, in which every next token is.
         budget: Number of components to drop.
-        score: A quantity of `Agreement` ("loss" is the loss growth when a component alone is ablated); the least needed
-            component is dropped first. "contribution": |mean contribution| to the right option's logit minus the mean
-            of the others' (in texts: to the next token's logit minus the vocabulary's mean), from one pass. Or one's
-            own scores, {label: number}, with the smallest dropped first.
+        score: "loss" or "accuracy", what is lost when a component alone is ablated; or a direct measure, from clean
+            passes: "contribution" (its absolute mean), "diversity", "net", "relative_norm" or "block_influence" (see
+            `DropPlan.frame`). The least needed component is dropped first. Or {label: number}, the smallest first.
         part: What is dropped: a "layer", an "attn", an "mlp", a "sublayer" (attention and MLPs from one list), or a
             "head" of an attention.
         components: Labels of the components that may be dropped; None means all of the part.
@@ -79,9 +80,9 @@ def drop_plan(
     >>> import layerdiv_tl as ld
     >>> texts = [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)]
     >>> plan = ld.depth.drop_plan("zoo/d2", texts, 1, {"L0.layer": 0.3, "L1.layer": 0.1}, random=2)
-    >>> plan.llm_drop()
-    {'drop_attn_list': [1], 'drop_mlp_list': [1]}
-    >>> plan.frame()[["plan", "dropped"]].values.tolist()
+    >>> plan.frame()[["component", "score", "order"]].fillna(0).values.tolist()
+    [['L0.layer', 0.3, 0], ['L1.layer', 0.1, 1]]
+    >>> plan.by_size()[["plan", "dropped"]].values.tolist()
     [['none', 0], ['plan', 1], ['block_influence', 1], ['random', 1]]
     """
     model = as_model(model)
@@ -139,6 +140,7 @@ def drop_plan(
         sets = [*(some[:k] for some in (plan, usual, alone) if some for k in sizes), *randoms]
         distinct = list(dict.fromkeys(map(frozenset, sets)))  # each is run once
         loss, correct = score_ablations(model, measured, distinct, batch_tokens, means=means)
+    measures = direct_measures(model, choosing, candidates, batch_tokens=batch_tokens)
     columns = [0, *(1 + distinct.index(frozenset(members)) for members in sets)]
     labels = None if predictions.options is None else predictions.targets
     content = [predictions.ids, *(None if x is None else x.tolist() for x in (predictions.options, labels))]
@@ -160,6 +162,7 @@ def drop_plan(
         provenance=dict(model.provenance) | {"name": model.name, "weights": weights, "rows": about},
         sizes=tuple(sizes),
         ablation=ablation,
+        measures=measures,
         means=() if means is None else tuple(means[c.layer, c.repeat][c.index].cpu().numpy() for c in plan),
     )
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -13,11 +12,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from .._checks import file_path, whole_number
-from .._files import write_text
+from .._checks import whole_number
 from ..components import Component, component_columns
 from ..ensemble.intervals import Estimate, Kind, estimate, estimates_frame, percentile_interval
-from ..errors import InputError
 from ..model.load import Model, as_model
 from ..results import Figure, Result
 from .quantities import UNITS
@@ -47,6 +44,8 @@ class DropPlan(Result):
             SHA-256 of their ids, options and labels, and how many scored and measured.
         ablation, means: "zero", or "mean" for heads replaced by their mean values; these, of each of `dropped`, before
             the output projection.
+        measures: Direct measures of the scoring rows, by name: sums `[row, candidate]`, and the counts `[row]` that
+            these are divided by.
 
     Nothing is retrained: training after pruning recovers some of the loss, and may then favor another plan.
     """
@@ -67,6 +66,7 @@ class DropPlan(Result):
     ablation: Literal["zero", "mean"]
     alone_dropped: tuple[Component, ...] = ()
     means: tuple[np.ndarray, ...] = ()
+    measures: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         budget, total = len(self.dropped), self.count.sum()
@@ -81,7 +81,7 @@ class DropPlan(Result):
         """Draw one `kind` of figure, by default the first."""
         return super().plot(kind=kind, **options)
 
-    def frame(self) -> pd.DataFrame:
+    def by_size(self) -> pd.DataFrame:
         """One row per plan and number of components dropped (`sizes`).
 
         `loss` is in nats per prediction and `accuracy` a share of predictions, with 95 % intervals over rows;
@@ -148,52 +148,20 @@ class DropPlan(Result):
         columns = {"number": np.arange(1, len(names) + 1), "components": names, "loss": loss, "accuracy": accuracy}
         return estimates_frame(columns, {"loss": "nats", "accuracy": "share"})
 
-    def scores(self) -> pd.DataFrame:
-        """One row per candidate: score, order in the plan (from 1; 0 stays), and the provenance of the numbers."""
-        order = {c: number for number, c in enumerate(self.dropped, start=1)}
-        columns: dict[str, Any] = component_columns(self.candidates)
-        columns |= {"score": self.values, "scored_by": self.score}
-        columns |= {"drop_order": [order.get(c, 0) for c in self.candidates]}
-        columns |= {"drop": [c in order for c in self.candidates], "model": self.model}
-        columns |= {name: str(self.provenance.get(name) or "") for name in ("source", "revision", "weights", "dtype")}
-        columns |= {f"rows_{name}": value for name, value in self.provenance["rows"].items()}
-        return estimates_frame(columns, {"score": UNITS.get(self.score, "")})
+    def frame(self) -> pd.DataFrame:
+        """One row per candidate, in stream order: its score, its place in the plan, and its direct measures.
 
-    def llm_drop(self) -> dict[str, list[int]]:
-        """Return `drop_attn_list` and `drop_mlp_list` of an LLM-Drop config (He et al. 2024), in order of dropping.
-
-        Raises InputError for heads, and for a model that repeats a layer: a layer's number does not identify a repeat,
-        nor, after a repeated layer, a block of the model.
+        `order` counts from 1; missing where a component stays. The direct measures (`quantities.direct_measures`) are
+        of the scoring rows, with 95 % intervals over rows: contribution, diversity, net, relative_norm,
+        block_influence. A plan by "loss" thus has the cost of ablation beside what clean passes say of it.
         """
-        if self.part == "head":
-            raise InputError("LLM-Drop's lists name layers and sublayers, and this plan drops heads: write .csv.")
-        if any(c.repeat is not None for c in self.candidates):
-            raise InputError(f"{self.model} repeats a layer, and a list of layers cannot name a repeat: write .csv.")
-        return {
-            f"drop_{kind}_list": [c.layer for c in self.dropped if c.kind in (kind, "layer") and c.layer is not None]
-            for kind in ("attn", "mlp")
-        }
-
-    def export(self, path: str | os.PathLike[str]) -> Path:
-        """Write the plan for other tools, with its provenance: `.json` as `llm_drop`, `.csv` as `scores`.
-
-        Raises InputError for another suffix, and where the file cannot be written.
-        """
-        file = file_path("path", path)
-        if file.suffix == ".json":
-            rows = self.frame().set_index(["plan", "dropped"])[["loss", "accuracy"]].to_dict("index")
-            about: dict[str, Any] = {"model": self.provenance, "score": self.score, "part": self.part}
-            about |= {"greedy": bool(self.alone_dropped), "before": rows["none", 0]}
-            about |= {"after": rows[OWN, len(self.dropped)]}
-            text = json.dumps(self.llm_drop() | {"layerdiv_tl": about}, indent=1, default=float) + "\n"
-        elif file.suffix == ".csv":
-            text = self.scores().to_csv(index=False)
-        else:
-            raise InputError(f"{str(path)!r} ends in neither .json (LLM-Drop's lists) nor .csv.")
-        try:
-            return write_text(file, text)
-        except OSError as error:
-            raise InputError(f"{str(path)!r} cannot be written ({error.strerror}): give a file of yours.") from error
+        place = {component: number for number, component in enumerate(self.dropped, 1)}
+        columns: dict[str, Any] = component_columns(self.candidates) | {"score": self.values}
+        columns["order"] = pd.array([place.get(c) for c in self.candidates], dtype="Int64")
+        for name, (sums, counts) in self.measures.items():
+            columns[name] = estimate(sums, counts=counts[:, None])
+        units = {name: UNITS[name] for name in self.measures} | {"score": UNITS.get(self.score, "")}
+        return estimates_frame(columns, units)
 
     def apply(self, model: Any, n: int | None = None) -> Model:
         """Return a copy of the model without the first `n` components of the plan (None: all).

@@ -13,32 +13,27 @@ from .._checks import choice, one_of
 from .._progress import counted
 from ..attribution.contributions import contributions
 from ..attribution.profile import profile
-from ..attribution.profile_results import SquaredProfile
 from ..components import Component, Unit
 from ..ensemble.decompose import decompose
-from ..ensemble.information.estimator import single_threaded_blas
-from ..ensemble.information.sample import prepare
 from ..ensemble.validation import gold_options
 from ..errors import InputError
-from ..model.batches import inference_mode_for, upcast
+from ..model.batches import inference_mode_for
 from ..model.load import Model
 from ..model.options import is_task, single_tokens
 from ..model.patched_forward import PatchedForward
 from ..model.prompts import Ids
-from .engine import HeadMeans, Rows, ablation, log_softmax, loss_and_hits, read_logits, run_patches
+from .engine import HeadMeans, Rows, ablation, loss_and_hits, read_logits, run_patches
 from .inputs import Part, read_texts, resolved
 from .residual_norms import measure_norms
 from .tokens import sums_per_text
 
-Direct = Literal["diversity", "diversity_centered", "net", "relevancy", "relative_norm", "block_influence"]
+Direct = Literal["contribution", "diversity", "net", "relative_norm", "block_influence"]
 Effect = Literal["loss", "accuracy"]
 AblatedPart = Literal["sublayer", "layer", "attn", "mlp", "head"]
 UNITS: Mapping[str, str] = {
     "contribution": "logits",
-    "diversity": "share of the whole",
-    "diversity_centered": "share of the whole",
+    "diversity": "share of the sum",
     "net": "nats",
-    "relevancy": "bits",
     "relative_norm": "times the stream's norm",
     "block_influence": "1 − cosine",
     "loss": "nats",
@@ -46,8 +41,6 @@ UNITS: Mapping[str, str] = {
 }
 # A component with a smaller value of these is needed more.
 LOWER_IS_BETTER = ("net",)
-# Relevancy is measured only where every class has this many rows.
-_LEAST = 8
 
 # `[row, component]` sums over each row, and the `[row]` counts that they are divided by.
 Sums = tuple[Float[np.ndarray, "row component"], Float[np.ndarray, " row"]]
@@ -131,13 +124,16 @@ def direct_measures(
     wanted: Collection[str] = get_args(Direct),
     batch_tokens: int | None = None,
 ) -> dict[str, Sums]:
-    """Compute the wanted direct measures of components, as (sums, counts) of every row; see `Agreement`."""
+    """Compute the wanted direct measures of components from clean passes, as (sums, counts) of every row.
+
+    `contribution`: to the right option's logit minus the mean of the others'; in texts, to the next token's logit minus
+    the vocabulary's mean. `diversity`: the component's share of the sum of centered diversities over all components; a
+    layer's is the sum over its sublayers. `net`: its additive part of the cross-entropy, E_p[u] − u(t), in nats,
+    negative where it helps; of tasks alone. `relative_norm`, `block_influence`: see `ResidualNorms`.
+    """
     measures: dict[str, Sums] = {}
-    if {"contribution", "diversity", "diversity_centered", "net", "relevancy"} & set(wanted):
-        if rows.options is None:
-            measures = _of_texts(model, rows, components, batch_tokens)
-        else:
-            measures = _of_task(model, rows, components, "relevancy" in wanted, batch_tokens)
+    if {"contribution", "diversity", "net"} & set(wanted):
+        measures = (_of_texts if rows.options is None else _of_task)(model, rows, components, batch_tokens)
     if {"relative_norm", "block_influence"} & set(wanted):
         norms = measure_norms(model, rows.ids, batch_tokens, _unit(components))
         columns = [norms.components.index(component) for component in components]
@@ -164,7 +160,7 @@ def score_components(
     else:
         measures = direct_measures(model, rows, components, (score,), batch_tokens)
     if score not in measures:
-        raise InputError(f"score={score!r} needs a task with at least 8 scoring rows of every class: choose another.")
+        raise InputError(f"score={score!r} is a part of the loss over a task's options, and these are texts.")
     sums, counts = measures[score]
     mean = sums.sum(0) / counts.sum()
     return np.abs(mean) if score == "contribution" else -mean if score in LOWER_IS_BETTER else mean
@@ -175,62 +171,35 @@ def _unit(components: Sequence[Component]) -> Unit:
 
 
 def _of_task(
-    model: Model, rows: Rows, components: Sequence[Component], relevancy: bool, batch_tokens: int | None
+    model: Model, rows: Rows, components: Sequence[Component], batch_tokens: int | None
 ) -> dict[str, Sums]:
     assert rows.options is not None
     labels = rows.targets
     ids, unit = [list(ids) for ids in rows.ids], _unit(components)
-    c = contributions(model, ids, rows.options.tolist(), unit, batch_tokens=batch_tokens)
+    c = contributions(model, ids, rows.options.tolist(), unit=unit, batch_tokens=batch_tokens)
     members, ones = _membership(c.components, components), np.ones(len(rows))
-    squared = decompose(c, labels)
-    raw, centered = squared.diversities, squared.centered.diversities
+    diversities = decompose(c, labels).diversities
     right = np.take_along_axis(c.values, labels[:, None, None], 2)[..., 0]
-    contrast = right - (c.values.sum(2) - right) / (c.values.shape[2] - 1)
-    measures = {
-        "contribution": (contrast @ members, ones),
-        "diversity": (raw @ members, raw.sum(1)),
-        "diversity_centered": (centered @ members, centered.sum(1)),
+    difference = right - (c.values.sum(2) - right) / (c.values.shape[2] - 1)
+    return {
+        "contribution": (difference @ members, ones),
+        "diversity": (diversities @ members, diversities.sum(1)),
         "net": (decompose(c, labels, loss="cross_entropy").net_linear @ members, ones),
     }
-    classes, y = np.unique(labels, return_inverse=True)
-    if relevancy and len(classes) > 1 and np.bincount(y).min() >= _LEAST:
-        values = np.einsum("rmo,mc->rco", c.values, members)
-        # A component with the same contrast between options in all rows has nothing to classify by.
-        varies = np.ptp(values - values.mean(2, keepdims=True), axis=(0, 2)) > 0
-        bits = np.zeros((len(rows), len(components)))
-        if varies.any():
-            with single_threaded_blas():
-                bits[:, varies] = prepare(values[:, varies], y, "variational").classifier.single_rows.T
-        measures["relevancy"] = bits, ones
-    return measures
 
 
-def _of_texts(model: Model, rows: Rows, components: Sequence[Component], batch_tokens: int | None) -> dict[str, Sums]:
-    sums, counts = np.zeros((4, len(rows), len(components))), np.zeros((4, len(rows)))
+def _of_texts(
+    model: Model, rows: Rows, components: Sequence[Component], batch_tokens: int | None
+) -> dict[str, Sums]:
+    sums, counts = np.zeros((2, len(rows), len(components))), np.zeros((2, len(rows)))
     for row, ids in enumerate(counted(rows.ids, model.name, len(rows.ids), "text")):
-        # With its own prediction as target, products with it are the expectations that the net needs.
-        target = _predictions_at(model, ids)
-        p = profile(model, [list(ids)], _unit(components), target=target, batch_tokens=batch_tokens)
-        assert isinstance(p, SquaredProfile)
-        assert p.centered is not None
-        assert p.agreements is not None
+        p = profile(model, [list(ids)], _unit(components), batch_tokens=batch_tokens)
         last = len(ids) - 1
-        diversity, centered = (values[:, :last].sum(1) for values in (p.diversity, p.centered.diversity))
-        differences = p.centered_targets, p.agreements - p.centered_targets
-        contrast, net = (x[:last].astype(np.float64).sum(0) for x in differences)
-        sums[:, row] = np.stack([contrast, diversity, centered, net]) @ _membership(p.components, components)
-        counts[:, row] = last, diversity.sum(), centered.sum(), last
-    return dict(zip(UNITS, zip(sums, counts, strict=True), strict=False))  # the first four of these
-
-
-def _predictions_at(model: Model, ids: Sequence[int]) -> Float[np.ndarray, "position vocabulary"]:
-    """Return the model's distributions, before any soft-cap."""
-    architecture = model.architecture
-    with inference_mode_for(architecture):
-        forward = PatchedForward(model, [ids])
-        logits = upcast(architecture.unembed(forward.normed(forward.streams[-1][0])[:, None])[:, 0])
-        # A long text's distributions are large, so they keep the precision of the logits.
-        return log_softmax(logits * architecture.logit_multiplier).exp_().to(logits.dtype).cpu().numpy()
+        contribution = p.centered_targets[:last].astype(np.float64).sum(0)
+        diversity = p.diversity[:, :last].sum(1)
+        sums[:, row] = np.stack([contribution, diversity]) @ _membership(p.components, components)
+        counts[:, row] = last, diversity.sum()
+    return {"contribution": (sums[0], counts[0]), "diversity": (sums[1], counts[1])}
 
 
 def _membership(members: Sequence[Component], components: Sequence[Component]) -> Float[np.ndarray, "member component"]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..attribution.blocks import cut_output
 from ..components import Component, Unit
-from ..ensemble.intervals import Estimate, percentile_interval
+from ..ensemble.intervals import percentile_interval
 from ..errors import InputError
 from ..model.architecture import Architecture
 from ..model.capture import Activations
@@ -141,36 +141,6 @@ class ResidualNorms(TokenResult):
         of_part = [i for i, component in enumerate(self.components) if component.kind == part]
         values = getattr(self, quantity)[:, of_part]
         return change_point(f"{quantity} of {part}", *resampled_ratio(*sums_per_text(values, self.text)))
-
-    def jump_rate(self) -> pd.DataFrame:
-        """One row per layer: how far it turns the stream, and how much of that comes at the end (arXiv 2601.18302).
-
-        `displacement`: Ψ_l = (1 − cos(h_{l−1}, h_l))/2 of the streams before and after layer l, from 0 to 1, the mean
-        over tokens. `jump_rate`: ζ_l = 100 Σ_{k≥l} max(0, Ψ_k − Ψ_{k−1}), what displacement rises from layer l on; the
-        last row is the jump at the last layer, the first row has no layer before it and sums over all others. 95 %
-        intervals are percentiles over resampled texts. Where layers hardly differ, the sum of positive parts is above 0
-        by chance. Raises InputError for fewer than two layers.
-
-        >>> import layerdiv_tl as ld
-        >>> ld.depth.residual_norms("zoo/d2", [[1, 2, 3], [4, 5]]).jump_rate()["component"].tolist()
-        ['L0.layer', 'L1.layer']
-        """
-        layers = [i for i, component in enumerate(self.components) if component.kind == "layer"]
-        if len(layers) < 2:
-            raise InputError("a jump is between layers, and this model has one.")
-        mean, drawn = resampled_ratio(*sums_per_text(self.block_influence[:, layers] / 2, self.text))
-        texts = int(self.text.max()) + 1
-        columns = {
-            "displacement": Estimate(mean, *percentile_interval(drawn), texts, "texts"),
-            "jump_rate": Estimate(_jumps(mean), *percentile_interval(_jumps(drawn)), texts, "texts"),
-        }
-        return self._with_units(columns, {"displacement": "(1 − cosine)/2", "jump_rate": "% of displacement"}, layers)
-
-
-def _jumps(displacement: Float[np.ndarray, "*draw layer"]) -> Float[np.ndarray, "*draw layer"]:
-    """Sum the rises of displacement from each layer to the last, in percent."""
-    rises = np.maximum(np.diff(displacement, prepend=displacement[..., :1]), 0)
-    return 100 * rises[..., ::-1].cumsum(-1)[..., ::-1]
 
 
 def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -> ResidualNorms:

@@ -34,7 +34,6 @@ def effects(
     options: Any = None,
     labels: Any = None,
     *,
-    contrast: Any = None,
     unit: EffectUnit = "sublayer",
     ablation: Ablation = "mean",
     positions: Positions = "all",
@@ -56,8 +55,8 @@ def effects(
 
     Args:
         model, batch_tokens, attention_mask: As in `contributions`.
-        prompts, options, labels: As in `contributions` and `decompose`; or a `Task`, which brings all three.
-        contrast: Instead of options and labels: (right, wrong), or one such pair per prompt.
+        prompts, options: As in `contributions`; or a `Task`, which brings options and labels.
+        labels: The right option of each prompt, as its index or text; None means the first option.
         unit: "sublayer": attentions and MLPs; "head": heads and MLPs.
         ablation: "zero"; "mean": the component's mean over all of `prompts`, one for first tokens (the attention sink),
             one for last tokens, one for all tokens in between and one for options' tokens, so that rows may differ in
@@ -83,9 +82,7 @@ def effects(
     model.checked_batch_tokens(batch_tokens)
     if others := {sublayer.kind for sublayer in model.architecture.sublayers} - {"attn", "mlp"}:
         raise InputError(f"{model.name} has a {min(others)} on its stream: effects are of attentions and MLPs alone.")
-    if any(sublayer.adapter for sublayer in model.architecture.sublayers):
-        raise InputError(f"{model.name} has rows of adapters, which cannot be ablated: load it with adapters='merged'.")
-    contexts, names, gold, source = _question(model, prompts, options, labels, contrast, attention_mask)
+    contexts, names, gold, source = _question(model, prompts, options, labels, attention_mask)
     n = len(gold)
     if len(set(contexts.prompts)) == 1 and ablation != "zero":
         why = "the mean over one prompt is that prompt" if ablation == "mean" else "no other has values to take"
@@ -101,8 +98,8 @@ def effects(
     ids, *ends = contexts.plain_rows(range(n))
     of, at = (x.numpy() for x in ends)
     owner = np.repeat(np.arange(n), [len(tree.leaves()) for tree in contexts.trees])
-    single = contexts.option_ids.shape[2:] == (1, 1)
-    targets = contexts.option_ids[:, :, 0, 0] if single else contexts.target_ids
+    single = contexts.option_ids.shape[2] == 1
+    targets = contexts.option_ids[:, :, 0] if single else contexts.target_ids
     order = np.lexsort((at, of))  # the contexts of options' tokens, row by row
     of_row = np.split(order, np.cumsum(np.bincount(of, minlength=len(ids)))[:-1])
     rows = Rows(ids, [at[own].tolist() for own in of_row], answers=[targets[own] for own in of_row])
@@ -158,12 +155,10 @@ def _log_probabilities(clean: Tensor, targets: Int[Tensor, "n target"]) -> Calla
 def _of_options(
     contexts: Contexts, scores: Float[np.ndarray, "context ablation target"]
 ) -> Float[np.ndarray, "row ablation option"]:
-    """Sum log-likelihoods of options over their tokens, and take the log-sum-exp over alternatives."""
+    """Sum log-likelihoods of options over their tokens."""
     place, column = contexts.places(range(len(contexts.prompts)))
-    taken = np.where((place != NONE)[..., None], scores[place, :, column], 0.0).sum(2)
-    taken[contexts.option_ids[..., 0].reshape(place.shape[:2]) == NONE] = -np.inf
-    by_option = taken.reshape(*contexts.option_ids.shape[:3], -1)
-    return np.moveaxis(np.logaddexp.reduce(by_option, axis=2), 1, -1)
+    by_option = np.where((place != NONE)[..., None], scores[place, :, column], 0.0).sum(2)
+    return np.moveaxis(by_option, 1, -1)
 
 
 def _partners(contexts: Contexts, owner: Int[np.ndarray, " row"], seed: int) -> list[Partner]:
@@ -179,35 +174,26 @@ def _partners(contexts: Contexts, owner: Int[np.ndarray, " row"], seed: int) -> 
 
 
 def _question(
-    model: Model, prompts: Any, options: Any, labels: Any, contrast: Any, attention_mask: Any
+    model: Model, prompts: Any, options: Any, labels: Any, attention_mask: Any
 ) -> tuple[Contexts, tuple[Any, ...], Int[np.ndarray, " row"], str]:
     """Return the contexts of options' tokens, the options, the right ones, and a name for the rows."""
     source, names = "prompts", ()
     if is_task(prompts):
-        if options is not None or labels is not None or contrast is not None:
-            raise InputError("a task brings its own options and labels: leave options, labels and contrast out.")
+        if options is not None or labels is not None:
+            raise InputError("a task brings its options and labels: leave options and labels out.")
         task = resolved(model, prompts)
         prompts, options, labels = task.prompts, task.option_ids or task.options, task.labels
         source, names = task.name, tuple(task.options)
     refuse_task_name(prompts)
-    if contrast is None and (options is None or labels is None):
-        given = [
-            f"{name}= is given alone, but " for name, x in (("options", options), ("labels", labels)) if x is not None
-        ]
-        what = (
-            "give options= and labels=, a contrast=(right, wrong), or a task (ld.top_tokens lists rivals of an "
-            "answer); ld.depth.skip measures what layers and sublayers do for the loss of a text"
+    if options is None:
+        raise InputError(
+            "effects are on an answer: give options=[right, wrong], or a task (ld.top_tokens lists rivals of an "
+            "answer); ld.depth.skip measures what layers and sublayers do for the loss of a text."
         )
-        raise InputError(f"{''.join(given)}effects are on an answer: {what}.")
-    if contrast is not None and (options is not None or labels is not None):
-        raise InputError("contrast= says what is right and what is wrong: leave options and labels out.")
-    asked = read_question(model, prompts, options, contrast=contrast, attention_mask=attention_mask)
+    asked = read_question(model, prompts, options, attention_mask=attention_mask)
     shape = len(asked.ids), 1, asked.option_ids.shape[1]
     if shape[2] < 2:
-        raise InputError(
-            "there is one option only, so nothing to compare it with: give at least two options (ld.top_tokens lists "
-            "rivals of an answer); ld.depth.skip measures the loss over the vocabulary without whole sublayers."
-        )
+        raise InputError("there is one option only, so nothing to compare it with: give at least two options.")
     names = names or asked.options
     gold = gold_options(np.zeros(len(asked.ids), dtype=np.int64) if labels is None else labels, shape, names)
     contexts = Contexts(asked.ids, asked.option_ids, model.architecture.length_switch)

@@ -38,8 +38,6 @@ _CUT: dict[str, tuple[Unit, Kind, Kind, str]] = {
     "mlp": ("neuron", "neuron", "mlp_bias", "MLP"),
     "moe": ("neuron", "neuron", "mlp_bias", "mixture of experts"),
 }
-# The rows of adapters' outputs.
-ADAPTER_ROWS: dict[str, Kind] = {"attn": "attn.lora", "mixer": "mixer.lora", "mlp": "mlp.lora", "moe": "mlp.lora"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,8 +165,7 @@ UnitLike = Unit | CustomUnit
 class Sublayer:
     """An attention, mixer or MLP: the place where its output is read, and its parts.
 
-    `scale`: the number or vector `[d]` that multiplies the output on its way to the stream. `adapter`: an adapted
-    output projection and the one inside it, if the difference of their outputs is a row of its own. Interventions are
+    `scale`: the number or vector `[d]` that multiplies the output on its way to the stream. Interventions are
     sublayers, too: what the user's hooks add after a layer, or with `layer` None to the embedding. `inputs`: its
     module's input. `mixture`: its cut into experts; `experts_reason`: why there is none.
     """
@@ -179,7 +176,6 @@ class Sublayer:
     scale: float | Tensor = 1.0
     output_map: OutputMap | None = None
     uncut_reason: str = ""
-    adapter: tuple[HookPoint, HookPoint] | None = None
     inputs: HookPoint | None = None
     mixture: CustomUnit | None = None
     experts_reason: str = ""
@@ -222,7 +218,7 @@ class Sublayer:
         return linear_cut(self.output_map, self.layer, *named[1:3])
 
     def components(self, unit: UnitLike, repeat: int | None = None) -> list[Component]:
-        """List its components at a unit, last the error of its cut and the row of its adapters.
+        """List its components at a unit, last the error of its cut.
 
         Raises InputError if it cannot be cut.
         """
@@ -230,7 +226,7 @@ class Sublayer:
         rows = [whole] if cut is None else cut.rows(repeat)
         if cut is not None and cut.error:
             rows.append(replace(whole, kind=cast(Kind, f"{self.kind}.error")))
-        return rows + ([replace(whole, kind=ADAPTER_ROWS[self.kind])] if self.adapter else [])
+        return rows
 
     def __str__(self) -> str:
         return f"the {_CUT[self.kind][3] if self.kind in _CUT else self.kind} of layer {self.layer}"
@@ -365,8 +361,6 @@ class Architecture:
         for sublayer in self.sublayers:
             cut = sublayer.cut(unit)
             points += () if cut is None else cut.points
-            if sublayer.adapter and sublayer.output_map is not None:
-                points += [sublayer.output_map.post_hook_point, *sublayer.adapter]
         return [point for point in dict.fromkeys(points) if point is not None]
 
     def _check(self, unit: UnitLike) -> None:

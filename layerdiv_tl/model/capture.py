@@ -30,9 +30,8 @@ class SublayerOutput:
     These are `values` before an output map (heads', neurons'), with the input or the statistic (one number a row) of
     the norm after it (`post`); or `vectors` of the stream.
 
-    `hooked`: the user's hooks changed something between these values and the output. `adapter`: the adapters' share of
-    the output, if that is a row of its own. `path_divisor` `[row]`: the part of the divisor that comes after the
-    post-norm, for an output carried to the final stream.
+    `hooked`: the user's hooks changed something between these values and the output. `path_divisor`
+    `[row]`: the part of the divisor that comes after the post-norm, for an output carried to the final stream.
     """
 
     sublayer: Sublayer
@@ -40,14 +39,13 @@ class SublayerOutput:
     values: Float[Tensor, "row part"] | None = None
     post: Float[Tensor, "row _"] | None = None
     hooked: bool = False
-    adapter: Float[Tensor, "row d"] | None = None
     path_divisor: Float[Tensor, " row"] | None = None
     cut: SublayerCut | None = None
     vectors: Vectors | None = None
 
     def rows(self, some: slice | Tensor) -> SublayerOutput:
         """Select some rows."""
-        names = ("values", "post", "adapter", "path_divisor", "vectors")
+        names = ("values", "post", "path_divisor", "vectors")
         rest: Any = {name: None if (x := getattr(self, name)) is None else x[some] for name in names}
         return replace(self, output=self.output[some], **rest)
 

@@ -17,8 +17,8 @@ from ..errors import InputError
 from .architecture import HALF, Architecture, HookPoint, Sublayer, UnitLike, Vectors
 from .batches import inference_mode_for, pad, upcast
 from .capture import Activations, Positions, RawCapture, SublayerOutput, capture, first_values
-from .interventions import hooked_places, users_hooks, with_interventions
-from .norm import AffineStep, gain
+from .interventions import hooked_places, with_interventions
+from .norm import AffineStep
 from .reconstruction import UNNAMED, find_mismatch
 from .stream_path import number_repeats, trace
 
@@ -94,9 +94,8 @@ def assemble(architecture: Architecture, raw: RawCapture, unit: UnitLike) -> Act
 def _sublayer_output(raw: RawCapture, sublayer: Sublayer, repeat: int, unit: UnitLike) -> SublayerOutput:
     """The output of one run of a sublayer, as it is added to the stream."""
     output = sublayer.added(raw.seen[sublayer.hook_point][repeat])
-    adapter = None if sublayer.adapter is None else _adapter_write(sublayer, raw, repeat)
     if (cut := sublayer.cut(unit)) is None:
-        return SublayerOutput(sublayer, output, adapter=adapter)
+        return SublayerOutput(sublayer, output)
 
     def seen(point: HookPoint) -> Tensor:
         return raw.at(point, f"what a cut of {sublayer} reads")[repeat]
@@ -106,22 +105,7 @@ def _sublayer_output(raw: RawCapture, sublayer: Sublayer, repeat: int, unit: Uni
     hooked = (sublayer.hook_point, repeat) in raw.hooked
     parts = cut.read(seen, output)
     values, vectors = (None, parts) if isinstance(parts, Vectors) else (parts, None)
-    return SublayerOutput(sublayer, output, values, post, hooked, adapter, None, cut, vectors)
-
-
-def _adapter_write(sublayer: Sublayer, raw: RawCapture, repeat: int) -> Tensor:
-    """The adapters' share of a sublayer's output, after the norm (if any) at its statistic."""
-    assert sublayer.adapter is not None
-    assert sublayer.output_map is not None
-    if users_hooks(sublayer.adapter[0].module, "out"):
-        raise InputError(f"a hook changes what the adapter of {sublayer} wrote: remove it, or use adapters='merged'.")
-    adapted, base = (raw.at(point, f"an adapter of {sublayer}")[repeat] for point in sublayer.adapter)
-    written, post = adapted - base, sublayer.output_map.post
-    if post is not None:
-        assert sublayer.output_map.post_hook_point is not None
-        seen = raw.seen[sublayer.output_map.post_hook_point][repeat]
-        written = post.term(written.double(), post.divisor(seen)).to(written.dtype)
-    return gain(sublayer.output_map.scale).linear(written)
+    return SublayerOutput(sublayer, output, values, post, hooked, None, cut, vectors)
 
 
 def locate_mismatch(architecture: Architecture, ids: Sequence[int]) -> str:
@@ -157,14 +141,12 @@ def cached_tokens(architecture: Architecture, cache: Any) -> Int[Tensor, "row to
 
 def tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[Tensor, "row token"], Int[Tensor, "row token"]]:
     """Convert ids and mask to `[row, token]` tensors. Raises InputError where their shapes do not fit."""
-    if tokens is None:
-        raise InputError("cache= needs tokens=, the token ids [row, token] that the cache was taken with.")
     try:
         ids = torch.atleast_2d(torch.as_tensor(tokens))
     except (TypeError, ValueError) as error:
-        raise InputError("tokens must be token ids [row, token], with every row of one length (padded).") from error
+        raise InputError("the prompts of a cache are its token ids [row, token], padded to one length.") from error
     if ids.dim() != 2 or ids.is_floating_point() or ids.numel() == 0:
-        raise InputError(f"tokens must be token ids [row, token], but have the shape {tuple(ids.shape)}.")
+        raise InputError(f"the prompts of a cache are its token ids [row, token], not of shape {tuple(ids.shape)}.")
     if attention_mask is None:
         return ids, torch.ones_like(ids)
     mask = torch.atleast_2d(torch.as_tensor(attention_mask, device=ids.device))

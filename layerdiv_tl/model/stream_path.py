@@ -189,8 +189,7 @@ def _carry(output: SublayerOutput, path: PathToFinal, weights: Tensor | None, wi
     if output.output.shape[1] > width:  # a vector for every stream
         return replace(output, output=path.of_streams(output.output))
     path = path.of_write(weights)
-    adapter = None if output.adapter is None else path(output.adapter)
-    output = replace(output, output=path(output.output), adapter=adapter)
+    output = replace(output, output=path(output.output))
     if vectors is not None:
         slots = [path(slot) for slot in vectors.vectors.unbind(1)]
         return replace(output, vectors=Vectors(torch.stack(slots, 1), vectors.index))

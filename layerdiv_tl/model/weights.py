@@ -1,24 +1,19 @@
 """Weights of Hugging Face modules, read in place: plain, adapted by PEFT, offloaded by Accelerate or quantized.
 
-PEFT's adapters may have a row of their own on each output projection. PEFT is not imported: its layers are recognized
+PEFT is not imported: its layers are recognized
 by their classes' names.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .architecture import Architecture, HookPoint, Sublayer
 from .norm import bare_copy
-
-Adapters = Literal["merged", "component"]
 
 
 def modules_of(*roots: nn.Module) -> list[nn.Module]:
@@ -78,8 +73,7 @@ def merged(module: Any) -> Any:
                 raise InputError("adapters on weights that are offloaded cannot be read: load the model on one device.")
             if not module.merged and not module.disable_adapters:
                 if is_quantized(getattr(inner_layer(module), "weight", None)):
-                    ways = "use unit='sublayer', or load_model(..., adapters='component')"
-                    raise InputError(f"adapters on quantized weights cannot be merged exactly: {ways}.")
+                    raise InputError("adapters on quantized weights cannot be merged exactly: use unit='sublayer'.")
                 module = bare_copy(module)
                 vars(module).update(merged_adapters=[], _caches={})
                 try:
@@ -183,32 +177,3 @@ def adapter_names(model: nn.Module) -> list[str]:
         if is_adapted(module):
             names |= dict.fromkeys([] if module.disable_adapters else module.active_adapters)  # type: ignore[arg-type]
     return list(names)
-
-
-def split_adapters(architecture: Architecture) -> Architecture:
-    """Give the LoRA adapters of every output projection a row of their own.
-
-    Raises InputError for adapters of other kinds there, and for adapters that are merged into the weights.
-    """
-    return replace(architecture, sublayers=tuple(map(_split, architecture.sublayers)))
-
-
-def _split(sublayer: Sublayer) -> Sublayer:
-    output_map = sublayer.output_map
-    if output_map is None or not is_adapted(projection := output_map.hook_point.module):
-        return sublayer
-    layer: Any = projection
-    if layer.merged:
-        raise InputError("adapters='component' needs adapters that are not merged: call unmerge_adapter() first.")
-    if not any(cls.__name__ == "LoraLayer" for cls in type(layer).__mro__):
-        raise InputError(
-            f"adapters='component' takes LoRA apart, but {sublayer} has a {type(layer).__name__}, which changes "
-            "its projection's input or output: use adapters='merged'."
-        )
-    if layer.disable_adapters or not set(layer.active_adapters) & set(layer.lora_A):
-        return sublayer
-    base, name = layer.base_layer, output_map.hook_point.name
-    biased = is_present(getattr(base, "bias", None)) or getattr(output_map.post, "bias", None) is not None
-    points = HookPoint(layer, name=f"{name}.hook_adapted"), HookPoint(base, name=f"{name}.hook_base")
-    output_map = replace(output_map, projection=partial(linear_map, base), bias=biased)
-    return replace(sublayer, output_map=output_map, adapter=points)

@@ -146,7 +146,7 @@ class Cell:
         """Compute the contributions of some of the task's rows."""
         prompts = [self.task.prompts[row] for row in rows]
         options: Any = self.task.shared_options or tuple(self.task.row_options[row] for row in rows)
-        c = contributions(model, prompts, self.task.option_ids or options, self.unit, batch_tokens=batch_tokens)
+        c = contributions(model, prompts, self.task.option_ids or options, unit=self.unit, batch_tokens=batch_tokens)
         sizes = None
         if not self.task.option_ids:  # also in shards whose options happen to be single tokens
             texts = np.broadcast_to(np.array(options, dtype=object), c.model_logits.shape)

@@ -65,9 +65,8 @@ def test_what_does_not_sum_is_refused_with_its_place(name: str) -> None:
     model = rewrite(make(), place, change)
     with pytest.raises(ld.InputError, match=says):
         ld.contributions(model, PROMPTS, OPTIONS)
-    for loss in ("squared", "cross_entropy"):
-        with pytest.raises(ld.InputError, match="decomposed"):
-            ld.profile(model, PROMPTS[0], loss=loss)
+    with pytest.raises(ld.InputError, match="decomposed"):
+        ld.profile(model, PROMPTS[0])
 
 
 def test_the_sum_is_checked_at_every_token_that_is_read() -> None:

@@ -198,7 +198,7 @@ def test_a_contrast_is_options_with_the_right_one_first(tiny):
         for given in ({"contrast": pairs}, {"options": pairs, "labels": [0] * 4})
     )
     assert one.frame().equals(other.frame())
-    alike = ld.effects(tiny, ids, components=["L0.mlp"], contrast=(7, 9))
+    alike = ld.effects(tiny, ids, components=["L0.mlp"], options=(7, 9))
     assert alike.effect()[0] == pytest.approx(one.effect()[0])
 
 
@@ -323,7 +323,7 @@ def test_heads_of_the_default_model_make_up_for_one_another_on_indirect_objects(
     prompts, pairs = indirect_objects(18)
     group = ["L23.H0", "L23.H1", "L23.H2"]
     effects = ld.effects(
-        smol, prompts, contrast=pairs, unit="head", components=["L23.H3", "L24.H4", "L29.mlp"], groups={"0-2": group}
+        smol, prompts, options=pairs, unit="head", components=["L23.H3", "L24.H4", "L29.mlp"], groups={"0-2": group}
     )
     frame = effects.frame().set_index("component")
     assert effects.accuracy == 1

@@ -174,11 +174,6 @@ def test_what_no_hook_explains_is_refused():
                 ld.contributions(refused, PROMPTS, OPTIONS, unit=unit)
 
 
-def test_a_hooked_model_is_not_stored():
-    with pytest.raises(ld.InputError, match="hook"):
-        ld.run_study({"steered": hooked("block")}, "synthetic/recall", limit=2)
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

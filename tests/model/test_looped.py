@@ -127,7 +127,7 @@ def test_a_loop_through_a_bridge():
     tokens = torch.tensor(PROMPTS[:1])
     _, cache = bridge.architecture.root.run_with_cache(tokens)
     with pytest.raises(ld.InputError, match="cache"):
-        ld.contributions(bridge, cache=cache, tokens=tokens, options=OPTIONS)
+        ld.contributions(cache, tokens, OPTIONS)
 
 
 def test_what_cannot_be_decomposed_says_why():
@@ -162,7 +162,7 @@ def test_components_lists_every_use(shared, unit):
     assert model.components(unit) == c.components == ld.profile(model, PROMPTS[0], unit=unit).components
     assert [x.layer for x in c.junctions[1::2]] == [x.layer for x in c.junctions[2::2]]
     last = c.components[-1]
-    assert ld.contributions(model, PROMPTS, OPTIONS, unit, components=[last.label]).components == (last,)
+    assert ld.contributions(model, PROMPTS, OPTIONS, unit=unit, components=[last.label]).components == (last,)
 
 
 def test_only_a_reused_layer_counts_its_uses():

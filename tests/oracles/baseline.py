@@ -61,7 +61,7 @@ def core(x: Inputs) -> Cases:
         more = SQUARED if loss == "squared" else ""
         yield f"decompose {loss}", read(ld.decompose(c, x.labels, loss=loss), DECOMPOSITION + more)
     yield "sequences", read(ld.contributions(x.model, x.prompts[:4], x.several), CONTRIBUTIONS)
-    yield "contrast", read(ld.contributions(x.model, x.prompts[:2], contrast=tuple(x.several)), "values")
+    yield "contrast", read(ld.contributions(x.model, x.prompts[:2], options=tuple(x.several)), "values")
     directions = np.random.default_rng(0).normal(size=(2, x.model.hf_model.config.hidden_size))
     yield "directions", read(ld.contributions(x.model, x.prompts[:4], directions=directions), "values logits")
 

@@ -388,7 +388,7 @@ def test_a_figure_of_one_prompt_quotes_its_end_and_no_other_prompt(tmp_path):
         return ld.contributions(model, prompts, list(options))
 
     one, two = asked(["w7 w8"]), asked(["w7 w8", long])
-    effects = ld.effects(model, ["w7 w8"], contrast=(" w1", " w2"), ablation="zero")
+    effects = ld.effects(model, ["w7 w8"], options=(" w1", " w2"), ablation="zero")
     of_text = [f(model, "w7 w8") for f in (ld.profile, ld.depth.logit_lens, ld.depth.residual_norms, ld.depth.skip)]
     written = ld.contributions(model, "w7 w8", generate=3)
     for result in (one, one.difference(), ld.decompose(one, [0]), effects, *of_text, written):

@@ -10,11 +10,9 @@ import plotly.graph_objects as go
 
 from ..._checks import whole_number
 from ...components import component_columns
-from ...ensemble.decomposition import Gauge
 from ...ensemble.intervals import ENDS, estimate, estimates_frame
 from .. import axes, kit, layout, style
 from ..html import quoted
-from .ensemble import gauge_of
 
 if TYPE_CHECKING:
     from ...attribution.continuation import Continuation
@@ -34,10 +32,6 @@ _MEANING: dict[Term, str] = {
     "diversity": "The squared distance from the mean of all components.",
     "net": "Net is bias − diversity: below 0 (purple) a component is nearer to the target than to the mean of all.",
     "target_logit": "Above 0 (gold) a component raises the logit of the next token.",
-}
-_IN_NATS: dict[Term, str] = {
-    "bias": "The next token's cross-entropy by the component alone, CE(t, q_i).",
-    "diversity": "The divergence of the component's own distribution from the ensemble's, KL(p ‖ q_i).",
 }
 
 
@@ -209,19 +203,14 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
     return layout.finish(traces, title, subtitle, **look).add_hline(y=first - 0.5, line=kit.DOTTED)
 
 
-def profile_map(profile: Profile, term: Term = "net", part: Gauge = "centered") -> go.Figure:
-    """Draw a map component × token of one number of a profile; `part` is the gauge of a squared profile.
-
-    Raises InputError for an unknown term or part.
-    """
-    has_gauges = profile.measured_in != "nats" and hasattr(profile, "centered") and term != "target_logit"
-    values = np.asarray(getattr(gauge_of(profile, part) if has_gauges else profile, term), dtype=np.float64)
-    unit = "logits" if term == "target_logit" else profile.measured_in
-    name = "Contribution to the next token's logit" if term == "target_logit" else term.capitalize()
-    name = f"{part.capitalize()} {name.lower()}" if has_gauges else name
+def profile_map(profile: Profile, term: Term = "net") -> go.Figure:
+    """Draw a map component × token of one number of a profile. Raises InputError for an unknown term."""
+    values = np.asarray(getattr(profile, term), dtype=np.float64)
+    unit = "logits" if term == "target_logit" else "logits²"
+    name = "Contribution to the next token's logit"
+    name = name if term == "target_logit" else f"{profile.gauge.capitalize()} {term}"
     title = f"{name} of every component at every token"
-    meaning = (_MEANING | _IN_NATS if profile.measured_in == "nats" else _MEANING)[term]
-    return token_map(profile, values, title, meaning, unit, term in ("net", "target_logit"))
+    return token_map(profile, values, title, _MEANING[term], unit, term in ("net", "target_logit"))
 
 
 def token_map(text: Any, values: np.ndarray, title: str, subtitle: str, unit: str, signed: bool) -> go.Figure:

@@ -1,4 +1,4 @@
-"""Analyses of depth along the layers: bars, maps of layers and tokens, the depth score, routers."""
+"""Analyses of depth along the layers: bars, maps of layers and tokens, the depth score."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ...depth.layer_maps import LayerMaps
     from ...depth.logit_lens import LogitLens
     from ...depth.residual_norms import ChangePoint, ResidualNorms
-    from ...depth.routing import RouterStatistics
     from ...depth.skipping import Skip
     from ...ensemble.fits import Slope
 
@@ -281,47 +280,3 @@ def _slope(slope: Slope, by: str) -> str:
     size = f"{'no clear slope, ' * bool(slope.low <= 0 <= slope.high)}{size} per {by.removesuffix('s')}"
     mixed = f"; interval and p disagree: {slope.n} questions are too few to tell" * slope.is_mixed
     return f"{size}, {style.p_value(slope.p)}{mixed}"
-
-
-def load_map(routing: RouterStatistics) -> go.Figure:
-    """Draw a map layer × expert of the share of tokens routed to each expert, relative to an even load (1).
-
-    The hover has load and gate, and the tokens that are routed to the expert more often than by chance.
-    """
-    frame, tokens = routing.frame(), routing.by_token()
-    tokens = tokens[tokens["lift_low"] > 1]
-    words = (tokens["token"].map(quoted) + tokens["lift"].map(" ×{:.1f}".format)).groupby(tokens["component"])
-    more = {label: f"takes more of {', '.join(some.head(_TOKENS))}" for label, some in words}
-    load = (frame["load"] / frame["even_load"]).to_numpy()
-    even = [f"even load {style.number(share)}" for share in frame["even_load"]]
-    texts = kit.hover(frame, ["load", "gate"], even, [more.get(label, "") for label in frame["component"]])
-    columns = np.concatenate([np.arange(n) for n in np.bincount(routing.layer_of)])
-    layers, experts = len(routing.layers), int(columns.max()) + 1
-    z, texts = kit.grid((layers, experts), (routing.layer_of, columns), load, texts)
-    largest = frame.iloc[int(load.argmax())]
-    title = f"{largest['component']} takes {style.percent(largest['load'])} of {routing.model}'s tokens "
-    title += f"({style.number(load.max())} × even)"
-    share = style.percent(largest["even_load"])
-    subtitle = f"{int(routing.lengths.sum()):,} tokens of {len(routing.lengths)} texts; an even load is {share}."
-    y, plot = axes.layer_axis([layer.label for layer in routing.layers]), max(200, min(560, 26 * layers))
-    look: dict[str, Any] = {"x": axes.count_axis("expert", experts), "y": y, "plot": plot, "xgap": 1, "ygap": 1}
-    return kit.heat_figure(z, texts, "load / even load", title, subtitle, **look)
-
-
-def entropy_lines(routing: RouterStatistics) -> go.Figure:
-    """Draw the entropy of each layer's router at a token, and of its loads, as shares of ln(experts)."""
-    frame, lines = routing.by_layer(), []
-    columns = {"load_entropy": "entropy of the loads", "entropy": "entropy of a token's scores"}
-    for color, (column, name) in zip(style.SERIES, columns.items(), strict=False):
-        shares = frame.assign(
-            **{str(end): frame[end] / frame["highest_entropy"] for end in frame.filter(regex=f"^{column}")}
-        )
-        if shares[column].notna().any():
-            lines.append(kit.trace(shares, np.arange(len(frame)), column, color, shape="line", name=name))
-    mean = (frame["load_entropy"] / frame["highest_entropy"]).mean()
-    title = f"Routers of {routing.model}: the loads' entropy is {style.percent(mean)} of an even load's"
-    subtitle = f"{len(routing.lengths)} texts. 1: the loads are even, or a router's scores at a token are uniform. "
-    subtitle += kit.intervals(frame)
-    x = axes.ticks(range(len(frame)), [layer.label.rpartition(".")[0] for layer in routing.layers])
-    y = {"title_text": "share of ln(experts)", "rangemode": "tozero"}
-    return layout.finish(lines, title, subtitle, x=x | {"title_text": "layer"}, y=y)
