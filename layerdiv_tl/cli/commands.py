@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 # The identity holds where the components sum to the logits to this share of Σ|u|.
 EXACT = 1e-4
 CHECKED_TOKENS = 8
+# What `run` prints of every cell.
+MEASURES = ("members", "accuracy", "chance", "bias", "diversity", "loss")
 
 
 def demo(options: argparse.Namespace) -> None:
@@ -103,17 +107,17 @@ def run(options: argparse.Namespace) -> int:
         rows = [task(name, options.data, limit=options.limit) for name in options.task]
     grid = Grid(options.out)
     settings = {"limit": options.limit, "unit": options.unit}
-    if options.workers > 1:
-        from concurrent.futures import ProcessPoolExecutor
-
-        with ProcessPoolExecutor(options.workers) as executor:
-            grid.run(contributions, models, rows, executor=executor, **settings)
-    else:
-        grid.run(contributions, models, rows, **settings)
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # the failures, which are printed below
+        if options.workers > 1:
+            with ProcessPoolExecutor(options.workers) as executor:
+                grid.run(contributions, models, rows, executor=executor, **settings)
+        else:
+            grid.run(contributions, models, rows, **settings)
     for failure in grid.failures:
         print(f"layerdiv: {failure}", file=sys.stderr)
     if any(True for _ in grid.cells()):
-        print(grid.frame(lambda c, cell: decompose(c).frame()).to_string(index=False))
+        frame = grid.frame(lambda c, cell: decompose(c).frame())
+        print(frame[["model", "rows", *MEASURES]].to_string(index=False, float_format="{:.4g}".format))
         print(f"\n`layerdiv report {options.out}` makes a page of it.")
     return 1 if grid.failures else 0
 
@@ -128,7 +132,7 @@ def report(options: argparse.Namespace) -> None:
 
     if not Path(options.folder).is_dir():
         raise InputError(f"there is no folder {options.folder!r}: give one that `layerdiv run` wrote.")
-    print(f"Open {write_report(Grid(options.folder), options.out) or options.out} in a browser.")
+    print(f"Open {write_report(Grid(options.folder), options.out)} in a browser.")
 
 
 def _load(name: str, options: argparse.Namespace) -> Model:

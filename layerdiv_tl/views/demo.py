@@ -18,7 +18,6 @@ from ..tasks.task import Task, task
 from . import style
 from .explorer import Explorer, explore
 from .html import Page
-from .tables import write_csv
 
 # The first task has the figure; so many rows of each task, half of the first one's to rank components, half to ablate.
 FIRST_TASK, ROWS = "sample/sentiment", 44
@@ -96,7 +95,7 @@ def _write_frames(model: Model, folder: Path, say: Callable[[str], None]) -> pd.
         for kind, frame in (("components", d.by_component()), ("modules", d.by_module()), ("summary", totals)):
             frames[kind].append(frame.assign(model=model.name, task=name))
     for kind, parts in frames.items():
-        write_csv(pd.concat(parts, ignore_index=True), folder / f"{kind}.csv")
+        pd.concat(parts, ignore_index=True).to_csv(folder / f"{kind}.csv", index=False)
     summary = pd.concat(frames["summary"], ignore_index=True)
     shown = summary[["task", "rows"]].copy()
     for name in ("accuracy", "guessing"):

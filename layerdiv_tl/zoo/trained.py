@@ -57,7 +57,19 @@ def source(name: str) -> Loadable:
     loaded = load_model(FOLDER / short, tokenizer=str(tokenizer), dtype=dtype, device="cpu")
     root: Any = loaded.architecture.root
     root.config._name_or_path = short
+    if getattr(root.config, "layer_sharing", False):
+        repeat_blocks(root)
     return Loadable(root, loaded.tokenizer)
+
+
+def repeat_blocks(model: Any) -> None:
+    """Let every block of a Llama run twice in a row, as in MobileLLM (Liu et al. 2024)."""
+    from torch import nn
+
+    model.model.layers = nn.ModuleList([block for block in model.model.layers for _ in range(2)])
+    model.config.num_hidden_layers *= 2
+    # Both runs of a block would write to the same place of a cache.
+    model.config.use_cache = model.generation_config.use_cache = False
 
 
 def training_log(name: str, folder: Path = FOLDER) -> tuple[dict[str, Any], list[dict[str, Any]]]:

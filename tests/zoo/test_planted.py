@@ -173,7 +173,8 @@ def test_profile_is_the_closed_form_over_the_vocabulary(name, shape, unit):
     """At a prompt's last token: Theorem 1 over all ids, of what the words make the members write."""
     p, rows = planted(name, shape), 16
     texts = [prompt + p.options[y] for prompt, y in zip(p.prompts[:rows], p.labels[:rows], strict=True)]
-    found = ld.profile(p, texts, unit=unit, precision="float64")
+    raw, shift = (ld.profile(p, texts, unit=unit, precision="float64", gauge=gauge) for gauge in ("raw", "shift"))
+    found = raw
     at = np.flatnonzero(np.isnan(found.losses)) - 1
     labels = [c.label for c in found.components]
     u = np.zeros((rows, len(labels), found.vocabulary))
@@ -182,7 +183,7 @@ def test_profile_is_the_closed_form_over_the_vocabulary(name, shape, unit):
     t, mean = np.eye(found.vocabulary)[gold], u.mean(1, keepdims=True)
     np.testing.assert_allclose(found.bias[:, at].T, ((t[:, None] - u) ** 2).mean(2), atol=CLOSE)
     np.testing.assert_allclose(found.diversity[:, at].T, ((mean - u) ** 2).mean(2), atol=CLOSE)
-    np.testing.assert_allclose(found.shift.diversity[:, at].T, (mean - u).mean(2) ** 2, atol=CLOSE)
+    np.testing.assert_allclose(shift.diversity[:, at].T, (mean - u).mean(2) ** 2, atol=CLOSE)
     np.testing.assert_allclose(found.target_logit[:, at].T, u[np.arange(rows), :, gold], atol=CLOSE)
     logits = u.sum(1)
     loss = np.log(np.exp(logits).sum(1)) - logits[np.arange(rows), gold]

@@ -11,7 +11,7 @@ import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.zoo import TASKS, training_log
-from layerdiv_tl.zoo.trained import FOLDER
+from layerdiv_tl.zoo.trained import FOLDER, repeat_blocks
 from tests.training import train as training
 from tests.training import words
 from tests.training.shapes import ACTIVE, MODELS, SHIPPED, ZooModel, find_model
@@ -258,7 +258,11 @@ def test_what_is_saved_is_what_was_trained(model, tmp_path):
     stored = load_file(tmp_path / "x/model.safetensors")
     assert sum(t.numel() for t in stored.values()) == sum(p.numel() for p in net.parameters())
     task = asked("synthetic/recall", 8, seed=2)
-    found = ld.contributions(ld.load_model(tmp_path / "x", dtype="float32"), task.prompts, task.options)
+    loaded = ld.load_model(tmp_path / "x", dtype="float32")
+    if model.shared:
+        repeat_blocks(loaded.architecture.root)
+        loaded = ld.load_model(loaded.architecture.root, tokenizer=loaded.tokenizer)
+    found = ld.contributions(loaded, task.prompts, task.options)
     ids = torch.tensor(words.tokenizer()(list(task.prompts))["input_ids"])
     with torch.no_grad():
         plain = net(input_ids=ids).logits[:, -1, list(task.resolve(words.tokenizer()).option_ids)]
