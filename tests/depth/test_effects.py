@@ -16,6 +16,7 @@ from tests.conftest import tied, unrolled
 from tests.oracles.families import BY_STRUCTURE, FAMILIES
 from tests.oracles.hooked_forward import trace
 from tests.oracles.loops import ouro
+from tests.training.planted import build_planted
 
 OPTIONS = [7, 9, 12]
 FULL = [pytest.param(name, marks=pytest.mark.full) for name in ("neox_parallel", "mixtral", "stories")]
@@ -136,7 +137,7 @@ def check_what_an_eraser_undoes(effects, undo):
 @pytest.mark.parametrize("shape", ["llama", pytest.param("gpt2", marks=pytest.mark.full)])
 def test_planted_models_measure_their_closed_forms(shape):
     """Heads that vote are worth what they write; what an MLP undoes is worth nothing, and the MLP compensates."""
-    copied = ld.zoo.planted("copied", shape)
+    copied = build_planted("copied", shape)
     effects = ld.effects(copied, copied.task, unit="head", ablation="zero", groups={"both": ["L0.H0", "L1.H1"]})
     frame = effects.frame().set_index("component")
     # Two equal heads, right in 3 of 4 rows: each is worth 3/4 − 1/4 logits, both together twice that.
@@ -148,7 +149,7 @@ def test_planted_models_measure_their_closed_forms(shape):
     two, one = (np.log(1 + np.exp(-x)) * 3 / 4 + np.log(1 + np.exp(x)) / 4 for x in (2, 1))
     assert frame.total_loss["L0.H0"] == pytest.approx(two - one, abs=1e-9)
     check_sums(effects, 1e-9)
-    undo = ld.zoo.planted("undo", shape)
+    undo = build_planted("undo", shape)
     for ablation in ("zero", "resample"):
         effects = ld.effects(undo, undo.task, unit="head", ablation=ablation)
         a, eraser, b = (c.label for c in undo.components)
