@@ -10,11 +10,10 @@ from types import SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float, Int
 from scipy.special import softmax
 
-from .._checks import instance, listed, number, shown, text, with_article
+from .._checks import listed, number, shown, with_article
 from ..components import Component, labels_of, members
 from ..errors import InputError
 
@@ -172,32 +171,3 @@ def numbers(x: Any, name: str, shape: str = "[example, member, option]") -> np.n
         what = f"is a {type(x).__name__}" if array.ndim == 0 else f"holds {array.dtype}"
         raise InputError(f"{name} is not an array of numbers (it {what}): give {shape}.")
     return array.astype(np.float64)
-
-
-def framed(frame: Any) -> pd.DataFrame:
-    """A pandas frame. Raises InputError for anything else."""
-    return instance("frame", frame, pd.DataFrame, "give a pandas frame, as studies and decompositions make them")
-
-
-def checked(frame: pd.DataFrame, keys: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
-    """Return the requested columns, `values` as float64 (NaN where a value is missing).
-
-    Raises InputError for missing columns, no rows, missing or repeated keys, and text where a number should be.
-    """
-    if missing := [name for name in (*keys, *values) if text("a column's name", name) not in framed(frame)]:
-        raise InputError(f"the frame has no column {shown(missing[0])}: it needs {shown([*keys, *values])}.")
-    frame = frame[[*keys, *values]]
-    if frame.empty:
-        raise InputError(f"the frame has no rows: give one for each {', '.join(keys)}.")
-    for name in ("junction", *values):
-        if name in frame and (frame[name].dtype.kind == "c" or any(isinstance(x, str) for x in frame[name])):
-            raise InputError(f"the column {name!r} holds texts or complex numbers: give numbers, which have an order.")
-    if frame[list(keys)].isna().any(axis=None):
-        raise InputError(f"a row of the frame names no {' or no '.join(keys)}: fill them in.")
-    if (twice := frame.duplicated(list(keys))).any():
-        where = ", ".join(f"{name} {frame.loc[twice, name].iloc[0]}" for name in keys)
-        raise InputError(f"{where} stands in the frame more than once: give one row for each.")
-    try:
-        return frame.astype(dict.fromkeys(values, float))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{', '.join(values)} must hold numbers ({error}).") from error
