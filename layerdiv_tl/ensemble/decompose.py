@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -21,7 +21,7 @@ def decompose(
     labels: Labels = None,
     *,
     target: Float[np.ndarray, "example option"] | Ensemble | None = None,
-    loss: Literal["squared", "cross_entropy", "paper"] = "squared",
+    loss: str = "squared",
     gauge: Gauge = "centered",
     temperature: float | None = None,
     components: Sequence[str | Component] | None = None,

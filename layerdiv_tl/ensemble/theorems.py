@@ -1,4 +1,4 @@
-"""Locations of the equations of arXiv 2505.24009 in the code; Theorems 2 and 3, exact and as printed.
+"""Locations of the equations of arXiv 2505.24009 in the code; Theorems 2 and 3, exact.
 
 | in the paper                            | here                                                       |
 |-----------------------------------------|------------------------------------------------------------|
@@ -6,10 +6,11 @@
 | Eq. 9-10: modules                       | `decomposition.Decomposition.by_module`                    |
 | Theorem 2: limits of diversity          | `theorem_2`                                                |
 | Theorem 3, Eq. 11: the trade-off's terms | `theorem_3`                                               |
-| Eq. 12-13, Theorems 4-8: information    | `information/`                                             |
+| Eq. 13, Theorem 4: information          | `information.information`                                  |
+| Eq. 12: bounds of the error             | `information.Information.error_bounds`                     |
+| Theorems 5-8, Fig. 2: members added one by one | `information.Information.along`                     |
 | Eq. 14: loss and bias of probabilities  | `losses.PaperForm.terms`                                   |
 | Fig. 5, 7: prefix ensembles             | `decomposition.Decomposition.by_depth`                     |
-| Fig. 6: diminishing returns             | `fits.log_fit`                                             |
 """
 
 from __future__ import annotations

@@ -61,8 +61,7 @@ def decomposition(c: Any, cell: Cell, loss: str = "squared", gauge: Gauge = "raw
     """Decompose a cell's contributions with its task's labels. Raises InputError for texts, which have none."""
     if "labels" not in cell.about:
         raise InputError(f"{cell.about['rows']} has no labels: give a task.")
-    d = decompose(c, np.array(cell.about["labels"]), loss=loss)
-    return d.centered if gauge == "centered" else d
+    return decompose(c, np.array(cell.about["labels"]), loss=loss, gauge=gauge)
 
 
 def totals(grid: Grid, **wanted: Any) -> pd.DataFrame:

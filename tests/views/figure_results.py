@@ -43,7 +43,6 @@ def information():
 MAKERS = {
     "Decomposition": lambda: ld.decompose(heads(), LABELS),
     "Contributions": lambda: ld.contributions(llama(), PROMPTS, OPTIONS),
-    "Redundancy": lambda: ld.redundancy(heads(), LABELS, n_folds=4),
     "Contributions of heads": heads,
     "Continuation": lambda: ld.contributions(llama(), PROMPTS[:2], generate=5),
     "LogitDifference": lambda: ld.logit_difference(llama(), PROMPTS, [7] * 8, [8] * 8, unit="head"),
@@ -66,8 +65,6 @@ MAKERS = {
     "RouterStatistics": lambda: ld.router_statistics("zoo/moe", [[1, 2, 3, 4, 5, 16, 10], [3, 16, 5, 22, 10]] * 4),
     "DepthScore": lambda: ld.depth.depth_score("zoo/d4", ld.depth.questions("synthetic/k_hop", limit=6)),
     "Information": information,
-    "Bounds": lambda: information().bounds(),
-    "GainCurve": lambda: information().gain_curve(order="depth", n_permutations=10, n_resamples=10),
 }
 
 
