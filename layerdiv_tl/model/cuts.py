@@ -5,8 +5,7 @@ autoencoder or transcoder.
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Literal, cast, get_args
@@ -15,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .._checks import choice, listed, shown
+from .._checks import choice, shown
 from ..components import Component, Kind, Unit
 from ..errors import InputError
 from .architecture import (
@@ -26,8 +25,6 @@ from .architecture import (
     Sublayer,
     SublayerCut,
     UnitLike,
-    Values,
-    Vectors,
     linear_cut,
 )
 
