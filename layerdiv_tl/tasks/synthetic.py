@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
 
-from .._checks import number, whole_number
+from .._checks import whole_number
 from ..errors import InputError
 from .rows import Rows
 from .templates import TaskSpec
@@ -93,58 +92,10 @@ def modular(*, modulus: int = 7, largest: int = 99, terms: int = 2, seed: int = 
     return _generated("the sum of numbers in modular arithmetic", templates, tuple(map(str, range(modulus))), row, seed)
 
 
-def witnesses(
-    *, members: int = 9, options: int = 2, right: float = 0.7, shared: float = 0.0, seed: int = 0
-) -> TaskSpec:
-    """Name the color that several unreliable witnesses saw: the votes of `cast_votes`, in words.
-
-    >>> witnesses(members=3).load_rows(1).rows[0]["votes"].count(",")
-    2
-    """
-    whole_number("options", options, 2, len(COLORS))
-    whole_number("members", members, 1, 10**6)
-    number("right", right, least=0, most=1)
-    number("shared", shared, least=0, most=1)
-
-    def row(rng: np.random.Generator, gold: int) -> dict[str, Any]:
-        votes = cast_votes(np.array([gold]), members, options, right, shared, rng)[0]
-        return {"votes": ", ".join(COLORS[vote] for vote in votes), "members": members}
-
-    template = "{members} witnesses name the color of a car: {votes}.\nThe car was most likely {answer}"
-    return _generated("which color unreliable witnesses saw", template, COLORS[:options], row, seed)
-
-
-def cast_votes(
-    labels: Int[np.ndarray, " example"],
-    members: int,
-    options: int,
-    right: float,
-    shared: float,
-    rng: np.random.Generator,
-) -> Int[np.ndarray, "example member"]:
-    """Draw votes about these labels.
-
-    A member votes for the gold option with probability `right`, else for one of the others with equal probability;
-    given the gold option, members are independent. In a hidden share `shared` of the rows one vote is drawn this way
-    and all members repeat it.
-    """
-    # One random stream per kind of draw: the first rows do not depend on how many follow.
-    streams = rng.spawn(5)
-
-    def noisy(size: tuple[int, int], luck: np.random.Generator, choice: np.random.Generator) -> np.ndarray:
-        wrong = (labels[:, None] + choice.integers(1, options, size=size)) % options
-        return np.where(luck.random(size) < right, labels[:, None], wrong)
-
-    repeated = streams[0].random((len(labels), 1)) < shared
-    own = noisy((len(labels), members), *streams[1:3])
-    return np.where(repeated, noisy((len(labels), 1), *streams[3:5]), own)
-
-
 GENERATORS: Mapping[str, Callable[..., TaskSpec]] = {
     PREFIX + "k_hop": k_hop,
     PREFIX + "recall": recall,
     PREFIX + "modular": modular,
-    PREFIX + "votes": witnesses,
 }
 
 

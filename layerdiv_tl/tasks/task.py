@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from jaxtyping import Int
 
-from .._checks import flag, shown, text, whole_number
+from .._checks import shown, whole_number
 from ..errors import InputError
 from ..model.prompts import check_ids, refuse_unordered
 from . import option_tokens
@@ -66,19 +66,13 @@ class Task:
     def __post_init__(self) -> None:
         refuse_unordered("prompts", self.prompts)
         refuse_unordered("options", self.options)
-        if self.shared_options is None and len(self.options) != len(self.prompts):
-            raise InputError(
-                f"options has {len(self.options)} lists for {len(self.prompts)} prompts: give one for each."
-            )
-        if len({len(options) for options in self.row_options}) > 1:
-            raise InputError("options must be equally many for every prompt.")
+        sizes = {len(options) for options in self.row_options}
+        if len(self.row_options) != len(self.prompts) or len(sizes) > 1:
+            raise InputError("options must be answers for all prompts, or equally many for each prompt.")
         labels = np.asarray(self.labels)
-        whole = labels.shape == (len(self.prompts),) and labels.dtype.kind in "iu"
-        if not whole or not ((labels >= 0) & (labels < self.option_count)).all():
-            raise InputError(
-                f"labels={self.labels!r:.60} must hold the number of an option, from 0 to {self.option_count - 1}, for "
-                f"each of {len(self.prompts)} prompts."
-            )
+        is_complete = labels.shape == (len(self.prompts),) and labels.dtype.kind in "iu"
+        if not is_complete or not ((labels >= 0) & (labels < self.option_count)).all():
+            raise InputError(f"labels={self.labels!r:.60} must hold the number of an option for each prompt.")
 
     @property
     def shared_options(self) -> tuple[str, ...] | None:
@@ -102,12 +96,7 @@ class Task:
 
     @property
     def prompt_hash(self) -> str:
-        """SHA-256 of the rendered prompts: equal for tasks that give a model the same texts.
-
-        >>> two, again, three = (task("sample/topic", limit=limit) for limit in (2, 2, 3))
-        >>> len(two.prompt_hash), two.prompt_hash == again.prompt_hash, two.prompt_hash == three.prompt_hash
-        (64, True, False)
-        """
+        """SHA-256 of the rendered prompts: equal for tasks that give a model the same texts."""
         return hashlib.sha256(json.dumps(self.prompts).encode()).hexdigest()
 
     @classmethod
@@ -207,7 +196,6 @@ class Task:
 
         Raises InputError for options without tokens or with equal ones, or that `multi_token` cannot tell apart by one.
         """
-        flag("multi_token", multi_token)
         own = _tokenizer(tokenizer)
         shared = self.shared_options
         if shared is None and multi_token:
@@ -232,21 +220,20 @@ class Task:
 
         Options follow the way the tokenizer's chat template places an answer: without a space after a line break (most
         models), with one after `[/INST]` (Llama 2, Mistral); an empty thought before an answer stays. `settings` go to
-        the template, e.g. `enable_thinking=False`. Demonstrations stay in the user's turn.
+        the template, e.g. `enable_thinking=False`.
 
         Raises InputError for a tokenizer without a chat template, or one that rejects a system turn.
         """
-        if system is not None:
-            text("system", system, empty=True)
         turns, option_prefix = option_tokens.render_chat(_tokenizer(tokenizer), self.prompts, system, settings)
         # Templates may strip a message, so its place is searched for.
         starts = [turn.rfind(prompt.strip()) for turn, prompt in zip(turns, self.prompts, strict=True)]
         stripped = [len(prompt) - len(prompt.lstrip()) for prompt in self.prompts]
         passages = self.passages + (np.array(starts) - stripped)[:, None] if len(self.passages) else self.passages
+        options = tuple(tuple(option_prefix + x.strip() for x in texts) for texts in self.row_options)
         return replace(
             self,
             prompts=tuple(turns),
-            options=option_tokens.each(self.options, lambda option: option_prefix + option.strip()),
+            options=options[0] if self.shared_options else options,
             passages=passages if min(starts) >= 0 else self.passages[:0],
             option_ids=(),
             scored="",
@@ -255,10 +242,9 @@ class Task:
     def fit(self, tokenizer: Any, context: int) -> Task:
         """Return the task with no prompt longer than `context` tokens; `truncated` counts the shortened ones.
 
-        Where options are scored as sequences, the longest one's tokens but the last must fit, too.
-
-        A long prompt loses characters from the left of its longest field, so that question and demonstrations stay
-        whole. Raises InputError where that is not enough.
+        A long prompt loses characters from the left of its longest field, so that the question stays whole. Where
+        options are scored as sequences, the longest one's tokens but the last must fit, too. Raises InputError where
+        that is not enough.
         """
         tokenizer, context = _tokenizer(tokenizer), whole_number("context", context, 1)
         prompts, passages = list(self.prompts), self.passages.copy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
@@ -14,7 +14,8 @@ from .._checks import shown
 from ..components import Component
 from ..errors import InputError
 from ..model.load import Loadable
-from ..tasks.task import Task, task
+from ..tasks.synthetic import COLORS
+from ..tasks.task import Task
 from .trained import FOLDER, source
 
 # {name: what it demonstrates}; `models/planted-NAME` holds the weights and `known.json`, the numbers.
@@ -29,6 +30,8 @@ PLANTED: Mapping[str, str] = MappingProxyType(
         "votes": "five noisy voters, one a layer, which in a fifth of the rows all repeat one of them",
     }
 )
+
+TEMPLATE = "{members} witnesses name the color of a car: {votes}.\nThe car was most likely {answer}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,15 +91,10 @@ def planted(name: str) -> Planted:
     >>> [round(x, 9) for x in (d.diversity, pair.expected["diversity"], pair.expected["bias_centered"])]
     [0.0, 0.0, 0.25]
     """
-    import pandas as pd
-
     if name not in PLANTED:
         raise InputError(f"there is no planted model {shown(name)}: choose among {', '.join(PLANTED)}.")
     short = f"planted-{name}"
     known = json.loads((FOLDER / short / "known.json").read_text(encoding="utf-8"))
-    rows = pd.DataFrame({"votes": known["votes"], "label": known["labels"]})
-    rows["members"] = rows["votes"].str.count(",") + 1
-    votes = task(f"synthetic/votes:options={known['options']}", data=rows)
     loaded = source(f"zoo/{short}")
     return Planted(
         model=loaded.model,
@@ -104,7 +102,17 @@ def planted(name: str) -> Planted:
         name=name,
         about=PLANTED[name],
         closed_form=known["closed_form"],
-        task=replace(votes, name=short, source="every combination of words, as often as its probability"),
+        task=votes_task(name, known["votes"], known["labels"], known["options"]),
         components=tuple(map(Component.parse, known["components"])),
         expected=MappingProxyType({key: np.nan if x is None else x for key, x in known["expected"].items()}),
     )
+
+
+def votes_task(name: str, votes: Sequence[str], labels: Sequence[int], options: int) -> Task:
+    """Make the task of a planted model: name the color that a car had, from what witnesses say, e.g. "red, blue"."""
+    import pandas as pd
+
+    rows = pd.DataFrame({"votes": votes, "label": labels})
+    rows["members"] = rows["votes"].str.count(",") + 1
+    made = Task.from_frame(rows, template=TEMPLATE, options=COLORS[:options], name=f"planted-{name}", license="MIT")
+    return replace(made, source="every combination of words, as often as its probability")

@@ -117,12 +117,9 @@ def test_how_to_load_reaches_every_command(command, tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     out = [] if command[0] == "check" else ["--out", str(tmp_path / "out.html")]
     loaded = []
-    monkeypatch.setattr("layerdiv_tl.model.load.load_model", lambda *names, **given: loaded.append(given) or 1 / 0)
-    monkeypatch.setattr(
-        "layerdiv_tl.studies.cells.load_model", lambda *names, **given: loaded.append(given) or 1 / 0, raising=False
-    )
-    with warnings.catch_warnings(action="ignore"):
-        assert main([*command, *out, "--dtype", "float64", "--device", "cpu"]) == 1
+    for place in ("model.load", "studies.cells"):
+        monkeypatch.setattr(f"layerdiv_tl.{place}.load_model", lambda *names, **given: loaded.append(given) or 1 / 0)
+    assert main([*command, *out, "--dtype", "float64", "--device", "cpu"]) == 1
     assert (loaded[0]["dtype"], loaded[0]["device"]) == ("float64", "cpu")
 
 

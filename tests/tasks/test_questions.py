@@ -122,7 +122,7 @@ def test_rows_without_a_text_an_answer_or_a_level(tmp_path, content, about):
     ("source", "options", "about"),
     [
         ("sample/hop", {}, "sample/hop"),
-        ("synthetic/votes", {}, "synthetic/votes .*synthetic/k_hop, synthetic/modular"),
+        ("synthetic/recall", {}, "synthetic/recall .*synthetic/k_hop, synthetic/modular"),
         ("synthetic/k_hop:hops=2", {}, "levels="),
         ("synthetic/k_hop", {"levels": [9]}, "hops=9"),
         ("synthetic/k_hop:entities=2", {}, "hops=2"),

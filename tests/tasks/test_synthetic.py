@@ -70,7 +70,6 @@ def test_classes_take_turns_and_rows_do_not_depend_on_their_number(name):
         ("synthetic/k_hop:hops=8", "hops=8 .* 1 to 7"),
         ("synthetic/modular:modulus=11", "modulus=11 .* 2 to 10"),
         ("synthetic/recall:seed=-1", "seed=-1"),
-        ("synthetic/votes:right=1.5", "right=1.5"),
     ],
 )
 def test_bad_parameters(name, message):

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
+from layerdiv_tl.tasks.synthetic import COLORS
+from layerdiv_tl.zoo.planted import votes_task
 from layerdiv_tl.zoo.trained import FOLDER
-from tests.oracles.noisy_votes import Votes
+from tests.oracles.noisy_votes import votes
 from tests.training.planted import build_planted, known_numbers
 
 MARKS = {"llama": (), "gpt2": pytest.mark.full}
@@ -153,18 +155,14 @@ def test_pairs_of_equal_members_differ_in_what_they_are_together():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_voters_are_the_votes_of_the_synthetic_task(shape):
-    """On rows that `synthetic/votes` draws, which were never planted, contributions are `Votes.values`."""
-    p, asked = planted("votes", shape), ld.task("synthetic/votes:members=5,right=0.6", limit=40)
+def test_the_voters_repeat_votes_that_were_never_planted(shape):
+    """On rows drawn from another law, contributions are `Votes.values`."""
+    p, law = planted("votes", shape), votes(40, members=5, right=0.6)
+    rows = [", ".join(COLORS[vote] for vote in row) for row in law.votes]
+    asked = votes_task("votes", rows, law.labels, 2)
     c = ld.contributions(p, asked.prompts, asked.options).select(label=p.members())
-    said = np.array([[asked.options.index(f" {w}") for w in text.split(", ")] for text in _votes_in(asked)])
-    law = Votes(asked.labels, said, options=2, right=0.6, shared=0.0)
     np.testing.assert_allclose(c.values, law.values, atol=CLOSE)
     assert p.options == asked.options
-
-
-def _votes_in(asked):
-    return [prompt.split(": ")[1].split(".")[0] for prompt in asked.prompts]
 
 
 @pytest.mark.parametrize("unit", ["sublayer", "head"])

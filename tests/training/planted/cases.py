@@ -1,6 +1,6 @@
 """The planted cases, and their measures in closed form.
 
-All cases answer the prompts of `synthetic/votes`, in which witnesses name the color of a car. Each member head attends
+In all prompts witnesses name the color of a car. Each member head attends
 to one witness and adds 1 logit to the color named, so it is right as often as its witness. The rows are all
 combinations of words, repeated in proportion to their probability: means over rows *are* the expectations. Information
 terms are those of the members' votes (`estimator="vote"`).

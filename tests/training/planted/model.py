@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float
 
 from layerdiv_tl.tasks.synthetic import COLORS
-from layerdiv_tl.tasks.task import Task, task
-from layerdiv_tl.zoo.planted import PLANTED, Planted
+from layerdiv_tl.tasks.task import Task
+from layerdiv_tl.zoo.planted import PLANTED, Planted, votes_task
 
 from .cases import CASES, UNSURE, Case
 from .weights import EraserMLP, Shape, VoteLogits, build
@@ -126,15 +126,9 @@ def _expected(case: Case, per_member: Mapping[str, tuple[float, ...]]) -> dict[s
 
 
 def _make_task(name: str, case: Case) -> Task:
-    """Render the rows as prompts of `synthetic/votes`, repeating all combinations equally until there are enough."""
-    import pandas as pd
-
-    repeats = -(-LEAST_ROWS // len(case.rows))
-    frame = pd.DataFrame(
-        [{"votes": ", ".join(words), "members": len(words), "label": gold} for words, gold in case.rows * repeats]
-    )
-    votes = task(f"synthetic/votes:options={case.options}", data=frame)
-    return replace(votes, name=f"{PREFIX}{name}", source="every combination of words, as often as its probability")
+    """Render the rows as prompts, repeating all combinations equally until there are enough."""
+    rows = case.rows * -(-LEAST_ROWS // len(case.rows))
+    return votes_task(name, [", ".join(words) for words, _ in rows], [gold for _, gold in rows], case.options)
 
 
 def _contributions(case: Case, vocabulary: int, option_ids: Sequence[int]) -> Float[np.ndarray, "example member id"]:
