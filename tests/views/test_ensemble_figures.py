@@ -192,7 +192,10 @@ def test_roles_are_sizes_next_to_what_components_do_alone():
     for figure in (d.plot("roles"), d.plot("roles", effects=effects)):
         both = [trace for trace in figure.data if trace.marker.colorbar.title.text]  # without and with a name
         x, y, color = (np.concatenate(each) for each in zip(*((t.x, t.y, t.marker.color) for t in both), strict=True))
-        drawn = [x, np.square(y), d.chance + color]
+        ends = np.array([float(label.rstrip(" %")) / 100 for label in both[-1].marker.colorbar.ticktext])
+        assert 0 <= ends[0] <= ends[1] <= ends[2] <= 1
+        assert ends[1] == pytest.approx(d.chance, abs=0.006)
+        drawn = [x, np.square(y), np.interp(color, [-1, 0, 1], [0.0, d.chance, 1.0])]
         np.testing.assert_allclose(sorted(zip(*drawn, strict=True)), sorted(zip(*columns, strict=True)))
     for e, name in zip(effects, ("mean ablation", "zero ablation"), strict=True):
         (trace,) = (trace for trace in figure.data if trace.name == name)
@@ -221,7 +224,7 @@ def test_a_constant_that_writes_the_larger_class_is_not_drawn_above_guessing():
     hovers = [hover.split("</b>")[0] for trace in marks for hover in trace.hovertext]
     colors = dict(zip(hovers, np.concatenate([trace.marker.color for trace in marks]), strict=True))
     assert colors["<b>M0"] == 0
-    assert colors["<b>M1"] == pytest.approx(0.3)
+    assert colors["<b>M1"] == 1
 
 
 def test_of_many_components_the_largest_are_shown():

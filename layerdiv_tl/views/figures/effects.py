@@ -229,12 +229,11 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     is_named = frame["component"].isin([text.strip() for text in labels[0].text])
     columns = ["logit_difference", "accuracy", "auc", "constant_share", "bias"]
     texts = kit.hover(frame, [column for column in columns if column in frame])
-    marker = _accuracy_colors(frame["accuracy"].to_numpy(), chance, 0.5 if several else 1.0)
+    colors, marker = _accuracy_colors(frame["accuracy"].to_numpy(), chance, 0.5 if several else 1.0)
     marks = []
     for at, width in ((np.flatnonzero(~is_named), 1), (np.flatnonzero(is_named), 2)):
         ring = {"line": {"width": width, "color": style.NEUTRAL}, "showscale": width == 2}
-        colors = frame["accuracy"].to_numpy()[at] - chance
-        marks.append(kit.trace(frame.iloc[at], x[at], y[at], colors, texts[at], marker=marker | ring))
+        marks.append(kit.trace(frame.iloc[at], x[at], y[at], colors[at], texts[at], marker=marker | ring))
     whiskers = kit.trace(frame[is_named], "logit_difference", "size", marker={"size": 0.1})
     traces = [marks[0], whiskers, marks[1], *labels]  # marks with a name cover others
     contents = [traces, _costs(several, ablated)] if several else [traces]
@@ -256,21 +255,26 @@ def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure
     return layout.finish(figure, title, about, plot=plot, below=18 * bool(several))
 
 
-def _accuracy_colors(accuracy: np.ndarray, chance: float, length: float) -> dict[str, Any]:
-    """Return marks whose color is accuracy − chance, gray at 0, with a color bar in shares of rows."""
-    most = max(float(np.abs(accuracy - chance).max()), 0.01)
-    ticks = [max(-most, -chance), 0.0, min(most, 1 - chance)]
+def _accuracy_colors(accuracy: np.ndarray, chance: float, length: float) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return colors from −1 to 1, 0 at guessing, and marks with a color bar in shares of rows.
+
+    Each side has its own scale, so that the bar ends at shares between 0 and 1.
+    """
+    beyond = accuracy - chance
+    most = max(float(np.abs(beyond).max()), 0.01)
+    below, above = min(most, chance), min(most, 1 - chance)
+    colors = np.where(beyond < 0, beyond / below, beyond / max(above, 0.01))
     bar = {
         "title": {"text": "right alone, share of rows", "side": "right", "font": {"size": 12}},
         "thickness": 12,
         "outlinewidth": 0,
-        "tickvals": ticks,
-        "ticktext": [style.percent(chance + tick) for tick in ticks],
+        "tickvals": [-1, 0, 1],
+        "ticktext": [style.percent(share) for share in (chance - below, chance, chance + above)],
         "y": 1,
         "yanchor": "top",
         "len": length,
     }
-    return {"cmin": -most, "cmax": most, "autocolorscale": True, "colorbar": bar, "size": 10}
+    return colors, {"cmin": -1, "cmax": 1, "autocolorscale": True, "colorbar": bar, "size": 10}
 
 
 def _costs(effects: Any, names: list[str]) -> list[go.Scatter]:
