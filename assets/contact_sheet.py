@@ -12,7 +12,6 @@ import contextlib
 import html
 import json
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from layerdiv_tl.views import style
 WIDTHS = (400, 700, 1440)
 TEXT = "The Eiffel Tower is in Paris, which is the capital of France."
 CHAIN, SUMS = "synthetic/k_hop", "synthetic/modular:largest=19"
-MODELS = ("d1", "d2", "d4", "d8", "d4-shared", "d8-shared")
 
 # Texts of figure ARG that are cut off by its edge, pairs that lie on one another or are hardly apart (ticks), and words
 # in a panel that a straight guide crosses.
@@ -78,7 +76,7 @@ document.querySelectorAll(".cell").forEach(cell => seen.observe(cell));
 """
 
 
-def results(folder: Path) -> Iterator[tuple[str, Result]]:
+def results() -> Iterator[tuple[str, Result]]:
     """A name and a result for every class that has a figure, from the default model and the zoo."""
     model = ld.load_model()
     task = ld.task("sample/topic", limit=32).resolve(model)
@@ -103,15 +101,6 @@ def results(folder: Path) -> Iterator[tuple[str, Result]]:
     yield "Decomposition, shared layers", shared
     yield from _information()
     yield from _depth()
-    models = [f"zoo/{name}" for name in MODELS]
-    study = ld.run_study(models, [CHAIN, SUMS], limit=512, out=folder / "study")
-    yield "Study", study
-    steps = {f"step{number}": f"zoo/{name}" for number, name in enumerate(("d4", "d4-seed1", "d4-seed2"))}
-    yield "OverTraining", ld.run_study(steps, [CHAIN, SUMS], limit=64, out=folder / "steps").over_training()
-    yield "TradeOff", study.tradeoff_signs()
-    yield "LogFit", study.scaling()
-    yield "Reweighting", study.reweight("zoo/d4", CHAIN, train=64)
-    yield "DepthStudy", ld.run_depth(["zoo/d8", "zoo/d12"], [CHAIN], limit=16, questions=0, out=folder / "depth")
 
 
 def _information() -> Iterator[tuple[str, Result]]:
@@ -142,11 +131,11 @@ def _depth() -> Iterator[tuple[str, Result]]:
     yield "Effects", ld.effects(model, task, unit="head", groups={"heads of layer 5": ["L5.H0", "L5.H1"]})
 
 
-def drawn(folder: Path) -> dict[str, Any]:
+def drawn() -> dict[str, Any]:
     """{name of a result and kind: its figure}. Raises RuntimeError for a kind that is not among them."""
     sheet: dict[str, Any] = {}
     missing = {function for cls in Result._classes.values() for function in cls.figures.values()}
-    for name, result in results(folder):
+    for name, result in results():
         for kind, function in type(result).figures.items():
             with contextlib.suppress(ld.InputError):  # this result lacks what the kind draws; another one must have it
                 sheet[f"{name} · {kind}"] = result.plot(kind)
@@ -158,8 +147,7 @@ def drawn(folder: Path) -> dict[str, Any]:
 
 def write(page: Path) -> Path:
     """The page with all figures."""
-    with tempfile.TemporaryDirectory() as folder:
-        sheet = drawn(Path(folder))
+    sheet = drawn()
     data = {name: json.loads(figure.to_json()) for name, figure in sheet.items()}
     templates = {name: style.template(scheme).to_plotly_json() for name, scheme in _schemes().items()}
     cells = []

@@ -16,7 +16,7 @@
     ld.explore(model, text)                                all of it in linked views
     c.select(layer=23), c["L23.H3"]                        some of the components; numbers of one, [example, option]
     c.frame(), c.plot(kind=…), c.save(path)                of results, and Contributions.load(path); see `help(c.plot)`
-    ld.task, ld.Task.from_frame, ld.run_study, ld.zoo      many rows, many models; small models to try things on
+    ld.task, ld.Task.from_frame, ld.Grid, ld.zoo           many rows, many models; small models to try things on
     ld.depth.drop_plan(…).save_model(folder)               a smaller model, for `from_pretrained`
     unit="sublayer", "head", "neuron", "expert"            what components are; also ld.groups({name: labels}) and
                                                            ld.dictionary(sae, "L12.mlp") for the latents of an SAE
@@ -37,9 +37,6 @@ __version__ = "0.1.0"
 # What lower rooms use of higher ones: imported when first looked up.
 _registry.PLACES.update(
     figure="layerdiv_tl.views.figures:figure",
-    study_page="layerdiv_tl.views.study_page:study_page",
-    depth_page="layerdiv_tl.views.depth_page:depth_page",
-    zoo_names="layerdiv_tl.zoo:NAMES",
     zoo_source="layerdiv_tl.zoo:source",
     all_results="layerdiv_tl:_import_results",
 )

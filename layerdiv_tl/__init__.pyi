@@ -18,15 +18,10 @@ from .model.attention import attention_patterns as attention_patterns
 from .model.cuts import dictionary as dictionary
 from .model.groups import groups as groups
 from .model.groups import key_value_groups as key_value_groups
-from .model.load import Model as Model
 from .model.load import load_model as load_model
 from .model.predictions import top_tokens as top_tokens
 from .results import load as load
-from .studies.depth_study import DepthStudy as DepthStudy
-from .studies.runner import run_depth as run_depth
-from .studies.runner import run_study as run_study
-from .studies.study import Study as Study
-from .studies.zoo_experiment import run_zoo as run_zoo
+from .studies.grid import Grid as Grid
 from .tasks.task import Task as Task
 from .tasks.task import task as task
 from .views.explorer import explore as explore

@@ -104,26 +104,6 @@ def write_text(path: Path, text: str) -> Path:
     return path
 
 
-def write_first(path: Path, text: str) -> bool:
-    """Write a text file unless it exists; True if written, for one of several processes only. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = _partial(path)
-    try:
-        partial.write_text(text, encoding="utf-8")
-        try:
-            os.link(partial, path)
-        except FileExistsError:
-            return False
-        except OSError:  # a file system without hard links
-            if path.exists():
-                return False
-            os.replace(partial, path)
-        return True
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-
-
 def sweep(folder: Path, age: float = AGE) -> None:
     """Remove partial files that killed processes left at least `age` seconds ago."""
     for file in folder.glob(PARTIAL):

@@ -39,6 +39,16 @@ def progress(title: str, total: int | None, unit: str, done: int = 0) -> Iterato
         yield from _inside(unit, _lines(title, total, unit, done))
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Show no progress of the calls inside, e.g. in a worker whose caller shows its own."""
+    outer = _OUTER.set(("", lambda steps: None))
+    try:
+        yield
+    finally:
+        _OUTER.reset(outer)
+
+
 def counted(items: Iterable[T], title: str, total: int, unit: str) -> Iterator[T]:
     """Yield items one by one, each as a step of a `progress`."""
     with progress(title, total, unit) as advance:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -12,12 +10,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl import _files
-from layerdiv_tl.studies.shards import Shard
 
 WRITER = """
 import sys, time
@@ -107,59 +103,8 @@ def test_what_fails_leaves_nothing(tmp_path):
     assert stat.S_IMODE(result.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
 
 
-def test_the_first_of_several_writes(tmp_path):
-    file = tmp_path / "card.json"
-    assert [_files.write_first(file, text) for text in ("one", "two")] == [True, False]
-    assert file.read_text() == "one"
-    assert list(tmp_path.iterdir()) == [file]
-
-
 def test_long_names_are_no_hindrance(tmp_path):
     """The partial file's name is no longer than a file system takes, whatever the file is called."""
     file = tmp_path / ("é" * 120 + ".txt")
     _files.write_text(file, "text")
     assert file.read_text() == "text"
-
-
-def workers_of(process: subprocess.Popen, count: int) -> list[psutil.Process]:
-    """Its children that compute, once there are so many."""
-    deadline = time.time() + 120
-    while time.time() < deadline and process.poll() is None:
-        children = psutil.Process(process.pid).children()
-        found = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
-        if len(found) == count:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"there are no {count} workers: {process.communicate()}")
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGKILL, -9, marks=pytest.mark.nightly)], ids=str
-)
-def test_workers_end_with_the_command(tmp_path, number, code):
-    """At an interrupt or a kill its workers end within seconds, and what is there can be gone on with."""
-    command = [sys.executable, "-m", "layerdiv_tl", "run", "--model", "zoo/d8", "zoo/d12", "zoo/d6", "zoo/d4"]
-    command += ["--task", "synthetic/recall", "--limit", "4000", "--workers", "2", "--json", "--out", str(tmp_path)]
-    # A shell makes its background jobs ignore an interrupt, which this command would inherit.
-    listening = {"preexec_fn": functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **listening)
-    workers = workers_of(process, 2)
-    deadline = time.time() + 120
-    while not list(tmp_path.rglob("shard-*.safetensors")) and time.time() < deadline:
-        time.sleep(0.02)
-    if number == signal.SIGINT:  # as a terminal does: to all processes
-        for worker in workers:
-            worker.send_signal(number)
-    process.send_signal(number)
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == code
-    _, alive = psutil.wait_procs(workers, timeout=20)
-    assert not alive
-    if number != signal.SIGKILL:
-        assert told.splitlines()[-1] == "layerdiv: stopped."
-        assert "Traceback" not in told
-    assert not list(tmp_path.rglob("metrics.parquet"))
-    for shard in tmp_path.rglob("shard-*.safetensors"):
-        Shard.load(shard)

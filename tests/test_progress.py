@@ -25,6 +25,8 @@ def test_a_log_gets_plain_lines_of_the_whole(monkeypatch, capsys):
     assert "\r" not in told.err
     with _progress.progress("of unknown length", None, "token") as advance:
         advance(1)
+    with _progress.quiet(), _progress.progress("inside a worker", 1, "row") as advance:
+        advance(1)
     assert not capsys.readouterr().err
 
 

@@ -4,17 +4,16 @@ import dataclasses
 import json
 import os
 import struct
+import subprocess
+import sys
 
 import numpy as np
-import pandas as pd
 import pytest
 from safetensors.numpy import load_file, save_file
 
 import layerdiv_tl as ld
 from layerdiv_tl._files import parse_json, read_bytes
 from layerdiv_tl.results import FORMAT, MOST_HEADER
-from layerdiv_tl.studies.runner import run_study
-from layerdiv_tl.studies.shards import FORMAT as CELLS
 from tests.conftest import llama
 
 
@@ -180,72 +179,16 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
         ld.task("sst2", tmp_path / "pipe.jsonl")
 
 
-@pytest.fixture(scope="module")
-def studied(tmp_path_factory):
-    out = tmp_path_factory.mktemp("study")
-    task = ld.task("synthetic/recall", limit=12)
-    run_study(["zoo/d1", "zoo/d2"], task, out=out)
-    return out, task
-
-
-def copied(studied, tmp_path):
-    import shutil
-
-    out = tmp_path / "out"
-    shutil.copytree(studied[0], out)
-    return out, {file.relative_to(out): file.read_bytes() for file in sorted(out.glob("*/*/*/shard*"))}
-
-
 @pytest.mark.full
-def test_shards_of_another_cell_are_not_taken(studied, tmp_path):
-    """Exchanged between two models they are refused when read, and computed again by the next run."""
-    out, before = copied(studied, tmp_path)
-    one, two = (out / name for name in before)
-    one.write_bytes(before[two.relative_to(out)])
-    study = ld.Study.load(out)
-    with pytest.raises(ld.InputError, match="another model"):
-        study.contributions("zoo/d1", studied[1].name)
-    for file in out.glob("*/*/*/m*"):
-        file.unlink()
-    run_study(["zoo/d1", "zoo/d2"], studied[1], out=out)
-    assert {name: (out / name).read_bytes() for name in before} == before
-
-
-BROKEN = {
-    "meta.json": [
-        b"{",
-        b"[]",
-        b"{}",
-        f'{{"format": "{CELLS}"}}'.encode(),
-        f'{{"format": "{CELLS}", "settings": 5}}'.encode(),
-    ],
-    "metrics.parquet": [b"", b"PAR1"],
-}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("name", "content"), [(n, c) for n, cs in BROKEN.items() for c in cs])
-def test_one_bad_file_is_one_failure_and_is_made_again(studied, tmp_path, name, content):
-    """The other cell can be read; the bad one is named, and the next run ends with the same metrics."""
-    out, _ = copied(studied, tmp_path)
-    whole = ld.Study.load(out).frame()
-    bad = next((out / "zoo-d2").glob(f"*/*/{name}"))
-    bad.write_bytes(content)
-    study = ld.Study.load(out)
-    assert study.metrics["model"].unique().tolist() == ["zoo/d1"]
-    assert len(study.failures) == 1
-    assert "zoo-d2" in study.failures[0]
-    again = run_study(["zoo/d1", "zoo/d2"], studied[1], out=out)
-    assert not again.failures
-    pd.testing.assert_frame_equal(again.frame(), whole)
-
-
-def test_exported_text_is_no_formula(tmp_path):
-    """A spreadsheet would run it; numbers, negative ones too, stay numbers."""
-    from layerdiv_tl.views.tables import write_csv
-
-    frame = pd.DataFrame({"token": ["=1+1", "@x", "-a", "+b", "c", None], "value": [-1.5, 2, 3, 4, 5, -6]})
-    write_csv(frame, tmp_path / "f.csv")
-    back = pd.read_csv(tmp_path / "f.csv")
-    assert back["value"].tolist() == frame["value"].tolist()
-    assert back["token"].tolist()[:5] == ["'=1+1", "'@x", "'-a", "'+b", "c"]
+@pytest.mark.parametrize("encoding", ["cp1252", "cp932", "ascii"])
+def test_what_is_printed_survives_any_console(encoding):
+    """`print` of a result, a model, a task and an explorer, whose texts have signs that consoles lack."""
+    code = (
+        "import layerdiv_tl as ld; c = ld.contributions('zoo/d1', [[1, 2, 3]], [7, 9]);"
+        "print(c, c.difference(), ld.decompose(c, [0]), ld.profile('zoo/d1', [1, 2, 3]), ld.explore('zoo/d1', [1, 2]),"
+        "ld.load_model('zoo/d1'), ld.task('synthetic/recall', limit=4))"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    assert b"Decomposition" in done.stdout

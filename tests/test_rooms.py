@@ -17,7 +17,6 @@ LEVELS = [
     ["cli"],
     ["views", "teaching"],
     ["studies"],
-    ["replication"],
     ["zoo"],
     ["depth"],
     ["tasks"],

@@ -1,4 +1,4 @@
-"""The static site that `notebooks/website.py` builds: every link and anchor leads somewhere, a search finds names and lessons."""
+"""The site that `notebooks/website.py` builds: every link leads somewhere, a search finds names and lessons."""
 
 import json
 import re

@@ -172,9 +172,7 @@ def source_tokens(
     model = as_model(model)
     architecture, batch_tokens = model.architecture, model.checked_batch_tokens(batch_tokens)
     require_local(architecture)
-    question = read_question(
-        model, prompts, options, position, attention_mask=attention_mask, single=True
-    )
+    question = read_question(model, prompts, options, position, attention_mask=attention_mask, single=True)
     ids, at, option_ids = question.ids, question.at, question.option_ids[:, :, 0]
     wanted = _parse_heads(model, heads)
     shape = (len(ids), len(wanted or model.components("head")), max(map(len, ids)), option_ids.shape[1])

@@ -1,170 +1,17 @@
-"""Fits to points: y = a + b ln x against its rivals (Fig. 6), and slopes adjusted for a covariate."""
+"""Slopes, also adjusted for a covariate."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
 
 import numpy as np
-import pandas as pd
-import plotly.graph_objects as go
 from jaxtyping import Float
-from scipy.special import stdtr, stdtrit
 
-from .._checks import resampling
-from ..errors import InputError
-from ..results import Result
-from .intervals import LEVEL, jackknife
-from .validation import numbers
+from .intervals import jackknife
 
-Points = Float[np.ndarray, " point"]
-Design = Float[np.ndarray, "point term"]
 Values = Float[np.ndarray, " example"]
 # A group with less than this share of its variance left by the covariate is indistinguishable from it.
 _COLLINEAR = 1e-9
-
-
-@dataclass(frozen=True, eq=False)
-class LogFit(Result):
-    """y = intercept + slope · ln x by least squares, and whether returns diminish. Made by `log_fit`.
-
-    Attributes:
-        x, y: The points, `[point]`, e.g. numbers of components, and accuracy averaged over tasks, in any unit.
-        confidence_level: Confidence level of the intervals.
-    """
-
-    x: Points
-    y: Points
-    confidence_level: float
-
-    @property
-    def intercept(self) -> float:
-        """y at x = 1, which is far outside the points."""
-        return float(_fit(_line(np.log(self.x)), self.y)[0][0])
-
-    @property
-    def slope(self) -> float:
-        """The gain of y when ln x grows by one; doubling x gains slope · ln 2."""
-        return float(_fit(_line(np.log(self.x)), self.y)[0][1])
-
-    def predict(self, x: Float[np.ndarray, " place"] | float) -> pd.DataFrame:
-        """The curve at `x`: `y`, and Student's interval of the mean curve. Raises InputError for an x not above 0."""
-        points = np.atleast_1d(numbers(x, "x", "[place]"))
-        if points.ndim != 1:
-            raise InputError(f"x has the shape {points.shape}, but must be a number or a list of them.")
-        design = _line(_log(points))
-        coefficients, covariance, _ = _fit(_line(np.log(self.x)), self.y)
-        error = np.sqrt(np.einsum("ij,jk,ik->i", design, covariance, design))
-        y, half = design @ coefficients, stdtrit(len(self.x) - 2, 0.5 + self.confidence_level / 2) * error
-        return pd.DataFrame({"x": points, "y": y, "low": y - half, "high": y + half})
-
-    figures: ClassVar = {"curve": "study.fit_curve"}
-
-    def plot(self, kind: Literal["curve"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
-
-    def frame(self) -> pd.DataFrame:
-        """One row per number: estimate, Student's interval and p, and an interval for points of unequal noise.
-
-        - `intercept`, `slope` of the logarithmic fit.
-        - `curvature`: c of y = a + b s + c s², s = (x − mean) / standard deviation. Returns diminish within
-          the points where c < 0 while y rises. Its p needs four points.
-        - `aic_difference`: AIC of a straight line in x minus that of the logarithm; both have as many
-          parameters, so above 0 the points prefer the logarithm (2 is little, 10 is much). No interval, no p.
-
-        Student's interval (`low`, `high`) treats all points as equally noisy; where small or large x are noisier, a
-        slope's interval misses the truth in 9-17 %, and a curvature's in up to 31 %. `robust_low` and `robust_high` use
-        HC3 errors, which allow for that: they miss in 4-7 % and 1-7 % with 8 to 20 points and noise that is equal or
-        proportional to x^±½ or x, and in up to 10 % for curvatures with noise proportional to x². Both treat points as
-        independent; models of one family are not.
-        """
-        logarithm, straight = _line(np.log(self.x)), _line(self.x)
-        curve = np.vander((self.x - self.x.mean()) / self.x.std(), 3, increasing=True)
-        terms = (("intercept", logarithm, 0), ("slope", logarithm, 1), ("curvature", curve, 2))
-        # An exact fit is exact only up to rounding: no infinite preference.
-        least = len(self.y) * (1e-12 * float(np.abs(self.y).max())) ** 2 + np.finfo(float).tiny
-        errors = [max(_fit(design, self.y)[2], least) for design in (straight, logarithm)]
-        aic = {"term": "aic_difference", "estimate": len(self.y) * float(np.log(errors[0] / errors[1]))}
-        frame = pd.DataFrame([*(self._row(*term) for term in terms), aic])
-        frame.attrs |= {"points": len(self.x), "level": self.confidence_level}
-        return frame
-
-    def __repr__(self) -> str:
-        row = self.frame().set_index("term").loc["slope"]
-        return f"LogFit({len(self.x)} points: slope {row.estimate:.4g} [{row.low:.4g}, {row.high:.4g}] per ln x)"
-
-    def _row(self, name: str, design: Design, term: int) -> dict[str, Any]:
-        """Fit a coefficient with its intervals; NaN where no degree of freedom is left."""
-        coefficients, covariance, _ = _fit(design, self.y)
-        value, freedom = float(coefficients[term]), len(self.x) - design.shape[1]
-        row: dict[str, Any] = {"term": name, "estimate": value if len(np.unique(self.x)) >= design.shape[1] else np.nan}
-        half = robust = p = np.nan
-        if freedom > 0 and np.isfinite(row["estimate"]):
-            error, quantile = np.sqrt(covariance[term, term]), stdtrit(freedom, 0.5 + self.confidence_level / 2)
-            half, robust = quantile * error, quantile * _robust_error(design, self.y, term)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                p = float(2 * stdtr(freedom, -abs(value / error)))
-        row |= {"low": value - half, "high": value + half, "p": p}
-        return row | {"robust_low": value - robust, "robust_high": value + robust}
-
-
-def log_fit(x: Points, y: Points, *, confidence_level: float = LEVEL) -> LogFit:
-    """Fit y = a + b ln x, as a curve of diminishing returns (Fig. 6).
-
-    Args:
-        x, y: `[point]`, x above 0: the number of components of each model, and its accuracy or MSE averaged over tasks.
-
-    Raises InputError for arrays of different lengths, numbers that are not finite, an x that is not above
-    0, and fewer than two different x.
-
-    >>> fit = log_fit([1.0, 2.0, 4.0, 8.0], [0.0, 1.0, 2.0, 3.0])
-    >>> round(fit.slope * float(np.log(2)), 6), fit.predict(16.0)["y"].round(6).tolist()
-    (1.0, [4.0])
-    >>> bool(fit.frame().set_index("term").loc["curvature", "estimate"] < 0)
-    True
-    """
-    resampling(1, 0, confidence_level)
-    x, y = numbers(x, "x", "[point]"), numbers(y, "y", "[point]")
-    if x.ndim != 1 or x.shape != y.shape:
-        raise InputError(f"x and y have the shapes {x.shape} and {y.shape}, but must be lists of one length.")
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise InputError("x or y holds numbers that are not finite: leave these points out.")
-    _log(x)
-    if len(np.unique(x)) < 2:
-        raise InputError("a curve needs points at two different x at least.")
-    return LogFit(x, y, confidence_level)
-
-
-def _log(x: np.ndarray) -> np.ndarray:
-    """Return ln x. Raises InputError where it is not finite."""
-    good = (x > 0) & np.isfinite(x)
-    if not good.all():
-        raise InputError(f"x holds {x[~good][0]:g}, which has no finite logarithm: x must be above 0.")
-    return np.log(x)
-
-
-def _line(x: Points) -> Design:
-    return np.vander(x, 2, increasing=True)
-
-
-def _fit(design: Design, y: Points) -> tuple[np.ndarray, np.ndarray, float]:
-    """Least squares: (coefficients, their covariance for points of equal noise, the sum of squared errors)."""
-    inverse = np.linalg.pinv(design)
-    error = float(((y - design @ (inverse @ y)) ** 2).sum())
-    freedom = len(y) - design.shape[1]
-    return inverse @ y, (error / freedom if freedom > 0 else np.nan) * (inverse @ inverse.T), error
-
-
-def _robust_error(design: Design, y: Points, term: int) -> float:
-    """HC3 standard error of a coefficient: every point's own squared residual, over (1 − leverage)² of it."""
-    weights = np.linalg.pinv(design)
-    leverage = np.einsum("pt,tp->p", design, weights)
-    # A point that alone determines a coefficient has no residual to estimate its noise from.
-    if (leverage > 1 - 1e-9).any():
-        return np.nan
-    left = (y - design @ (weights @ y)) / (1 - leverage)
-    return float(np.sqrt(np.sum((weights[term] * left) ** 2)))
 
 
 @dataclass(frozen=True)

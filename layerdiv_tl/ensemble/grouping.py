@@ -1,4 +1,4 @@
-"""Tables of an ensemble's members: alone, in groups (nested), in pairs, and as repeats of a reused layer.
+"""Tables of an ensemble's members: alone, in groups (nested) and in pairs.
 
 A table holds terms per example, `[example, row]`, averaged with intervals. Each loss has the formulas of its nested
 decomposition (`losses.Loss.nested`).
@@ -6,20 +6,31 @@ decomposition (`losses.Loss.nested`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
-from .._checks import listed
 from ..components import Component, component_columns
 from ..errors import InputError
 from .intervals import Estimate, concatenate, estimate, estimate_function, estimates_frame
-from .losses import Gauges, Group, Loss, Members, PerMember, group_numbers, mean_square, ratio, relative_gap
+from .losses import (
+    Gauge,
+    Group,
+    Loss,
+    Members,
+    PerMember,
+    Target,
+    group_numbers,
+    in_gauge,
+    mean_square,
+    ratio,
+    relative_gap,
+    summands,
+)
 
 Names = Sequence[Component]
 # Every term `[example]` or `[example, member]`, by its column.
@@ -61,13 +72,11 @@ def component_table(components: Names, columns: Columns, correct: PerMember | No
     return PerExample(component_columns(components), terms if correct is None else terms | {"accuracy": correct})
 
 
-def module_table(loss: Loss, components: Names, columns: Columns, gauges: Gauges) -> PerExample:
+def module_table(loss: Loss, components: Names, columns: Columns, u: Members) -> PerExample:
     """One row per module (Eq. 9-10)."""
     modules, group = group_numbers([c.module for c in components])
     is_in, counts = np.eye(len(modules))[group], np.bincount(group)
-    terms = sum_members(loss, columns, is_in)
-    for suffix, (u, _) in gauges.items():
-        terms |= {name + suffix: x for name, x in loss.module_extras(u, is_in.T).items()}
+    terms = sum_members(loss, columns, is_in) | loss.module_extras(u, is_in.T)
     return PerExample({"module": modules, "members": counts, "member_share": counts / len(group)}, terms)
 
 
@@ -88,8 +97,7 @@ def prefix_table(
     if recomputed and scale is None:
         raise InputError(
             "there is no norm to recompute: a plain array has none, options of several tokens have one at each token, "
-            "and the prefixes of a stream that passes norms or gates, or is one of several, have none; use "
-            "norm='frozen'."
+            "and a stream that passes norms or gates has none for its prefixes; use norm='frozen'."
         )
     if groups := [c.label for c in components if c.kind == "group"]:
         raise InputError(
@@ -119,7 +127,7 @@ def prefix_table(
     return PerExample(names, {name: np.hstack([row[name] for row in rows]) for name in rows[0]})
 
 
-def shares(values: PerMember, whole: np.ndarray, signed: np.ndarray | None = None) -> Estimate:
+def shares(values: PerMember, total: np.ndarray, signed: np.ndarray | None = None) -> Estimate:
     """Estimate each row's share of a total `[example]` or `[example, row]`, with the jackknife's interval.
 
     NaN where there is no total, and for terms of both signs where the interval of the total (or of `signed`, if the
@@ -127,71 +135,72 @@ def shares(values: PerMember, whole: np.ndarray, signed: np.ndarray | None = Non
     """
     is_positive = signed is None and bool((values >= 0).all())
     within = (0.0, 1.0) if is_positive else (-np.inf, np.inf)
-    share = estimate_function(ratio, values, whole.reshape(len(whole), -1), within=within)
+    share = estimate_function(ratio, values, total.reshape(len(total), -1), within=within)
     if is_positive:
         return share
-    is_clear = estimate(whole if signed is None else signed).excludes_zero
+    is_clear = estimate(total if signed is None else signed).excludes_zero
     value, low, high = (np.where(is_clear, x, np.nan) for x in share[:3])
     return share._replace(value=value, low=low, high=high)
 
 
-def with_shares(table: PerExample, suffixes: Iterable[str]) -> pd.DataFrame:
-    """Average the table, and add each row's share of bias and diversity in every gauge."""
+def with_shares(table: PerExample) -> pd.DataFrame:
+    """Average the table, and add each row's share of bias and diversity."""
     columns = table.names | estimates(table.terms)
-    for suffix, term in product(suffixes, ("bias", "diversity")):
-        values = table.terms[term + suffix]
-        columns[f"{term}_share{suffix}"] = shares(values, values.sum(1))
+    for term in ("bias", "diversity"):
+        values = table.terms[term]
+        columns[f"{term}_share"] = shares(values, values.sum(1))
     return estimates_frame(columns)
 
 
-def pairwise_frame(u: Members, components: Names, by: str) -> pd.DataFrame:
-    """One row per pair, in the order of the clustering. Raises InputError for one member, or too many."""
+def constant_shares(u: Members) -> Float[np.ndarray, " member"]:
+    """mean_k (mean_e x)² / mean_ek x², x = centered (ū − u_i) `[example, option]`; NaN without diversity."""
+    x = u - u.mean(2, keepdims=True)
+    x = x.mean(1, keepdims=True) - x
+    return ratio(np.square(x.mean(0)).mean(1), mean_square(x).mean(0))
+
+
+def pairwise_frame(u: Members, votes: np.ndarray, components: Names, by: str) -> pd.DataFrame:
+    """One row per pair, in stream order. Raises InputError for one member, or too many.
+
+    `u` are the members in their gauge, `votes` `[example, member]` their preferred options.
+    """
     from scipy.cluster.hierarchy import leaves_list, linkage
 
     count = len(components)
     if count > MOST_PAIRED:
         raise InputError(
-            f"{count} members have {count * (count - 1) // 2} pairs: keep at most {MOST_PAIRED} of them, with "
-            "contributions(..., top=...) or select(...)."
+            f"{count} members have {count * (count - 1) // 2} pairs: select at most {MOST_PAIRED} members."
         )
     if count < 2:
         raise InputError("there is one member only, so there are no pairs.")
-    columns = _pairs(u)
-    apart = columns.get(f"{by}_centered", columns[by]).value
+    columns = _pairs(u, votes)
     # A zero member is similar to no other.
-    distance = np.clip(np.nan_to_num(1 - apart if by == "cosine" else apart, nan=1.0), 0, None)
-    tree = linkage(distance, "average", optimal_ordering=count <= 300)
-    order = leaves_list(tree)
-    rank = np.argsort(order)
-    # Within a pair, as between pairs, the member that comes first in the clustering comes first.
-    first, second = np.triu_indices(count, 1)
-    first, second = np.where(rank[first] > rank[second], (second, first), (first, second))
+    distance = columns[by].value if by != "cosine" else 1 - columns[by].value
+    tree = linkage(np.clip(np.nan_to_num(distance, nan=1.0), 0, None), "average", optimal_ordering=count <= 300)
     labels = np.array([c.label for c in components], dtype=object)
-    units = {column: _UNIT[column.split("_")[0]] for column in columns}
-    frame = estimates_frame({"component": labels[first], "other": labels[second], **columns}, units)
-    attrs = frame.attrs | {"order": [labels[i] for i in order], "linkage": tree.tolist()}
-    frame = frame.iloc[np.lexsort((rank[second], rank[first]))].reset_index(drop=True)
-    frame.attrs = attrs
+    first, second = np.triu_indices(count, 1)
+    frame = estimates_frame({"component": labels[first], "other": labels[second], **columns}, _UNIT)
+    frame.attrs["order"] = labels[leaves_list(tree)].tolist()
     return frame
 
 
-def _pairs(u: Members) -> dict[str, Estimate]:
+def _pairs(u: Members, votes: np.ndarray) -> dict[str, Estimate]:
     """Compute distance, cosine and disagreement of all pairs, in the order of `np.triu_indices`."""
     # One member at a time against all after it, so that no [example, pair] array of all pairs is held.
-    gauges = {"": u, "_centered": u - u.mean(2, keepdims=True)}
-    power = {suffix: mean_square(x) for suffix, x in gauges.items()}
-    votes = u.argmax(2)
+    power = mean_square(u)
     blocks: list[dict[str, Estimate]] = []
     for i in range(u.shape[1] - 1):
         after = slice(i + 1, None)
         differ = (votes[:, i : i + 1] != votes[:, after]).astype(np.float64)
-        found = {"disagreement": estimate(differ, "share")}
-        for suffix, x in gauges.items():
-            found[f"distance{suffix}"] = estimate(mean_square(x[:, i : i + 1] - x[:, after]))
-            product = np.einsum("nk,nmk->nm", x[:, i], x[:, after]) / x.shape[2]
-            powers = power[suffix][:, i : i + 1], power[suffix][:, after]
-            found[f"cosine{suffix}"] = estimate_function(_cosine, product, *powers, within=(-1.0, 1.0))
-        blocks.append(found)
+        product = np.einsum("nk,nmk->nm", u[:, i], u[:, after]) / u.shape[2]
+        powers = power[:, i : i + 1], power[:, after]
+        blocks.append(
+            {
+                "disagreement": estimate(differ, "share"),
+                "distance": estimate(mean_square(u[:, i : i + 1] - u[:, after])),
+                "cosine": estimate_function(_cosine, product, *powers, within=(-1.0, 1.0)),
+            }
+        )
     return {name: concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
@@ -200,15 +209,14 @@ def _cosine(product: np.ndarray, power: np.ndarray, other: np.ndarray) -> np.nda
     return ratio(product, np.sqrt(power.clip(0)) * np.sqrt(other.clip(0)))
 
 
-def nested_frame(loss: Loss, gauges: Gauges, components: Names, groups: Sequence[object] | None) -> pd.DataFrame:
+def nested_frame(
+    loss: Loss, u: Members, t: Target, gauge: Gauge, components: Names, groups: Sequence[object] | None
+) -> pd.DataFrame:
     """One row per group, by default per sublayer. Raises InputError as `Decomposition.nested` says."""
-    if groups is not None:
-        groups = listed("groups", groups, "a list with a name for each member")
-        if not all(isinstance(name, str | int | float | Component) and name == name for name in groups):
-            raise InputError("groups must be texts, numbers or components, one for each member.")
-        if len(groups) != len(components):
-            raise InputError(f"groups names {len(groups)} members, but there are {len(components)}: one for each.")
-    names, group = group_numbers([c.sublayer for c in components] if groups is None else groups)
+    groups = [c.sublayer for c in components] if groups is None else list(groups)
+    if len(groups) != len(components):
+        raise InputError(f"groups names {len(groups)} members, but there are {len(components)}: one for each.")
+    names, group = group_numbers(groups)
     if len(names) == len(group):
         raise InputError(
             "every group has one member, so nothing is nested: use unit='head', 'neuron', 'expert', or name them."
@@ -217,73 +225,20 @@ def nested_frame(loss: Loss, gauges: Gauges, components: Names, groups: Sequence
     if all(isinstance(name, Component) for name in names):
         of_names = component_columns(names)
         columns |= {column: of_names[column] for column in ("kind", "layer", "repeat")}
-    terms, totals = _nested(loss, gauges, group)
-    return estimates_frame(columns | {"members": np.bincount(group)} | estimates(terms), **totals)
+    losses, terms = _nested(loss, u, t, gauge, group)
+    per_example = {"loss": losses} | {name: terms[name].mean(1) for name in ("bias", "within", "between")}
+    totals = {name: estimate(x) for name, x in per_example.items()}
+    attrs: dict[str, Any] = {}
+    for name, x in totals.items():
+        attrs |= {column: float(end) for column, end in x.columns(name).items()}
+    attrs["gap"] = relative_gap(*(attrs[name] for name in per_example))
+    return estimates_frame(columns | {"members": np.bincount(group)} | estimates(terms), **attrs)
 
 
-def _nested(loss: Loss, gauges: Gauges, group: Group) -> tuple[RowTerms, dict[str, Any]]:
-    """Return (bias, within, between `[example, group]` by gauge; the ensemble's totals, with intervals, and gap)."""
-    losses: dict[str, np.ndarray] = {}
-    terms: RowTerms = {}
-    for suffix, (u, t) in gauges.items():
-        losses[suffix], measured = loss.nested(u, t, group)
-        terms |= {name + suffix: values for name, values in measured.items()}
-    if "_centered" in losses:  # raw is the sum of the other two, as everywhere
-        for arrays in (losses, terms):
-            for name in [name.removesuffix("_shift") for name in arrays if name.endswith("_shift")]:
-                arrays[name] = arrays[f"{name}_centered"] + arrays[f"{name}_shift"]
-    totals: dict[str, Any] = {}
-    for suffix, values in losses.items():
-        per_example = {name: terms[name + suffix].mean(1) for name in ("bias", "within", "between")} | {"loss": values}
-        for name, x in per_example.items():
-            totals |= {column: float(end) for column, end in estimate(x).columns(name + suffix).items()}
-        sums = [totals[name + suffix] for name in ("loss", "bias", "within", "between")]
-        totals[f"gap{suffix}"] = relative_gap(*sums)
-    return terms, totals
-
-
-def repeats_frame(loss: Loss, gauges: Gauges, components: Names) -> pd.DataFrame:
-    """One row per repeated block: its nested decomposition, shares of the diversity, and cosines of its repeats.
-
-    Raises InputError where no layer is repeated.
-    """
-    # `L3.attn` from `L3@2.attn`.
-    names, group = group_numbers([replace(c, repeat=None) for c in components])
-    if len(names) == len(group):
-        raise InputError(
-            "no layer is used twice here, so there are no repeats to compare: this is about models that run a block "
-            "several times in one pass (L3@1, L3@2)."
-        )
-    terms, attrs = _nested(loss, gauges, group)
-    repeated = np.flatnonzero(np.bincount(group) > 1)
-    columns: dict[str, Any] = component_columns([names[i] for i in repeated])
-    del columns["repeat"]
-    columns["repeats"] = np.bincount(group)[repeated]
-    for suffix in gauges:
-        for source, column in (("within_unscaled", "diversity"), ("within", "within"), ("between", "between")):
-            if source + suffix in terms:
-                columns[column + suffix] = estimate(terms[source + suffix][:, repeated])
-        # `within` as a share of all `within` and `between`: for each block, and for all blocks together.
-        within = terms[f"within{suffix}"]
-        whole = (within + terms[f"between{suffix}"]).sum(1)
-        columns[f"share{suffix}"] = shares(within[:, repeated], whole)
-        total = shares(within.sum(1, keepdims=True), whole)
-        attrs |= {name: float(x[0]) for name, x in total.columns(f"share{suffix}").items()}
-    columns["cosine_centered"] = _mean_cosines(gauges[""][0], group, repeated)
-    return estimates_frame(columns, **attrs)
-
-
-def _mean_cosines(u: Members, group: Group, wanted: np.ndarray) -> Estimate:
-    """Average the cosine between the members of each wanted group, centered over options, pooled over examples; NaN
-    where a member is zero.
-    """
-    centered, found = u - u.mean(2, keepdims=True), []
-    for number in wanted:
-        x = centered[:, group == number]
-        first, second = np.triu_indices(x.shape[1], 1)
-        product, power = np.einsum("npk,npk->np", x[:, first], x[:, second]), (x**2).sum(2)
-        powers = power[:, first], power[:, second]
-        found.append(
-            estimate_function(lambda *x: _cosine(*x).mean(1, keepdims=True), product, *powers, within=(-1.0, 1.0))
-        )
-    return concatenate(found)
+def _nested(loss: Loss, u: Members, t: Target, gauge: Gauge, group: Group) -> tuple[np.ndarray, RowTerms]:
+    """Return (the ensemble's loss `[example]`; bias, within, between `[example, group]`)."""
+    (losses, terms), *rest = (loss.nested(*in_gauge(u, t, part), group) for part in summands(loss, gauge))
+    for more_losses, more_terms in rest:
+        losses = losses + more_losses
+        terms = {name: values + more_terms[name] for name, values in terms.items()}
+    return losses, terms

@@ -8,18 +8,21 @@
 | "squared"       | `SquaredError` | Theorem 1, Eq. 7-10                  | logits²   |
 | "paper"         | `PaperForm`    | Eq. 14, the form of the paper's tables | probability² and logits² |
 | "cross_entropy" | `CrossEntropy` | not in the paper                     | nats      |
-| "brier"         | `Brier`        | Eq. 14 made exact                    | probability² |
 
 Theorems 2 and 3 are in `theorems`. **To add a loss**, write a subclass of `Loss` here with `name`, `unit` and those of
-`predict`, `combine`, `cost` and `divergence` that differ, and `offers = ("tau",)` if it takes `tau`, and enter it in
-`LOSSES`: `decompose`, every table and figure, and studies take it from there.
+`predict`, `combine`, `cost` and `divergence` that differ, and `offers = ("temperature",)` if it takes one, and enter it
+in `LOSSES`: `decompose`, every table and figure take it from there.
+
+The squared error has three gauges. For each x among t−ū, t−u_i, ū−u_i: mean_k x² = (mean_k x)² + var_k x, so Theorem 1
+holds twice: in the *shift* common to all options, which a softmax cannot see, and in the *centered* rest. *Raw* is
+their sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -36,8 +39,7 @@ OfEnsemble = Float[np.ndarray, " example"]
 PerMember = Float[np.ndarray, "example member"]
 PerGroup = Float[np.ndarray, "example group"]
 Group = Int[np.ndarray, " member"]
-# Members and target by the suffix of their columns: "", "_centered", "_shift".
-Gauges = dict[str, tuple[Members, Target]]
+Gauge = Literal["centered", "raw", "shift"]
 
 # Prefixes of the columns that are in the loss's unit.
 _MEASURED = ("bias", "diversity", "net", "loss", "zero_bias", "within", "between", "lowest", "highest", "entropy")
@@ -77,8 +79,9 @@ class Loss:
     Attributes:
         name, unit, is_exact: Its name in `decompose(loss=…)`, the unit of loss and bias, and whether loss = bias −
             diversity holds.
-        offers: Optional features: the argument `tau`, the names of `extras`, the methods `nested`, `tradeoff` and
-            `bounds`, the gauges `centered` and `shift`.
+        has_gauges: Whether its terms differ between gauges.
+        offers: Optional features: the argument `temperature`, the names of `extras`, the methods `nested`, `tradeoff`
+            and `bounds`.
         additive: Extras `[example, member]` that add up to the ensemble's; others are averaged over members.
         column_units: Units other than `unit`, by a prefix of the column's name.
         compares_probabilities: The target is a distribution over options, not logits.
@@ -87,18 +90,19 @@ class Loss:
     name: ClassVar[str]
     unit: ClassVar[str]
     is_exact: ClassVar[bool] = True
+    has_gauges: ClassVar[bool] = False
     compares_probabilities: ClassVar[bool] = True
     offers: ClassVar[tuple[str, ...]] = ()
     additive: ClassVar[tuple[str, ...]] = ()
     column_units: ClassVar[dict[str, str]] = {}
 
-    def predict(self, u: Members, tau: float) -> Members:
+    def predict(self, u: Members, temperature: float) -> Members:
         """Turn logits into what is compared with the target."""
         return u
 
-    def combine(self, u: Members, tau: float) -> Predictions:
+    def combine(self, u: Members, temperature: float) -> Predictions:
         """Compute the ensemble's prediction, `[example, 1, option]`."""
-        return self.predict(u.mean(1, keepdims=True), tau)
+        return self.predict(u.mean(1, keepdims=True), temperature)
 
     def cost(self, t: Predictions, x: Predictions) -> Float[np.ndarray, "example #member"]:
         """Compute the cost of predictions x for targets t, `[example, 1, option]`."""
@@ -108,14 +112,15 @@ class Loss:
         """Compute the distance of predictions x from a center."""
         return mean_square(center - x)
 
-    def terms(self, u: Members, t: Target, tau: float) -> Terms:
-        """Compute loss, biases and diversities; predictions are softmax(tau × logits)."""
-        x, ensemble, zero = self.predict(u, tau), self.combine(u, tau), self.predict(np.zeros_like(u[:, :1]), tau)
+    def terms(self, u: Members, t: Target, temperature: float) -> Terms:
+        """Compute loss, biases and diversities; predictions are softmax(temperature × logits)."""
+        x, ensemble = self.predict(u, temperature), self.combine(u, temperature)
+        zero = self.predict(np.zeros_like(u[:, :1]), temperature)
         losses, biases, zero_biases = (self.cost(t[:, None], y) for y in (ensemble, x, zero))
         diversities, zero_diversities = (self.divergence(ensemble, y) for y in (x, zero))
         return Terms(losses[:, 0], biases, diversities, zero_biases[:, 0], zero_diversities[:, 0])
 
-    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
+    def extras(self, u: Members, t: Target, temperature: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
         """Return further columns of the tables, by name: the ensemble's `[example]`, or `[example, member]`."""
         return {}
 
@@ -130,16 +135,16 @@ class Loss:
         for a_g. For the cross-entropy q_h = softmax(L n_g u_h), q_g = softmax(L a_g), p = softmax(Σu), with L groups.
         """
         counts, sums = np.bincount(group).astype(np.float64), sum_by_group(u, group)
-        tau = self.default_tau(len(counts))
-        leaves, groups = self.predict(counts[group][:, None] * u, tau), self.predict(sums, tau)
-        ensemble = self.combine(sums, tau)
+        temperature = self.default_temperature(len(counts))
+        leaves, groups = self.predict(counts[group][:, None] * u, temperature), self.predict(sums, temperature)
+        ensemble = self.combine(sums, temperature)
         return self.cost(t[:, None], ensemble)[:, 0], {
             "bias": mean_by_group(self.cost(t[:, None], leaves), group),
             "within": mean_by_group(self.divergence(groups[:, group], leaves), group),
             "between": self.divergence(ensemble, groups),
         }
 
-    def default_tau(self, count: int) -> float:
+    def default_temperature(self, count: int) -> float:
         """Return the default temperature on logits for this many members."""
         return 1.0
 
@@ -151,10 +156,10 @@ class Loss:
 
     def unit_of(self, column: str) -> str | None:
         """Return the unit of a table's column, or None."""
-        if "_share" in column or column.startswith(("accuracy", "auc", "share", "active")):
+        if "_share" in column or column.startswith(("accuracy", "auc", "chance")):
             return "share"
         units = {"cosine": "cosine", "logit_difference": "logits"}
-        units |= dict.fromkeys((*_MEASURED, "model_loss", "combiner_gap"), self.unit) | self.column_units
+        units |= dict.fromkeys(_MEASURED, self.unit) | self.column_units
         return next((unit for start, unit in units.items() if column.startswith(start)), None)
 
     def equation(self, loss: float, bias: float, diversity: float, zero_bias: float, gap: float) -> str:
@@ -163,17 +168,13 @@ class Loss:
 
 
 class SquaredError(Loss):
-    """Theorem 1: mean_k (t−ū)² = mean_i mean_k (t−u_i)² − mean_i mean_k (ū−u_i)² (Eq. 7-8).
-
-    For each x among t−ū, t−u_i, ū−u_i: mean_k x² = (mean_k x)² + var_k x, so the theorem holds twice, in the *shift*
-    common to all options, which a softmax cannot see, and in the *centered* rest; raw is their sum.
-    """
+    """Theorem 1: mean_k (t−ū)² = mean_i mean_k (t−u_i)² − mean_i mean_k (ū−u_i)² (Eq. 7-8)."""
 
     name, unit = "squared", "logits²"
-    compares_probabilities = False
-    offers = ("centered", "shift", "diversity_logit", "coherence", "nested", "tradeoff", "bounds")
+    compares_probabilities, has_gauges = False, True
+    offers = ("diversity_logit", "coherence", "nested", "tradeoff", "bounds")
 
-    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
+    def extras(self, u: Members, t: Target, temperature: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
         """diversity_logit = |L|² × diversity; coherence = |Σu|² / Σ|u|², NaN where all members are zero."""
         coherence = self.module_extras(u, np.ones((1, u.shape[1])))["coherence"]
         return {"diversity_logit": u.shape[1] ** 2 * terms.diversities, "coherence": coherence[:, 0]}
@@ -204,21 +205,20 @@ class PaperForm(Loss):
     offers = ("diversity_logit", "mismatch")
     column_units: ClassVar[dict[str, str]] = {"diversity": "logits²", "mismatch": "probability² and logits²"}
 
-    def predict(self, u: Members, tau: float) -> Members:
-        """Return softmax(u), whatever tau."""
+    def predict(self, u: Members, temperature: float) -> Members:
+        """Return softmax(u), whatever the temperature."""
         return softmax(u, 2)
 
-    def terms(self, u: Members, t: Target, tau: float) -> Terms:
+    def terms(self, u: Members, t: Target, temperature: float) -> Terms:
         """Compute loss and biases in probability², diversities in logits² as in Theorem 1."""
-        logits, terms = SquaredError().terms(u, t, tau), super().terms(u, t, tau)
+        logits, terms = SquaredError().terms(u, t, temperature), super().terms(u, t, temperature)
         return replace(terms, diversities=logits.diversities, zero_diversities=logits.zero_diversities)
 
-    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
-        """Compute diversity centered and of the shift, |L|² × diversity, and mismatch = loss − (bias − diversity)."""
-        gauges, diversity = split_gauges(SquaredError(), u, t), terms.diversities.mean(1)
-        parts = {f"diversity{g}": SquaredError().terms(*x, tau).diversities for g, x in gauges.items() if g}
+    def extras(self, u: Members, t: Target, temperature: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
+        """Compute |L|² × diversity, and mismatch = loss − (bias − diversity)."""
+        diversity = terms.diversities.mean(1)
         mismatch = terms.losses - (terms.biases.mean(1) - diversity)
-        return parts | {"diversity_logit": u.shape[1] ** 2 * diversity, "mismatch": mismatch}
+        return {"diversity_logit": u.shape[1] ** 2 * diversity, "mismatch": mismatch}
 
     def equation(self, loss: float, bias: float, diversity: float, zero_bias: float, gap: float) -> str:
         """Format as in the paper's tables, which is not an equation."""
@@ -238,16 +238,16 @@ class CrossEntropy(Loss):
     """
 
     name, unit = "cross_entropy", "nats"
-    offers = ("tau", "entropy", "net_linear", "nested")
+    offers = ("temperature", "entropy", "net_linear", "nested")
     additive = ("net_linear",)
 
-    def default_tau(self, count: int) -> float:
+    def default_temperature(self, count: int) -> float:
         """Return |L|."""
         return float(count)
 
-    def predict(self, u: Members, tau: float) -> Members:
+    def predict(self, u: Members, temperature: float) -> Members:
         """Return log probabilities."""
-        return log_softmax(tau * u, 2)
+        return log_softmax(temperature * u, 2)
 
     def cost(self, t: Predictions, x: Predictions) -> Float[np.ndarray, "example #member"]:
         """Compute the cross-entropy."""
@@ -257,58 +257,44 @@ class CrossEntropy(Loss):
         """Compute KL(center ‖ x)."""
         return (np.exp(center) * (center - x)).sum(2)
 
-    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
+    def extras(self, u: Members, t: Target, temperature: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
         """entropy = H(p); net_linear = (τ/|L|)(E_p[u_i] − E_t[u_i]): linear in u_i and blind to shifts."""
-        log_p = self.combine(u, tau)
+        log_p = self.combine(u, temperature)
         p = np.exp(log_p)
-        net_linear = tau / u.shape[1] * ((p - t[:, None]) * u).sum(2)
+        net_linear = temperature / u.shape[1] * ((p - t[:, None]) * u).sum(2)
         return {"entropy": self.cost(p, log_p)[:, 0], "net_linear": net_linear}
 
 
-class Brier(Loss):
-    """Eq. 14 made exact: mean_k (t−q̄)² = mean_i mean_k (t−q_i)² − mean_i mean_k (q̄−q_i)², q_i = softmax(τu_i).
-
-    The ensemble is q̄, the mean of the members' distributions (τ = 1 by default, where the bias is Eq. 14's). It is not
-    the model's own softmax(Σu), their geometric mean, whose loss is `model_loss`.
-    """
-
-    name, unit = "brier", "probability²"
-    offers = ("tau", "model_loss", "combiner_gap")
-
-    def predict(self, u: Members, tau: float) -> Members:
-        """Return probabilities."""
-        return softmax(tau * u, 2)
-
-    def combine(self, u: Members, tau: float) -> Predictions:
-        """Average the members' distributions."""
-        return self.predict(u, tau).mean(1, keepdims=True)
-
-    def extras(self, u: Members, t: Target, tau: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
-        """Compute the Brier loss of softmax(Σu), and the cost of multiplying members instead of averaging them."""
-        model_loss = ((t - softmax(u.sum(1), 1)) ** 2).mean(1)
-        return {"model_loss": model_loss, "combiner_gap": model_loss - terms.losses}
+LOSSES: dict[str, Loss] = {loss.name: loss for loss in (SquaredError(), PaperForm(), CrossEntropy())}
 
 
-LOSSES: dict[str, Loss] = {loss.name: loss for loss in (SquaredError(), PaperForm(), CrossEntropy(), Brier())}
-
-
-def split_gauges(loss: Loss, u: Members, t: Target) -> Gauges:
-    """Split members and target by column suffix: raw, and for a loss with gauges `_centered` and `_shift`.
-
-    The shift is the part common to all options (it has one option for all); raw is the sum of the two.
-    """
-    if "centered" not in loss.offers:
-        return {"": (u, t)}
+def in_gauge(u: Members, t: Target, gauge: Gauge) -> tuple[Members, Target]:
+    """Return members and target without their mean over options (centered), or as it alone (shift: one option)."""
+    if gauge == "raw":
+        return u, t
     shift, of_target = u.mean(2, keepdims=True), t.mean(1, keepdims=True)
-    return {"": (u, t), "_centered": (u - shift, t - of_target), "_shift": (shift, of_target)}
+    return (shift, of_target) if gauge == "shift" else (u - shift, t - of_target)
 
 
-def measure(loss: Loss, gauges: Gauges, tau: float) -> dict[str, Terms]:
-    """Compute the terms of each gauge; raw ones are sums of the other two, since raw − shift cancels."""
-    found = {suffix: loss.terms(*gauge, tau) for suffix, gauge in gauges.items() if suffix or len(gauges) == 1}
-    if len(gauges) > 1:
-        found = {"": found["_centered"] + found["_shift"]} | found
-    return {suffix: replace(terms, extras=loss.extras(*gauges[suffix], tau, terms)) for suffix, terms in found.items()}
+def summands(loss: Loss, gauge: Gauge) -> tuple[Gauge, ...]:
+    """Return the gauges whose terms add up to a gauge's: raw is centered + shift, which cancels less than raw − shift.
+
+    A loss without gauges takes the logits as they are.
+
+    >>> summands(LOSSES["squared"], "raw"), summands(LOSSES["cross_entropy"], "centered")
+    (('centered', 'shift'), ('raw',))
+    """
+    if not loss.has_gauges:
+        return ("raw",)
+    return ("centered", "shift") if gauge == "raw" else (gauge,)
+
+
+def measure(loss: Loss, u: Members, t: Target, gauge: Gauge, temperature: float) -> Terms:
+    """Compute the terms of raw members and target in a gauge, with the loss's extras."""
+    first, *rest = (loss.terms(*in_gauge(u, t, part), temperature) for part in summands(loss, gauge))
+    terms = sum(rest, first)
+    seen = in_gauge(u, t, gauge if loss.has_gauges else "raw")
+    return replace(terms, extras=loss.extras(*seen, temperature, terms))
 
 
 def hits(scores: Any, gold: Any) -> Any:
@@ -335,9 +321,9 @@ def mean_square(x: Members) -> PerMember:
     return np.einsum("nmk,nmk->nm", x, x) / x.shape[2]
 
 
-def ratio(part: Any, whole: Any) -> np.ndarray:
-    """Compute part / whole, broadcast; NaN where the whole is not above 0."""
-    return np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, np.nan), where=whole > 0)
+def ratio(part: Any, total: Any) -> np.ndarray:
+    """Compute part / total, broadcast; NaN where the total is not above 0."""
+    return np.divide(part, total, out=np.full(np.broadcast(part, total).shape, np.nan), where=total > 0)
 
 
 def group_numbers(names: Sequence[object]) -> tuple[list[Any], Group]:

@@ -1,4 +1,4 @@
-"""Locations of the equations of arXiv 2505.24009 in the code; Theorems 2 and 3, exact and as printed.
+"""Locations of the equations of arXiv 2505.24009 in the code; Theorems 2 and 3, exact.
 
 | in the paper                            | here                                                       |
 |-----------------------------------------|------------------------------------------------------------|
@@ -6,10 +6,11 @@
 | Eq. 9-10: modules                       | `decomposition.Decomposition.by_module`                    |
 | Theorem 2: limits of diversity          | `theorem_2`                                                |
 | Theorem 3, Eq. 11: the trade-off's terms | `theorem_3`                                               |
-| Eq. 12-13, Theorems 4-8: information    | `information/`                                             |
+| Eq. 13, Theorem 4: information          | `information.information`                                  |
+| Eq. 12: bounds of the error             | `information.Information.error_bounds`                     |
+| Theorems 5-8, Fig. 2: members added one by one | `information.Information.along`                     |
 | Eq. 14: loss and bias of probabilities  | `losses.PaperForm.terms`                                   |
 | Fig. 5, 7: prefix ensembles             | `decomposition.Decomposition.by_depth`                     |
-| Fig. 6: diminishing returns             | `fits.log_fit`                                             |
 """
 
 from __future__ import annotations
@@ -26,12 +27,11 @@ from .intervals import estimate, estimate_function, estimates_frame
 from .losses import Members, Target, Terms, group_numbers
 
 
-def theorem_3(u: Members, t: Target, paper: bool = False) -> pd.DataFrame:
+def theorem_3(u: Members, t: Target) -> pd.DataFrame:
     """One row per summand: `term`, `formula`, its mean part of `bias` and of `diversity`.
 
-    Ω = v̄ + mean_i (m_i − m̄)² is shared by both. `paper`: Eq. 11 as printed, with m_t for m̄ in Ω and without the
-    target's own terms. The printed diversity is then too large by (m̄ − m_t)² for every target, and the printed bias by
-    the same amount only for a target that is constant over options.
+    Ω = v̄ + mean_i (m_i − m̄)² is shared by both. Eq. 11 as printed has m_t for m̄ in Ω and lacks the target's own terms,
+    so that its diversity is too large by (m̄ − m_t)².
     """
     count = u.shape[1]
     member_means, target_mean = u.mean(2), t.mean(1)
@@ -42,19 +42,18 @@ def theorem_3(u: Members, t: Target, paper: bool = False) -> pd.DataFrame:
     pairs = (centered.sum(1) ** 2).mean(1) - count * variance
     covariance = pairs / (count * (count - 1)) if count > 1 else np.zeros_like(pairs)
     zero = np.zeros_like(variance)
-    spread = ((member_means - (target_mean if paper else mean)[:, None]) ** 2).mean(1)
+    spread = ((member_means - mean[:, None]) ** 2).mean(1)
     agreement = -2 * (centered.mean(1) * target).mean(1)
     # (name, formula, in the bias, in the diversity), per example.
     rows = [
         ("error of the mean", "(m̄ − m_t)²", (mean - target_mean) ** 2, zero),
         ("variance over options (Ω)", "v̄", variance, variance),
-        ("spread of the means (Ω)", f"mean_i (m_i − {'m_t' if paper else 'm̄'})²", spread, spread),
+        ("spread of the means (Ω)", "mean_i (m_i − m̄)²", spread, spread),
         ("variance of the target", "var(t)", (target**2).mean(1), zero),
         ("agreement with the target", "−2 mean_i cov(u_i, t)", agreement, zero),
-        ("variance of the mean, own part", "−v̄/|L|", zero, -variance / count),
+        ("variance of the mean, one member", "−v̄/|L|", zero, -variance / count),
         ("variance of the mean, pairs", "−(1 − 1/|L|) c̄", zero, -(1 - 1 / count) * covariance),
     ]
-    rows = [row for row in rows if not (paper and "target" in row[0])]
     names, formulas, bias, diversity = zip(*rows, strict=True)
     means = {name: estimate(np.stack(x, 1)) for name, x in (("bias", bias), ("diversity", diversity))}
     return estimates_frame({"term": names, "formula": formulas} | means)

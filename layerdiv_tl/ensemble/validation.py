@@ -10,11 +10,10 @@ from types import SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float, Int
 from scipy.special import softmax
 
-from .._checks import instance, listed, number, shown, text, with_article
+from .._checks import listed, shown
 from ..components import Component, labels_of, members
 from ..errors import InputError
 
@@ -61,24 +60,19 @@ def as_ensemble(ensemble: EnsembleLike, components: Sequence[str | Component] | 
         raise InputError("these contributions name their components themselves: components= is for plain arrays.")
     known: Any = getattr(ensemble, "comparable", ensemble)
     u = numbers(ensemble, "the ensemble") if is_array else known.values
-    if u.ndim != 3:
-        raise InputError(f"an array must be [example, member, option], but this one has the shape {u.shape}.")
-    n, count, k = u.shape
-    if n == 0 or count == 0:
-        raise InputError(f"there is nothing to decompose: {n} examples and {count} members.")
-    if k < 2:
+    if u.ndim != 3 or not u.shape[0] or not u.shape[1]:
+        raise InputError(f"an ensemble is [example, member, option], none of them empty; its shape is {u.shape}.")
+    if u.shape[2] < 2:
         raise InputError("there is one option only, so every prediction is right: give at least two options.")
-    if not np.isfinite(u).all():
-        raise InputError("the members hold numbers that are not finite (NaN or infinity): mend them first.")
-    if np.abs(u).max() > LARGEST:
-        raise InputError(f"the members hold numbers beyond {LARGEST:.0e}, whose squares overflow: give logits.")
+    if not (np.abs(u).max() <= LARGEST):
+        raise InputError("the members hold numbers that are not finite, or so large that their squares overflow.")
     if not is_array:
         return known
-    names = members(count)
+    names = members(u.shape[1])
     if components is not None:
         names = tuple(Component.parse(label) for label in labels_of("components", components))
-    if len(names) != count or len(set(names)) != count:
-        raise InputError(f"components names {len(set(names))} members, but the array holds {count}: one name for each.")
+    if len(names) != u.shape[1] or len(set(names)) != u.shape[1]:
+        raise InputError(f"components must name each of {u.shape[1]} members once, but there are {len(names)} names.")
     array: Any = SimpleNamespace(values=u, components=names, options=(), **_NOWHERE)
     return array
 
@@ -90,8 +84,7 @@ def gold_options(
 
     `name` is the argument's. Raises InputError for what names no option.
     """
-    own = f", {name}=task.labels of a task" * hasattr(labels, "prompts")
-    given = listed(name, labels, f"a list with one gold option for each example{own}")
+    given = listed(name, labels, "a list with one gold option for each example")
     n, _, k = shape
     if len(given) != n:
         raise InputError(f"{name} holds {len(given)} for {n} examples: give one for each.")
@@ -128,10 +121,10 @@ def dense_target(target: Any, members: Ensemble, probabilities: bool) -> Float[n
             raise InputError("target holds contributions to other options: take both models' to the same ones.")
         target = as_ensemble(target).values.sum(1)
         target = softmax(target, axis=1) if probabilities else target
-    t = numbers(target, "target", "[example, option]")
+    t = numbers(target, "target")
     if t.shape != (n, k):
         raise InputError(f"target has the shape {t.shape}, but must be [example, option] = {(n, k)}.")
-    if not np.isfinite(t).all() or np.abs(t).max() > LARGEST:
+    if not (np.abs(t).max() <= LARGEST):
         raise InputError("target holds numbers that are not finite, or so large that their squares overflow.")
     if not probabilities:
         return t
@@ -143,61 +136,14 @@ def dense_target(target: Any, members: Ensemble, probabilities: bool) -> Float[n
     return t / t.sum(1, keepdims=True)
 
 
-def factor(tau: Any) -> float | None:
-    """A factor on logits, or None for a loss's own. Raises InputError for what is not a number above 0."""
-    return None if tau is None else number("tau", tau, above=0, below=LARGEST)
-
-
-def numbers(x: Any, name: str, shape: str = "[example, member, option]") -> np.ndarray:
-    """Arrays, tensors and lists as float64. Raises InputError for what is none of them."""
-    kind = type(x).__name__
-    if kind in ("ActivationCache", "Model", "TransformerBridge", "HookedTransformer", "Task"):
-        arguments = {"ActivationCache": "cache, options=...", "Task": "model, task"}.get(
-            kind, "model, prompts, options"
-        )
-        raise InputError(f"{name} is {with_article(kind)}: give layerdiv_tl.contributions({arguments}).")
-    try:
-        if hasattr(x, "detach"):  # a tensor of any precision, on any device
-            x = x.detach().cpu()
-            x = (x if x.is_complex() else x.double()).numpy()
-        array = np.asarray(x)
-        is_masked = np.ma.is_masked(x)
-    except Exception as error:  # ragged lists, tensors without storage, and other objects that are no array
-        raise InputError(f"{name} is not an array of numbers ({error}): give {shape}.") from error
-    if is_masked:
+def numbers(x: Any, name: str) -> np.ndarray:
+    """Return arrays, tensors and lists as float64. Raises InputError for masked entries and complex numbers."""
+    if hasattr(x, "detach"):  # a tensor of any precision, on any device
+        x = x.detach().cpu()
+        x = (x if x.is_complex() else x.double()).numpy()
+    if np.ma.is_masked(x):
         raise InputError(f"{name} has masked entries: give numbers for all.")
-    if np.iscomplexobj(array):
-        raise InputError(f"{name} holds complex numbers: logits are real.")
+    array = np.asarray(x)
     if array.dtype.kind not in "iuf":
-        what = f"is a {type(x).__name__}" if array.ndim == 0 else f"holds {array.dtype}"
-        raise InputError(f"{name} is not an array of numbers (it {what}): give {shape}.")
+        raise InputError(f"{name} must hold real numbers, not {array.dtype}.")
     return array.astype(np.float64)
-
-
-def framed(frame: Any) -> pd.DataFrame:
-    """A pandas frame. Raises InputError for anything else."""
-    return instance("frame", frame, pd.DataFrame, "give a pandas frame, as studies and decompositions make them")
-
-
-def checked(frame: pd.DataFrame, keys: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
-    """Return the requested columns, `values` as float64 (NaN where a value is missing).
-
-    Raises InputError for missing columns, no rows, missing or repeated keys, and text where a number should be.
-    """
-    if missing := [name for name in (*keys, *values) if text("a column's name", name) not in framed(frame)]:
-        raise InputError(f"the frame has no column {shown(missing[0])}: it needs {shown([*keys, *values])}.")
-    frame = frame[[*keys, *values]]
-    if frame.empty:
-        raise InputError(f"the frame has no rows: give one for each {', '.join(keys)}.")
-    for name in ("junction", *values):
-        if name in frame and (frame[name].dtype.kind == "c" or any(isinstance(x, str) for x in frame[name])):
-            raise InputError(f"the column {name!r} holds texts or complex numbers: give numbers, which have an order.")
-    if frame[list(keys)].isna().any(axis=None):
-        raise InputError(f"a row of the frame names no {' or no '.join(keys)}: fill them in.")
-    if (twice := frame.duplicated(list(keys))).any():
-        where = ", ".join(f"{name} {frame.loc[twice, name].iloc[0]}" for name in keys)
-        raise InputError(f"{where} stands in the frame more than once: give one row for each.")
-    try:
-        return frame.astype(dict.fromkeys(values, float))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{', '.join(values)} must hold numbers ({error}).") from error

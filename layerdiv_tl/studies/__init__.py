@@ -1,1 +1,1 @@
-"""Studies of models × tasks, and of models along depth and training."""
+"""Many models on many rows: a grid of results in a folder, and the papers' tables from it."""

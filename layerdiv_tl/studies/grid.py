@@ -1,247 +1,236 @@
-"""The grid of a study, validated before any work, and the work on its models, in sequence or in parallel.
-
-Failures are recorded, and the rest continues. Processes that Accelerate, torchrun or SLURM launched begin at different
-shards.
-"""
+"""A grid of models × rows × analyses in a folder: one result per cell, computed once, read as one frame."""
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import os
-import secrets
-import signal
-import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+import re
+import uuid
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from .. import zoo
-from .._checks import file_path, listed, shown
+from .._checks import file_path
+from .._progress import progress
 from ..errors import InputError
-from ..model.fingerprint import Identity, identify
-from ..model.load import Model, load_model, set_num_threads
-from ..tasks.specs import EIGHT_TASKS
-from ..tasks.task import Task
-from .depth_study import DepthStudy
-from .folder import failing, register_model
-from .shards import safe_name
-from .study import Study
+from ..results import Result
+from ..tasks.task import task
+from .cells import Cell, Job, describe_function, describe_rows, forget_model, read_cell, run_job, sentence
 
-T = TypeVar("T")
-AnyStudy = TypeVar("AnyStudy", Study, DepthStudy)
-# The description of a job, and the job, which returns the finished folder or file.
-Job = tuple[str, Callable[[], Path]]
-# Options of `load_model` that studies pass on.
-_LOAD = ("tokenizer", "device", "dtype", "device_map", "copy", "adapters", "trust_remote_code")
+if TYPE_CHECKING:
+    import pandas as pd
 
 
-def models_of(models: Any) -> dict[str, Any]:
-    """Return {name: what to load}; models in a list provide their own names. Raises InputError."""
-    if isinstance(models, Mapping):
-        grid = {str(name): x for name, x in models.items()}
-    else:
-        grid = {}
-        for x in _expanded("models", models, {"zoo": zoo.NAMES}):
-            name = _model_name(x)
-            if name in grid:
-                raise InputError(f"two models are called {name!r}: give {{name: model}}.")
-            grid[name] = x
-    if not grid:
-        raise InputError("there are no models: give one, or 'default'.")
-    if broken := [name for name in grid if name != name.encode(errors="replace").decode()]:
-        raise InputError(f"the name {broken[0]!r} is not Unicode (half of a surrogate pair): give {{name: model}}.")
-    if len({safe_name(name) for name in grid}) < len(grid):
-        raise InputError(f"the names {', '.join(grid)} are too alike for folders: give others.")
-    return {name: None if isinstance(x, str) and x == "default" else x for name, x in grid.items()}
+class Grid:
+    """A folder of results of `function(model, rows, **options)` for models × rows.
 
+    Any function that returns a result of the package is an analysis, e.g. `ld.contributions`, `ld.effects` or
+    `ld.depth.skip`. A cell belongs to its model's weights, configuration and tokenizer, its rows, its function and its
+    options: cells in the folder are not computed again, and if any of these changes, a cell is computed anew beside
+    the old one. Before `run`, a grid shows all cells of its folder; afterwards, those of its runs.
 
-def tasks_of(tasks: Any) -> list[str | Task]:
-    """Return task names and tasks, each name once, with "all" and "zoo" expanded. Raises InputError."""
-    found: list[Any] = []
-    for x in _expanded("tasks", tasks, {"all": EIGHT_TASKS, "zoo": zoo.TASKS}):
-        if not isinstance(x, str | os.PathLike | Task):
-            raise InputError(f"tasks has a {type(x).__name__}: give names, Tasks, or 'all'.")
-        if not (isinstance(x, str) and x in found):
-            found.append(x)
-    if not found:
-        raise InputError("there are no tasks: give names, Tasks, or 'all'.")
-    return found
+    A result holds token ids, from which a tokenizer restores the texts: mind their licenses before you share a folder.
 
+    Attributes:
+        folder: The folder, made when the first cell is written. Several runs may share it.
+        failures: One sentence for every model or cell that failed in `run`.
 
-def output_folder(out: Any) -> Path:
-    """Create the folder of results if needed; a temporary one for None. Raises InputError."""
-    if out is None:
-        return Path(tempfile.mkdtemp(prefix="layerdiv-"))
-    path = file_path("out", out)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"out={shown(str(path))} cannot be made ({error.strerror}): give another.") from error
-    return path
+    >>> import tempfile
+    >>> import layerdiv_tl as ld
+    >>> grid = Grid(tempfile.mkdtemp()).run(ld.contributions, ["zoo/d1", "zoo/d2"], "synthetic/recall", limit=8)
+    >>> grid
+    Grid(2 cells: contributions of 2 models on 1 sets of rows)
+    >>> grid.frame(model="zoo/d2").columns[:3].tolist()
+    ['model', 'rows', 'example']
+    """
 
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = file_path("folder", folder)
+        self.failures: list[str] = []
+        self._of_runs: dict[Path, None] | None = None
 
-def load_options(load: Any) -> dict[str, Any]:
-    """Validate options for `load_model`. Raises InputError for anything but {name of an option: value}."""
-    load = {} if load is None else load
-    if not isinstance(load, Mapping) or (unknown := [name for name in load if name not in _LOAD]):
-        what = f"has {shown(unknown[0])}" if isinstance(load, Mapping) else f"is {shown(load)}"
-        raise InputError(f"load {what}: give {{option: value}} of load_model's {', '.join(_LOAD)}.")
-    return dict(load)
+    def run(
+        self,
+        function: Callable[..., Result],
+        models: Any,
+        rows: Any,
+        *,
+        executor: Executor | None = None,
+        limit: int | None = None,
+        **options: Any,
+    ) -> Grid:
+        """Compute the cells that are not in the folder yet. A failure is reported, and the others continue.
 
+        Args:
+            function: The analysis, defined at the top of a module, so that its name identifies it.
+            models: One or several names for `load_model`, or loaded models; or {name: model}, where a model may also
+                be a dict of `load_model`'s arguments.
+            rows: One or several names of tasks, or `Task`s; or {name: task, `Questions` or list of texts}.
+            executor: Where cells are computed. None is this process; otherwise any `concurrent.futures.Executor`, e.g.
+                `ProcessPoolExecutor(4)`, or on a cluster `dask.distributed.Client(…).get_executor()` or submitit's.
+                Cells are submitted model by model, and a worker keeps the last model it loaded. Processes need models
+                by name.
+            limit: The number of rows of tasks given by name.
+            **options: Arguments of the function, of types that JSON has.
 
-def load_registered(
-    name: str, x: Any, out: Path, options: Mapping[str, Any], look_only: bool = False
-) -> tuple[Model, Identity]:
-    """Load a model and register its name in a folder, or `look_only`. Raises InputError for another model's name."""
-    model = load_model(x, **({} if isinstance(x, Model) else options))
-    # In a list, the default model goes by its own name.
-    model = model if x is None and name == "default" else replace(model, name=name)
-    identity = identify(model)
-    register_model(out, model, identity, look_only)
-    return model, identity
-
-
-def _expanded(name: str, value: Any, words: Mapping[str, Sequence[str]]) -> list[Any]:
-    """Return one or several values as a list, in order (sets are rejected), with `words` expanded to their names."""
-    items = listed(name, value) if isinstance(value, list | tuple | set | frozenset) else [value]
-    return [each for x in items for each in (words[x] if isinstance(x, str) and x in words else [x])]
-
-
-def _model_name(x: Any) -> str:
-    if isinstance(x, Model):
-        return x.name
-    if x is None:
-        return "default"
-    if isinstance(x, str | os.PathLike):
-        path = file_path("models", x)
-        return path.name if path.exists() else str(x)
-    return load_model(x).name
-
-
-@dataclass(frozen=True)
-class Work:
-    """Jobs for every model of a grid, with results in the folder `out`."""
-
-    load: dict[str, Any]
-    out: Path
-
-    def jobs(self, model: Model, identity: Identity, failures: list[str]) -> Iterator[Job]:
-        """Yield the jobs of a model; an impossible one adds a sentence to `failures`."""
-        raise NotImplementedError
-
-    def run(self, grid: Mapping[str, Any]) -> tuple[list[str], set[Path]]:
-        """Run the jobs of these models; return one sentence per failure, and the finished folders or files."""
+        Raises InputError for two models or rows with one name, for a function without a name of its own, for an option
+        that JSON cannot hold, and for loaded models where processes need names.
+        """
+        settings = describe_function(function, options)
+        sources = by_name("models", models)
+        if executor is not None and not isinstance(executor, ThreadPoolExecutor):
+            _refuse_loaded(sources)
         failures: list[str] = []
-        done: set[Path] = set()
-        for name, x in grid.items():
-            with failing(failures, name):
-                model, identity = load_registered(name, x, self.out, self.load)
-                for what, job in self.jobs(model, identity, failures):
-                    with failing(failures, what):
-                        done.add(job())
-                del model
-        return failures, done
+        tables = list(_read_rows(by_name("rows", rows), limit, failures))
+        jobs = []
+        for model, source in sources.items():
+            key = f"{model} {uuid.uuid4().hex}"
+            for name, table in tables:
+                about = settings | {"model": model} | describe_rows(name, table)
+                jobs.append(Job(self.folder, function, options, about, source, key, table))
+        done: dict[int, Path] = {}
+        with progress(settings["analysis"], len(jobs), "cell") as advance:
+            for number, path, failure in _outcomes(jobs, executor):
+                if path is not None:
+                    done[number] = path
+                else:
+                    failures.append(failure)
+                advance(1)
+        forget_model()
+        self._of_runs = (self._of_runs or {}) | {done[number]: None for number in sorted(done)}
+        failures = list(dict.fromkeys(failures))
+        self.failures += failures
+        if failures:
+            more = f" (and {len(failures) - 1} more in grid.failures)" if len(failures) > 1 else ""
+            warnings.warn(f"{failures[0]}{more}", stacklevel=2)
+        return self
 
-    def collected(self, kind: type[AnyStudy], grid: Mapping[str, Any], workers: int = 1) -> AnyStudy:
-        """Run all jobs in `workers` processes and read the results. Raises InputError if nothing was measured."""
-        workers = min(workers, len(grid))  # a single worker is this process
-        failures, finished = zip(
-            *(_in_processes(self.run, grid, workers) if workers > 1 else [self.run(grid)]), strict=True
-        )
-        failed, done = tuple(chain(*failures)), set(chain(*finished))
-        study: Any = kind.collect([self.out], done) if done else None
-        if study is None:
-            raise InputError(" ".join(failed))
-        return replace(study, failures=failed + study.failures)
+    def cells(self, **wanted: Any) -> Iterator[Cell]:
+        """Yield the finished cells whose description or options have these values, e.g. analysis="skip", unit="head".
+
+        Cells are in the order of the runs, or by name before any run. Unfinished or unreadable ones are left out.
+        """
+        paths: Iterable[Path] = sorted(self.folder.glob("*/*/*.json"), key=_natural)
+        if self._of_runs is not None:
+            paths = self._of_runs
+        for path in paths:
+            cell = read_cell(path)
+            if cell is not None and wanted.items() <= cell.settings.items():
+                yield cell
+
+    def frame(
+        self,
+        table: Callable[[Any, Cell], pd.DataFrame] = lambda result, cell: result.frame(),
+        **wanted: Any,
+    ) -> pd.DataFrame:
+        """Join a table of every cell, with columns `model` and `rows`, and one for each option that differs.
+
+        Args:
+            table: Called with the result and the cell; by default the result's own frame.
+            **wanted: As in `cells`.
+
+        Raises InputError if there is no such cell, for cells of several analyses, and for two cells that differ only
+        in what no column shows: weights, texts, or the version of a function.
+        """
+        import pandas as pd
+
+        cells = list(self.cells(**wanted))
+        if not cells:
+            raise InputError(f"{str(self.folder)!r} has no such cells. {' '.join(self.failures)}".strip())
+        shown = ["model", "rows", *differing_options(cells)]
+        _refuse_mixtures(cells, shown)
+        parts = []
+        for cell in cells:
+            part = table(cell.result, cell).drop(columns=shown, errors="ignore")
+            for place, name in enumerate(shown):
+                part.insert(place, name, [cell.settings.get(name)] * len(part))
+            parts.append(part)
+        frame = pd.concat(parts, ignore_index=True)
+        frame.attrs = {"units": {name: unit for part in parts for name, unit in part.attrs.get("units", {}).items()}}
+        return frame
+
+    def __repr__(self) -> str:
+        cells = list(self.cells())
+        names = {key: dict.fromkeys(cell.about[key] for cell in cells) for key in ("analysis", "model", "rows")}
+        what = f": {', '.join(names['analysis'])} of {len(names['model'])} models on {len(names['rows'])} sets of rows"
+        failed = f"; {len(self.failures)} failed: {self.failures[0]}" if self.failures else ""
+        return f"Grid({len(cells)} cells{what if cells else ''}{failed})"
 
 
-def _in_processes(work: Callable[[dict[str, Any]], T], grid: Mapping[str, Any], workers: int) -> list[T]:
-    """Run `work` on each {name: model} of a grid in several processes, which end with this one; keep the grid's order.
+def by_name(argument: str, given: Any) -> dict[str, Any]:
+    """Return {name: x} of one or several things. Raises InputError for two of one name."""
+    if isinstance(given, Mapping):
+        return {str(name): x for name, x in given.items()}
+    items = list(given) if isinstance(given, list | tuple) else [given]
+    named = {}
+    for x in items:
+        name = "default" if x is None else getattr(x, "name", x)
+        if not isinstance(name, str):
+            raise InputError(f"{argument} has a {type(x).__name__}, which has no name: give {{name: …}}.")
+        named[name] = x
+    if len(named) < len(items):
+        raise InputError(f"{argument} has two things of one name: give {{name: …}}.")
+    return named
 
-    Raises InputError if one of them was killed.
-    """
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
 
-    before = set(multiprocessing.active_children())
-    # Processes that each use all cores only wait for one another.
-    share = max(1, (os.cpu_count() or 1) // workers)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _begin, (share,)) as pool:
+def _refuse_loaded(sources: Mapping[str, Any]) -> None:
+    for name, source in sources.items():
+        if not isinstance(source, str | os.PathLike | Mapping | None):
+            raise InputError(f"{name} is in this process's memory: give its name or folder, which each worker loads.")
+
+
+def _read_rows(rows: Mapping[str, Any], limit: int | None, failures: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield (name, rows), with tasks read by their names."""
+    for name, given in rows.items():
         try:
-            with _not_interrupted():
-                futures = [pool.submit(work, {name: x}) for name, x in grid.items()]
-            return [future.result() for future in futures]
-        except BrokenProcessPool as error:
-            raise InputError(
-                "a process of workers= was ended: in a script, call it below `if __name__ == '__main__':`; elsewhere "
-                "there may be too little memory for so many models at a time, so give fewer. What is finished is kept "
-                "in out."
-            ) from error
-        except BaseException:  # an interrupt: leaving the pool would wait for running jobs
-            for process in set(multiprocessing.active_children()) - before:
-                process.terminate()
-            raise
+            yield name, task(given, limit=limit) if isinstance(given, str) else given
+        except Exception as error:
+            failures.append(f"{name}: {sentence(error)}")
 
 
-def _begin(cores: int) -> None:
-    """Prepare a worker: limit it to its share of the cores, and end it with its parent."""
-    from tqdm import tqdm
-
-    tqdm.set_lock(threading.RLock())  # tqdm's own is a system semaphore, which a killed process leaks
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all processes of a terminal get it; the parent ends its workers
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_follow_parent, daemon=True).start()
-    set_num_threads(cores)
-
-
-def _follow_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(128 + signal.SIGTERM)
-
-
-@contextlib.contextmanager
-def _not_interrupted() -> Iterator[None]:
-    """Make processes started in this block ignore interrupts from their start."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
+def _outcomes(jobs: Sequence[Job], executor: Executor | None) -> Iterator[tuple[int, Path | None, str]]:
+    """Run the jobs; yield each one's number, and its description's path or the failure."""
+    if executor is None:
+        for number, job in enumerate(jobs):
+            yield number, *run_job(job)
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    futures: dict[Any, int] = {executor.submit(run_job, job): number for number, job in enumerate(jobs)}
     try:
-        yield
+        # The jobs of submitit, on SLURM, have the methods of a future, but are none to wait for.
+        are_futures = all(isinstance(future, Future) for future in futures)
+        for future in as_completed(futures) if are_futures else futures:
+            number = futures[future]
+            try:
+                path, failure = future.result()
+            except Exception as error:  # the worker itself failed
+                path, failure = None, f"{jobs[number].title}: {sentence(error)}"
+            yield number, path, failure
     finally:
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+        for future in futures:
+            future.cancel()
 
 
-def first_shard(count: int) -> int:
-    """Return the shard to begin with: the start of this rank's part, or a random one for unrelated processes.
-
-    `accelerate launch`, `srun` and the tasks of a SLURM array, each of which may launch several processes, name their
-    rank in the environment. Raises InputError if these variables are not valid numbers.
-    """
-    names = ("RANK", "WORLD_SIZE") if "WORLD_SIZE" in os.environ else ("SLURM_PROCID", "SLURM_NTASKS")
-    rank, world = (_number(name, default) for default, name in enumerate(names))
-    if not 0 <= rank < world:
-        raise InputError(
-            f"{names[0]}={rank} in the environment does not number one of {names[1]}={world} processes, from 0 on: "
-            "unset both, or launch it again."
-        )
-    array = {"ID": 0, "MIN": 0, "STEP": 1, "COUNT": 1}
-    task, least, step, tasks = (_number(f"SLURM_ARRAY_TASK_{name}", default) for name, default in array.items())
-    # --array=3-9:2 has the tasks 3, 5, 7 and 9; two tasks of 1,5,6 may begin at the same shard, which is harmless.
-    rank, world = (task - least) // max(1, step) % max(1, tasks) * world + rank, max(1, tasks) * world
-    return rank * count // world if world > 1 else secrets.randbelow(max(1, count))
+def differing_options(cells: Sequence[Cell]) -> list[str]:
+    """Name the options that do not have the same value in all cells."""
+    names = dict.fromkeys(name for cell in cells for name in cell.about["options"])
+    return [name for name in names if len({repr(cell.about["options"].get(name)) for cell in cells}) > 1]
 
 
-def _number(name: str, default: int) -> int:
-    text = os.environ.get(name, "").strip()
-    try:
-        return int(text) if text else default
-    except ValueError as error:
-        raise InputError(f"{name}={text!r} in the environment is not a number: unset it, or give one.") from error
+def _refuse_mixtures(cells: Sequence[Cell], shown: Sequence[str]) -> None:
+    analyses = dict.fromkeys(cell.about["analysis"] for cell in cells)
+    if len(analyses) > 1:
+        raise InputError(f"these are cells of {', '.join(analyses)}: choose one by analysis=…")
+    known: dict[str, dict[str, Any]] = {}
+    for cell in cells:
+        about = cell.about
+        first = known.setdefault(repr([cell.settings.get(name) for name in shown]), about)
+        different = [name for name in about["key"] if first.get(name) != about[name]]
+        if different:
+            values = " or ".join(f"{name}={about[name]!r}" for name in different)
+            raise InputError(f"two cells of {about['model']} on {about['rows']} differ: choose one by {values}.")
+
+
+def _natural(path: Path) -> list[Any]:
+    """Sort d2 before d10."""
+    return [(part.zfill(12) if part.isdigit() else part) for part in re.split(r"(\d+)", path.as_posix())]

@@ -1,246 +1,267 @@
-"""Metrics of a study and their wide tables: Table 1, summaries, components, curves along depth, models."""
+"""The tables of arXiv 2505.24009 from the contributions in a grid: Table 1 and 4, Fig. 3-5 and 7, Eq. 9-10.
+
+MSE and bias are Eq. 14's, as the paper computed them; diversity is that of logits, raw and centered. `wanted` chooses
+cells, as in `Grid.cells`: a grid with several units needs `unit="sublayer"`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, get_args
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import product
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
+from scipy.special import stdtrit
+from scipy.stats import rankdata
 
-from .._checks import choice, flag, number, one_of, some_of, whole_number
-from ..components import COLUMNS, Unit
-from ..ensemble.decomposition import NormAt
+from ..ensemble.decompose import decompose
+from ..ensemble.decomposition import Decomposition, NormAt
+from ..ensemble.intervals import ENDS, LEAST, LEVEL, estimate
 from ..errors import InputError
-from ..replication.correlation import z_scores
-from ..replication.populations import mean_by_shape
-from ..results import Result
-from ..zoo import registry
+from .cells import Cell
+from .grid import Grid, differing_options
 
-# Quantity of a table: (loss, term, factor). The paper shows accuracy, MSE and bias in hundredths.
-QUANTITIES: Mapping[str, tuple[str, str, float]] = {
-    "accuracy": ("squared", "accuracy", 100),
-    "logit difference": ("squared", "logit_difference", 1),
-    "MSE": ("paper", "loss", 100),
-    "uniform": ("paper", "zero_bias", 100),
-    "bias": ("paper", "bias", 100),
-    "diversity": ("squared", "diversity", 1),
-    "diversity centered": ("squared", "diversity_centered", 1),
-    "diversity_logit": ("squared", "diversity_logit", 1),
-    "diversity_logit centered": ("squared", "diversity_logit_centered", 1),
-    "cross-entropy": ("cross_entropy", "loss", 1),
-    "entropy": ("cross_entropy", "entropy", 1),
+Gauge = Literal["raw", "centered"]
+# Loss, gauge and term of each quantity.
+Terms = Mapping[str, tuple[str, Gauge, str]]
+# Two curves of one model, over junctions.
+Pair = tuple[Float[np.ndarray, " junction"], Float[np.ndarray, " junction"]]
+
+CURVES: Terms = {
+    "accuracy": ("squared", "raw", "accuracy"),
+    "mse": ("paper", "raw", "loss"),
+    "bias": ("paper", "raw", "bias"),
+    "diversity": ("squared", "raw", "diversity"),
+    "bias_centered": ("squared", "centered", "bias"),
+    "diversity_centered": ("squared", "centered", "diversity"),
+    "diversity_logit": ("squared", "raw", "diversity_logit"),
+    "diversity_logit_centered": ("squared", "centered", "diversity_logit"),
+    "cross_entropy": ("cross_entropy", "raw", "loss"),
+    "cross_entropy_bias": ("cross_entropy", "raw", "bias"),
+    "cross_entropy_diversity": ("cross_entropy", "raw", "diversity"),
+    "entropy": ("cross_entropy", "raw", "entropy"),
 }
+TOTALS: Terms = {
+    **CURVES,
+    "logit_difference": ("squared", "raw", "logit_difference"),
+    "uniform": ("paper", "raw", "zero_bias"),
+}
+# In the paper's tables these are in hundredths.
+HUNDREDTHS = ("accuracy", "mse", "bias", "uniform")
 AVERAGE = "Avg."
-# Ending of a column: column of the metrics.
-_ENDINGS = {"": "mean", "_low": "low", "_high": "high"}
-# Column of a curve along depth: (loss, term). MSE, bias and diversity are Eq. 14's, as in the paper's figures.
-CURVES: Mapping[str, tuple[str, str]] = {
-    "accuracy": ("squared", "accuracy"),
-    "mse": ("paper", "loss"),
-    "bias": ("paper", "bias"),
-    "diversity": ("squared", "diversity"),
-    "bias_centered": ("squared", "bias_centered"),
-    "diversity_centered": ("squared", "diversity_centered"),
-    "diversity_logit": ("squared", "diversity_logit"),
-    "diversity_logit_centered": ("squared", "diversity_logit_centered"),
-    "cross_entropy": ("cross_entropy", "loss"),
-    "cross_entropy_bias": ("cross_entropy", "bias"),
-    "cross_entropy_diversity": ("cross_entropy", "diversity"),
-    "entropy": ("cross_entropy", "entropy"),
-}
+# The expected direction of a quantity when accuracy rises: up (1) or down (−1).
+SIGNS = {name: 1 if "diversity" in name else -1 for name in CURVES if name != "accuracy"}
+AGGREGATIONS = ("pooled", "per_model")
+COEFFICIENTS = ("pearson", "spearman")
 
 
-@dataclass(frozen=True, eq=False)
-class StudyTables(Result):
-    """Metrics of a grid of models, tasks and units, and their tables.
+def decomposition(c: Any, cell: Cell, loss: str = "squared", gauge: Gauge = "raw") -> Decomposition:
+    """Decompose a cell's contributions with its task's labels. Raises InputError for texts, which have none."""
+    if "labels" not in cell.about:
+        raise InputError(f"{cell.about['rows']} has no labels: give a task.")
+    return decompose(c, np.array(cell.about["labels"]), loss=loss, gauge=gauge)
 
-    Attributes:
-        metrics: A long frame: model, task, unit, then the columns of `metrics_of`.
-        cells: One dict per finished cell: settings, provenance of rows and model, versions, times.
-        failures: One sentence for every model or cell that failed.
-        folders: The folders of the study; the first holds the shards.
+
+def totals(grid: Grid, **wanted: Any) -> pd.DataFrame:
+    """Return the ensemble's `TOTALS` with intervals: one row per model and task; MSE and bias are not in hundredths."""
+    return _frame(grid, _of_terms(TOTALS, lambda d: d.frame().iloc[:1]), wanted)
+
+
+def table(grid: Grid, **wanted: Any) -> pd.DataFrame:
+    """Return the paper's Table 1: one row per model, columns (quantity, task) and their average over tasks.
+
+    As in the paper, accuracy, MSE, bias and `uniform` (the loss of the uniform predictor) are in hundredths.
+    """
+    frame = totals(grid, **wanted)
+    models, tasks = frame["model"].unique(), frame["rows"].unique()
+    blocks = {}
+    for name in TOTALS:
+        factor = 100 if name in HUNDREDTHS else 1
+        block = factor * frame.pivot(index="model", columns="rows", values=name).loc[models, tasks]
+        blocks[name] = block.assign(**{AVERAGE: block.mean(axis=1, skipna=False)})
+    return pd.concat(blocks, axis=1, names=["quantity", "rows"])
+
+
+def components(grid: Grid, loss: str = "squared", gauge: Gauge = "centered", **wanted: Any) -> pd.DataFrame:
+    """Return `Decomposition.by_component` of every model and task."""
+    return _frame(grid, lambda c, cell: decomposition(c, cell, loss, gauge).by_component(True), wanted)
+
+
+def modules(grid: Grid, loss: str = "squared", gauge: Gauge = "centered", **wanted: Any) -> pd.DataFrame:
+    """Return `Decomposition.by_module` of every model and task (Eq. 9-10)."""
+    return _frame(grid, lambda c, cell: decomposition(c, cell, loss, gauge).by_module(), wanted)
+
+
+def curves(grid: Grid, norm: NormAt = "frozen", standardized: bool = False, **wanted: Any) -> pd.DataFrame:
+    """Return `CURVES` of the prefix ensembles (Fig. 5 and 7): one row per model, task and junction, numbered from 0.
+
+    Partial sums that the stream never holds are left out. `standardized` z-scores each curve, as in the figures (NaN if
+    it is constant).
     """
 
-    metrics: pd.DataFrame
-    cells: tuple[dict[str, Any], ...]
-    failures: tuple[str, ...]
-    folders: tuple[str, ...]
+    def along(d: Decomposition) -> pd.DataFrame:
+        frame = d.by_depth(norm)
+        return frame[~frame["partial"].astype(bool)].reset_index(drop=True)
 
-    def frame(self) -> pd.DataFrame:
-        """Return all numbers in tidy form: one row per model, task, unit, loss, table, row and term."""
-        return self.metrics
-
-    def _metrics(self, unit: Any, table: str | None = None) -> pd.DataFrame:
-        """Select the metrics of one table at a unit of the study."""
-        choice("unit", unit, get_args(Unit))
-        if unit not in (units := self.metrics["unit"].unique().tolist()):
-            has = one_of(units, "and")
-            raise InputError(f"unit={unit!r} is not in this study, which has {has}: run it at unit {unit!r} first.")
-        rows = self.metrics[self.metrics["unit"] == unit]
-        return rows if table is None else rows[rows["table"] == table]
-
-    def totals(self) -> pd.DataFrame:
-        """The rows about whole cells."""
-        return self.metrics[self.metrics["table"] == "totals"]
-
-    def table(self, unit: Unit = "sublayer", intervals: bool = False) -> pd.DataFrame:
-        """Make the paper's Table 1: one row per model, columns (quantity, task) and their average over tasks.
-
-        As in the paper, accuracy, MSE, bias and `uniform` (the loss of the uniform predictor) are in hundredths and
-        follow Eq. 14. The other columns are centered diversity, the size-fair `diversity_logit`, and the cross-entropy
-        in nats. `intervals` returns texts with 95 % intervals.
-        """
-        totals = self._metrics(unit, "totals")
-        flag("intervals", intervals)
-        models, tasks = totals["model"].unique(), totals["task"].unique()
-        blocks = {}
-        for quantity, (loss, term, factor) in QUANTITIES.items():
-            rows = totals[(totals["loss"] == loss) & (totals["term"] == term)].set_index(["model", "task"])
-            block = factor * rows["mean"].unstack().reindex(index=models, columns=tasks)
-            average = block.mean(axis=1, skipna=False)
-            if intervals:
-                texts = {key: _with_interval(factor * row) for key, row in rows[["mean", "low", "high"]].iterrows()}
-                cells = [[texts.get((model, task), "") for task in tasks] for model in models]
-                block, average = pd.DataFrame(cells, models, tasks), average.map("{:.4g}".format)
-            blocks[quantity] = block.assign(**{AVERAGE: average})
-        return pd.concat(blocks, axis=1, names=["quantity", "task"]).rename_axis(index="model")
-
-    def summary(self, unit: Unit = "sublayer") -> pd.DataFrame:
-        """Summarize each model and task in a row: accuracy and its baselines, logit difference, Theorem 1, gaps.
-
-        `accuracy` and `bag_of_words`, a cross-validated word-counting classifier (NaN if a class has fewer than 5
-        rows), are shares with 95 % intervals. `answers` is {option: share of rows answered with it}.
-        `logit_difference` is the right option's logit minus the mean of the others. For options scored as sequences,
-        `accuracy_token` and `accuracy_byte` use the log-likelihood per token and per byte. `loss`, `bias` and
-        `diversity` are in squared logits, `cross_entropy` and `entropy` in nats.
-        """
-        m = self._metrics(unit)
-        frames = [(cell, cell["settings"]) for cell in self.cells if cell["settings"]["unit"] == unit]
-        rows = [(m[(m["model"] == s["model"]) & (m["task"] == s["task"])], cell) for cell, s in frames]
-        return pd.DataFrame([_summary_row(metrics, cell) for metrics, cell in rows if len(metrics)])
-
-    def components(self, unit: Unit = "sublayer", loss: str = "squared") -> pd.DataFrame:
-        """Return bias, diversity, net and more of every component: one row per model, task and component.
-
-        Values are each component's own, not divided by |L|, with intervals in `<term>_low`, `<term>_high`; `loss` is
-        that of `decompose`. Raises InputError for a unit or loss that is not in the study.
-        """
-        return self._wide("components", unit, loss, list(COLUMNS))
-
-    def modules(self, unit: Unit = "sublayer", loss: str = "squared") -> pd.DataFrame:
-        """Return `components` by module (Eq. 9-10), weighted to sum to the ensemble's terms; `share` is n_g/|L|."""
-        return self._wide("modules", unit, loss, ["module", "members", "share"])
-
-    def _wide(self, table: str, unit: Unit, loss: str, names: list[str]) -> pd.DataFrame:
-        """Pivot one table and loss to a column and interval per term; rows keep their order."""
-        rows = self._metrics(unit, table)
-        rows = rows[rows["loss"] == choice("loss", loss, rows["loss"].unique().tolist())]
-        return widen(rows, ["model", "task", *names], {(loss, term): term for term in rows["term"].unique()})
-
-    def models(self, unit: Unit = "sublayer") -> pd.DataFrame:
-        """Make the paper's Table 4 for these models: parameters, members |L|, dtype, source.
-
-        `reuses` is True if a block runs more than once in a pass. Raises InputError for a unit that is not in the
-        study.
-        """
-        metrics = self._metrics(unit)
-        cells = [cell for cell in self.cells if cell["settings"]["unit"] == unit]
-        provenance = {cell["settings"]["model"]: cell["provenance"] for cell in cells}
-        rows = []
-        for model, m in metrics.groupby("model", sort=False):
-            members = m.loc[m["table"] == "totals", "members"].dropna()
-            row = {"model": model, "parameters": provenance[model]["parameters"]}
-            row |= {"members": int(members.iloc[0]), "reuses": bool(m["repeat"].notna().any())}
-            rows.append(row | {name: provenance[model][name] for name in ("architecture", "dtype", "source")})
-        return pd.DataFrame(rows)
-
-    def best(self, count: int, unit: Unit = "sublayer") -> list[str]:
-        """Return the `count` models of highest accuracy, averaged over tasks, best first (the paper's Fig. 5: five)."""
-        whole_number("count", count, 1)
-        means = self.table(unit)["accuracy"][AVERAGE].dropna().sort_values(ascending=False, kind="stable")
-        return means.index[:count].tolist()
-
-    def curves(
-        self,
-        unit: Unit = "sublayer",
-        norm: NormAt = "frozen",
-        standardized: bool = False,
-        models: Sequence[str] | None = None,
-    ) -> pd.DataFrame:
-        """Return accuracy, MSE, bias, diversity and more of the prefix ensembles (Fig. 5 and 7), in wide form.
-
-        There is one row per model, task and junction, numbered from 0; partial sums that the stream never holds are
-        left out. `standardized` z-scores each curve, as in the figures (NaN if it is constant). `models` selects
-        models, e.g. `best(5)`. Raises InputError for a unit without depth tables in this study, and for a model that
-        is not in the study.
-        """
-        choice("norm", norm, get_args(NormAt))
-        flag("standardized", standardized)
-        rows = self._metrics(unit, "depth" if norm == "frozen" else "depth_recomputed")
-        rows = rows[~rows["partial"].astype(bool)]
-        if rows.empty:
-            raise InputError(f"this study has no curves at unit {unit!r}: run it at unit 'sublayer'.")
-        if models is not None:
-            rows = rows[rows["model"].isin(some_of("models", models, rows["model"].unique().tolist()))]
-        keys = ["model", "task", "component", "members"]
-        frame = widen(rows, keys, {pair: name for name, pair in CURVES.items()}, {"": "mean"})
-        frame.insert(3, "junction", frame.groupby(["model", "task"], sort=False).cumcount())
-        if standardized:
-            curves = frame.groupby(["model", "task"], sort=False)[list(CURVES)]
-            frame[list(CURVES)] = curves.transform(lambda curve: z_scores(curve.to_numpy(dtype=float)))
-        return frame
-
-    def shape_means(
-        self, quantity: str = "accuracy", unit: Unit = "sublayer", least_parameters: float = 0.0
-    ) -> pd.DataFrame:
-        """Return `model`, `members` and the `mean` of a quantity of `table` over tasks and seeds: one row per shape."""
-        choice("quantity", quantity, QUANTITIES)
-        number("least_parameters", least_parameters, least=0)
-        means = self.table(unit)[quantity][AVERAGE]
-        return mean_by_shape(self.models(unit), means, self.shapes(unit), least_parameters)
-
-    def shapes(self, unit: Unit = "sublayer") -> dict[str, str]:
-        """Return {model: shape} of the zoo's models, whose training seeds are not independent models."""
-        return {name: shape for name, (shape, _) in registry.seeds(self._metrics(unit)["model"].unique()).items()}
+    frame = _frame(grid, _of_terms(CURVES, along), wanted)
+    frame = frame[["model", "rows", "component", "members", *CURVES]]
+    groups = frame.groupby(["model", "rows"], sort=False)
+    frame.insert(2, "junction", groups.cumcount())
+    if standardized:
+        frame[list(CURVES)] = groups[list(CURVES)].transform(lambda curve: _z_scores(curve.to_numpy(float)))
+    return frame
 
 
-def widen(
-    rows: pd.DataFrame,
-    keys: list[str],
-    terms: Mapping[tuple[str, str], str],
-    endings: Mapping[str, str] = _ENDINGS,
-) -> pd.DataFrame:
-    """Turn the metrics named by (loss, term) into columns with these names, one row per `keys`, in their order."""
-    names = pd.Series(list(terms.values()), pd.MultiIndex.from_tuples(terms, names=["loss", "term"]), name="column")
-    rows = rows.join(names, on=["loss", "term"], how="inner")
-    wide = rows.pivot(index=keys, columns="column", values=list(endings.values()))
-    columns = {(value, name): name + end for name in terms.values() for end, value in endings.items()}
-    wide = wide.reindex(columns=list(columns)).set_axis(list(columns.values()), axis=1)
-    return rows.drop_duplicates(keys)[keys].merge(wide.reset_index(), on=keys, how="left", sort=False)
+def sizes(grid: Grid, **wanted: Any) -> pd.DataFrame:
+    """Return the paper's Table 4 for these models: parameters, members |L|, whether a block runs more than once."""
+    rows = {}
+    for cell in grid.cells(analysis="contributions", **wanted):
+        origin, names = cell.about["provenance"], cell.result.components
+        row = {"model": cell.about["model"], "parameters": origin["parameters"], "members": len(names)}
+        row["reuses"] = any(component.repeat is not None for component in names)
+        rows[row["model"]] = row | {name: origin[name] for name in ("architecture", "dtype", "source")}
+    return pd.DataFrame(list(rows.values()))
 
 
-def _with_interval(row: pd.Series) -> str:
-    interval = f" [{row['low']:.4g}, {row['high']:.4g}]" if np.isfinite(row["low"]) else ""
-    return f"{row['mean']:.4g}{interval}"
+def shares(frame: pd.DataFrame) -> pd.DataFrame:
+    """Compute each module's share of bias and diversity (Fig. 4), per model and averaged over its tasks.
+
+    Args:
+        frame: That of `modules`: `model`, `rows`, `module`, `members`, `bias`, `diversity`.
+
+    Returns one row per model, module and term. `share` is the mean over tasks of part / whole, with an interval over
+    tasks (NaN for fewer than 8); tasks with a whole of 0 are left out. `member_share` is n_g/|L|, the share if all
+    members were alike, and `excess` is share − member_share.
+
+    >>> frame = pd.DataFrame({"model": "m", "rows": "t", "module": ["attention", "mlp"], "members": [1, 3],
+    ...                       "bias": [1.0, 3.0], "diversity": [1.0, 1.0]})
+    >>> shares(frame).query("term == 'diversity'")[["module", "share", "member_share", "excess"]].values.tolist()
+    [['attention', 0.5, 0.25, 0.25], ['mlp', 0.5, 0.75, -0.25]]
+    """
+    parts = []
+    for model, of_model in frame.groupby("model", sort=False):
+        order = list(dict.fromkeys(of_model["module"]))
+        members = of_model.pivot(index="rows", columns="module", values="members")[order].fillna(0)
+        for term in ("bias", "diversity"):
+            values = of_model.pivot(index="rows", columns="module", values=term)[order].fillna(0.0)
+            whole = values.sum(axis=1)
+            of_tasks = values[whole > 0].div(whole[whole > 0], axis=0).to_numpy()
+            part = pd.DataFrame({"model": model, "module": order, "term": term})
+            part["member_share"] = members.div(members.sum(axis=1), axis=0).mean().to_numpy()
+            if len(of_tasks):
+                found = estimate(of_tasks, over="tasks")
+                part = part.assign(share=found.value, share_low=found.low, share_high=found.high)
+                part["excess"] = part["share"] - part["member_share"]
+            parts.append(part.assign(tasks=len(of_tasks)))
+    return pd.concat(parts, ignore_index=True)
 
 
-def _summary_row(metrics: pd.DataFrame, cell: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a row of `Study.summary` from the metrics of one cell."""
-    settings, baselines = cell["settings"], cell["baselines"]
-    totals = metrics[metrics["table"] == "totals"].set_index(["loss", "term"])
-    row = {"model": settings["model"], "task": settings["task"], "rows": settings["rows"]}
-    row |= {"members": int(totals["members"].dropna().iloc[0]), "chance": baselines["chance"]}
-    words = baselines["bag_of_words"] or [np.nan] * 3
-    row |= {f"accuracy{end}": float(totals[name]["squared", "accuracy"]) for end, name in _ENDINGS.items()}
-    row |= {f"bag_of_words{end}": value for end, value in zip(_ENDINGS, words, strict=True)}
-    answers = metrics[metrics["table"] == "answers"]
-    row["answers"] = dict(zip(answers["term"], answers["mean"].tolist(), strict=True))
-    for term, loss in (("logit_difference", "squared"), ("accuracy_token", "none"), ("accuracy_byte", "none")):
-        row |= {f"{term}{end}": float(totals[name].get((loss, term), np.nan)) for end, name in _ENDINGS.items()}
-    terms = {f"{t}{end}": ("squared", f"{t}{end}") for end in ("", "_centered") for t in ("loss", "bias", "diversity")}
-    terms |= {term: ("squared", term) for term in ("diversity_logit", "diversity_logit_centered")}
-    terms |= {"cross_entropy": ("cross_entropy", "loss"), "entropy": ("cross_entropy", "entropy")}
-    terms |= {gap: ("none", gap) for gap in ("identity_gap", "absolute_gap")}
-    return row | {name: float(totals["mean"][pair]) for name, pair in terms.items()}
+def correlations(frame: pd.DataFrame, clusters: Mapping[str, Hashable] | None = None) -> pd.DataFrame:
+    """Correlate each quantity, times its expected sign, with accuracy along depth, per task and averaged (Fig. 3).
+
+    Args:
+        frame: That of `curves`.
+        clusters: {model: cluster} of models that are not independent, e.g. training seeds of one shape. A cluster
+            counts as one model in averages per model and in intervals.
+
+    Returns one row per aggregation, task, metric and coefficient. "pooled" is r over all junctions of the models'
+    z-scored curves, "per_model" the mean over models of each one's r. Constant curves are left out. Averages and
+    Student's jackknife intervals over models (NaN for fewer than 8) are of Fisher's z.
+
+    >>> depth = np.arange(4.0)
+    >>> frame = pd.DataFrame({"model": "m", "rows": "t", "junction": depth, "accuracy": depth, "mse": -(depth**3)})
+    >>> table = correlations(frame).query("rows == 't' and aggregation == 'pooled'")
+    >>> table.set_index("coefficient")["r"].round(3).to_dict()
+    {'pearson': 0.908, 'spearman': 1.0}
+    """
+    clusters = clusters or {}
+    number = {model: clusters.get(model, f"model {model}") for model in frame["model"].unique()}
+    rows = []
+    for metric in [name for name in SIGNS if name in frame]:
+        by_task = {task: _varying_pairs(of_task, metric) for task, of_task in frame.groupby("rows", sort=False)}
+        for aggregation, coefficient in product(AGGREGATIONS, COEFFICIENTS):
+            about = {"aggregation": aggregation, "metric": metric, "sign": SIGNS[metric], "coefficient": coefficient}
+            for task in (*by_task, AVERAGE):
+                curves = list(by_task.values()) if task == AVERAGE else [by_task[task]]
+                rows.append({"rows": task, **about, **_correlation(curves, number, aggregation, coefficient)})
+    return pd.DataFrame(rows)
+
+
+def _frame(grid: Grid, table: Callable[[Any, Cell], pd.DataFrame], wanted: Mapping[str, Any]) -> pd.DataFrame:
+    """Join a table of all contributions. Raises InputError for those of several options, e.g. two units."""
+    different = differing_options(list(grid.cells(analysis="contributions", **wanted)))
+    if different:
+        raise InputError(f"contributions differ in {', '.join(different)}: choose one by {different[0]}=…")
+    return grid.frame(table, analysis="contributions", **wanted)
+
+
+def _of_terms(terms: Terms, read: Callable[[Decomposition], pd.DataFrame]) -> Callable[[Any, Cell], pd.DataFrame]:
+    """Return a function that makes a table of these terms, with their intervals, from a cell's contributions."""
+
+    def of_cell(c: Any, cell: Cell) -> pd.DataFrame:
+        kinds = dict.fromkeys((loss, gauge) for loss, gauge, _ in terms.values())
+        frames = {kind: read(decomposition(c, cell, *kind)) for kind in kinds}
+        first = frames["squared", "raw"]
+        columns = {name: first[name] for name in ("component", "members") if name in first}
+        for name, (loss, gauge, term) in terms.items():
+            for end in ENDS:
+                if term + end in frames[loss, gauge]:
+                    columns[name + end] = frames[loss, gauge][term + end]
+        return pd.DataFrame(columns)
+
+    return of_cell
+
+
+def _varying_pairs(frame: pd.DataFrame, metric: str) -> dict[str, Pair]:
+    """Return {model: (accuracy, sign × metric)} of one task, without curves that do not vary."""
+    pairs = {}
+    for model, curve in frame.sort_values("junction").groupby("model", sort=False):
+        pair = curve["accuracy"].to_numpy(float), SIGNS[metric] * curve[metric].to_numpy(float)
+        if all(map(_varies, pair)):
+            pairs[str(model)] = pair
+    return pairs
+
+
+def _correlation(
+    tasks: Sequence[Mapping[str, Pair]], number: Mapping[str, Hashable], aggregation: str, coefficient: str
+) -> dict[str, float]:
+    """Average Fisher's z over tasks; return r with Student's interval of the jackknife over clusters of models."""
+
+    def mean_z(left_out: Hashable = None) -> float:
+        each = []
+        for pairs in tasks:
+            kept = {model: pair for model, pair in pairs.items() if number[model] != left_out}
+            if kept and aggregation == "per_model":
+                z = pd.Series({model: _fisher_z(*pair, coefficient) for model, pair in kept.items()})
+                each.append(z.groupby([number[model] for model in kept]).mean().mean())
+            elif kept:
+                a, b = (np.concatenate([_z_scores(pair[side]) for pair in kept.values()]) for side in (0, 1))
+                each.append(_fisher_z(a, b, coefficient))
+        return float(np.mean(each)) if each else np.nan
+
+    left_out = np.array([mean_z(name) for name in {number[model] for pairs in tasks for model in pairs}])
+    z, half, count = mean_z(), np.nan, len(left_out)
+    if count >= LEAST:
+        half = stdtrit(count - 1, 0.5 + LEVEL / 2) * np.sqrt((count - 1) * left_out.var())
+    r, low, high = np.tanh([z, z - half, z + half])
+    return {"r": r, "r_low": low, "r_high": high, "models": max(map(len, tasks))}
+
+
+def _fisher_z(a: np.ndarray, b: np.ndarray, coefficient: str) -> float:
+    """Return Fisher's z = atanh r, at most ±18.7."""
+    if coefficient == "spearman":
+        a, b = rankdata(a), rankdata(b)
+    r = (a - a.mean()) / a.std() @ ((b - b.mean()) / b.std()) / len(a)
+    return float(np.arctanh(np.clip(r, -1 + 1e-16, 1 - 1e-16)))
+
+
+def _varies(x: np.ndarray) -> bool:
+    """Say whether a curve is finite and varies by more than rounding."""
+    return bool(np.isfinite(x).all() and x.std() > 1e-12 * np.abs(x).max(initial=0.0))
+
+
+def _z_scores(x: np.ndarray) -> np.ndarray:
+    """Standardize a curve to mean 0 and standard deviation 1; NaN if it does not vary."""
+    return (x - x.mean()) / x.std() if _varies(x) else np.full(len(x), np.nan)

@@ -162,16 +162,14 @@ def chart(figure: go.Figure, caption: str) -> Block:
     return captioned(Block(templates().chart(data, figure.layout.height)), caption)
 
 
-def frame_table(frame: pd.DataFrame, caption: str, marked: str | None = None) -> Block:
+def frame_table(frame: pd.DataFrame, caption: str) -> Block:
     """Make a small table for a `Page`. The first column names the rows, numbers are right-aligned, sentences wrap, and
     all but the first line of a cell is in small print.
-
-    In the column `marked`, the first line (e.g. a verdict) is a mark, colored by page.css.
     """
     texts = {str(column): frame[column].map(str).tolist() for column in frame}
     prose = {column: max(map(len, cells), default=0) > _SENTENCE for column, cells in texts.items()}
     rows = [{column: cells[i].partition("\n")[::2] for column, cells in texts.items()} for i in range(len(frame))]
-    return captioned(Block(templates().frame_table(prose, rows, marked)), caption)
+    return captioned(Block(templates().frame_table(prose, rows)), caption)
 
 
 @dataclass
@@ -201,12 +199,12 @@ class Page:
         self.add("text", text, kind)
 
     def add(self, macro: str, *content: Any) -> None:
-        """Add what a macro of page.jinja makes of some content: "subheading", "list", "terms", "code", …"""
+        """Add what a macro of page.jinja makes of some content: "subheading", "code", …"""
         self.blocks.append(getattr(templates(), macro)(*content))
 
-    def table(self, frame: pd.DataFrame, caption: str, marked: str | None = None) -> None:
+    def table(self, frame: pd.DataFrame, caption: str) -> None:
         """Add a `frame_table`."""
-        self.block(frame_table(frame, caption, marked))
+        self.block(frame_table(frame, caption))
 
     def figure(self, figure: go.Figure, caption: str) -> None:
         """Add a `chart`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -281,16 +280,6 @@ def estimate(value: float, low: float = math.nan, high: float = math.nan, *, uni
     shown = _fixed(value, _decimals(low, high, value)) if ends else number(value)
     unit = unit.removesuffix("s") if shown.lstrip("−") == "1" else unit
     return shown + f" {unit}" * bool(unit and unit not in BARE) + f"{gap}{ends}" * bool(ends)
-
-
-def estimate_of_text(text: str) -> str:
-    """Write a cell of `Study.table(intervals=True)` as an `estimate`.
-
-    >>> estimate_of_text("52.5 [37.5, 67.06]")
-    '52 (38 to 67)'
-    """
-    numbers = [float(part) for part in re.split(r"[ ,\[\]]+", text) if part]
-    return estimate(*numbers) if numbers else text
 
 
 def faint(color: str, share: float = 0.22) -> str:

@@ -19,7 +19,9 @@ def test_one_pass_reads_what_each_prefix_alone_gives(name, unit):
     model = ld.load_model(FAMILIES[name]())
     c = ld.continuation(model, PROMPTS, max_new_tokens=4, unit=unit)
     prefixes = [ids[:end] for ids, start in zip(c.continued, (3, 5), strict=True) for end in range(start, len(ids))]
-    each = ld.contributions(model, [list(p) for p in prefixes], [[int(i) for i in row] for row in c.option_ids], unit=unit)
+    each = ld.contributions(
+        model, [list(p) for p in prefixes], [[int(i) for i in row] for row in c.option_ids], unit=unit
+    )
     assert c.tokens == tuple(prefixes)
     assert c.identity_gap <= 1e-6
     np.testing.assert_allclose(c.values, each.values, atol=2e-5)

@@ -3,18 +3,18 @@
 `python tests/benchmarks/large.py` has the shape of an 8B model in bfloat16 and needs a GPU of 40 GB; `--tiny` runs
 every part on a CPU, with a small model, to show that it does. Printed: tokens per second of `contributions` over the
 plain pass (aim: 0.95), peak memory above it (aim on a GPU: 3 %), the time of the whole-vocabulary profile over that of
-the pass, CPU against GPU in float32 and bfloat16, and a study of 8 tasks × 2 000 synthetic rows by one process and by
+the pass, CPU against GPU in float32 and bfloat16, and a grid of 8 tasks × 2 000 synthetic rows by one process and by
 two on one device (`--tiny`: 8 rows, by two).
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
+import multiprocessing
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -91,18 +91,15 @@ def agreement(device: str) -> None:
         )
 
 
-def study(model: str, device: str, rows: int, processes: int) -> None:
-    """The same cells by so many processes on one device."""
-    with tempfile.TemporaryDirectory() as out:
-        command = [sys.executable, "-m", "layerdiv_tl", "run", "--model", model, "--out", out]
-        command += ["--task", *TASKS, "--limit", str(rows), "--device", device]
+def grid(model: str, device: str, rows: int, processes: int) -> None:
+    """Cells of one model by so many processes on one device."""
+    source = {model: {"x": model, "device": device}}
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as out, ProcessPoolExecutor(processes, context) as executor:
         start = time.perf_counter()
-        for process in [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(processes)]:
-            if process.wait():
-                raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
-        cells = len(ld.Study.load(out).frame()[["task"]].drop_duplicates())
+        cells = list(ld.Grid(out).run(ld.contributions, source, list(TASKS), limit=rows, executor=executor).cells())
     took = time.perf_counter() - start
-    print(f"{len(TASKS)} tasks × {rows} rows by {processes} processes on {device}: {took:.0f} s, {cells} cells")
+    print(f"{len(TASKS)} tasks × {rows} rows by {processes} processes on {device}: {took:.0f} s, {len(cells)} cells")
 
 
 def main() -> None:
@@ -124,7 +121,7 @@ def main() -> None:
     del model
     agreement(device)
     for processes in (2,) if given.tiny else (1, 2):
-        study("zoo/d1" if given.tiny else "default", device, given.study_rows, processes)
+        grid("zoo/d1" if given.tiny else "default", device, given.study_rows, processes)
 
 
 if __name__ == "__main__":

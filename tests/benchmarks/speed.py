@@ -271,28 +271,6 @@ def depth() -> Case:
         yield f"{len(texts)} rows", {"plain pass": lambda texts=texts: plain(model, texts), name: call}
 
 
-def studies() -> Case:
-    """A study, with its shards and all tables, next to loops that only find the model's answers, 8 prompts a batch."""
-    model = ld.load_model()
-    tasks = [ld.task(name).resolve(model) for name in ("sample/sentiment", "sample/topic")]
-
-    def study() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            assert not ld.run_study(model, tasks, out=folder).failures
-
-    def classify(by_length: bool, **keep: int) -> None:
-        for task in tasks:
-            prompts = sorted(task.prompts, key=len) if by_length else task.prompts
-            for start in range(0, len(prompts), 8):
-                plain(model, prompts[start : start + 8], 10**9, **keep)
-
-    ways = {"study": study}
-    for by_length, order in ((False, "as they come"), (True, "by length")):
-        ways[f"rows {order}"] = lambda b=by_length: classify(b)
-        ways[f"rows {order}, last logits only"] = lambda b=by_length: classify(b, logits_to_keep=1)
-    yield f"{sum(map(len, tasks))} rows", ways
-
-
 def information() -> Case:
     """129 members, 4 options, 2000 rows, 200 shuffles and 200 subsamples, by every estimator."""
     rng = np.random.default_rng(0)
@@ -302,7 +280,7 @@ def information() -> Case:
     yield "129 members", {e: lambda e=e, n=n: ld.information(u, y, e, n_contrasts=n) for e, n in contrasts.items()}
 
 
-CASES = (contributions, cache, continuation, compare, profile, fingerprint, experts, depth, studies, information)
+CASES = (contributions, cache, continuation, compare, profile, fingerprint, experts, depth, information)
 
 
 def main() -> None:

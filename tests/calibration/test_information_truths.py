@@ -9,7 +9,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from scipy.stats import binom
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.information.estimator import TERMS
+from layerdiv_tl.ensemble.information.gaussian import TERMS
 
 pytestmark = pytest.mark.nightly
 ROWS = 2000
@@ -38,8 +38,6 @@ def flipped(z, y):
     return np.stack([z[:, 0], np.where(y % 2, 0.8, -0.8) * z[:, 0] + 0.6 * z[:, 1]], 1)
 
 
-# A member and its copy with noise of 3 % of its deviation: −½ log2(1 − ρ²) = 4.97 bits.
-COPIES = 1 - 2 ** (-2 * 4.97)
 # Of normal numbers [row, 4] and labels: the members and the label; the term and its truth.
 LAWS = {
     "flip": (lambda z, y: (flipped(z, y), y), "joint", flip_truth()),
@@ -49,11 +47,6 @@ LAWS = {
     "separated": (lambda z, y: (4 * y[:, None] + z, y), "joint", shift_truth(8.0)),
     "perfect": (lambda z, y: (10 * y[:, None] + z[:, :1], y), "joint", 1.0),
     "shifted": (lambda z, y: (0.4 * (y[:, None] - 0.5) + z, y), "joint", shift_truth(0.8)),
-    "copies": (
-        lambda z, y: (np.stack([z[:, 0], np.sqrt(COPIES) * z[:, 0] + np.sqrt(1 - COPIES) * z[:, 1]], 1), y),
-        "redundancy",
-        4.97,
-    ),
 }
 
 
@@ -65,54 +58,29 @@ def draw(name, seed, rows=ROWS):
 
 @pytest.mark.parametrize("name", LAWS)
 def test_an_estimate_holds_the_truth_or_warns(name):
-    """Measured: 24 of 24 estimates of each law but "shifted"; the warning is on the figure. The bound finds 0.9 of I.
+    """Measured: 3 of 3 estimates of each law but "shifted"; the bound finds 0.8 of I or more.
 
-    "shifted" is the law whose Gaussian intervals are right: nominally 95 %, measured 96.5 % (200 draws); the
-    variational low end is at most the truth nominally in 97.5 %, measured in 98 %.
-
-    A lower bound (variational) is right where its low end is at most the truth, and it misses less than 0.05 bits.
+    "shifted" is the law whose intervals are right: nominally 95 %, measured 96.5 % (200 draws).
     """
     _, term, truth = LAWS[name]
-    estimators = ("gaussian", "variational") if term == "joint" else ("gaussian",)
     wrong = 0
-    for estimator in estimators:
-        for seed in range(3):
-            i = ld.information(*draw(name, seed), estimator, n_permutations=0, n_resamples=40, seed=seed)
-            low, high = i.intervals[term]
-            most = max(high, i.terms[term] + 0.05) if estimator == "variational" else high
-            # Errors rarer than one in 2000 rows are in no row: 0.001 bits. How far apart separated classes are no rank
-            # says, so that near H(Y) the law may end 0.007 bits below it.
-            most += 0.007 if truth > 0.99 else 0.0
-            wrong += not ((low <= truth + 0.001 and truth <= most) or i.warnings)
-            drawn = i.plot().layout.title.subtitle.text.replace("<br>", "").replace("\xa0", " ")
-            assert all(warning.split(":")[0][:60] in drawn for warning in i.warnings[:1])
-            if term == "joint":
-                bound = i.lower_bound
-                assert bound.low <= truth + 0.001
-                assert 0.8 * truth < (bound.high if name == "shifted" else bound.value)
+    for seed in range(3):
+        i = ld.information(*draw(name, seed), n_permutations=0, n_resamples=40, seed=seed)
+        low, high = i.intervals[term]
+        # Errors rarer than one in 2000 rows are in no row: 0.001 bits. How far apart separated classes are no rank
+        # says, so that near H(Y) the law may end 0.007 bits below it.
+        most = high + (0.007 if truth > 0.99 else 0.0)
+        wrong += not ((low <= truth + 0.001 and truth <= most) or i.warnings)
+        bound = i.lower_bound
+        assert bound.low <= truth + 0.001
+        assert 0.8 * truth < (bound.high if name == "shifted" else bound.value)
     # Where the assumption holds 95 % intervals miss now and then.
-    assert wrong <= (binom.ppf(0.999, 3 * len(estimators), 0.05) if name == "shifted" else 0)
-
-
-@pytest.mark.parametrize("estimator", ["gaussian", "variational"])
-def test_what_one_contrast_loses_is_said(estimator):
-    """The label is in each member's second contrast, warned of in 10 of 10, with all contrasts never."""
-    rng = np.random.default_rng(0)
-    y, u = labels(rng, ROWS, 3) == 2, rng.normal(size=(ROWS, 4, 3)) * 0.5
-    u[:, :, :2] += 3 * rng.normal(size=(ROWS, 4, 1)) * np.array([1, -1])
-    u[:, :, 2] += 1.5 * y[:, None]
-    one, both = (
-        ld.information(u, y.astype(int), estimator, n_permutations=0, n_resamples=20, n_contrasts=c) for c in (1, None)
-    )
-    assert one.joint < 0.1
-    assert any("contrasts left out" in warning for warning in one.warnings)
-    assert not any("contrasts left out" in warning for warning in both.warnings)
+    assert wrong <= (binom.ppf(0.999, 3, 0.05) if name == "shifted" else 0)
 
 
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize(("rows", "repeats"), [(200, 20), (2000, 6)])
-@pytest.mark.parametrize("estimator", ["gaussian", "variational"])
-def test_nothing_is_warned_of_falsely_where_nothing_is_told(estimator, rows, repeats, classes):
+def test_nothing_is_warned_of_falsely_where_nothing_is_told(rows, repeats, classes):
     """Truth 0, members that correlate by 0.4. False warnings nominally ≤ 5 %; the bound's low end above 0 ≤ 2.5 %.
 
     Measured: warnings 1 % and 0 % (100 draws of 200 rows); intervals hold 0 in 99 to 100 % (nominally 95 %).
@@ -122,7 +90,7 @@ def test_nothing_is_warned_of_falsely_where_nothing_is_told(estimator, rows, rep
     for seed in range(repeats):
         rng = np.random.default_rng(seed)
         x, y = rng.normal(size=(rows, 4)) @ root, labels(rng, rows, classes)
-        i = ld.information(x, y, estimator, n_permutations=0, n_resamples=40, seed=seed)
+        i = ld.information(x, y, n_permutations=0, n_resamples=40, seed=seed)
         warned, above = warned + bool(i.warnings), above + (i.lower_bound.low > 0)
         held += [i.intervals[term][0] <= 0 <= i.intervals[term][1] for term in ("relevancy", "joint")]
     assert warned <= binom.ppf(0.999, repeats, 0.05)
@@ -130,39 +98,17 @@ def test_nothing_is_warned_of_falsely_where_nothing_is_told(estimator, rows, rep
     assert (held >= binom.ppf(0.001, repeats, 0.95)).all()
 
 
-@pytest.mark.parametrize("estimator", ["gaussian", "variational"])
-def test_little_information_is_not_warned_of(estimator):
-    """Gaussian classes a little apart, 0.107 bits by quadrature; the bound's low end nominally below it in 97.5 %."""
-    truth, warned, below, repeats = shift_truth(0.8), 0, 0, 15
-    for seed in range(repeats):
-        i = ld.information(*draw("shifted", seed), estimator, n_permutations=0, n_resamples=40, seed=seed)
-        warned, below = warned + bool(i.warnings), below + (i.lower_bound.low <= truth)
-    assert warned <= binom.ppf(0.999, repeats, 0.05)
-    assert below >= binom.ppf(0.001, repeats, 0.975)
-
-
+@pytest.mark.parametrize("apart", [0.0, 0.75])
 @pytest.mark.parametrize("rows", [200, 2000])
-def test_the_variational_interval_limits_information_from_below(rows):
-    """The low end is at most the truth, nominally in 97.5 %, of shifted classes and of noise; diversity has none."""
-    for apart, truth in {0.0: 0.0, 0.75: shift_truth(1.5)}.items():
-        below = 0
-        for seed in range(60):
-            rng = np.random.default_rng(seed)
-            y = labels(rng, rows)
-            x = apart * (y[:, None] - 0.5) + rng.normal(size=(rows, 4))
-            i = ld.information(x, y, "variational", n_permutations=0, seed=seed, check=False)
-            below += i.intervals["joint"][0] <= truth
-            assert np.isnan(i.intervals["diversity"]).all()
-            assert i.intervals["joint"][0] >= 0
-        assert below >= binom.ppf(0.001, 60, 0.975)
-
-
-def test_votes_that_tell_everything_are_not_warned_of():
-    """I = H(Y) to rounding and Miller and Madow's term, by the joint table; a tree of eleven votes may exceed it."""
-    y = labels(np.random.default_rng(0), ROWS, 2)
-    i = ld.information(np.stack([y, y], 1), y, n_permutations=0, n_resamples=20)
-    assert i.joint == pytest.approx(1.0, abs=0.001)
-    assert not i.warnings
+def test_the_bounds_interval_limits_information_from_below(rows, apart):
+    """The low end is at most the truth, nominally in 97.5 %, of shifted classes and of noise."""
+    truth, below, repeats = shift_truth(2 * apart), 0, 30
+    for seed in range(repeats):
+        rng = np.random.default_rng(seed)
+        y = labels(rng, rows)
+        x = apart * (y[:, None] - 0.5) + rng.normal(size=(rows, 4))
+        below += ld.information(x, y, n_permutations=0, n_resamples=0, seed=seed).lower_bound.low <= truth
+    assert below >= binom.ppf(0.001, repeats, 0.975)
 
 
 # Many members
@@ -198,36 +144,30 @@ def information_of(means, draws=100_000):
 def truths(case, classes, members):
     """Relevancy, redundancy, conditional redundancy, joint, diversity."""
     means, covariance = means_of(case, classes, members)
-    if case == "flip":
-        relevancy, conditional, joint = 0.0, -np.log2(0.36) / 2, flip_truth()
-    else:
-        kinds, often = np.unique(means, axis=1, return_counts=True)
-        relevancy = sum(n * information_of(kinds[:, [m]]) for m, n in enumerate(often))
-        conditional = -np.linalg.slogdet(covariance)[1] / 2 / np.log(2)
-        joint = information_of(np.linalg.solve(np.linalg.cholesky(covariance), means.T).T)
+    kinds, often = np.unique(means, axis=1, return_counts=True)
+    relevancy = sum(n * information_of(kinds[:, [m]]) for m, n in enumerate(often))
+    conditional = -np.linalg.slogdet(covariance)[1] / 2 / np.log(2)
+    joint = information_of(np.linalg.solve(np.linalg.cholesky(covariance), means.T).T)
     return np.array([relevancy, relevancy + conditional - joint, conditional, joint, joint - relevancy])
 
 
 def measure(case, classes, members, rows, repeats):
-    """(mean error, share of intervals that hold the truth) of every term, and how often it is warned."""
+    """(mean error, share of intervals that hold the truth) of every term."""
     truth, (means, covariance) = truths(case, classes, members), means_of(case, classes, members)
-    errors, held, warned = [], [], 0
+    errors, held = [], []
     for seed in range(repeats):
         rng = np.random.default_rng([seed, classes, members])
         y = labels(rng, rows, classes)
         x = rng.normal(size=(rows, members)) @ np.linalg.cholesky(covariance).T + means[y]
-        if case == "flip":
-            x[:, :2] = flipped(x, y)
         i = ld.information(x, y, n_permutations=0, n_resamples=20, seed=seed, check=False)
         errors.append([i.terms[t] for t in TERMS] - truth)
         ends = np.array([i.intervals[t] for t in TERMS]).T
         held.append((ends[0] - 1e-3 <= truth) & (truth <= ends[1] + 1e-3))
-        warned += any("may be too large" in warning for warning in i.warnings)
-    return np.mean(errors, 0), np.mean(held, 0), warned / repeats
+    return np.mean(errors, 0), np.mean(held, 0)
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-@pytest.mark.parametrize("case", ["zero", "one", "separated", "flip", "copies"])
+@pytest.mark.parametrize("case", ["zero", "one", "separated", "copies"])
 @pytest.mark.parametrize(("members", "repeats"), [(30, 6), (61, 4)])
 def test_many_members(case, classes, members, repeats):
     """Nominal 95 %, 500 rows a class. Mean error of relevancy and joint (bits), intervals that hold them (%):
@@ -239,20 +179,13 @@ def test_many_members(case, classes, members, repeats):
     one informative, 4   -.013 -.011   100 100        -.010 -.011   100 100
     near copies, 2       +.018 +.007    83 100        -.002 -.004   100 100
     near copies, 4       -.019 -.009   100 100        -.014 -.008   100 100
-    flipped, 2           -.002 +.025   100  83        -.012 +.017    75 100
-    separated, 2         +.178 +.000     0 100        +.254 +.000    25 100  warned
-    separated, 4         +.060 +.000    50 100        +.072 +.000    75 100  warned
-    flipped, 4           -.004 +.123   100   0        -.001 +.176   100   0  warned
-
-        both = [TERMS.index("relevancy"), TERMS.index("joint")]
-        assert held[both].min() >= binom.ppf(0.001, repeats, 0.95) / repeats
+    separated, 2         +.178 +.000     0 100        +.254 +.000    25 100
+    separated, 4         +.060 +.000    50 100        +.072 +.000    75 100
     """
-    bias, held, warned = measure(case, classes, members, 1000 * classes // 2, repeats)
-    is_bad = case == "separated" or (case == "flip" and classes > 2)
-    assert abs(bias[TERMS.index("joint")]) < (0.25 if is_bad else 0.05)
-    assert abs(bias[TERMS.index("relevancy")]) < (0.01 * members if is_bad else 0.05)
-    if is_bad:
-        assert warned == 1
-    else:
-        assert held[[TERMS.index("relevancy"), TERMS.index("joint")]].min() >= binom.ppf(0.001, repeats, 0.95) / repeats
-        assert not warned
+    bias, held = measure(case, classes, members, 1000 * classes // 2, repeats)
+    both = [TERMS.index("relevancy"), TERMS.index("joint")]
+    assert abs(bias[TERMS.index("joint")]) < 0.05
+    # Of members that separate the classes the relevancy is up to 3 % too large (`Gaussian`).
+    assert abs(bias[TERMS.index("relevancy")]) < (0.01 * members if case == "separated" else 0.05)
+    if case != "separated":
+        assert held[both].min() >= binom.ppf(0.001, repeats, 0.95) / repeats

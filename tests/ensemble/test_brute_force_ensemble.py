@@ -73,7 +73,6 @@ def test_paper_form(options, uniform):
     assert p.uniform == pytest.approx(uniform)
     softmax = torch.softmax(torch.tensor(u), -1).numpy()
     assert p.bias == pytest.approx(((t[:, None] - softmax) ** 2).mean())
-    assert p.bias == pytest.approx(oracle.brier(u, t).bias, rel=1e-12)
     assert p.diversity == pytest.approx(oracle.squared(u, t).raw.diversity, rel=1e-12)
     assert p.mismatch == pytest.approx(p.loss - p.bias + p.diversity)
     of_mean = torch.softmax(torch.tensor(u.mean(1)), -1).numpy()
@@ -93,16 +92,6 @@ def test_cross_entropy(ut, tau):
     log_q = torch.log_softmax(torch.tensor(c.tau * u[:, 1]), -1)
     kl = torch.nn.functional.kl_div(log_q, torch.log_softmax(ours, -1), log_target=True, reduction="batchmean")
     assert c.member_diversity[1] == pytest.approx(float(kl), rel=1e-9, abs=1e-12)
-
-
-@pytest.mark.parametrize("tau", [1.0, 7.0])
-def test_brier(ut, tau):
-    u, t = ut
-    b = oracle.brier(u, t, tau)
-    assert b.bias - b.diversity == pytest.approx(b.loss, rel=1e-10, abs=1e-12)
-    assert b.combiner_gap == b.model_loss - b.loss
-    model = torch.softmax(torch.tensor(u.sum(1)), -1).numpy()
-    assert b.model_loss == pytest.approx(((t - model) ** 2).mean())
 
 
 def test_prefixes():

@@ -99,6 +99,7 @@ def test_other_kinds_of_adapters_are_read_as_they_are():
         one, reference = (ld.contributions(m, PROMPTS, OPTIONS, unit=unit) for m in (model, merged(model)))
         np.testing.assert_allclose(one.values, reference.values, atol=1e-5)
 
+
 def test_what_cannot_be_taken_apart_is_refused():
     """Virtual tokens, adapters that switch on within a text, biases that PEFT cannot merge."""
     prompt = peft.get_peft_model(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from tests.conftest import gpt2, llama, tied
+from tests.conftest import gpt2, llama
 from tests.oracles.families import FAMILIES
 from tests.oracles.tokenizers import word_tokenizer
 

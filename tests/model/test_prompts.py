@@ -254,7 +254,6 @@ def test_none_is_no_model():
         lambda: ld.profile(None, "a"),
         lambda: ld.explore(None, "a"),
         lambda: ld.depth.skip(None, "a"),
-        lambda: ld.compare(None, "zoo/d2", "a"),
     ):
         with pytest.raises(ld.InputError, match="None is not a model"):
             call()

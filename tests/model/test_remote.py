@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,46 +63,6 @@ def test_what_a_remote_model_cannot_do_is_refused(nnsight: Any) -> None:
     ):
         with pytest.raises(ld.InputError):
             ask()
-
-
-@pytest.mark.full
-def test_a_study_of_a_remote_model_goes_on_where_it_broke_off(
-    nnsight: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A trace that fails costs one shard, and the next run ends with the bytes of one that never failed."""
-    from layerdiv_tl.model.remote import NNsightEngine
-    from layerdiv_tl.studies import shards
-
-    monkeypatch.setattr(shards, "ROWS", 8)
-    zoo, t = ld.load_model("zoo/d1"), ld.task("synthetic/recall", limit=40)
-    run, passes = NNsightEngine.run, 0
-
-    def dying(lives: int) -> Any:
-        def run_once(self: Any, *args: Any, **kwargs: Any) -> Any:
-            nonlocal passes
-            passes += 1
-            if passes > lives:
-                raise ConnectionError("the server is gone")
-            return run(self, *args, **kwargs)
-
-        return run_once
-
-    def measured(out: Path, lives: int) -> dict[str, bytes]:
-        nonlocal passes
-        passes = 0
-        monkeypatch.setattr(NNsightEngine, "run", dying(lives))
-        wrapped = nnsight.TransformersModel(zoo.hf_model, task="text-generation", tokenizer=zoo.tokenizer)
-        with pytest.raises(ld.InputError, match="server is gone") if lives < 10**6 else contextlib.nullcontext():
-            ld.run_study({"m": wrapped}, t, out=out)
-        return {f.name: f.read_bytes() for f in out.rglob("*.safetensors")}
-
-    whole = measured(tmp_path / "whole", 10**6)
-    all_passes = passes
-    assert len(whole) == 5
-    begun = measured(tmp_path / "cut", all_passes // 2)
-    assert 0 < len(begun) < 5
-    assert measured(tmp_path / "cut", 10**6) == whole
-    assert passes < all_passes
 
 
 @pytest.mark.parametrize("options", OPTIONS)

@@ -57,7 +57,7 @@ def core(x: Inputs) -> Cases:
     yield "nested", ld.decompose(c, x.labels).nested()
     c = ld.contributions(x.model, x.prompts, x.options)
     yield "logit_difference", read(ld.logit_difference(x.model, x.prompts[:4], *x.options), "values accuracy frame")
-    for loss in ("squared", "paper", "cross_entropy", "brier"):
+    for loss in ("squared", "paper", "cross_entropy"):
         more = SQUARED if loss == "squared" else ""
         yield f"decompose {loss}", read(ld.decompose(c, x.labels, loss=loss), DECOMPOSITION + more)
     yield "sequences", read(ld.contributions(x.model, x.prompts[:4], x.several), CONTRIBUTIONS)

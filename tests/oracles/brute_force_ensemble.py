@@ -164,28 +164,8 @@ def cross_entropy(u: np.ndarray, t: np.ndarray, tau: float | None = None) -> Sim
     return found
 
 
-def brier(u: np.ndarray, t: np.ndarray, tau: float = 1.0) -> SimpleNamespace:
-    """Eq. 14 made exact: loss = bias - diversity for q_bar = mean_i q_i, q_i = softmax(tau u_i).
-
-    `model_loss` is that of softmax(sum_i u_i), whatever tau.
-    """
-    loss, bias, diversity, model_loss = [], [], [], []
-    for members, target in zip(u, t, strict=True):
-        q = np.array([softmax(tau * u_i) for u_i in members])
-        loss.append(size(target - q.mean(0)))
-        bias.append([size(target - q_i) for q_i in q])
-        diversity.append([size(q.mean(0) - q_i) for q_i in q])
-        model_loss.append(size(target - softmax(members.sum(0))))
-    found = terms(loss, bias, diversity, model_loss=model_loss)
-    found.tau, found.combiner_gap = tau, found.model_loss - found.loss
-    return found
-
-
-# --- Theorem 3 ------------------------------------------------------------------------------------------------------
-
-
 def theorem3_of_example(members: np.ndarray, target: np.ndarray) -> dict[str, float]:
-    """Theorem 3 for one example (Eq. 11), exact and as printed."""
+    """Theorem 3 for one example (Eq. 11, exact)."""
     n = len(members)
     m = [u_i.mean() for u_i in members]
     m_bar, m_t = np.mean(m), target.mean()
@@ -193,7 +173,6 @@ def theorem3_of_example(members: np.ndarray, target: np.ndarray) -> dict[str, fl
     pairs = [covariance(a, b) for a, b in itertools.permutations(members, 2)]
     c_bar = np.mean(pairs) if pairs else 0.0
     omega = v_bar + np.mean([(m_i - m_bar) ** 2 for m_i in m])
-    printed_omega = v_bar + np.mean([(m_i - m_t) ** 2 for m_i in m])
     bracket = v_bar / n + (1 - 1 / n) * c_bar
     cov_t = np.mean([covariance(u_i, target) for u_i in members])
     return {
@@ -201,8 +180,6 @@ def theorem3_of_example(members: np.ndarray, target: np.ndarray) -> dict[str, fl
         "bias": (m_bar - m_t) ** 2 + omega + covariance(target, target) - 2 * cov_t,
         "diversity": omega - bracket,
         "centered_diversity": (1 - 1 / n) * (v_bar - c_bar),
-        "printed_bias": (m_bar - m_t) ** 2 + printed_omega,
-        "printed_diversity": printed_omega - bracket,
     }
 
 

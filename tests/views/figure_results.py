@@ -1,14 +1,11 @@
 """A small result of every class that has a figure: what the tests of figures draw."""
 
 from functools import cache
-from tempfile import mkdtemp
 
 import numpy as np
-import pandas as pd
 
 import layerdiv_tl as ld
 from tests.conftest import llama, tied
-from tests.oracles.tokenizers import word_tokenizer
 
 PROMPTS = [[1, 2, 3], [4, 5], [6], [9, 2, 7], [3, 8], [5, 5, 1], [2], [7, 4]]
 OPTIONS, LABELS = [7, 30, 11], [0, 1, 0, 2, 1, 2, 0, 1]
@@ -35,23 +32,6 @@ def effects():
 
 
 @cache
-def study():
-    """Three tiny models of different depth on three tasks of random words."""
-    words = word_tokenizer(["[UNK]", "yes", "no", *(f"w{i}" for i in range(58))])
-    models = {
-        name: ld.load_model(llama(seed=layers, num_hidden_layers=layers), tokenizer=words)
-        for name, layers in LAYERS.items()
-    }
-    tasks = []
-    for seed, name in enumerate(TASKS):
-        rng = np.random.default_rng(seed)
-        texts = [" ".join(f"w{i}" for i in rng.integers(0, 58, 6)) for _ in range(40)]
-        frame = pd.DataFrame({"text": texts, "label": rng.integers(0, 2, 40)})
-        tasks.append(ld.Task.from_frame(frame, template="{text} {answer}", options=["yes", "no"], name=name))
-    return ld.run_study(models, tasks, out=mkdtemp())
-
-
-@cache
 def information():
     """Six noisy copies of a label, in two halves that share their noise."""
     rng = np.random.default_rng(0)
@@ -63,7 +43,6 @@ def information():
 MAKERS = {
     "Decomposition": lambda: ld.decompose(heads(), LABELS),
     "Contributions": lambda: ld.contributions(llama(), PROMPTS, OPTIONS),
-    "Redundancy": lambda: ld.redundancy(heads(), LABELS, n_folds=4),
     "Contributions of heads": heads,
     "Continuation": lambda: ld.contributions(llama(), PROMPTS[:2], generate=5),
     "LogitDifference": lambda: ld.logit_difference(llama(), PROMPTS, [7] * 8, [8] * 8, unit="head"),
@@ -86,16 +65,6 @@ MAKERS = {
     "RouterStatistics": lambda: ld.router_statistics("zoo/moe", [[1, 2, 3, 4, 5, 16, 10], [3, 16, 5, 22, 10]] * 4),
     "DepthScore": lambda: ld.depth.depth_score("zoo/d4", ld.depth.questions("synthetic/k_hop", limit=6)),
     "Information": information,
-    "Bounds": lambda: information().bounds(),
-    "GainCurve": lambda: information().gain_curve(order="depth", n_permutations=10, n_resamples=10),
-    "Study": study,
-    "LogFit": lambda: study().scaling("cross-entropy"),
-    "TradeOff": lambda: study().tradeoff_signs(n_resamples=50),
-    "Reweighting": lambda: study().reweight("3 layers", "first", l1=0.001),
-    "OverTraining": lambda: ld.run_study(
-        {"step0": "zoo/d4", "step1": "zoo/d4-seed1"}, ["synthetic/k_hop"], limit=16, out=mkdtemp()
-    ).over_training(),
-    "DepthStudy": lambda: ld.run_depth(["zoo/d1", "zoo/d2"], ["synthetic/k_hop"], limit=8, questions=0, out=mkdtemp()),
 }
 
 

@@ -824,9 +824,7 @@ def test_what_ablating_a_component_does_travels_as_ld_effects_has_it(explorer, m
     assert b == next(i for i in text.candidates[1:, at] if i != a)  # the likeliest
     header, _ = unpacked(pack_effects(model, text, at, (a, b), ["L1.H2", "L0.mlp", "L1.attn"]))
     heads = [c.label for c in text.shown if c.kind == "head" and c.layer == 1]
-    wanted = ld.effects(
-        model, [IDS[: at + 1]], options=(a, b), unit="head", ablation="zero", groups={"L1.attn": heads}
-    )
+    wanted = ld.effects(model, [IDS[: at + 1]], options=(a, b), unit="head", ablation="zero", groups={"L1.attn": heads})
     assert [row["label"] for row in header["rows"]] == ["L1.H2", "L0.mlp", "L1.attn"]
     for row in header["rows"]:
         change = wanted.compensation(row["label"])

@@ -1,24 +1,18 @@
 """What is drawn is what the frames say: every kind of figure against the result that it is of."""
 
 import dataclasses
-import re
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from scipy.cluster.hierarchy import cophenet, linkage
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.fits import log_fit
-from layerdiv_tl.replication.correlation import AGGREGATIONS
-from layerdiv_tl.studies.tables import QUANTITIES
 from layerdiv_tl.views import kit, style
 from layerdiv_tl.views.figures.pruning import compared
 from tests.conftest import llama
-from tests.oracles.families import family
-from tests.views.figure_results import LABELS, LAYERS, OPTIONS, PROMPTS, TASKS, made
+from tests.views.figure_results import PROMPTS, made
 
 PARTS = ("raw", "centered", "shift")
 
@@ -45,15 +39,12 @@ BARS = [
     ("LogitLens", "bars", ["kl", "topk_overlap"]),
     ("Erasure", "bars", ["effect"]),
     ("IntegratedGradients", "bars", ["attribution", "size"]),
-    ("Decomposition", "bars", ["bias", "diversity", "net"]),
     ("Comparison", "bars", ["change", "net_linear_change"]),
     ("TextComparison", "bars", ["change", "loss_change"]),
     ("CorpusProfile", "bars", ["bias_centered", "diversity_centered", "net_centered"]),
     ("Profile", "depth", ["bias_centered", "diversity_centered", "net_centered"]),
     ("Effects", "totals", ["total"]),
     ("DropPlan", "components", ["score"]),
-    ("Reweighting", "weights", ["weight"]),
-    ("Information", "members", ["relevancy", "gain"]),
 ]
 
 
@@ -63,12 +54,8 @@ def test_bars_are_the_frame_in_modules_colors(name, kind, columns):
     result = made(name)
     frame = {"DropPlan": "scores", "ResidualNorms": "frame", "Comparison": "frame", "Effects": "frame"}.get(name)
     frame = getattr(result, frame or ("by_component" if hasattr(result, "by_component") else "frame"))()
-    if name == "Decomposition":
-        frame = result.by_component(full=True)
     if name == "Effects":
         frame.loc[frame.index[len(result.components) :], "module"] = "group"
-    if name == "Information":
-        frame = frame.rename(columns={"low": "relevancy_low", "high": "relevancy_high"})
     figure = result.plot(kind)
     for number, column in enumerate(columns):
         seen = np.full((len(frame), 3), np.nan)
@@ -92,46 +79,6 @@ def test_bars_are_the_frame_in_modules_colors(name, kind, columns):
             drawn = kit.cut_whiskers(frame, column, origin, title) if trace.type == "bar" else None
             drawn = frame if drawn is None else drawn
             np.testing.assert_allclose(seen[:, 1:], drawn[[f"{column}_low", f"{column}_high"]], atol=1e-12)
-
-
-@pytest.mark.parametrize("loss", ["squared", "paper", "cross_entropy", "brier"])
-def test_the_default_figure_is_of_the_decompositions_own_loss(loss):
-    """Bars average to `bias` and `diversity`, in their units, and begin at the zero baseline; other kinds are drawn."""
-    u = made("Decomposition")
-    d = ld.decompose(u.values, LABELS, loss=loss, components=u.components)
-    figure = d.plot()
-    for number, term in enumerate(("bias", "diversity")):
-        tops = np.concatenate([np.add(t.base, t.y) for t in on(figure, number)])
-        assert len(tops) == len(d.components)
-        assert tops.mean() == pytest.approx(getattr(d, term))
-        assert figure.layout[f"yaxis{number + 1 if number else ''}"].title.text == d.by_component().attrs["units"][term]
-    assert figure.layout.shapes[0].y0 == pytest.approx(d.zero_bias)
-    assert all(style.number(x, 3) in caption(figure) for x in (d.loss, d.bias, d.diversity))
-    frame = d.by_component()  # the title is about a bar that is seen
-    assert figure.layout.title.text.startswith(frame["component"][frame["diversity"].argmax()])
-    for kind in ("scatter", "depth", "modules", "heads", "pairwise"):
-        assert isinstance(d.plot(kind), go.Figure)
-    assert ("net = 0" in [trace.name for trace in d.plot("scatter").data]) == (loss != "paper")
-    if loss != "squared":
-        with pytest.raises(ld.InputError, match="squared"):
-            d.plot("tradeoff")
-
-
-def test_the_cross_entropy_is_drawn_when_asked_for():
-    """Whatever the loss: the means of net_linear, as bars or a map of heads; what has no labels has no such figure."""
-    for unit in ("sublayer", "head"):
-        c = ld.contributions(llama(), PROMPTS, OPTIONS, unit=unit)
-        d, nats = ld.decompose(c, LABELS), ld.decompose(c, LABELS, loss="cross_entropy")
-        net = dict(zip((c.label for c in c.components), nats.net_linear.mean(0), strict=True))
-        figure = d.plot("cross_entropy")
-        if unit == "sublayer":
-            assert {label: y for label, (_, y) in places(figure.data).items()} == pytest.approx(net)
-        else:
-            expected = [[net[f"L{layer}.H{head}"] for head in range(4)] for layer in range(3)]
-            np.testing.assert_allclose(np.array(figure.data[0].z, dtype=float), expected)
-    for other in (ld.decompose(c.values, target=c.values.sum(1)), d.centered):
-        with pytest.raises(ld.InputError, match="labels="):
-            other.plot("cross_entropy")
 
 
 @pytest.mark.parametrize("unit", ["sublayer", "head"])
@@ -231,8 +178,6 @@ def test_maps_are_colored_by_their_sign_in_their_unit():
         nats = ld.profile(llama(), [[1, 2, 3, 4]], loss="cross_entropy").plot(term=term).data[0]
         assert nats.colorbar.title.text == ("logits" if term == "target_logit" else "nats")
     assert len(ld.profile(llama(intermediate_size=200), [[1, 2, 3]], "neuron").plot().data[0].z) == 400
-    shard = made("Study").contributions("5 layers", "second")
-    np.testing.assert_array_equal(np.array(shard.plot(example=3, centered=False).data[0].z), shard.values[3].T)
     routing = made("RouterStatistics")
     frame, shares, drawn = routing.frame(), routing.by_layer(), np.array(routing.plot().data[0].z, dtype=float)
     np.testing.assert_allclose(drawn[np.isfinite(drawn)], frame["load"] / frame["even_load"])
@@ -246,225 +191,8 @@ def points(trace):
     return list(zip(trace.x, trace.y, strict=True))
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_the_scatter_shows_bias_against_diversity(part):
-    """x and y are the frame's columns, the guides are where they belong, and the most diverse mark is named."""
-    d = made("Decomposition")
-    frame = d.by_component(full=True).set_index("component")[[f"bias{suffix(part)}", f"diversity{suffix(part)}"]]
-    figure = d.plot("scatter", part=part)
-    assert places(figure.data) == {label: tuple(row) for label, row in zip(frame.index, frame.values, strict=True)}
-    guides = {trace.name: trace for trace in figure.data if trace.mode == "lines"}
-    assert set(guides["zero baseline"].x) == {(d if part == "raw" else getattr(d, part)).zero_bias}
-    assert list(guides["net = 0"].x) == list(guides["net = 0"].y)
-    (names,) = (trace for trace in figure.data if trace.mode == "markers+text")
-    named = {text.strip(): place for text, *place in zip(names.text, names.x, names.y, strict=True)}
-    first = frame.iloc[:, 1].idxmax()  # its name is at the mark, or a line leads from the mark to it
-    (lead,) = (trace for trace in figure.data if trace.mode == "lines" and trace.name is None)
-    leads = {tuple(name): mark for mark, name in zip(points(lead)[::3], points(lead)[1::3], strict=True)}
-    assert tuple(leads.get(tuple(named[first]), named[first])) == tuple(frame.loc[first])
-    for axis, column in (("xaxis", frame.iloc[:, 0]), ("yaxis", frame.iloc[:, 1])):
-        low, high = figure.layout[axis].range
-        assert (low < np.log10(column)).all()
-        assert (np.log10(column) < high).all()
-    one = ld.decompose(np.array([[[2.0, 0.0]], [[1.0, 3.0]]]), [0, 1])  # diversity 0 has no logarithm
-    assert one.plot("scatter").layout.yaxis.type == "linear"
-
-
-@pytest.mark.parametrize("norm", ["frozen", "recomputed"])
-def test_depth_curves_are_the_prefixes(norm):
-    """Curves, bands and marks are `by_depth`'s columns; open marks are partial sums; accuracy has its guess."""
-    d = ld.decompose(ld.contributions(family("neox_parallel"), PROMPTS, OPTIONS, unit="head"), LABELS)
-    frame = d.by_depth(norm)
-    assert frame["partial"].any()
-    for part, fair in (("raw", True), ("centered", False), ("shift", False)):
-        figure = d.plot("depth", norm=norm, part=part, size_fair=fair)
-        terms = ["loss", "bias", "diversity_logit" if fair else "diversity"]
-        for number, column in enumerate(["accuracy", *(term + suffix(part) for term in terms)]):
-            band, curve, *points = on(figure, number)
-            if column == "accuracy":
-                assert set(points.pop().y) == {1 / 3}
-            np.testing.assert_array_equal(curve.y, frame[column])
-            there_and_back = np.concatenate([frame[f"{column}_high"], frame[f"{column}_low"][::-1]])
-            np.testing.assert_array_equal(band.y, there_and_back)
-            seen = {x: (y, s) for t in points for x, y, s in zip(t.x, t.y, t.marker.symbol, strict=True)}
-            partial = {True: "circle-open", False: "circle"}
-            assert seen == {i: (row[column], partial[row["partial"]]) for i, row in frame.iterrows()}
-    without = ld.decompose(d.values, target=np.zeros((8, 3)), components=d.components).plot("depth")
-    assert len(without.layout.annotations) == 3  # no accuracy
-    for gauge in ("centered", "shift"):  # a part is called by its name, not raw
-        title = getattr(d, gauge).plot("depth").layout.title.text
-        assert title.endswith(f"({gauge})")
-        last = getattr(d, gauge).by_depth().iloc[-1][["loss", "loss_low", "loss_high"]]
-        told = f"{title} {caption(getattr(d, gauge).plot('depth'))}".replace("<br>", "").replace("\xa0", " ")
-        assert re.search(f"(to|then) {re.escape(style.estimate(*last, unit='logits²'))}", told)
-
-
-def test_module_shares_stand_next_to_count_shares():
-    d = ld.decompose(ld.contributions(llama(), PROMPTS, OPTIONS, unit="head"), LABELS)
-    frame, figure = d.by_module().set_index("module"), d.plot("modules")
-    bars = [t for t in figure.data if t.type == "bar"]
-    for trace in bars:
-        columns = [f"{term}_share{'' if trace.xaxis == 'x' else '_centered'}" for term in ("bias", "diversity")]
-        column = columns[round(trace.x[0])]
-        assert trace.y[0] == frame.loc[trace.legendgroup, column]
-        assert trace.y[0] - trace.error_y.arrayminus[0] == pytest.approx(frame.loc[trace.legendgroup, f"{column}_low"])
-    assert len(bars) == 4 * len(frame)
-    lines = [t for t in figure.data if t.type == "scatter"]
-    assert all(list(t.y) == frame["member_share"].tolist() for t in lines)
-
-
-@pytest.mark.parametrize(
-    ("term", "part", "at"), [("net", "raw", "net"), ("diversity", "centered", "diversity_centered")]
-)
-def test_the_grid_holds_every_head_where_it_is(term, part, at):
-    """Row = layer, column = head; next to it the MLPs; within a layer, minus the layer's mean; gaps stay empty."""
-    d = ld.decompose(ld.contributions(llama(), PROMPTS, OPTIONS, unit="head"), LABELS)
-    frame = d.by_component(full=True).set_index("component")
-    figure = d.plot("heads", term=term, part=part)
-    (grid, mlps), named = figure.data, frame.loc[re.search(r"L\d\.H\d", figure.layout.title.text)[0]]
-    ends = {(s.x0 + 0.5, s.x1 - 0.5, s.y0 + 0.5, s.y1 - 0.5) for s in figure.layout.shapes}
-    assert ends == {(named["index"], named["index"], named["layer"], named["layer"])}
-    frame[at] -= d.zero_net if term == "net" else 0.0
-    expected = [[frame.loc[f"L{layer}.H{head}", at] for head in range(4)] for layer in range(3)]
-    np.testing.assert_array_equal(grid.z, expected)
-    np.testing.assert_array_equal(mlps.x, [frame.loc[f"L{layer}.mlp", at] for layer in range(3)])
-    np.testing.assert_array_equal(mlps.y, [0, 1, 2])
-    assert "L2.H3" in grid.hovertext[2][3]
-    inside = d.plot("heads", term=term, part=part, within_layer=True)
-    within = inside.data[0]
-    np.testing.assert_allclose(within.z, np.array(expected) - np.mean(expected, 1, keepdims=True))
-    for drawn in (figure, inside):  # the title names the head with the strongest color
-        row, column = np.unravel_index(np.nanargmax(np.abs(drawn.data[0].z)), (3, 4))
-        assert f"heads, L{row}.H{column} " in drawn.layout.title.text
-    kept = [i for i, c in enumerate(d.components) if c.label in ("L0.H3", "L2.H0", "L2.H1")]
-    some = dataclasses.replace(d, values=d.values[:, kept], components=tuple(d.components[i] for i in kept))
-    (gaps,) = some.plot("heads").data
-    assert {(int(r), int(c)) for r, c in zip(*np.nonzero(np.isfinite(gaps.z)), strict=True)} == {(0, 3), (1, 0), (1, 1)}
-    with pytest.raises(ld.InputError, match="no heads here"):
-        ld.decompose(d.values, LABELS).plot("heads")
-    for wrong in ("color", "kind", "layer"):
-        with pytest.raises(ld.InputError, match=f"term='{wrong}'"):
-            d.plot("heads", term=wrong)
-
-
-def test_the_pairs_are_the_cosines_in_the_order_of_the_tree():
-    """Cells equal cosines computed from the values; the tree joins leaves at the heights scipy finds for them."""
-    d = ld.decompose(ld.contributions(llama(), PROMPTS, OPTIONS, unit="head"), LABELS)
-    u = d.values - d.values.mean(2, keepdims=True)
-    flat = np.moveaxis(u, 1, 0).reshape(u.shape[1], -1)
-    flat /= np.linalg.norm(flat, axis=1, keepdims=True)
-    cosine = dict(zip((c.label for c in d.components), flat, strict=True))
-    figure = d.plot("pairwise")
-    matrix, labels = figure.data[0], list(figure.data[0].x)
-    assert sorted(labels) == sorted(cosine)
-    assert list(matrix.y) == labels == list(figure.layout.xaxis.categoryarray)
-    expected = np.array([[cosine[a] @ cosine[b] for b in labels] for a in labels])
-    np.fill_diagonal(expected, np.nan)
-    np.testing.assert_allclose(matrix.z, expected, atol=1e-6)
-    strip = {x: trace.name for trace in figure.data if trace.type == "bar" for x in trace.x}
-    assert strip == {c.label: style.MODULE_NAME[c.module] for c in d.components}
-    path = figure.layout.shapes[0].path.split("M")[1:]
-    links = [np.array([point.split(",") for point in link.strip().split(" L")], dtype=float) for link in path]
-    assert sorted(x for link in links for x, y in link if y == 0) == list(range(len(labels)))
-    joined = linkage(1 - expected[np.triu_indices(len(labels), 1)], "average")
-    np.testing.assert_allclose(sorted(link[1, 1] for link in links), sorted(joined[:, 2]), rtol=1e-3)
-    low = next(link for link in links if link[0, 1] == link[3, 1] == 0)
-    far = np.zeros((len(labels), len(labels)))
-    far[np.triu_indices(len(labels), 1)] = cophenet(joined)
-    one, other = sorted((int(low[0, 0]), int(low[3, 0])))
-    assert low[1, 1] == pytest.approx(far[one, other], rel=1e-3)
-    frame = d.pairwise("distance").set_index(["component", "other"])["distance"]
-    raw = d.plot("pairwise", by="distance", part="raw", max_components=5).data[0]
-    assert len(raw.x) == 5
-    assert raw.z[0][1] == pytest.approx(frame.get(tuple(raw.x[:2]), frame.get(tuple(raw.x[1::-1]))), rel=1e-6)
-
-
-@pytest.mark.parametrize("paper", [False, True])
-def test_trade_off_bars_are_theorem_3(paper):
-    """Bars are the summands, the last their sum; Ω's rows are shaded, and are those that stand in both."""
-    d = made("Decomposition")
-    for part in PARTS:
-        half = d if part == "raw" else getattr(d, part)
-        table, figure = half.tradeoff(paper), d.plot("tradeoff", paper=paper, part=part)
-        for trace, term in zip(figure.data, ("bias", "diversity"), strict=True):
-            np.testing.assert_allclose(trace.x[:-1], table[term], atol=1e-12)
-            assert trace.x[-1] == pytest.approx(table[term].sum())
-            np.testing.assert_allclose((trace.x + trace.error_x.array)[:-1], table[f"{term}_high"], atol=1e-12)
-            if not paper:
-                assert trace.x[-1] == pytest.approx(getattr(half, term))
-    raw, shade = d.tradeoff(paper), figure.layout.shapes[0]
-    both = raw[(raw["bias"] != 0) & (raw["diversity"] != 0)]
-    assert [i for i in range(len(raw)) if shade.y0 < i < shade.y1] == both.index.tolist()
-
-
-def test_roles_are_sizes_next_to_what_components_do_alone():
-    """Marks are the frame's logit difference and √(centered diversity), colored by accuracy; costs those of effects."""
-    task = ld.task("synthetic/recall", limit=24)
-    chosen, others = task.take(range(16)), task.take(range(16, 24))
-    d = ld.decompose(ld.contributions("zoo/d4", chosen), chosen.labels)
-    effects = [ld.effects("zoo/d4", others, ablation=how, components=["L1.attn", "L3.mlp"]) for how in ("mean", "zero")]
-    frame = d.centered.by_component(full=True)
-    own = [frame[name] for name in ("logit_difference", "diversity", "accuracy")]
-    for figure in (d.plot("roles"), d.plot("roles", effects=effects)):
-        both = [trace for trace in figure.data if trace.marker.colorbar.title.text]  # without and with a name
-        (marks,) = (trace for trace in both if trace.marker.showscale)
-        x, y, color = (np.concatenate(each) for each in zip(*((t.x, t.y, t.marker.color) for t in both), strict=True))
-        chance, top = 1 / len(task.options), marks.marker.cmax
-        assert top > chance  # so that the color bar ends at 0 %, on a scale of its own below guessing
-        drawn = [x, np.square(y), chance + np.where(color < 0, color * chance / top, color)]
-        np.testing.assert_allclose(sorted(zip(*drawn, strict=True)), sorted(zip(*own, strict=True)))
-        assert marks.marker.cmin == -marks.marker.cmax  # a point is as much color above guessing as below it
-        ends = marks.marker.colorbar.tickvals[0], marks.marker.colorbar.ticktext[0]
-        assert ends == (marks.marker.cmin, "0 %")
-    for e, name in zip(effects, ("mean ablation", "zero ablation"), strict=True):
-        (trace,) = (trace for trace in figure.data if trace.name == name)
-        np.testing.assert_allclose(trace.x, -e.frame()["total_loss"])
-    assert figure.layout.xaxis2.title.text.endswith("nats (8 other rows)")
-    same = d.plot("roles", effects=ld.effects("zoo/d4", chosen, components=["L3.mlp"]))
-    assert same.layout.xaxis2.title.text.endswith("nats (mean ablation, 16 rows)")
-    some = ld.decompose(ld.contributions("zoo/d4", chosen).select(kind="attn"), chosen.labels)  # no sum of logits
-    assert some.plot("roles", effects=effects).layout.xaxis2.title.text.endswith("nats (8 rows)")
-    about = " ".join(figure.layout.title.subtitle.text.replace("<br>", "").replace("\xa0", " ").split())
-    guesses = np.random.default_rng(0).binomial(16, 0.25, (20000, len(frame))).max(1) / 16
-    assert f"Up to {100 * np.quantile(guesses, 0.95):.0f} % may be luck" in about
-    names = {text.strip() for trace in figure.data if trace.mode == "markers+text" for text in trace.text}
-    assert {*effects[0].names, figure.layout.title.text.split(" is first ")[0]} <= names
-    u = 0.1 * np.random.default_rng(0).normal(size=(16, 3, 2))
-    u[:, 1] += [2.0, -2.0]  # a constant; member 2 reads
-    gold = np.arange(16) % 2
-    u[np.arange(16), 2, gold] += 4.0
-    read = ld.decompose(u, gold).plot("roles").layout.title.subtitle.text.replace("<br>", "").replace("\xa0", " ")
-    assert "only M2 is above. M1, which lies high and is not gold, is a counterweight: it writes much" in read
-    for rows, labels in ((slice(None), np.arange(16) // 10), (slice(6), gold)):  # a constant that is often right; few
-        read = ld.decompose(u[rows], labels[rows]).plot("roles").layout.title.subtitle.text
-        assert "M1, which" not in read
-    many = ld.decompose(ld.contributions("zoo/d4", chosen, unit="head"), chosen.labels)
-    (text,) = (trace.text for trace in many.plot("roles").data if trace.mode == "markers+text")
-    farthest = many.centered.by_component().set_index("component")["logit_difference"].abs().nlargest(5)
-    assert set(farthest.index) <= {each.strip() for each in text}
-    every = ld.effects("zoo/d4", others, unit="head")
-    (drawn,) = (trace for trace in d.plot("roles", effects=every).data if trace.name == "mean ablation")
-    assert sorted(drawn.x) == pytest.approx(sorted(every.frame()["cost"].sort_values(key=abs).tail(12)))
-    few = task.take(range(6))  # without intervals
-    (text,) = (t for t in ld.decompose(ld.contributions("zoo/d4", few), few.labels).plot("roles").data if t.text)
-    assert len(text.text)
-    assert np.isfinite([text.x, text.y]).all()
-    with pytest.raises(ld.InputError, match="labels"):
-        ld.decompose(d.values, target=d.target).plot("roles")
-    with pytest.raises(ld.InputError, match="effects"):
-        d.plot("roles", effects=[d])
-    with pytest.raises(ld.InputError, match="of zoo/d2, but the decomposition is of zoo/d4"):
-        d.plot("roles", effects=ld.effects("zoo/d2", others, components=["L1.mlp"]))
-
-
-def test_one_member_is_drawn_or_answered_in_a_sentence():
-    """The embedding alone has no diversity, and the last MLP no component after it."""
+def test_a_map_needs_a_later_component():
     task = ld.task("synthetic/recall", limit=16)
-    alone = ld.decompose(ld.contributions("zoo/d4", task).select(kind="embed"), task.labels)
-    assert alone.plot("depth").layout.title.text.startswith("Along depth")
-    assert "nan" not in alone.plot("modules").layout.title.text
-    with pytest.raises(ld.InputError, match="decompose several"):
-        alone.plot("roles")
     with pytest.raises(ld.InputError, match="not the last"):
         ld.effects("zoo/d4", task, components=["L3.mlp"]).plot("map")
 
@@ -644,130 +372,6 @@ def test_the_caption_says_on_which_side_another_plan_lies(sign, quantity):
     assert f"is 0.050{unit} (0.010 to 0.090) {'above' if sign > 0 else 'below'} block influence's" in said
 
 
-def test_information_is_the_frames_over_its_nulls():
-    found, bounds, curve = made("Information"), made("Bounds"), made("GainCurve")
-    frame, (band, marks, bound) = found.frame(), found.plot().data
-    np.testing.assert_allclose(marks.x, frame["bits"])
-    np.testing.assert_allclose(marks.x + marks.error_x.array, frame["high"])
-    np.testing.assert_allclose(marks.x - marks.error_x.arrayminus, frame["low"])
-    np.testing.assert_allclose(np.array(band.base, dtype=float), frame["null_low"])
-    np.testing.assert_allclose(np.add(band.base, band.x).astype(float), frame["null_high"])
-    assert (bound.x[0], frame["term"][int(bound.y[0])]) == (found.lower_bound.value, "joint")
-    assert found.plot().layout.shapes[0].x0 == pytest.approx(found.label_entropy)
-    low = found.lower_bound.high + 0.1  # now classifiers find clearly less
-    for i in (found, dataclasses.replace(found, intervals=found.intervals | {"joint": (low, low + 1)})):
-        doubted = i.lower_bound.high < i.intervals["joint"][0]
-        for kind in (None, "members"):
-            assert ("or far less" in i.plot(kind).layout.title.text) is doubted
-    frame, drawn = bounds.frame(), bounds.plot().data[0]
-    np.testing.assert_allclose(drawn.x, np.maximum(frame["error"], 0))
-    assert [symbol == "triangle-left" for symbol in drawn.marker.symbol] == (frame["error"] < 0).tolist()
-    about = bounds.plot().layout.title.subtitle.text.replace("<br>", "").replace("\xa0", " ")
-    assert about.count("left of the axis") == (frame["error"] < 0).sum()
-    invalid = (frame["kind"] == "bound") & ~frame["valid"].fillna(True).astype(bool)
-    assert [opacity < 1 for opacity in drawn.marker.opacity] == invalid.tolist()
-    frame, figure = curve.frame(), curve.plot(terms=("joint", "diversity"))
-    lines = [trace for trace in figure.data if trace.mode == "lines+markers"]
-    for trace, term in zip(lines, ("joint", "diversity"), strict=True):
-        np.testing.assert_allclose(trace.y, frame[term])
-    dips = [trace for trace in figure.data if trace.name == "dips"]
-    assert (len(dips[0].x) if dips else 0) == frame["dip"].sum()
-    warned = dataclasses.replace(found, warnings=("what the estimate leaves out",))
-    assert "what the estimate leaves out" in warned.plot().layout.title.subtitle.text.replace("<br>", "")
-
-
-@pytest.mark.parametrize("quantity", QUANTITIES)
-def test_a_table_holds_the_cells_of_its_quantity(quantity):
-    """Texts are the frame's means in the table's factor, empty without a cell; color is minus uniform for MSE, bias."""
-    whole = made("Study")
-    m = whole.metrics
-    gappy = dataclasses.replace(whole, metrics=m[(m["model"] != "3 layers") | (m["task"] != "second")])
-    loss, term, factor = QUANTITIES[quantity]
-    totals = m[(m["table"] == "totals") & (m["loss"] == loss) & (m["term"] == term)].set_index(["model", "task"])[
-        "mean"
-    ]
-    wanted = factor * np.array([[totals[model, task] for task in TASKS] for model in LAYERS])
-    wanted[1, 1] = np.nan
-    wanted = np.column_stack([wanted, wanted.mean(1)])
-    even = {"accuracy": 50, "logit difference": 0, "cross-entropy": np.log(2)} | dict.fromkeys(
-        ("MSE", "bias", "uniform"), 25
-    )
-    wanted = np.vstack([wanted, np.full(4, even.get(quantity, np.nan))])  # two options
-    drawn, digits = gappy.plot(quantity=quantity).data[0], 2 if quantity == "accuracy" else 3
-    assert [list(row) for row in drawn.text] == [
-        [style.number(v, digits) if v == v else "" for v in row] for row in wanted
-    ]
-    wanted = wanted - 25 * (quantity in ("MSE", "bias"))
-    np.testing.assert_allclose(np.array(drawn.z, dtype=float), wanted, rtol=1e-9, atol=1e-9)
-    assert (drawn.zmin == -drawn.zmax) == (quantity in ("MSE", "bias", "logit difference"))
-    assert drawn.zmax == (100 if quantity == "accuracy" else pytest.approx(np.nanmax(np.abs(wanted))))
-    assert drawn.hovertext[2][0].startswith("<b>5 layers</b><br>first<br>")
-    for kind in ("curves", "shares", "size", "correlations"):
-        assert quantity != "accuracy" or isinstance(gappy.plot(kind), go.Figure)
-
-
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
-def test_bars_of_correlations_are_the_frames(aggregation):
-    """Height r, whiskers the interval; full where p < 0.05, hollow where not, hatched where there is no p."""
-    table, metrics = made("Study").correlations(n_resamples=50), ["entropy", "mse", "diversity_centered"]
-    figure = made("Study").plot("correlations", n_resamples=50, aggregation=aggregation, metrics=metrics)
-    bars = [trace for trace in figure.data if trace.type == "bar"]
-    for trace, (kind, metric) in zip(bars, [(k, m) for k in ("pearson", "spearman") for m in metrics], strict=True):
-        rows = table[(table.aggregation == aggregation) & (table.coefficient == kind) & (table.metric == metric)]
-        rows = rows.set_index("task").loc[[*TASKS, "average"]]
-        np.testing.assert_allclose(trace.y, rows["r"])
-        inside = (rows["low"] <= rows["r"]) & (rows["r"] <= rows["high"])
-        np.testing.assert_allclose(np.array(trace.error_y.array)[inside], (rows["high"] - rows["r"])[inside])
-        for fill, shape, p in zip(
-            trace.marker.color,
-            trace.marker.pattern.shape,
-            rows["p_t" if aggregation == "final" else "p_permutation"],
-            strict=True,
-        ):
-            assert (fill == style.CLEAR) == (p >= 0.05)
-            assert (shape == "/") == (p != p)
-
-
-@pytest.mark.parametrize("depth", ["relative", "junction"])
-@pytest.mark.parametrize("part", ["raw", "centered"])
-def test_curves_are_the_standardized_ones(depth, part):
-    """Heights are `curves(standardized=True)`, hovers the raw values; several models in one trace have gaps."""
-    study = made("Study")
-    wanted, raw = study.curves(standardized=True), study.curves()
-    terms = ["accuracy", "mse", f"bias{suffix(part)}", f"diversity{suffix(part)}"]
-    for model in LAYERS:
-        figure = study.plot("curves", depth=depth, part=part, models=[model])
-        for number, task in enumerate(TASKS):
-            rows = wanted[(wanted.model == model) & (wanted.task == task)]
-            traces = [t for t in on(figure, number) if t.visible]
-            for trace, term in zip(traces, terms, strict=True):
-                np.testing.assert_allclose(np.array(trace.y, dtype=float), rows[term], atol=6e-5)
-                x = np.arange(len(rows)) / (len(rows) - 1 if depth == "relative" else 1)
-                np.testing.assert_allclose(np.array(trace.x, dtype=float), x, atol=6e-5)
-                ends = zip(trace.hovertext, raw.loc[rows.index, term], rows["component"], strict=True)
-                assert all(style.number(v) in text and label in text for text, v, label in ends)
-    figure = study.plot("curves", depth=depth, part=part)
-    together = np.array(figure.layout.updatemenus[0].buttons[-1].args[0]["y"][0], dtype=float)
-    assert np.isnan(together).sum() == len(LAYERS) - 1
-    last = raw.loc[raw.groupby(["model", "task"])["junction"].idxmax()].groupby("model")["accuracy"].mean()
-    best = study.plot("curves", models=1)
-    assert last.idxmax() in best.data[0].hovertext[0]
-
-
-def test_a_title_names_a_fall_of_accuracy_whose_intervals_are_apart(monkeypatch):
-    """The peak, what is left of it before the last component, and the end; not where intervals meet."""
-    d = made("Decomposition")
-    frame = d.by_depth()
-    shares = np.full(len(frame), 0.5)
-    shares[[2, -2, -1]] = 0.9, 0.4, 0.8
-    for half, told in ((0.1, "to 90 % after {}, back to 40 % before {}, and to 80 % (70 to 90) at the end"), (0.3, "")):
-        ends = frame.assign(accuracy=shares, accuracy_low=shares - half, accuracy_high=shares + half)
-        monkeypatch.setattr(type(d), "by_depth", lambda self, norm="frozen", ends=ends: ends)
-        title = d.plot("depth").layout.title.text.replace("<br>", "").replace("\xa0", " ")
-        expected = told.format(frame["component"].iloc[2], frame["component"].iloc[-1])
-        assert expected in title if told else "before" not in title
-
-
 def test_a_lens_tells_what_is_there_before_the_last_component():
     lens = made("LogitLens")
     overlap = np.zeros_like(lens.topk_overlap)
@@ -788,49 +392,6 @@ def test_a_lens_of_one_text_tells_from_where_on_its_answer_is_the_likeliest():
         assert title.replace("<br>", "").startswith(told)
 
 
-def test_a_title_names_the_peak_of_a_curve(monkeypatch):
-    """Where accuracy is higher inside the curve than at both ends."""
-    study = made("Study")
-    risen = study.curves()
-    risen = risen[risen["task"] == risen["task"].iloc[0]]  # more than two tasks have one average
-    inside = (risen["model"] == (model := risen["model"].iloc[0])) & (risen["component"] == "L0.mlp")
-    monkeypatch.setattr(type(study), "curves", lambda self, *args: risen.assign(accuracy=0.2 + 0.7 * inside))
-    title = study.plot("curves", models=[model]).layout.title.text.replace("<br>", "")
-    assert "begins and ends at 20\xa0%, with 90\xa0% after L0.mlp, on" in title
-    for accuracy in (0.2, 0.2 + 0.15 * inside):  # none, and one within the intervals of the ends
-        monkeypatch.setattr(type(study), "curves", lambda self, *args, own=accuracy: risen.assign(accuracy=own))
-        assert "after" not in study.plot("curves", models=[model]).layout.title.text
-
-
-def test_a_curve_that_never_moves_is_not_drawn(monkeypatch):
-    """As in the frame: it has no standard deviation to be divided by."""
-    study = made("Study")
-    flat = study.curves().assign(accuracy=0.5)
-    monkeypatch.setattr(type(study), "curves", lambda self, *args: flat)
-    drawn = [y for t in study.plot("curves").data if t.name == "accuracy" for y in t.y]
-    assert np.isnan(drawn).all()
-
-
-@pytest.mark.parametrize("form", ["squared", "paper"])
-def test_shares_fill_a_bar(form):
-    """Segments are the frame's shares and add up to one; diamonds stand at the cumulated shares of the members."""
-    frame, figure = made("Study").shares(form=form), made("Study").plot("shares", form=form)
-    groups = list(frame.groupby(["term", "gauge"], sort=False))
-    assert [note.text for note in figure.layout.annotations] == [f"{term}, {gauge}" for (term, gauge), _ in groups]
-    for number, (_, rows) in enumerate(groups):
-        shares, totals = rows.set_index(["model", "module"])["share"], dict.fromkeys(LAYERS, 0.0)
-        for trace in on(figure, number):
-            if trace.type == "bar":
-                for x, y in zip(trace.x, trace.y, strict=True):
-                    model = list(LAYERS)[int(y)]
-                    assert x == shares[model, trace.legendgroup]
-                    totals[model] += x
-            else:  # embedding, then n attention, then n MLP sublayers
-                edges = {e for n in LAYERS.values() for e in (1 / (2 * n + 1), (n + 1) / (2 * n + 1))}
-                np.testing.assert_allclose(sorted(trace.x), sorted(edges))
-        np.testing.assert_allclose(list(totals.values()), 1)
-
-
 def caption(figure):
     return figure.layout.title.subtitle.text.replace("<br>", "")
 
@@ -848,111 +409,9 @@ def test_whiskers_of_effects_are_those_that_the_caption_says():
         assert (baseline in caption(figure)) if baseline else ("becomes" not in caption(figure))
 
 
-def test_a_lower_bound_is_not_rounded_above_itself():
-    bounds = dataclasses.replace(made("Bounds"), low=0.4399)
-    assert "at least 0.43 of" in caption(bounds.plot())
-
-
-def test_titles_of_a_study_are_findings(tmp_path):
-    """Its curves name the first and the last value, a lone model its accuracy; a scaling curve its task and rows."""
-    study = made("Study")
-    model = next(iter(LAYERS))
-    ends = study.curves().query("model == @model").groupby("task")["accuracy"].agg(["first", "last"]).mean()
-    figure = study.plot("curves", models=[model])
-    assert all(style.percent(end) in figure.layout.title.text.replace("\xa0", " ") for end in ends)
-    two = ld.run_study(
-        ["zoo/d2", "zoo/d2-seed1", "zoo/d4"], ["synthetic/k_hop", "synthetic/recall"], limit=16, out=tmp_path
-    )
-    runs = two.curves().query("model == 'zoo/d2'").groupby("task")["accuracy"].agg(["first", "last"])
-    said = two.plot("curves", models=["zoo/d2"]).layout.title.text.replace("<br>", "").replace("\xa0", " ")
-    for task, *pair in runs.itertuples():  # where tasks disagree, a mean would hide it
-        assert f"from {style.percent(pair[0])} to {style.percent(pair[1])} on {task}" in said
-    cells = two.metrics.query("table == 'modules' and loss == 'squared' and term == 'diversity_centered'")
-    first = cells.loc[cells.groupby(["model", "task"])["mean"].idxmax(), "module"].value_counts()
-    assert len(first) > 1
-    shares = two.plot("shares").layout.title.text.replace("<br>", "")
-    assert shares.startswith("No module")
-    assert all(f"{style.MODULE_NAME[module]} in {pairs}" in shares for module, pairs in first.items())
-    mean = two.table()["accuracy"]["Avg."]
-    ends = sorted(f"{mean[name]:.0f} %" for name in ("zoo/d2", "zoo/d2-seed1"))
-    fewest = two.plot("size").layout.title.text.replace("<br>", "").replace("\xa0", " ")  # two models are the smallest
-    assert f"{' to '.join(dict.fromkeys(ends))} in 2 models and {mean['zoo/d4']:.0f} % in zoo/d4" in fewest
-    assert all(trace.mode == "lines+markers" for trace in figure.data)
-    alone = ld.run_study(["zoo/d2"], ["synthetic/recall"], limit=16, out=tmp_path)
-    title = alone.plot("size").layout.title.text.replace("\xa0", " ")
-    assert title.startswith("zoo/d2, 5 components")
-    assert f"accuracy {style.number(alone.table()['accuracy'].loc['zoo/d2', 'Avg.'])} %" in title
-    assert all(task in caption(study.plot("scaling")) for task in (*TASKS, "40 rows"))
-
-
-def test_a_scaling_curve_is_the_fit():
-    """Points with their models' names, a + b ln x between them with its band, in the quantity's unit."""
-    study = made("Study")
-    for quantity, unit in (("MSE", "hundredths"), ("accuracy", "%"), ("entropy", "nats")):
-        figure, fit = study.plot("scaling", quantity=quantity), study.scaling(quantity)
-        band, line, points = figure.data
-        np.testing.assert_array_equal(points.x, [2 * n + 1 for n in LAYERS.values()])
-        np.testing.assert_allclose(points.y, study.table()[quantity]["Avg."])
-        assert [text.split("<br>")[0] for text in points.hovertext] == [f"<b>{m}</b>" for m in LAYERS]
-        b, a = np.polyfit(np.log(points.x), points.y, 1)
-        np.testing.assert_allclose(line.y, a + b * np.log(line.x))
-        curve = fit.predict(np.array(line.x))
-        np.testing.assert_allclose(band.y, np.r_[curve["high"], curve["low"][::-1]])
-        assert unit in figure.layout.yaxis.title.text
-    rng, x = np.random.default_rng(0), np.arange(4.0, 16)
-    fit = log_fit(x, np.log(x) + rng.normal(size=12) * x / 8)
-    title = fit.plot().layout.title
-    said = f"{title.text} {title.subtitle.text}".replace("<br>", "")
-    for row in fit.frame().set_index("term").loc[["slope", "curvature"]].itertuples():  # as the claim's: Student's miss
-        assert style.interval(row.robust_low, row.robust_high) in said
-        assert style.interval(row.low, row.high) not in said
-    few = log_fit([1.0, 2.0], [0.0, 1.0]).plot()
-    assert [t.mode for t in few.data] == ["lines", "markers"]  # no band
-    assert few.layout.title.text.startswith("No clear scaling")
-    assert "nan" not in str(few.layout.title)
-
-
-def test_steps_and_weights_are_the_frames():
-    result = made("TradeOff")
-    (bars,), frame = result.plot().data, result.frame()
-    np.testing.assert_allclose(bars.y, frame["share"])
-    np.testing.assert_allclose(bars.y + bars.error_y.array, frame["high"])
-    np.testing.assert_allclose(bars.y - bars.error_y.arrayminus, frame["low"])
-    still = made("Study").plot("tradeoff", still=1.0, n_resamples=20)
-    assert np.isnan(still.data[0].y[0])
-    assert "nan" not in still.layout.title.subtitle.text
-    assert {bar.base for bar in made("Reweighting").plot().data if bar.type == "bar"} == {1.0}
-
-
-def test_one_model_on_one_task_has_figures():
-    """Everything but a scaling curve, which needs two sizes, can be drawn of a single cell."""
-    m = made("Study").metrics
-    alone = dataclasses.replace(made("Study"), metrics=m[(m["model"] == "2 layers") & (m["task"] == "first")])
-    for kind in alone.figures:
-        if kind == "scaling":
-            with pytest.raises(ld.InputError, match="two different x"):
-                alone.plot(kind)
-        else:
-            alone.plot(kind).to_json()
-
-
 @pytest.mark.parametrize("name", ["Comparison", "TextComparison"])
 def test_two_models_are_compared_by_module_and_depth(name):
     x, figure = made(name), made(name).plot("depth")
     for number, table in enumerate((x.by_module(), x.by_depth(4))):
         for trace, side in zip(on(figure, number), "ab", strict=True):
             np.testing.assert_allclose(trace.y, table[side])
-
-
-def test_redundancy_is_drawn_as_in_its_frame():
-    """R² against the cosine of the nearest component, and R² along depth beside that of permuted rows."""
-    result = made("Redundancy")
-    frame = result.frame().query("r2 == r2").set_index("component")
-    marks = places(result.plot().data)
-    assert set(marks) == set(frame.index)
-    for label, row in frame.iterrows():
-        assert marks[label] == pytest.approx((row.cosine, max(row.r2, -0.5)))
-    figure = result.plot("components")
-    for number, column in enumerate(["r2", "r2_permuted"]):
-        heights = {label: y for label, (_, y) in places(on(figure, number)).items()}
-        assert heights == pytest.approx(frame[column].to_dict())

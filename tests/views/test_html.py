@@ -42,8 +42,6 @@ def test_hostile_text_stays_text(contributions, decomposition):
     page.heading(HOSTILE)
     page.text(HOSTILE)
     page.text(HOSTILE, "small")
-    page.add("terms", {HOSTILE: HOSTILE})
-    page.add("list", [(HOSTILE, HOSTILE, HOSTILE)])
     page.add("code", HOSTILE)
     frame = decomposition.by_module()[["module"]].assign(module=HOSTILE)
     page.table(frame.rename(columns={"module": HOSTILE}), HOSTILE)

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from scipy.stats import binom
 
 from ...ensemble.decomposition import Decomposition
 from ...ensemble.intervals import ENDS, LEAST
 from ...errors import InputError
 from .. import axes, kit, layout, style
-from ..html import quoted
 from ..names import extreme_names
+from .ensemble import rows_note
 
 if TYPE_CHECKING:
     from ...depth.effect_results import Effects
@@ -25,9 +24,6 @@ On = Literal["logit difference", "loss", "accuracy"]
 _ENDS = {"logit difference": "", "loss": "_loss", "accuracy": "_accuracy"}
 # So many components have a name in the figure of roles: those farthest from 0.
 _NAMED = 5
-_MOST_COMPARED = 10**7
-# So many options are named in a caption.
-_FEW_OPTIONS = 4
 
 
 def effect_scatter(effects: Effects, on: On = "logit difference") -> go.Figure:
@@ -201,142 +197,80 @@ def _about(effects: Effects, on: On = "logit difference") -> str:
 
 
 def role_scatter(decomposition: Decomposition, effects: Any = None) -> go.Figure:
-    """Draw every component's size, √(centered diversity), against its mean logit difference, colored by its accuracy,
-    and below it the costs of `effects`, results of `ld.effects`.
+    """Draw every component's size, √diversity, against its mean logit difference, colored by its accuracy alone, and
+    below it the costs of `effects`, results of `ld.effects`.
 
-    A reader is to the right of 0 and often right alone; a counterweight is large but right alone only as often as
-    guessing, since its constant part outweighs what it reads (its AUC, in the hover, leaves the constant out).
-    `effects` are one or several `Effects` of some components on other rows, whose costs in nats are drawn below. Raises
-    InputError for a decomposition without labels or of one member, and for effects of another type or model.
+    A reader is to the right of 0 and often right alone; a counterweight is large but alone right no more often than
+    guessing, the share of the most frequent label (gray), since it writes mostly a constant (`constant_share` in the
+    hover is near 1). `effects` are one or several `Effects` of some components on other rows, whose costs in nats are
+    drawn below. Raises InputError for a decomposition without labels or of one member, and for effects of another type
+    or model.
     """
-    gauge = decomposition.gauges.get("centered", decomposition)
-    if gauge.gold is None:
+    chance = decomposition.chance
+    if chance is None:
         raise InputError("roles need a gold option for each example: decompose with labels.")
     several = () if effects is None else effects if isinstance(effects, list | tuple) else (effects,)
     if not all(type(e).__name__ == "Effects" for e in several):
         raise InputError("effects= of this figure must be results of ld.effects, one or a list of them.")
-    own = decomposition.model.removeprefix("zoo/")  # which older results lack
-    if other := {e.model for e in several if own and e.model.removeprefix("zoo/") != own}:
+    name = decomposition.model.removeprefix("zoo/")  # which older results lack
+    if other := {e.model for e in several if name and e.model.removeprefix("zoo/") != name}:
         raise InputError(f"effects= are of {min(other)}, but the decomposition is of {decomposition.model}.")
-    ablated, few = _most_costly(several)
-    frame, rows, chance = gauge.by_component(full=True), len(gauge.values), 1 / gauge.values.shape[2]
+    ablated = _most_costly(several)
+    frame = decomposition.by_component(full=True)
     if not (frame["diversity"] > 0).any():
         raise InputError("all members are alike, so that none has a size: decompose several components.")
     frame = frame[frame["diversity"] > 0].reset_index(drop=True).assign(size=lambda rows: np.sqrt(rows["diversity"]))
-    x, y, right = (np.asarray(frame[name]) for name in ("logit_difference", "size", "accuracy"))
-    colors = right - chance
-    most = float(np.abs(colors).max()) or chance
-    if most > chance:  # no share is below 0, where the color bar ends
-        colors = np.where(colors < 0, colors * most / chance, colors)
-    bar = {
-        "title": {"text": "right alone, share of rows", "side": "right", "font": {"size": 12}},
-        "thickness": 12,
-        "outlinewidth": 0,
-    }
-    ends_of_bar = [-most, 0.0, most]
-    luck = binom.ppf(0.95 ** (1 / len(frame)), rows, chance) / rows  # the best of so many, which guess independently
-    if 0.15 * most < luck - chance < 0.95 * most:  # there is room for its tick
-        ends_of_bar.insert(2, luck - chance)
-    bar |= {"tickvals": ends_of_bar, "ticktext": [style.percent(max(chance + end, 0)) for end in ends_of_bar]}
-    bar |= {"y": 1, "yanchor": "top", "len": 0.5} if several else {}
-    marker = {"cmin": -most, "cmax": most, "autocolorscale": True, "colorbar": bar, "size": 10}
+    x, y = frame["logit_difference"].to_numpy(), frame["size"].to_numpy()
     ends = axes.linear_axis(frame.filter(regex="^logit_difference"), 0.03), axes.log_axis(y)
-    reader = kit.most(frame, "logit_difference", 1)
-    # Many names would leave none for the outer marks; then those below are enough.
-    largest = [*frame.iloc[kit.top(x, _NAMED)]["component"], reader["component"], frame["component"][y.argmax()]]
-    always, high = [*largest, *([] if few else ablated)], 300 if several else 400
+    always = [*frame.iloc[kit.top(x, _NAMED)]["component"], frame["component"][int(y.argmax())], *ablated]
     spans = frame["logit_difference_low"].to_numpy(), frame["logit_difference_high"].to_numpy()
-    look: dict[str, Any] = {"most": _NAMED, "panel": (290, high), "always": always, "spans": spans, "at_ends": True}
-    labels = extreme_names(frame["component"], x, y, ends, [np.abs(x)], **look)
+    look: dict[str, Any] = {"panel": (290, 300 if several else 400), "always": always, "spans": spans, "at_ends": True}
+    labels = extreme_names(frame["component"], x, y, ends, [np.abs(x)], most=_NAMED, **look)
     is_named = frame["component"].isin([text.strip() for text in labels[0].text])
-    named, texts = frame[is_named], kit.hover(frame, ["logit_difference", "accuracy", "auc", "bias"])
-    whiskers = kit.trace(named, "logit_difference", "size", marker={"size": 0.1})
+    columns = ["logit_difference", "accuracy", "auc", "constant_share", "bias"]
+    texts = kit.hover(frame, [column for column in columns if column in frame])
+    marker = _accuracy_colors(frame["accuracy"].to_numpy(), chance, 0.5 if several else 1.0)
     marks = []
     for at, width in ((np.flatnonzero(~is_named), 1), (np.flatnonzero(is_named), 2)):
-        look = {"marker": marker | {"line": {"width": width, "color": style.NEUTRAL}, "showscale": width == 2}}
-        marks.append(kit.trace(frame.iloc[at], x[at], y[at], colors[at], texts[at], **look))
+        ring = {"line": {"width": width, "color": style.NEUTRAL}, "showscale": width == 2}
+        colors = frame["accuracy"].to_numpy()[at] - chance
+        marks.append(kit.trace(frame.iloc[at], x[at], y[at], colors, texts[at], marker=marker | ring))
+    whiskers = kit.trace(frame[is_named], "logit_difference", "size", marker={"size": 0.1})
     traces = [marks[0], whiskers, marks[1], *labels]  # marks with a name cover others
-    # Whether it includes 0 or meets others is beside the point: a constant, which counts with both signs, widens it.
-    size = style.estimate(*(reader[f"logit_difference{end}"] for end in ENDS), unit="logits", gap=", ")
-    size = size.replace("(", "").replace(")", "")
-    joined = "but" if reader["logit_difference"] > 0 and reader["accuracy"] <= min(luck, 0.999) else "and"
-    size += "; others overlap" * bool(kit.rival(frame, reader, "logit_difference", sign=1))
-    title = f"{reader['component']} is first by mean logit difference ({size}), {joined} alone is right on "
-    title += f"{style.percent(reader['accuracy'])} of the rows"
-    kinds = {e.ablation for e in several}
-    also = " and the components ablated below" if several and not few else ""
-    whiskers_are = kit.intervals(frame)
-    if whiskers_are.startswith("Whiskers"):
-        where = " (above: named marks only)" if several else f" over {rows} rows (named marks only)"
-        whiskers_are = f"Whiskers: 95 % intervals{where}."
-    options = several[0].options if several else ()
-    among = ""
-    if 0 < len(options) <= _FEW_OPTIONS and all(isinstance(option, str) for option in options):
-        among = f"; options {' and '.join(map(quoted, options))}"
-    above = frame[right > luck + 1e-9].sort_values("accuracy", ascending=False)["component"].tolist()
-    passes = f"only {', '.join(above)}" if 0 < len(above) <= 3 else f"{len(above) or 'none'}"
-    passes += f" {'is' if len(above) < 2 else 'are'} above"
-    heavy = _counterweights(gauge, frame)
-    lies = "A counterweight lies high and is not gold: it writes much, often mostly a constant."
-    if len(heavy) == 1:
-        lies = f"{heavy[0]}, which lies high and is not gold, is a counterweight: it writes much, mostly a constant."
-    elif 1 < len(heavy) <= 3:
-        lies = f"{' and '.join(heavy)}, high and not gold, are counterweights: they write much, mostly constants."
-    about = (
-        f"{style.count(len(frame), 'component')} on {style.count(rows, 'row')} (prompts{among}); contributions minus "
-        "their mean over the options. Gold: alone, a component favors the right option on more than "
-        f"{style.percent(chance)} of the rows, as a reader does; purple: on fewer. Up to {style.percent(luck)} may be "
-        f"luck (the best of {len(frame)} guessers rarely passes that); {passes}. {lies}"
-        + f" Named, with thick rings: the {_NAMED} largest differences, the largest size{also}." * (not is_named.all())
-        + f" {whiskers_are}"
-        + f" Below: {few}." * bool(several and few)
-    )
-    heading = "Cost of ablation"
-    heading += ". Mean ablation keeps a\ncomponent's constant, zero ablation does not." * (kinds >= {"mean", "zero"})
     contents = [traces, _costs(several, ablated)] if several else [traces]
-    figure = layout.panels(contents, ["", heading] if several else [], gap=0.5, shared_xaxes=False)
-    figure.update_xaxes(
-        ends[0] | {"title_text": "mean logit difference, right minus others, logits", "zeroline": True}, row=1, col=1
-    )
-    figure.update_yaxes(
-        ends[1] | {"title_text": "size of what it writes: √diversity,\nlogits per option (logarithmic)"}, row=1, col=1
-    )
+    figure = layout.panels(contents, ["", "Cost of ablation"] if several else [], gap=0.5, shared_xaxes=False)
+    x_title = "mean logit difference, right minus others, logits"
+    figure.update_xaxes(ends[0] | {"title_text": x_title, "zeroline": True}, row=1, col=1)
+    y_title = "size of what it writes: √diversity,\nlogits per option (logarithmic)"
+    figure.update_yaxes(ends[1] | {"title_text": y_title}, row=1, col=1)
+    about = f"{rows_note(decomposition)} Guessing: {style.percent(chance)}. {kit.intervals(frame)}"
     if several:
-        how = f"{several[0].ablation} ablation, " * (len(several) == 1)
-        title_text = f"increase of the cross-entropy over the options\nwhen ablated, nats ({how}"
-        title_text += f"{_rows(several[0], gauge)})"
-        figure.update_xaxes(title_text=title_text, zeroline=True, row=2, col=1)
+        about += f" Costs over {style.count(len(several[0].labels), 'row')}."
+        x_title = "increase of the cross-entropy over the options\nwhen ablated, nats"
+        figure.update_xaxes(title_text=x_title, zeroline=True, row=2, col=1)
         figure.update_yaxes(axes.named_rows(ablated), row=2, col=1)
         figure.update_layout(yaxis_domain=[0.43, 1], yaxis2_domain=[0, 0.27])
         figure.update_annotations(y=0.28, align="left", xshift=-50)  # fits 400 pixels
     plot = 400 + (260 + 16 * len(ablated)) * bool(several)
+    title = "Size and mean logit difference by component"
     return layout.finish(figure, title, about, plot=plot, below=18 * bool(several))
 
 
-def _counterweights(gauge: Decomposition, frame: pd.DataFrame) -> list[str]:
-    """Name the components that write more than the target is, most of it constant, and alone guess."""
-    values = gauge.values - gauge.values.mean(2, keepdims=True)
-    constant = np.square(values.mean(0)).sum(1) > np.square(values - values.mean(0)).sum(2).mean(0)
-    fixed = {c.label for c, is_constant in zip(gauge.components, constant, strict=True) if is_constant}
-    guess = (frame["accuracy"] <= 1 / values.shape[2] + 1e-9) & (len(values) >= LEAST)
-    large = frame[guess & (frame["diversity"] > gauge.zero_bias)]
-    return [name for name in large["component"] if name in fixed]
-
-
-def _rows(effects: Effects, decomposition: Decomposition) -> str:
-    """Count the rows of effects, and say that they are others than a decomposition's if the logits show it."""
-    count, several = (
-        len(effects.labels),
-        {tuple(c.label for c in x) for x in (effects.members, decomposition.components)},
-    )
-    ours, theirs = (x - x.mean(-1, keepdims=True) for x in (decomposition.values.sum(1), effects.logits))
-    # Some of the components do not sum to the logits; a large table of differences is not worth its memory.
-    if len(several) > 1 or ours.shape[1] != theirs.shape[1] or ours.size * count > _MOST_COMPARED:
-        return style.count(count, "row")
-    # The same rows in low precision differ by little, but not by nothing.
-    same = len(ours) == count and np.median(np.abs(ours - theirs)) < 0.05 * ours.std()
-    met = np.isclose(ours[:, None], theirs, rtol=0, atol=1e-4).all(-1).any()
-    return style.count(count, "row") if same or met else style.count(count, "other row")
+def _accuracy_colors(accuracy: np.ndarray, chance: float, length: float) -> dict[str, Any]:
+    """Return marks whose color is accuracy − chance, gray at 0, with a color bar in shares of rows."""
+    most = max(float(np.abs(accuracy - chance).max()), 0.01)
+    ticks = [max(-most, -chance), 0.0, min(most, 1 - chance)]
+    bar = {
+        "title": {"text": "right alone, share of rows", "side": "right", "font": {"size": 12}},
+        "thickness": 12,
+        "outlinewidth": 0,
+        "tickvals": ticks,
+        "ticktext": [style.percent(chance + tick) for tick in ticks],
+        "y": 1,
+        "yanchor": "top",
+        "len": length,
+    }
+    return {"cmin": -most, "cmax": most, "autocolorscale": True, "colorbar": bar, "size": 10}
 
 
 def _costs(effects: Any, names: list[str]) -> list[go.Scatter]:
@@ -351,11 +285,11 @@ def _costs(effects: Any, names: list[str]) -> list[go.Scatter]:
     return traces
 
 
-def _most_costly(effects: Any, count: int = 12) -> tuple[list[str], str]:
-    """Return the ablated components and groups, at most `count`, by their largest cost, and a remark on others."""
+def _most_costly(effects: Any, count: int = 12) -> list[str]:
+    """Return the ablated components and groups, at most `count`, by their largest cost."""
     names = list(dict.fromkeys(name for e in effects for name in e.names))
     if len(names) <= count:
-        return names, ""
+        return names
     costs = pd.concat([e.frame().set_index("component")["cost"].abs() for e in effects]).groupby(level=0).max()
     kept = set(costs.nlargest(count).index)
-    return [name for name in names if name in kept], f"the {count} largest costs of {len(names)}"
+    return [name for name in names if name in kept]

@@ -1,1 +1,0 @@
-"""Claims of the two papers, with intervals, nulls and verdicts."""

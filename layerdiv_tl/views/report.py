@@ -1,0 +1,111 @@
+"""A grid as one page that needs no network: the papers' tables, and each cell's result, figure and frame."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..errors import InputError
+from ..studies import tables
+from ..studies.cells import Cell
+from ..studies.grid import Grid
+from .html import Page
+
+# The first rows of a frame that a page shows.
+MOST_ROWS = 20
+# Quantities of the table of models and tasks, with their headings.
+QUANTITIES = {
+    "accuracy": "Accuracy, %",
+    "mse": "MSE of Eq. 14, ×100",
+    "uniform": "MSE of Eq. 14 of a uniform prediction, ×100",
+    "bias": "Bias of Eq. 14, ×100",
+    "diversity": "Diversity, raw, logits²",
+    "diversity_centered": "Diversity, centered, logits²",
+    "cross_entropy": "Cross-entropy, nats",
+}
+
+
+def report(grid: Grid, path: str | os.PathLike[str], title: str = "A grid of analyses") -> Path:
+    """Write a page of all cells of a grid; return its path.
+
+    Each cell has its result's line, its default figure and the first rows of its frame. Where all contributions are of
+    one kind, the papers' tables come first. Raises InputError for an empty grid and for a file that cannot be written.
+
+    >>> import tempfile
+    >>> import layerdiv_tl as ld
+    >>> folder = tempfile.mkdtemp()
+    >>> grid = ld.Grid(folder).run(ld.contributions, "zoo/d1", "synthetic/recall", limit=4)
+    >>> report(grid, folder + "/report.html").name
+    'report.html'
+    """
+    cells = list(grid.cells())
+    if not cells:
+        raise InputError(f"{str(grid.folder)!r} has no finished cells: run some first.")
+    page = Page(title, contents=True)
+    page.text(repr(grid))
+    for failure in grid.failures:
+        page.text(failure, "note")
+    if any(cell.about["analysis"] == "contributions" for cell in cells):
+        _add_tables(page, grid)
+    for cell in cells:
+        _add_cell(page, cell)
+    try:
+        return page.write(path)
+    except OSError as error:
+        raise InputError(f"{str(path)!r} cannot be written ({error.strerror}): give the path of a file.") from error
+
+
+def _add_tables(page: Page, grid: Grid) -> None:
+    """Add the papers' tables; contributions with several options have none, as their numbers cannot be joined."""
+    try:
+        table, shares, curves = tables.table(grid), tables.shares(tables.modules(grid)), _curves(grid)
+    except InputError as error:
+        page.text(f"No tables of the paper: {error}", "small")
+        return
+    page.heading("Models and tasks")
+    for quantity, heading in QUANTITIES.items():
+        page.table(_rounded(table.xs(quantity, axis=1).reset_index()), f"{heading} (Table 1)")
+    page.table(_rounded(tables.sizes(grid)), "Models (Table 4)")
+    page.heading("Modules and depth")
+    page.table(_rounded(shares), "Each module's share of centered bias and diversity (Fig. 4)")
+    if curves is not None:
+        correlations = tables.correlations(curves).query("rows == @tables.AVERAGE").drop(columns="rows")
+        page.table(_rounded(correlations), "Correlation with accuracy along depth, mean over tasks (Fig. 3)")
+
+
+def _curves(grid: Grid) -> pd.DataFrame | None:
+    """Return the curves along depth; None for components that have no place there."""
+    try:
+        return tables.curves(grid)
+    except InputError:
+        return None
+
+
+def _add_cell(page: Page, cell: Cell) -> None:
+    """Add a cell's title, result, figure and frame."""
+    about, result = cell.about, cell.result
+    page.heading(f"{about['analysis']} · {about['model']} · {about['rows']}")
+    given = [f"{name}={value!r}" for name, value in about["options"].items() if value is not None]
+    page.text(f"{about['count']} rows; {', '.join(given)}", "small")
+    page.add("code", repr(result))
+    if result.figures:
+        try:
+            page.figure(result.plot(), "")
+        except InputError as error:
+            page.text(str(error), "small")
+    frame = result.frame()
+    page.table(_rounded(frame.head(MOST_ROWS)), f"The first {min(MOST_ROWS, len(frame))} of {len(frame)} rows")
+
+
+def _rounded(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return four digits of all numbers, and nothing for missing ones."""
+
+    def text(x: Any) -> Any:
+        if x is None or x is pd.NA or x != x:
+            return ""
+        return f"{x:.4g}" if isinstance(x, float) else x
+
+    return frame.astype(object).map(text)

@@ -1,0 +1,127 @@
+"""The papers' tables against decompositions, scipy and Student's t."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+import layerdiv_tl as ld
+from layerdiv_tl.studies import tables
+
+MODELS, TASKS = ["zoo/d1", "zoo/d2", "zoo/d4-shared"], ["synthetic/recall", "synthetic/modular:largest=19"]
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory):
+    return ld.Grid(tmp_path_factory.mktemp("grid")).run(ld.contributions, MODELS, TASKS, limit=24)
+
+
+@pytest.fixture(scope="module")
+def cells(grid):
+    """{(model, task): contributions and labels}"""
+    return {(c.about["model"], c.about["rows"]): (c.result, np.array(c.about["labels"])) for c in grid.cells()}
+
+
+def test_table_1_holds_what_a_decomposition_says(grid, cells):
+    table = tables.table(grid)
+    for (model, task), (c, labels) in cells.items():
+        row = table.loc[model].xs(task, level="rows")
+        paper, squared = (ld.decompose(c, labels, loss=loss) for loss in ("paper", "squared"))
+        assert row["accuracy"] == 100 * (c.logits.argmax(1) == labels).mean() == pytest.approx(100 * squared.accuracy)
+        assert row["mse"] == pytest.approx(100 * paper.loss)
+        assert row["bias"] == pytest.approx(100 * paper.bias)
+        assert row["diversity"] == pytest.approx(squared.diversity)
+        log_p = c.logits - np.logaddexp.reduce(c.logits, axis=1)[:, None]
+        assert row["cross_entropy"] == pytest.approx(-log_p[np.arange(len(labels)), labels].mean(), rel=1e-9)
+    for quantity in tables.TOTALS:
+        block = table[quantity]
+        np.testing.assert_allclose(block[tables.AVERAGE], block[TASKS].mean(axis=1))
+
+
+def test_curves_end_at_the_table(grid):
+    curves, table = tables.curves(grid), tables.table(grid)
+    last = curves.groupby(["model", "rows"], sort=False).last()
+    for (model, task), row in last.iterrows():
+        for name in tables.CURVES:
+            factor = 100 if name in tables.HUNDREDTHS else 1
+            assert factor * row[name] == pytest.approx(table.loc[model, (name, task)])
+    assert curves.groupby(["model", "rows"])["junction"].apply(lambda x: x.tolist() == list(range(len(x)))).all()
+    scores = tables.curves(grid, standardized=True).groupby(["model", "rows"])[["diversity"]]
+    np.testing.assert_allclose(scores.mean(), 0, atol=1e-9)
+    np.testing.assert_allclose(scores.std(ddof=0), 1)
+
+
+def test_modules_share_what_components_hold(grid):
+    components, modules = tables.components(grid), tables.modules(grid)
+    shares = tables.shares(modules)
+    keys = ["model", "rows"]
+    members = components.groupby(keys).size()
+    for term in ("bias", "diversity"):
+        whole = modules.groupby(keys)[term].sum()
+        np.testing.assert_allclose(whole, components.groupby(keys)[term].sum() / members)
+        of_term = shares[shares["term"] == term]
+        np.testing.assert_allclose(of_term.groupby("model")["share"].sum(), 1)
+        np.testing.assert_allclose(of_term.groupby("model")["member_share"].sum(), 1)
+    mean = modules.assign(share=modules["bias"] / modules.groupby(keys)["bias"].transform("sum"))
+    mean = mean[(mean["model"] == "zoo/d2") & (mean["module"] == "mlp")]["share"].mean()
+    found = shares.query("model == 'zoo/d2' and module == 'mlp' and term == 'bias'")["share"].item()
+    assert found == pytest.approx(mean)
+
+
+def test_texts_without_labels_and_two_units_have_no_tables(tmp_path):
+    unlabeled = ld.Grid(tmp_path / "a").run(ld.contributions, "zoo/d1", {"t": [[1, 2, 3]]}, options=[1, 2])
+    with pytest.raises(ld.InputError, match="no labels"):
+        tables.table(unlabeled)
+    two = ld.Grid(tmp_path / "b").run(ld.contributions, "zoo/d1", TASKS[0], limit=4)
+    two.run(ld.contributions, "zoo/d1", TASKS[0], limit=4, unit="head")
+    for table in (tables.table, tables.curves, tables.modules):
+        with pytest.raises(ld.InputError, match="unit="):
+            table(two)
+    assert len(tables.table(two, unit="head")) == 1
+
+
+def test_sizes(grid):
+    sizes = tables.sizes(grid).set_index("model")
+    for name in MODELS:
+        model = ld.load_model(name)
+        assert sizes.loc[name, "members"] == len(model.components())
+        assert sizes.loc[name, "parameters"] == sum(p.numel() for p in model.hf_model.parameters())
+    assert sizes["reuses"].tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("coefficient", tables.COEFFICIENTS)
+def test_correlations_are_scipys(coefficient):
+    """Per model: Fisher's z averaged over models and Student's t of it; pooled: one r of the z-scored curves."""
+    rng = np.random.default_rng(0)
+    parts = [
+        pd.DataFrame({"model": f"m{m}", "rows": task, "junction": range(9), "accuracy": x[0], "mse": x[1]})
+        for task in ("a", "b")
+        for m in range(10)
+        for x in [rng.normal(size=(2, 9))]
+    ]
+    found = tables.correlations(pd.concat(parts)).query(f"coefficient == {coefficient!r}")
+    found = found.set_index(["aggregation", "rows"])
+    correlate = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}[coefficient]
+    r = [correlate(part["accuracy"], -part["mse"]).statistic for part in parts]
+    z = np.arctanh(r).reshape(2, 10)
+    for task, of_task in (("a", z[0]), ("b", z[1]), (tables.AVERAGE, z.mean(0))):
+        row = found.loc["per_model", task]
+        ends = stats.t.interval(0.95, 9, of_task.mean(), stats.sem(of_task))
+        np.testing.assert_allclose([row["r"], row["r_low"], row["r_high"]], np.tanh([of_task.mean(), *ends]))
+    scored = [np.concatenate([stats.zscore(p[name]) for p in parts[:10]]) for name in ("accuracy", "mse")]
+    assert found.loc[("pooled", "a"), "r"] == pytest.approx(correlate(scored[0], -scored[1]).statistic)
+
+
+def test_few_models_and_flat_curves_have_no_interval_or_no_correlation():
+    curve = pd.DataFrame({"rows": "t", "junction": range(4), "accuracy": [0.0, 1, 2, 3], "mse": [3.0, 2, 2, 0]})
+    flat = curve.assign(mse=1.0)
+    frame = pd.concat([curve.assign(model=f"m{m}") for m in range(7)] + [flat.assign(model="flat")])
+    found = tables.correlations(frame)
+    assert (found["models"] == 7).all()
+    assert found["r_low"].isna().all()
+    assert found["r"].between(0.9, 1).all()
+    assert tables.correlations(flat.assign(model="m"))["r"].isna().all()
+    more = pd.concat([frame, *(curve.assign(model=f"n{m}") for m in range(7))])
+    seeds = {f"{kind}{m}": m for kind in "mn" for m in range(7)}
+    assert tables.correlations(more)["r_low"].notna().all()
+    assert tables.correlations(more, seeds)["r_low"].isna().all()  # seven clusters
