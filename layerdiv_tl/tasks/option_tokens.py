@@ -87,7 +87,7 @@ def note_on_blanks(tokenizer: Any, prompts: Sequence[str], options: Sequence[str
 def count_tokens(tokenizer: Any, prompt: str) -> int:
     """Count a prompt's tokens as the model will read it, including the beginning-of-text token."""
     # What reading a text needs of a model.
-    reader = SimpleNamespace(tokenizer=tokenizer, name="the tokenizer", context=None, vocabulary=None)
+    reader: Any = SimpleNamespace(tokenizer=tokenizer, name="the tokenizer", context=None, vocabulary=None)
     return len(encode(reader, [prompt])[0]) if prompt else 0
 
 

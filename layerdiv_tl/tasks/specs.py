@@ -54,7 +54,6 @@ def _packaged_spec(name: str, entry: Mapping[str, Any]) -> TaskSpec:
         file_names=(name, *entry.get("other_file_names", ())) if path else (),
         limit=PAPER_ROWS if path else None,
         split=held_out,
-        source=" ".join(filter(None, ["Hugging Face", path, config, held_out])) if path else "",
     )
 
 

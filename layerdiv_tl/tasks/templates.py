@@ -82,8 +82,7 @@ class TaskSpec:
             is counted.
         file_names: Names of the task's file in a folder of data.
         limit: Default number of rows; None for all.
-        split, source: The name of a data set's held-out split; the place that rows are fetched from, empty for a task
-            with its own.
+        split: The name of a data set's held-out split.
     """
 
     name: str
@@ -98,7 +97,6 @@ class TaskSpec:
     file_names: tuple[str, ...] = ()
     limit: int | None = None
     split: str = "test"
-    source: str = ""
 
 
 def render(spec: TaskSpec, data: Rows, template: str | None = None, limit: int | None = None) -> dict[str, Any]:

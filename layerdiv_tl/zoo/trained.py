@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ SHORT = (
     *("w32-d2", "w32-d4", "w96-d2", "w96-d4"),
     *("moe", "moe-seed1", "moe-seed2"),
 )
+COLUMNS = ("depth", "width", "shared", "experts", "seed", "parameters", "members")
 NAMES = tuple(PREFIX + short for short in SHORT)
 # k_hop defaults to two hops, so its tasks are listed by their full names.
 TASKS = (
@@ -95,10 +95,8 @@ def models() -> pd.DataFrame:
     rows = []
     for name in NAMES:
         settings, evaluations = training_log(name)
-        shape = re.sub(r"-seed\d+$", "", name.removeprefix(PREFIX))
-        row = {"name": name, "shape": shape} | {key: settings[key] for key in ("depth", "width", "shared")}
-        row |= {"experts": settings.get("experts", 0)}
-        row |= {key: settings[key] for key in ("seed", "parameters", "members")}
+        row = {"name": name, "shape": name.removeprefix(PREFIX).partition("-seed")[0], "experts": 0}
+        row |= {key: settings[key] for key in COLUMNS if key in settings}
         rows.append(row | evaluations[-1]["accuracy"])
     frame = pd.DataFrame(rows)
     frame.attrs["rows"] = evaluations[-1]["rows"]  # the same for all
