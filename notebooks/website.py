@@ -142,7 +142,10 @@ def write_reference(out: Path) -> None:
         anchors = set(re.findall(r' id="([^"]+)"', source))
         # Links to names without a description, such as fields, become text.
         link = r'<a href="#([^"]+)">([^<]*)</a>'
-        path.write_text(re.sub(link, lambda x: x[0] if x[1] in anchors else x[2], source), encoding="utf-8")
+        for target, text in set(re.findall(link, source)):
+            if target not in anchors:
+                source = source.replace(f'<a href="#{target}">{text}</a>', text)
+        path.write_text(source, encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> None:

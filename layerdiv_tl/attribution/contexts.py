@@ -217,5 +217,8 @@ class Contexts:
             junction_scale=columns["junction_scale"][starts],
             statistic=columns["statistic"][starts],
             stream_gap=np.maximum.reduceat(columns["stream_gap"], starts),
-            **{name: summed(columns[name]) for name in SUMMED},
+            logits=summed(columns["logits"]),
+            log_likelihood=summed(columns["log_likelihood"]),
+            normalizer=summed(columns["normalizer"]),
+            likelihood_gap=summed(columns["likelihood_gap"]),
         )

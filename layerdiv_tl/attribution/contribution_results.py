@@ -300,7 +300,7 @@ class Contributions(Result):
             | {"option_index": numbers, "option": texts, "contribution": self.values.reshape(-1)}
         )
         if self.option_names:
-            frame.insert(frame.columns.get_loc("option"), "option_name", np.array(self.option_names)[numbers])
+            frame.insert(frame.columns.tolist().index("option"), "option_name", np.array(self.option_names)[numbers])
         frame.attrs["units"] = {"contribution": "logits" if self.score == "logits" else "nats"}
         frame.attrs["identity_gap"] = self.identity_gap
         if self.error_shares:

@@ -66,11 +66,11 @@ class ProfileRun:
 
     def result(self, columns: dict[str, np.ndarray], **about: Any) -> Profile:
         """Make a profile of its columns."""
-        about |= {"components": self.components, "window": self.window, "stride": self.stride}
+        about |= columns | {"components": self.components, "window": self.window, "stride": self.stride}
         about |= {"identity_gap": self.error.identity_gap, "absolute_gap": self.error.absolute}
         about |= {"vocabulary": self.readout.vocabulary.size, "unit": unit_name(self.readout.unit)}
         about |= {"model": self.model.name, "soft_cap": self.model.architecture.soft_cap}
-        return Profile(**columns, **about)
+        return Profile(**about)
 
     def encode(self, texts: Any) -> list[tuple[int, ...]]:
         """Encode each text as token ids. Raises InputError for ids without a logit, as they are next tokens."""

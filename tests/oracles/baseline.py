@@ -22,17 +22,16 @@ import pandas as pd
 import torch
 
 import layerdiv_tl as ld
+from layerdiv_tl.studies import tables
 from tests.conftest import STORIES
 
-# What is called otherwise in other versions: the name here, and all names that it has had, the newest first.
-NAMES = {"compensation": ("compensation", "repair"), "backups": ("backups", "stand_ins")}
 TASKS, FEW = ["synthetic/recall", "synthetic/modular:largest=19"], {"n_permutations": 10, "n_resamples": 10}
 # Of larger arrays every n-th number is kept, and of longer frames every n-th row.
 MOST, MOST_ROWS = 4000, 90
 # What is read of a result: attributes, and methods without arguments.
 CONTRIBUTIONS = "values logits model_logits log_likelihood log_likelihood_parts normalizer identity_gap frame"
 DECOMPOSITION = "loss bias diversity zero_bias accuracy frame by_component by_module by_depth"
-SQUARED = " diversity_logit coherence gap pairwise tradeoff bounds"
+SQUARED = " diversity_logit coherence gap pairwise bounds"
 Cases = Iterator[tuple[str, Any]]
 # A model; eight prompts with two options of one token, or of several, and which is called right; a few texts.
 Inputs = namedtuple("Inputs", "model prompts options several texts labels", defaults=[np.arange(8) % 2])
@@ -40,12 +39,9 @@ Inputs = namedtuple("Inputs", "model prompts options several texts labels", defa
 
 def read(result: Any, names: str, *arguments: Any) -> dict[str, Any]:
     """Attributes of a result and what its methods return, by their names here; without those that are None."""
-    found = {}
-    for name in names.split():
-        known = next((own for own in NAMES.get(name, ()) if hasattr(result, own)), name)
-        value = getattr(result, known)
-        found[name] = value(*arguments) if callable(value) else value
-    return {name: value for name, value in found.items() if value is not None}
+    values = {name: getattr(result, name) for name in names.split()}
+    values = {name: value(*arguments) if callable(value) else value for name, value in values.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def core(x: Inputs) -> Cases:
@@ -54,24 +50,25 @@ def core(x: Inputs) -> Cases:
         c = ld.contributions(x.model, x.prompts[: 2 if unit == "neuron" else None], x.options, unit=unit)
         yield f"contributions {unit}", read(c, CONTRIBUTIONS if unit != "neuron" else "values logits identity_gap")
     c = ld.contributions(x.model, x.prompts, x.options, unit="head")
-    yield "nested", ld.decompose(c, x.labels).nested()
+    yield "nested", ld.decompose(c, x.labels, gauge="raw").nested()
     c = ld.contributions(x.model, x.prompts, x.options)
     yield "logit_difference", read(ld.logit_difference(x.model, x.prompts[:4], *x.options), "values accuracy frame")
-    for loss in ("squared", "paper", "cross_entropy"):
-        more = SQUARED if loss == "squared" else ""
-        yield f"decompose {loss}", read(ld.decompose(c, x.labels, loss=loss), DECOMPOSITION + more)
+    for gauge in ("raw", "centered", "shift"):
+        d = ld.decompose(c, x.labels, gauge=gauge)
+        yield f"decompose squared {gauge}", read(d, DECOMPOSITION + SQUARED + " tradeoff" * (gauge == "raw"))
+    for loss in ("paper", "cross_entropy"):
+        yield f"decompose {loss}", read(ld.decompose(c, x.labels, loss=loss, gauge="raw"), DECOMPOSITION)
     yield "sequences", read(ld.contributions(x.model, x.prompts[:4], x.several), CONTRIBUTIONS)
-    yield "contrast", read(ld.contributions(x.model, x.prompts[:2], options=tuple(x.several)), "values")
-    directions = np.random.default_rng(0).normal(size=(2, x.model.hf_model.config.hidden_size))
-    yield "directions", read(ld.contributions(x.model, x.prompts[:4], directions=directions), "values logits")
+    vectors = np.random.default_rng(0).normal(size=(2, x.model.hf_model.config.hidden_size))
+    yield "directions", read(ld.contributions(x.model, x.prompts[:4], dict(zip("ab", vectors))), "values logits")
 
 
 def tokens(x: Inputs) -> Cases:
     """What is measured at every token of a text, or by the token that it comes from."""
-    for loss in ("squared", "cross_entropy"):
-        p = ld.profile(x.model, x.texts[0], loss=loss)
-        yield f"profile {loss}", read(p, "loss bias diversity net by_component frame")
-    yield "profile head", read(ld.profile(x.model, x.texts[0], unit="head"), "loss diversity")
+    for gauge in ("raw", "centered"):
+        p = ld.profile(x.model, x.texts[0], gauge=gauge)
+        yield f"profile squared {gauge}", read(p, "loss bias diversity net by_component frame")
+    yield "profile head", read(ld.profile(x.model, x.texts[0], unit="head", gauge="raw"), "loss diversity")
     yield "promoted_tokens", p.top_tokens(None, -1, 3)
     yield "source_tokens", read(ld.source_tokens(x.model, x.prompts[0], x.options), "values identity_gap frame")
 
@@ -93,23 +90,18 @@ def depth(x: Inputs) -> Cases:
     for effect in ("published", "skip", "erase"):
         score = ld.depth.depth_score(x.model, asked, effect=effect)
         yield f"depth_score {effect}", read(score, "effects probability rank frame by_layer by_question")
-    yield "agreement", read(ld.depth.agreement(x.model, x.prompts, "layer"), "loss accuracy frame correlations")
-    yield "drop_plan", read(ld.depth.drop_plan(x.model, x.prompts, 1, random=3), "loss correct frame compare scores")
+    yield "drop_plan", read(ld.depth.drop_plan(x.model, x.prompts, 1, random=3), "loss correct frame by_size")
 
 
 def zoo(x: Inputs) -> Cases:
-    """Comparisons, groups, dictionaries, experts, information and a study of models that come with the package."""
+    """Comparisons, groups, dictionaries, experts and information of models that come with the package."""
+    rows = ld.task(TASKS[0], limit=16)
+    before, after = (ld.contributions(model, rows) for model in ("zoo/d4", "zoo/d4-seed1"))
+    yield "compare", read(ld.compare(before, after), "change frame by_module")
     task = ld.task(TASKS[0], limit=96)
-    for prompts, name in ((ld.task(TASKS[0], limit=16), "options"), (x.texts[:2], "texts")):
-        changes = ld.compare("zoo/d4", "zoo/d4-seed1", prompts)
-        yield f"compare {name}", read(changes, "change own_change totals by_module by_depth identity_gap")
     c = ld.contributions("zoo/d4", task)
-    for estimator in ("gaussian", "vote", "variational"):
-        i = ld.information(c, task.labels, estimator, n_contrasts=None if estimator == "vote" else 1, **FEW)
-        yield f"information {estimator}", read(i, "frame by_component")
-    yield "bounds", ld.information(c, task.labels, "vote", **FEW).bounds().frame()
+    yield "information gaussian", read(ld.information(c, task.labels, **FEW), "frame by_component")
     moe = ld.load_model("zoo/moe")
-    yield "router_statistics", read(ld.router_statistics(moe, task.prompts[:8]), "frame by_layer by_token")
     yield "head_scores", ld.head_scores(moe, length=12)
     random, width = torch.Generator().manual_seed(0), moe.hf_model.config.hidden_size
     sae = tuple(torch.randn(*shape, generator=random) for shape in ((width, 5), (5,), (5, width), (width,)))
@@ -119,14 +111,13 @@ def zoo(x: Inputs) -> Cases:
 
 
 def study(x: Inputs) -> Cases:
-    """A small study of two checkpoints and two tasks, with what is made of it; its depth analyses."""
+    """A grid of two checkpoints and two tasks, and the tables of the first paper."""
+    rows = {name: ld.task(name, limit=40) for name in TASKS}
     with tempfile.TemporaryDirectory() as folder:
-        done = ld.run_study({"d4@step1": "zoo/d4", "d4@step2": "zoo/d4-seed1"}, TASKS, limit=40, out=folder)
-        yield "study", read(done, "table summary components modules curves correlations shares claims")
-        yield "study information", done.information("vote", n_permutations=5, n_resamples=5)
-        yield "over_training", read(done.over_training(), "frame by_component")
-        ran = ld.run_depth({"d4": "zoo/d4"}, TASKS[:1], out=Path(folder) / "depth", limit=8, questions=4, drop=1)
-        yield "run_depth", read(ran, "frame claims")
+        grid = ld.Grid(folder).run(ld.contributions, {"d4@step1": "zoo/d4", "d4@step2": "zoo/d4-seed1"}, rows)
+        yield "grid", {name: getattr(tables, name)(grid) for name in ("table", "components", "modules", "curves")}
+        yield "grid shares", tables.shares(tables.modules(grid))
+        yield "grid correlations", tables.correlations(tables.curves(grid))
 
 
 def demo(x: Inputs) -> Cases:
