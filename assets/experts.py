@@ -21,8 +21,8 @@ import torch
 import layerdiv_tl as ld
 from assets.experts_table import FIGURE, SEEDS, TABLE, TASKS, figure, ratios, routing, within
 from layerdiv_tl.ensemble.intervals import jackknife, leave_one_out
-from layerdiv_tl.zoo.registry import find_model
 from tests.training.nets import build
+from tests.training.shapes import find_model
 
 FAMILY = {"recall": 0, "sums": 1, "1 hop": 2, "2 hops": 2}
 ROWS, PERMUTATIONS, BLOCKS = 256, 99, 32

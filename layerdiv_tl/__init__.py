@@ -1,29 +1,26 @@
 """Decompose a language model's logits along its residual stream; measure the bias and diversity of the components.
 
     model = ld.load_model()                                a name, a folder, a model in memory, a TransformerBridge
-    c = ld.contributions(model, prompts, options, unit)    what each component writes to the options' logits; also
+    c = ld.contributions(model, prompts, options)          what each component writes to the options' logits; also
                                                            ld.contributions(cache, options=…) of TransformerLens
-    ld.logit_difference(model, prompts, correct, wrong)    … to the difference of two answers
-    ld.contributions(model, prompt, generate=20)           … to every token of an answer
-    ld.profile(model, text)                                … to the whole vocabulary, at every token of a text; with
-                                                           loss="cross_entropy", .by_component()["net_linear"] are
-                                                           parts of the loss in nats
+    ld.logit_difference(model, prompts, right, wrong)      … to the difference of two answers
+    ld.continuation(model, prompt)                         … to every token that the model writes
+    ld.profile(model, text)                                … to the whole vocabulary, at every token of a text
     d = ld.decompose(c, labels)                            bias, diversity, and how often each is right alone
-    ld.effects(model, prompts, contrast=…)                 what is lost without a component; compensation, backups
-    ld.source_tokens, ld.promoted_tokens, ld.attention_patterns, ld.redundancy, ld.information, ld.compare,
-    ld.top_tokens, ld.head_scores, ld.head_classes, ld.key_value_groups, ld.router_statistics, ld.corpus_profile
+    ld.effects(model, prompts, options)                    what is lost without a component; compensation, backups
+    ld.compare(a, b)                                       the difference of two contributions
+    ld.source_tokens, ld.promoted_tokens, ld.attention_patterns, ld.top_tokens, ld.head_scores, ld.information
     ld.depth.logit_lens, skip, residual_norms, drop_plan   does the model use its depth, and what could go?
     ld.explore(model, text)                                all of it in linked views
     c.select(layer=23), c["L23.H3"]                        some of the components; numbers of one, [example, option]
-    c.frame(), c.plot(kind=…), c.save(path)                of results, and Contributions.load(path); see `help(c.plot)`
+    c.frame(), c.plot(), c.save(path)                      of any result, and ld.load(path)
     ld.task, ld.Task.from_frame, ld.Grid, ld.zoo           many rows, many models; small models to try things on
-    ld.depth.drop_plan(…).save_model(folder)               a smaller model, for `from_pretrained`
     unit="sublayer", "head", "neuron", "expert"            what components are; also ld.groups({name: labels}) and
                                                            ld.dictionary(sae, "L12.mlp") for the latents of an SAE
 
-`help(ld.contributions)` and the others have shapes, units and examples; `layerdiv docs` makes a site of them. Public
-names are loaded when they are first used, so that importing this package is instant. `layerdiv --help` has the
-commands for the shell; `reference.md`, in the package's folder, has equations, models and limits.
+`help(ld.contributions)` and the others have shapes, units and examples. Public names are loaded when they are first
+used, so that importing this package is instant. `layerdiv --help` has the commands for the shell; `reference.md`, in
+the package's folder, has equations, models and limits.
 
 .. include:: reference.md
 """
@@ -37,7 +34,6 @@ __version__ = "0.1.0"
 # What lower rooms use of higher ones: imported when first looked up.
 _registry.PLACES.update(
     figure="layerdiv_tl.views.figures:figure",
-    zoo_names="layerdiv_tl.zoo:NAMES",
     zoo_source="layerdiv_tl.zoo:source",
     all_results="layerdiv_tl:_import_results",
 )

@@ -18,7 +18,6 @@ from .model.attention import attention_patterns as attention_patterns
 from .model.cuts import dictionary as dictionary
 from .model.groups import groups as groups
 from .model.groups import key_value_groups as key_value_groups
-from .model.load import Model as Model
 from .model.load import load_model as load_model
 from .model.predictions import top_tokens as top_tokens
 from .results import load as load

@@ -1,4 +1,4 @@
-"""`python -m layerdiv_tl`, which `accelerate launch -m layerdiv_tl run …` starts in several processes."""
+"""`python -m layerdiv_tl`: the command line."""
 
 import sys
 

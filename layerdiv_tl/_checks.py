@@ -10,6 +10,7 @@ import inspect
 import math
 import os
 import reprlib
+import sys
 from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence, Set
 from itertools import islice
 from numbers import Integral, Real
@@ -28,6 +29,9 @@ MOST_ITEMS = 10_000_000
 # The limits of file systems: names in bytes, paths in characters.
 _MOST_NAME, _MOST_PATH = 255, 4096
 
+# What stands for signs that a console's encoding lacks.
+_ASCII = str.maketrans({"−": "-", "²": "^2", "→": "->", "×": "x", "…": "...", "‖": "||", "–": "-", "≤": "<="})
+
 T = TypeVar("T")
 
 _repr = reprlib.Repr()
@@ -45,6 +49,28 @@ def shown(value: Any) -> str:
     except Exception:  # the repr of a user's object may raise anything
         text = f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def for_console(text: str) -> str:
+    """Return a text as the console can print it, with ASCII in place of signs that its encoding lacks.
+
+    >>> for_console("1 − 2 → logits²").isprintable()
+    True
+    """
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        plain = text.translate(_ASCII)
+        return plain.encode(encoding, "backslashreplace").decode(encoding)
+    except LookupError:
+        pass
+    return text
+
+
+def console_text(x: Any) -> str:
+    """Return the repr of an object as the console can print it: the `__str__` of results, models, tasks."""
+    return for_console(repr(x))
 
 
 def one_of(values: Iterable[Any], last: str = "or") -> str:

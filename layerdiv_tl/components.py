@@ -147,12 +147,8 @@ class Component:
         match = _LABEL.fullmatch(own_label(label)) if isinstance(label, str) else None
         kind = match and (_KIND_OF_LETTER.get(match["letter"] or "") or match["kind"])
         if not match or kind not in get_args(Kind):
-            is_layer = isinstance(label, str) and re.fullmatch("L?[0-9]+", label) is not None
-            is_stream = isinstance(label, str) and "resid" in label
             raise InputError(
-                f"{shown(label)} is not a component label: write it like 'embed', 'L3.attn', 'L3.H5' or 'L3@2.mlp'"
-                f"{'; select(layer=…) of contributions takes a whole layer' * is_layer}"
-                f"{'; the residual stream is their sum, and no component itself' * is_stream}."
+                f"{shown(label)} is not a component label: write it like 'embed', 'L3.attn', 'L3.H5' or 'L3@2.mlp'."
             )
         number = {name: int(match[name]) if match[name] else None for name in ("layer", "index", "repeat")}
         return cls(kind, **number, name=match["name"])  # type: ignore[arg-type]  # kind is one of Kind
@@ -195,11 +191,7 @@ def positions(components: Sequence[Component], **conditions: Any) -> list[int]:
                 whole_number(name, value, 0)
             elif not isinstance(value, str) or value not in known[name]:
                 here = list(dict.fromkeys(getattr(c, name) for c in components))
-                is_layer = isinstance(value, int) or (isinstance(value, str) and bool(re.fullmatch("L?[0-9]+", value)))
-                hint = "; select(layer=…) of contributions takes a whole layer" * is_layer
-                raise InputError(
-                    f"there is no {name} {shown(value)} here: {instead_of(value, components, here)}{hint}."
-                )
+                raise InputError(f"there is no {name} {shown(value)} here: {instead_of(value, components, here)}.")
         chosen = [i for i in chosen if getattr(components[i], name) in allowed]
     if not chosen:
         asked = ", ".join(f"{name}={shown(value)}" for name, value in wanted.items())
@@ -218,19 +210,10 @@ def instead_of(value: Any, components: Iterable[Component], known: Sequence[str]
     asked = re.match(r"(?:L|blocks\.)?(\d+)", value) if isinstance(value, str) else None
     if asked and layers and int(asked[1]) not in layers:
         return f"layers here are {min(layers)} to {max(layers)}"
-    own = [c.label for c in components if asked and c.layer == int(asked[1])]
-    some = (own or known)[:12]
-    listing = ", ".join(some) + (", …" if len(own or known) > len(some) else "")
-    hint, name = "", own_label(value) if isinstance(value, str) else ""
-    if {c.kind for c in components} != {"head"}:
-        whole = all(c.index is None for c in components)
-        hint = "; unit='head' or another unit cuts sublayers into parts" * (
-            whole and "." in name and name[-1:].isdigit()
-        )
-    if parts := [c for c in components if c.sublayer.label == name != c.label]:
-        chosen = f"layer={parts[0].layer}, module={parts[0].module!r}"
-        hint = f"; unit='sublayer' has it whole, and contributions(…).select({chosen}), without components=, its parts"
-    return f"layer {asked[1]} has {listing}{hint}" if asked and own else f"choose among {listing}"
+    of_layer = [c.label for c in components if asked and c.layer == int(asked[1])]
+    shown_labels = (of_layer or known)[:12]
+    listing = ", ".join(shown_labels) + (", …" if len(of_layer or known) > len(shown_labels) else "")
+    return f"layer {asked[1]} has {listing}" if asked and of_layer else f"choose among {listing}"
 
 
 def component_columns(components: Sequence[Component], rows: Sequence[int] | Any = None) -> dict[str, Any]:
@@ -265,9 +248,5 @@ def labels_of(name: str, given: Any) -> list[str]:
     what = f"a label such as {example!r}, a component, or a list of these that is not empty"
     several = [given] if isinstance(given, str | Component) else listed(name, given, what)
     if not several or not all(isinstance(c, str | Component) for c in several):
-        pair = several[0] if several and isinstance(several[0], tuple | list) else several
-        is_head = len(pair) == 2 and all(type(part) is int for part in pair)
-        raise InputError(
-            f"{name}={shown(given)} must be {what}" + (f": is 'L{pair[0]}.H{pair[1]}' meant?" if is_head else ".")
-        )
+        raise InputError(f"{name}={shown(given)} must be {what}.")
     return [own_label(str(c)) for c in several]

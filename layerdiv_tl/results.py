@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 import numpy as np
 
 from . import _registry
-from ._checks import file_path, with_article
+from ._checks import console_text, file_path, with_article
 from ._files import parse_json, written
 from .components import Component
 from .errors import InputError
@@ -78,6 +78,8 @@ class Result:
         # In a notebook: fields and shapes instead of thousands of numbers.
         fields: Any = getattr(self, "__dataclass_fields__", ())
         return f"{type(self).__name__}({', '.join(f'{name}={_brief(getattr(self, name))}' for name in fields)})"
+
+    __str__ = console_text
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the result to one safetensors file, or nothing. Raises InputError for the ending of another kind."""

@@ -1,8 +1,8 @@
-"""Write what a clone adds to the reference: the front page with a search, the course, texts for contributors.
+"""Build the site: the reference, a front page with a search, the course, texts for contributors.
 
     python notebooks/website.py --out FOLDER [--no-outputs] [--jobs N]
 
-`layerdiv docs` calls this after it has written FOLDER/reference. Pages work offline, from a folder or a static host.
+Pages work offline, from a folder or a static host. It needs `pip install '.[docs]'`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+import warnings
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import build
+import pdoc
 
 from layerdiv_tl.views.html import script_json
 
@@ -123,17 +126,37 @@ def write_page(path: Path, out: Path, extra: str = "") -> None:
     target.write_text(source, encoding="utf-8")
 
 
-def main() -> None:
+def own_members(cls: Any) -> list[Any]:
+    """The members of a class that this package defines, also those that it inherits: pdoc only links to these."""
+    return [member for member in cls.members.values() if member.taken_from[0].startswith("layerdiv_tl")]
+
+
+def write_reference(out: Path) -> None:
+    """Write every public name with its docstring."""
+    pdoc.render.configure(docformat="google")
+    pdoc.doc.Class.own_members = property(own_members)
+    with warnings.catch_warnings(action="ignore"):  # annotations imported only for type checkers
+        pdoc.pdoc("layerdiv_tl", "!layerdiv_tl[.](depth|zoo)[.]", output_directory=out)
+    for path in out.rglob("*.html"):
+        source = path.read_text(encoding="utf-8")
+        anchors = set(re.findall(r' id="([^"]+)"', source))
+        # Links to names without a description, such as fields, become text.
+        link = r'<a href="#([^"]+)">([^<]*)</a>'
+        path.write_text(re.sub(link, lambda x: x[0] if x[1] in anchors else x[2], source), encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> None:
     """Write the pages, and the sections that the search looks through."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", required=True, help="the folder of the site")
     parser.add_argument("--no-outputs", action="store_true", help="show the notebooks without running them")
     parser.add_argument("--jobs", default=1, type=int, help="notebooks at a time (default: %(default)s)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     out = Path(options.out)
     course = out / "course"
     course.mkdir(parents=True, exist_ok=True)
     (out / "assets").mkdir(exist_ok=True)
+    write_reference(out / "reference")
     for name in set(re.findall(r"assets/([\w-]+\.png)", (ROOT / "README.md").read_text(encoding="utf-8"))):
         shutil.copyfile(ROOT / "assets" / name, out / "assets" / name)
     for name in TEXTS:

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import os
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -175,3 +177,18 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
     assert read_bytes(tmp_path / "long.jsonl", 100) == b"x" * 100
     with pytest.raises(ld.InputError, match="regular"):
         ld.task("sst2", tmp_path / "pipe.jsonl")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("encoding", ["cp1252", "cp932", "ascii"])
+def test_what_is_printed_survives_any_console(encoding):
+    """`print` of a result, a model, a task and an explorer, whose texts have signs that consoles lack."""
+    code = (
+        "import layerdiv_tl as ld; c = ld.contributions('zoo/d1', [[1, 2, 3]], [7, 9]);"
+        "print(c, c.difference(), ld.decompose(c, [0]), ld.profile('zoo/d1', [1, 2, 3]), ld.explore('zoo/d1', [1, 2]),"
+        "ld.load_model('zoo/d1'), ld.task('synthetic/recall', limit=4))"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    assert b"Decomposition" in done.stdout

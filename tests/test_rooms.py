@@ -14,7 +14,7 @@ import layerdiv_tl
 ROOT = Path(layerdiv_tl.__file__).parent
 # Every room may import from itself and from those below it; rooms on one line are on one level.
 LEVELS = [
-    ["cli", "pytest_plugin"],
+    ["cli"],
     ["views", "teaching"],
     ["studies"],
     ["zoo"],
@@ -25,7 +25,7 @@ LEVELS = [
     ["ensemble"],
     ["results"],
     ["components"],
-    ["_checks", "_files", "_progress", "_signals"],
+    ["_checks", "_files", "_progress"],
     ["_registry", "errors"],
 ]
 LEVEL = {"": 0, "__main__": 0} | {room: level for level, rooms in enumerate(LEVELS) for room in rooms}

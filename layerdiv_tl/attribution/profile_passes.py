@@ -90,9 +90,7 @@ class ProfileRun:
                 start, done = start + self.stride, stop
 
 
-def profile_run(
-    model: Any, unit: UnitLike, window: Any, stride: Any, precision: Any, batch_tokens: Any
-) -> ProfileRun:
+def profile_run(model: Any, unit: UnitLike, window: Any, stride: Any, precision: Any, batch_tokens: Any) -> ProfileRun:
     """Check the arguments of `profile`. Raises InputError for unusable ones."""
     model = as_model(model)
     unit = unit_of(unit)

@@ -50,12 +50,11 @@ class LogitQuestion:
         """Each prompt up to the position read."""
         return [row[: end + 1] for row, end in zip(self.ids, self.at, strict=True)]
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self, labels: bool = True) -> dict[str, Any]:
         """The fields of results that name the prompts and options; ids of single tokens are `[example, option]`."""
-        return {
+        of_task: dict[str, Any] = {"labels": self.labels, "option_names": self.option_names} if labels else {}
+        return of_task | {
             "option_ids": self.option_ids[:, :, 0] if self.is_single else self.option_ids,
-            "option_names": self.option_names,
-            "labels": self.labels,
             "options": self.options,
             "token_ids": np.concatenate([np.array(row, dtype=np.int64) for row in self.ids]),
             "lengths": np.array([len(row) for row in self.ids], dtype=np.int64),

@@ -172,10 +172,8 @@ def source_tokens(
     model = as_model(model)
     architecture, batch_tokens = model.architecture, model.checked_batch_tokens(batch_tokens)
     require_local(architecture)
-    question = read_question(
-        model, prompts, options, position, attention_mask=attention_mask, single=True
-    )
-    ids, at, option_ids = question.ids, question.at, question.option_ids[:, :, 0, 0]
+    question = read_question(model, prompts, options, position, attention_mask=attention_mask, single=True)
+    ids, at, option_ids = question.ids, question.at, question.option_ids[:, :, 0]
     wanted = _parse_heads(model, heads)
     shape = (len(ids), len(wanted or model.components("head")), max(map(len, ids)), option_ids.shape[1])
     needed = f"{shape[0]} prompts × {shape[1]} heads × {shape[2]} tokens × {shape[3]} options"
@@ -219,7 +217,7 @@ def source_tokens(
             f"the heads of {model.name} are not the sum of weight × value over source tokens (off by {gap:.1e} of "
             "Σ|parts|): something between the two is hooked, or rounds its input."
         )
-    fields: dict[str, Any] = arrays | question.fields()
+    fields: dict[str, Any] = arrays | question.fields(labels=False)
     return SourceTokens(
         **fields,
         heads=tuple(names),

@@ -170,9 +170,7 @@ def _unit(components: Sequence[Component]) -> Unit:
     return "head" if components[0].kind == "head" else "sublayer"
 
 
-def _of_task(
-    model: Model, rows: Rows, components: Sequence[Component], batch_tokens: int | None
-) -> dict[str, Sums]:
+def _of_task(model: Model, rows: Rows, components: Sequence[Component], batch_tokens: int | None) -> dict[str, Sums]:
     assert rows.options is not None
     labels = rows.targets
     ids, unit = [list(ids) for ids in rows.ids], _unit(components)
@@ -188,9 +186,7 @@ def _of_task(
     }
 
 
-def _of_texts(
-    model: Model, rows: Rows, components: Sequence[Component], batch_tokens: int | None
-) -> dict[str, Sums]:
+def _of_texts(model: Model, rows: Rows, components: Sequence[Component], batch_tokens: int | None) -> dict[str, Sums]:
     sums, counts = np.zeros((2, len(rows), len(components))), np.zeros((2, len(rows)))
     for row, ids in enumerate(counted(rows.ids, model.name, len(rows.ids), "text")):
         p = profile(model, [list(ids)], _unit(components), batch_tokens=batch_tokens)

@@ -1,14 +1,11 @@
-"""Units as users give them: names, a `Cut` of their own, and dictionaries.
-
-A cut divides sublayers' outputs into named parts; a dictionary divides them into the latents of a sparse autoencoder or
-transcoder.
+"""Units as users give them: names, and dictionaries, which divide sublayers' outputs into the latents of a sparse
+autoencoder or transcoder.
 """
 
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Literal, cast, get_args
@@ -17,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .._checks import choice, listed, shown
+from .._checks import choice, shown
 from ..components import Component, Kind, Unit
 from ..errors import InputError
 from .architecture import (
@@ -28,8 +25,6 @@ from .architecture import (
     Sublayer,
     SublayerCut,
     UnitLike,
-    Values,
-    Vectors,
     linear_cut,
 )
 
@@ -53,86 +48,11 @@ _WITHIN = re.compile(_BEFORE.pattern + r"|mlp\.hook_(pre|post)$|ln[12]\.hook_nor
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 
-class Cut(CustomUnit):
-    """A custom unit: a way to divide sublayers' writes to the residual stream into named parts.
-
-    A subclass defines a sublayer's parts (`parts`) and the output of each (`split`). The write minus their sum is a row
-    of its own, `L3.mlp.error`, so that all rows sum to the logits for any parts. `name` is the unit's name in results.
-    The example halves the d numbers of a write; for groups of neurons or heads, use `groups`.
-
-    >>> class Halves(Cut):
-    ...     name = "half of the stream"
-    ...     def parts(self, sublayer):
-    ...         return ["first", "second"] if sublayer.kind == "mlp" else None
-    ...     def split(self, sublayer, inputs, write):
-    ...         first = write.clone()
-    ...         first[:, write.shape[1] // 2 :] = 0
-    ...         return torch.stack([first, write - first], 1)
-    >>> import torch, layerdiv_tl as ld
-    >>> from transformers import LlamaConfig, LlamaForCausalLM
-    >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
-    ...     num_hidden_layers=1, num_attention_heads=2))
-    >>> c = ld.contributions(tiny, [[1, 2, 3]], options=[7, 9], unit=Halves())
-    >>> [component.label for component in c.components]
-    ['embed', 'L0.attn', 'L0.mlp:first', 'L0.mlp:second', 'L0.mlp.error']
-    """
-
-    @abstractmethod
-    def parts(self, sublayer: Component) -> Sequence[str] | None:
-        """Name a sublayer's parts, the same at every call; None for one that stays whole."""
-
-    @abstractmethod
-    def split(self, sublayer: Component, inputs: Any, write: Any) -> Any:
-        """Compute the output of each part, a tensor `[position, part, d]`.
-
-        Args:
-            sublayer: The sublayer, without a repeat.
-            inputs: `[position, _]`: its module's input, usually the stream after its norm; None where no single module
-                has that input (OPT's MLPs).
-            write: `[position, d]`: its addition to the stream; both float32 or wider, on the model's device.
-        """
-
-    def of(self, sublayer: Sublayer) -> SublayerCut | None:
-        """Cut one sublayer. Raises InputError for invalid names of parts."""
-        whole = Component(sublayer.kind, sublayer.layer)
-        names = None if sublayer.kind == "intervention" else self.parts(whole)
-        if names is None:
-            return None
-        names, what = listed("parts", names, "a list of names"), f"the cut {self.name!r}"
-        if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
-            raise InputError(f"{what} must name the parts of {whole} by texts that differ, not {shown(names)}.")
-        point = sublayer.inputs
-
-        def rows(repeat: int | None) -> list[Component]:
-            return [replace(whole, repeat=repeat, name=name) for name in names]
-
-        def read(seen: Callable[[HookPoint], Tensor], write: Tensor) -> Values:
-            given = None if point is None else seen(point)
-            vectors, shape = self.split(whole, given, write.clone()), (len(write), len(names), write.shape[1])
-            if not isinstance(vectors, Tensor) or tuple(vectors.shape) != shape or not vectors.is_floating_point():
-                got: Any = tuple(vectors.shape) if isinstance(vectors, Tensor) else type(vectors).__name__
-                raise InputError(f"{what} must split {whole} into a tensor of the shape {shape}, not {got}.")
-            if not bool(vectors.isfinite().all()):
-                raise InputError(f"{what} splits {whole} into numbers that are not finite.")
-            return Vectors(vectors.detach().to(write))
-
-        return SublayerCut(rows, () if point is None else (point,), read, error=True)
-
-
 def unit_of(unit: Any) -> UnitLike:
-    """Check a unit. Raises InputError for anything but a unit's name or a `Cut`."""
-    if isinstance(unit, type) and issubclass(unit, CustomUnit):
-        raise InputError(f"unit={unit.__name__} is a class: give an instance, {unit.__name__}().")
+    """Check a unit. Raises InputError for anything but a unit's name, groups or a dictionary."""
     if not isinstance(unit, CustomUnit) and not (isinstance(unit, str) and unit in get_args(Unit)):
         names = ", ".join(map(repr, get_args(Unit)))
-        hint = ""
-        if str(unit) in ("layer", "layers", "block"):
-            hint = " Sums over layers: .frame().groupby('layer', dropna=False) of sublayers."
-        elif not isinstance(unit, str) and isinstance(unit, Iterable):
-            hint = " Right and wrong answers in two lists: ld.logit_difference(model, prompts, right, wrong)."
-        raise InputError(
-            f"unit={shown(unit)} is unknown: use {names}, ld.groups(...), ld.dictionary(...) or a ld.Cut.{hint}"
-        )
+        raise InputError(f"unit={shown(unit)} is unknown: use {names}, ld.groups(...) or ld.dictionary(...).")
     return cast(UnitLike, unit)
 
 

@@ -1,17 +1,12 @@
-"""Check what the Hugging Face hub and the local cache have, and suggest names for a misspelled one."""
+"""Check whether the Hugging Face hub answers, and what the local cache has."""
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import threading
-from pathlib import Path
 
-from .. import _registry
-from .._checks import shown
 from ..errors import InputError
-from .converted import DEFAULT_NAME
 
 # Seconds to wait for the hub, unless HF_HUB_ETAG_TIMEOUT is set. Its own client tries for a minute.
 PATIENCE = 2.0
@@ -28,7 +23,7 @@ def is_local_only(name: str, revision: str | None = None) -> bool:
         validate_repo_id(name)
     except HFValidationError as error:
         ids = "a Hugging Face id, as 'gpt2' or 'Qwen/Qwen3-0.6B' are"
-        raise InputError(f"{name!r:.100} is not a local folder, nor {ids}{near(name)}") from error
+        raise InputError(f"{name!r:.100} is not a local folder, nor {ids}.") from error
     cached = any(isinstance(try_to_load_from_cache(name, sign, revision=revision), str) for sign in _SIGNS)
     if constants.is_offline_mode():
         why = "HF_HUB_OFFLINE is set, so that it is not looked up"
@@ -37,17 +32,10 @@ def is_local_only(name: str, revision: str | None = None) -> bool:
     else:
         return False
     if not cached:
-        refs = Path(constants.HF_HUB_CACHE, f"models--{name.replace('/', '--')}", "refs")
-        here = sorted(str(path.relative_to(refs)) for path in refs.rglob("*") if path.is_file())
-        if revision is not None and here:
-            raise InputError(
-                f"{name!r} is in this machine's cache, but not its revision {revision!r} (there are {shown(here)}), "
-                f"and {why}."
-            )
         name = name if revision is None else f"{name}@{revision}"
         raise InputError(
             f"{name!r} could not be loaded as a Hugging Face id: it is not in this machine's cache of models, and "
-            f"{why}; give a local folder, or 'default'{near(name)}"
+            f"{why}; give a local folder, or 'default'."
         )
     return True
 
@@ -73,25 +61,3 @@ def unreachable() -> str | None:
     thread.start()
     thread.join(limit + 0.5)
     return answers[0] if answers else f"no answer within {limit:g} s; HF_HUB_ETAG_TIMEOUT=30 waits longer"
-
-
-def near(name: str) -> str:
-    """Make the end of an error: loadable names like this one, from the zoo, the cache or a local folder."""
-    from huggingface_hub import constants
-
-    meant = {"default": "default", DEFAULT_NAME.casefold(): "default"}
-    cached = [
-        path.name.removeprefix("models--").replace("--", "/") for path in Path(constants.HF_HUB_CACHE).glob("models--*")
-    ]
-    folders: list[str] = []  # models in the folder that the name points to, or here
-    with contextlib.suppress(OSError, ValueError, RuntimeError):
-        place = Path(name).expanduser().parent
-        here = sorted(os.listdir(place))[:1000]
-        folders = [str(place / n) for n in here if n.endswith(".gguf") or (place / n / "config.json").is_file()]
-    is_path = os.path.isabs(name) or name.startswith(".")
-    for candidate in folders if is_path else (*_registry.lookup("zoo_names"), *cached, *folders):
-        meant |= {candidate.casefold(): candidate, candidate.rpartition("/")[2].casefold(): candidate}
-    asked = sorted({name.casefold(), name.rpartition("/")[2].casefold()})
-    close = [key for word in asked for key in difflib.get_close_matches(word, meant, n=3, cutoff=0.7)]
-    likely = list(dict.fromkeys(meant[key] for key in close))[:3]
-    return f". Is {' or '.join(map(repr, likely))} meant?" if likely else "."

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
 from .. import _registry
-from .._checks import one_of, shown, whole_number
+from .._checks import console_text, one_of, shown, whole_number
 from ..components import Component
 from ..errors import InputError
 from .architecture import Architecture, Sublayer, UnitLike
@@ -143,17 +143,7 @@ class Model:
         """List TransformerLens' names of all needed hooks: a `names_filter` for `run_with_cache`."""
         return tuple(point.name for point in self.architecture.hook_points(unit_of(unit)))
 
-    if not TYPE_CHECKING:  # type checkers know the attributes
-
-        def __getattr__(self, name: str) -> Any:
-            ways = "model.bridge has TransformerLens' (to_tokens, run_with_cache), model.hf_model Hugging Face's"
-            raise AttributeError(f"a Model of layerdiv_tl has no attribute {name!r}: {ways}.")
-
-    def __call__(self, *inputs: Any, **options: Any) -> NoReturn:
-        """Raises TypeError: a model is given to functions."""
-        raise TypeError(
-            "a Model of layerdiv_tl is not called: model.bridge(text) has logits, ld.top_tokens the likeliest."
-        )
+    __str__ = console_text
 
     def __repr__(self) -> str:
         p = self.provenance
@@ -189,8 +179,8 @@ def load_model(
             small model of `zoo`; in memory a Hugging Face causal LM, a PEFT model (read as `merge_and_unload` would
             make it), a `TransformerBridge` (raw or in compatibility mode), a `HookedTransformer`, or a model made by
             `zoo.planted`; a model of nnsight (`TransformersModel`, `NNsight`), whose contributions are computed where
-            it runs; a `Model`, which is returned. A multimodal model is read as its text side: its own decoder and unembedding, in a causal language
-            model of its kind.
+            it runs; a `Model`, which is returned. A multimodal model is read as its text side: its own decoder and
+            unembedding, in a causal language model of its kind.
         tokenizer: A tokenizer, or the id or folder of one. By default the one stored with the weights or in the bridge;
             a bare Hugging Face model has none, and accepts only token ids.
         device, dtype, device_map: As in `from_pretrained`; dtype None keeps the checkpoint's own. They apply to

@@ -21,7 +21,7 @@ from .._checks import file_path
 from .._progress import shows_bars
 from ..errors import InputError
 from .converted import DEFAULT_NAME, GGUF_SHA256, REQUIREMENT, converted_gguf, default_model_folder
-from .hub import is_local_only, near
+from .hub import is_local_only
 from .reconstruction import TOLERANCE, answer_gap
 
 # Ten times as many as in any published model.
@@ -62,9 +62,7 @@ def _find(x: Any) -> tuple[str, str, str, dict[str, Any]]:
         raise InputError("load_model('') names nothing: give a folder, a .gguf file, a Hugging Face id, or None.")
     path = file_path("model", x)
     if path.suffix.lower() in _FILES and not os.path.isfile(path):
-        raise InputError(
-            f"there is no file {text!r}: check the path of a GGUF file, or give a model's folder{near(text)}"
-        )
+        raise InputError(f"there is no file {text!r}: check the path of a GGUF file, or give a model's folder.")
     if path.suffix.lower() == ".gguf":
         folder = converted_gguf(path, partial(convert_gguf, needs_tokenizer=False))
         if folder is None:
@@ -74,9 +72,7 @@ def _find(x: Any) -> tuple[str, str, str, dict[str, Any]]:
         _check_folder(path, text)
         return str(path), text, path.name, {}
     if _is_path(text):
-        raise InputError(
-            f"there is no folder or file {text!r:.200}: check the path, or give a Hugging Face id{near(text)}"
-        )
+        raise InputError(f"there is no folder or file {text!r:.200}: check the path, or give a Hugging Face id.")
     place, at, revision = text.partition("@")
     if at and not revision.strip():
         raise InputError(f"{text!r:.100} names no revision after @: write for example 'gpt2@main'.")
@@ -136,7 +132,7 @@ def _causal_lm(place: str, kwargs: dict[str, Any], shown: str) -> Any:
         if Path(place).exists():
             raise InputError(f"the model in {shown!r} cannot be loaded ({reason}).") from error
         raise InputError(
-            f"{shown!r} is not a local folder and could not be loaded as a Hugging Face id ({reason}){near(shown)}"
+            f"{shown!r} is not a local folder and could not be loaded as a Hugging Face id ({reason})."
         ) from error
 
 

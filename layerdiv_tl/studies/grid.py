@@ -7,7 +7,7 @@ import re
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,8 +68,9 @@ class Grid:
                 be a dict of `load_model`'s arguments.
             rows: One or several names of tasks, or `Task`s; or {name: task, `Questions` or list of texts}.
             executor: Where cells are computed. None is this process; otherwise any `concurrent.futures.Executor`, e.g.
-                `ProcessPoolExecutor(4)`, or on a cluster `dask.distributed.Client(…).get_executor()`. Cells are
-                submitted model by model, and a worker keeps the last model it loaded. Processes need models by name.
+                `ProcessPoolExecutor(4)`, or on a cluster `dask.distributed.Client(…).get_executor()` or submitit's.
+                Cells are submitted model by model, and a worker keeps the last model it loaded. Processes need models
+                by name.
             limit: The number of rows of tasks given by name.
             **options: Arguments of the function, of types that JSON has.
 
@@ -162,7 +163,12 @@ def by_name(argument: str, given: Any) -> dict[str, Any]:
     if isinstance(given, Mapping):
         return {str(name): x for name, x in given.items()}
     items = list(given) if isinstance(given, list | tuple) else [given]
-    named = {str(getattr(x, "name", x)): x for x in items}
+    named = {}
+    for x in items:
+        name = "default" if x is None else getattr(x, "name", x)
+        if not isinstance(name, str):
+            raise InputError(f"{argument} has a {type(x).__name__}, which has no name: give {{name: …}}.")
+        named[name] = x
     if len(named) < len(items):
         raise InputError(f"{argument} has two things of one name: give {{name: …}}.")
     return named
@@ -189,9 +195,11 @@ def _outcomes(jobs: Sequence[Job], executor: Executor | None) -> Iterator[tuple[
         for number, job in enumerate(jobs):
             yield number, *run_job(job)
         return
-    futures = {executor.submit(run_job, job): number for number, job in enumerate(jobs)}
+    futures: dict[Any, int] = {executor.submit(run_job, job): number for number, job in enumerate(jobs)}
     try:
-        for future in as_completed(futures):
+        # The jobs of submitit, on SLURM, have the methods of a future, but are none to wait for.
+        are_futures = all(isinstance(future, Future) for future in futures)
+        for future in as_completed(futures) if are_futures else futures:
             number = futures[future]
             try:
                 path, failure = future.result()

@@ -12,60 +12,72 @@ from itertools import islice
 from typing import Any
 
 from ..errors import InputError
-from .rows import Rows, asking_hub, import_optional, numbered, read_rows, refusing
+from .rows import Row, Rows, asking_hub, import_optional, read_rows, refusing
 
 PREFIX = "lm_eval/"
 _ADVICE = "give rows in the columns of its data set"
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence lm-eval, which logs every task that it finds."""
-    logger = logging.getLogger("lm_eval")
-    level = logger.level
+def _quiet_in_a_sandbox() -> Iterator[None]:
+    """Silence lm-eval, which logs every task that it finds; render its templates in a sandbox.
+
+    There a template cannot read files or reach into objects, and its ranges have an end.
+    """
+    from jinja2 import BaseLoader, StrictUndefined
+    from jinja2.sandbox import SandboxedEnvironment
+
+    utils, logger = import_optional("lm_eval.utils", "pip install lm-eval datasets"), logging.getLogger("lm_eval")
+    level, environment = logger.level, utils.env
+    sandbox = SandboxedEnvironment(loader=BaseLoader(), undefined=StrictUndefined)
+    sandbox.filters |= environment.filters
     logger.setLevel(logging.ERROR)
+    utils.env = sandbox
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logger.setLevel(level)
+        utils.env = environment
 
 
-@_quiet()
 def lm_eval_rows(name: str, data: Any, limit: int) -> Rows:
     """Return rows of a task `lm_eval/…` with the columns prompt, options and label, and their source."""
-    bare, known = name.removeprefix(PREFIX), _manager()
-    if bare not in known.all_subtasks:
-        near = [PREFIX + task for task in known.all_subtasks if bare.lower() in task.lower()][:6]
-        what = "a group of lm-eval's tasks" if bare in (*known.all_groups, *known.all_tags) else "no task of lm-eval"
-        raise InputError(f"{name} is {what}: give {', '.join(near) or 'one of its tasks'}.")
-    if data is None:
-        spec: Any = bare
-        loading = asking_hub(name, f"give data=, a file with the rows of its data set, or a folder with {bare}.jsonl")
-    else:
-        given = read_rows(data, (bare, name.replace("/", "_")))
-        datasets = import_optional("datasets", "pip install datasets")
-
-        def splits(**settings: Any) -> Any:
-            rows = datasets.Dataset.from_list([dict(row) for row in given.rows])
-            return defaultdict(lambda: rows, dict.fromkeys(("train", "validation", "test"), rows))
-
-        # A group is lm-eval's way to change the settings of existing tasks.
-        own = {"task": bare, "custom_dataset": splits, "dataset_kwargs": None}
-        spec = {"group": f"layerdiv_tl {bare}", "task": [own]}
-        loading = refusing(f"{name} cannot read {given.source}", _ADVICE)
-    with loading:
-        task = next(iter(known.load([spec])["tasks"].values()))
-    _check(task, name)
-    rows = (_row(task, doc, name, number) for number, doc in enumerate(islice(task.eval_docs, limit), start=1))
-    hub = f"Hugging Face {task.DATASET_PATH} {task.DATASET_NAME or ''}".strip()
-    return numbered(rows, name, hub if data is None else given.source)
+    with _quiet_in_a_sandbox():
+        bare, known = name.removeprefix(PREFIX), _manager()
+        if bare not in known.all_subtasks:
+            near = [PREFIX + task for task in known.all_subtasks if bare.lower() in task.lower()][:6]
+            raise InputError(f"{name} is no single task of lm-eval: give {', '.join(near) or 'one of its tasks'}.")
+        task, source = _load(name, bare, known, data)
+        _check(task, name)
+        rows = [_row(task, doc, name, number) for number, doc in enumerate(islice(task.eval_docs, limit), start=1)]
+    return Rows(rows, source)
 
 
 @functools.cache
 def _manager() -> Any:
     """Load lm-eval's index of its tasks: thousands of files, read once."""
     return import_optional("lm_eval.tasks", "pip install lm-eval datasets").TaskManager()
+
+
+def _load(name: str, bare: str, known: Any, data: Any) -> tuple[Any, str]:
+    """Load a task of lm-eval, with rows of the user's if given; return it and the source of its rows."""
+    if data is None:
+        with asking_hub(name, f"give data=, a file with the rows of its data set, or a folder with {bare}.jsonl"):
+            task = next(iter(known.load([bare])["tasks"].values()))
+        return task, f"Hugging Face {task.DATASET_PATH} {task.DATASET_NAME or ''}".strip()
+    given = read_rows(data, (bare, name.replace("/", "_")))
+    datasets = import_optional("datasets", "pip install datasets")
+
+    def splits(**settings: Any) -> Any:
+        rows = datasets.Dataset.from_list(list(given.rows))
+        return defaultdict(lambda: rows, dict.fromkeys(("train", "validation", "test"), rows))
+
+    # A group is lm-eval's way to change the settings of existing tasks.
+    settings = {"task": bare, "custom_dataset": splits, "dataset_kwargs": None}
+    with refusing(f"{name} cannot read {given.source}", _ADVICE):
+        loaded = known.load([{"group": f"layerdiv_tl {bare}", "task": [settings]}])
+    return next(iter(loaded["tasks"].values())), given.source
 
 
 def _check(task: Any, name: str) -> None:
@@ -83,7 +95,7 @@ def _check(task: Any, name: str) -> None:
         raise InputError(f"{name} {fault}: give another task of lm-eval.")
 
 
-def _row(task: Any, doc: Any, name: str, number: int) -> dict[str, Any]:
+def _row(task: Any, doc: Any, name: str, number: int) -> Row:
     with refusing(f"{name} cannot read row {number}", _ADVICE):  # jinja's errors, and those of a task's own code
         context = task.fewshot_context(doc, 0, gen_prefix=task.doc_to_prefix(doc))
         pairs = [request.arguments for request in task.construct_requests(doc=doc, ctx=context)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,11 +33,6 @@ def check_sequences(tokenizer: Any, row_options: Sequence[Sequence[str]]) -> Non
                 f"two of the options {list(options)} are the same tokens for this model, whose tokenizer may not know "
                 "these words: choose other words, or another task."
             )
-
-
-def each(options: Any, change: Callable[[str], str]) -> Any:
-    """Return options, shared or per prompt, with every text changed."""
-    return tuple(change(x) if isinstance(x, str) else tuple(map(change, x)) for x in options)
 
 
 def longest(tokenizer: Any, row_options: Sequence[Sequence[str]]) -> int:
@@ -91,7 +86,9 @@ def note_on_blanks(tokenizer: Any, prompts: Sequence[str], options: Sequence[str
 
 def count_tokens(tokenizer: Any, prompt: str) -> int:
     """Count a prompt's tokens as the model will read it, including the beginning-of-text token."""
-    return len(encode(_minimal_model(tokenizer), [prompt])[0]) if prompt else 0
+    # What reading a text needs of a model.
+    reader: Any = SimpleNamespace(tokenizer=tokenizer, name="the tokenizer", context=None, vocabulary=None)
+    return len(encode(reader, [prompt])[0]) if prompt else 0
 
 
 def render_chat(
@@ -137,7 +134,7 @@ def shorten_passage(tokenizer: Any, prompt: str, passage: tuple[int, int], max_t
 
     too_few, enough = 0, end - start
     if not fits(enough):
-        raise InputError(f"a prompt is longer than {max_tokens} tokens even without its passage: use fewer shots.")
+        raise InputError(f"a prompt is longer than {max_tokens} tokens even without its longest field.")
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
         too_few, enough = (too_few, middle) if fits(middle) else (middle, enough)
@@ -150,8 +147,3 @@ def _text_of_tokens(tokenizer: Any, option: str, ids: list[int]) -> str | None:
         return ""
     beginnings = (option[:end] for end in range(1, len(option)))
     return next((text for text in beginnings if ids_after_text(tokenizer, text) == ids), None)
-
-
-def _minimal_model(tokenizer: Any) -> Any:
-    """Return the parts of a model that reading text needs."""
-    return SimpleNamespace(tokenizer=tokenizer, name="the tokenizer", context=None, vocabulary=None)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 
-from .._checks import listed, number, shown, whole_number
+from .._checks import shown, whole_number
 from ..errors import InputError
 from .rows import Row, Rows, read_rows, sample_rows
 from .synthetic import PREFIX
@@ -31,8 +30,6 @@ STEP_PARAMETER: Mapping[str, tuple[str, tuple[int, ...]]] = {
 # Columns that may hold the number of steps; all rows are grouped by the one that the first row has.
 MEASURES = ("hops", "steps", "level", "difficulty")
 DEFAULT_GENERATED = 64  # for each number of steps, where the user gives no limit
-# Text, answer, number of steps, name and chain.
-_Question = tuple[str, str, float, str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,95 +87,72 @@ def questions(
             or 2 to 5 terms.
         limit: Largest number of questions per level; by default 64 for synthetic ones, no limit for others.
 
-    Raises InputError, with the line, for missing or malformed rows, for an empty answer, and where no question is left.
+    Raises InputError for an empty text or answer, a number of steps that is no number, and where no question is left.
 
     >>> q = questions("synthetic/k_hop:entities=4", levels=[1, 2], limit=3)
     >>> q.groups.tolist(), q.answers[0], q.by
     ([1.0, 1.0, 1.0, 2.0, 2.0, 2.0], ' A', 'hops')
     """
     limit = None if limit is None else whole_number("limit", limit, 1)
-    wanted = None if levels is None else _check_levels(levels)
+    wanted = None if levels is None else [float(level) for level in np.atleast_1d(np.asarray(levels, dtype=float))]
     name = source if isinstance(source, str) else "own questions"
     if name.startswith(PREFIX):
         return _generated(name, wanted, DEFAULT_GENERATED if limit is None else limit)
     if name == SAMPLE_QUESTIONS:
         return _from_rows(sample_rows(name), name, "MIT", wanted, limit)
-    if isinstance(source, str) and not os.path.exists(Path(source).expanduser()):
-        known = ", ".join([SAMPLE_QUESTIONS, *STEP_PARAMETER])
-        raise InputError(f"there are no questions {shown(source)}: choose among {known}, or give a file of rows.")
-    name = Path(source).stem if isinstance(source, str | os.PathLike) else name
+    if isinstance(source, str | os.PathLike):
+        name = Path(source).stem
     return _from_rows(read_rows(source, ("questions", "test"), "test"), name, "unknown", wanted, limit)
 
 
-def _generated(name: str, levels: Sequence[float] | None, limit: int) -> Questions:
+def _generated(name: str, levels: list[float] | None, limit: int) -> Questions:
     generator, _, settings = name.partition(":")
     if generator not in STEP_PARAMETER:
         raise InputError(f"{generator} has no number of steps: choose among {', '.join(STEP_PARAMETER)}.")
     by, usual = STEP_PARAMETER[generator]
     if any(setting.partition("=")[0] == by for setting in settings.split(",")):
         raise InputError(f"{name!r} names one number of {by}: give them as levels=, as in levels=[1, 2].")
-    found: list[_Question] = []
+    made = []
     for level in usual if levels is None else levels:
-        if level != int(level):
-            raise InputError(f"levels holds {shown(level)}: {generator} takes whole numbers of {by}.")
-        step = f"{by}={int(level)}"
+        step = f"{by}={level:g}"
         rows = task(f"{generator}:{','.join(filter(None, [settings, step]))}", limit=limit)
         for row, (text, answer) in enumerate(zip(rows.prompts, rows.answers, strict=True), start=1):
-            found.append((text, answer, float(level), f"{step}, row {row}", ()))
-    return _collect(found, by, name, rows.source, rows.license)
+            made.append((text, answer, float(level), f"{step}, row {row}", ()))
+    return _collect(made, by, name, rows.source, rows.license)
 
 
-def _from_rows(data: Rows, name: str, license: str, levels: Sequence[float] | None, limit: int | None) -> Questions:
+def _from_rows(data: Rows, name: str, license: str, levels: list[float] | None, limit: int | None) -> Questions:
     first = data.rows[0]
     by = next((measure for measure in MEASURES if measure in first), "")
     if not by or not {"text", "answer"} <= set(first):
         needed = f"text, answer, and one of {', '.join(MEASURES)}"
-        raise InputError(f"{first.where} has the columns {', '.join(map(str, first)) or 'none'}: give {needed}.")
-    found: list[_Question] = []
+        raise InputError(f"the rows of {data.source} have the columns {', '.join(map(str, first))}: give {needed}.")
+    made = []
     counts = Counter[float]()
-    for row in data.rows:
-        text, answer = (_text(row[column], row, f"the {column}") for column in ("text", "answer"))
-        steps, chain = _step_count(row, by), row.get("chain")
-        links = [_text(link, row, "a link of the chain") for link in chain] if isinstance(chain, list) else []
+    for number, row in enumerate(data.rows, start=1):
+        text, answer = (_text(row, column, number) for column in ("text", "answer"))
+        steps, chain = float(row[by]), row.get("chain")
+        if not np.isfinite(steps):
+            raise InputError(f"row {number} of {data.source} has {by}={shown(row[by])}: it must be a number.")
         if (levels is None or steps in levels) and (limit is None or counts[steps] < limit):
             counts[steps] += 1
             # A space between the two belongs to the answer: most tokenizers join it with the next word.
             text = text.rstrip(" ")
             answer = ("" if text[-1:].isspace() else " ") + answer.strip()
-            own_id = next((row[key] for key in ("id", "case_id", "unique_id") if row.get(key) is not None), row.where)
-            found.append((text, answer, steps, str(own_id), tuple(links)))
-    if not found:
-        what = f"one of the levels {', '.join(f'{level:g}' for level in levels)}" if levels else f"a number of {by}"
-        raise InputError(f"none of the {len(data.rows)} rows of {data.source} has {what}: give others.")
-    return _collect(found, by, name, data.source, license)
+            links = tuple(chain) if isinstance(chain, list | np.ndarray) else ()
+            made.append((text, answer, steps, str(row.get("id", f"row {number}")), links))
+    if not made:
+        raise InputError(f"none of the {len(data.rows)} rows of {data.source} has a level of {levels}: give others.")
+    return _collect(made, by, name, data.source, license)
 
 
-def _collect(found: list[_Question], by: str, name: str, source: str, license: str) -> Questions:
-    texts, answers, groups, ids, chains = zip(*found, strict=True)
+def _collect(made: list[tuple[Any, ...]], by: str, name: str, source: str, license: str) -> Questions:
+    texts, answers, groups, ids, chains = zip(*made, strict=True)
     return Questions(texts, answers, np.array(groups, dtype=float), by, ids, chains, name, source, license)
 
 
-def _text(value: Any, row: Row, what: str) -> str:
-    is_text = isinstance(value, str | int | np.integer) and not isinstance(value, bool)
-    if not is_text or not str(value).strip():
-        raise InputError(f"{row.where}: {what} is {value!r:.40}: it must be text, and not empty.")
-    return str(value)
-
-
-def _step_count(row: Row, column: str) -> float:
-    """Read the number of steps from a cell, which may be text."""
+def _text(row: Row, column: str, number: int) -> str:
     value = row[column]
-    try:
-        count = float("nan") if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        count = float("nan")
-    if not abs(count) <= 1e6:
-        raise InputError(f"{row.where} has {column}={shown(value)}: it must be a number, at most 10⁶ in size.")
-    return count
-
-
-def _check_levels(levels: Any) -> list[float]:
-    given = [levels] if isinstance(levels, Real) else listed("levels", levels, "a list of numbers, as in [1, 2, 3]")
-    if not given:
-        raise InputError("levels is empty: give at least one number, or None for all.")
-    return list(dict.fromkeys(number("levels", level, least=-1e6, most=1e6) for level in given))
+    if value is None or value != value or not str(value).strip():
+        raise InputError(f"row {number} has nothing in column {column!r}: fill it in, or leave the row out.")
+    return str(value)

@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
 
-from .._checks import number, whole_number
+from .._checks import whole_number
 from ..errors import InputError
-from .rows import Row, Rows
+from .rows import Rows
 from .templates import TaskSpec
 
 PREFIX = "synthetic/"
@@ -31,7 +30,7 @@ def k_hop(*, hops: int = 2, entities: int = 8, seed: int = 0) -> TaskSpec:
     The pointers form one cycle through all entities, so a model that stops early or goes too far is wrong, and every
     entity is named equally often.
 
-    >>> print(k_hop(hops=2, entities=4).load_rows("test", 1).rows[0]["facts"])
+    >>> print(k_hop(hops=2, entities=4).load_rows(1).rows[0]["facts"])
     B points to D. A points to B. C points to A. D points to C.
     """
     whole_number("entities", entities, 2, len(LETTERS))
@@ -51,7 +50,7 @@ def k_hop(*, hops: int = 2, entities: int = 8, seed: int = 0) -> TaskSpec:
 def recall(*, pairs: int = 8, values: int = 4, seed: int = 0) -> TaskSpec:
     """Associative recall: give the value that was next to a key earlier in the prompt.
 
-    >>> print(recall(pairs=2).load_rows("test", 1).rows[0]["pairs"])
+    >>> print(recall(pairs=2).load_rows(1).rows[0]["pairs"])
     T: red
     E: blue
     """
@@ -75,7 +74,7 @@ def modular(*, modulus: int = 7, largest: int = 99, terms: int = 2, seed: int = 
     The default template puts no space before the answer, because most tokenizers split ` 5` into two tokens; `spaced`
     does, for other tokenizers (or use `Task.resolve`).
 
-    >>> modular(modulus=3, terms=3).load_rows("test", 1).rows[0]["sum"]
+    >>> modular(modulus=3, terms=3).load_rows(1).rows[0]["sum"]
     '85 + 63 + 50'
     """
     whole_number("modulus", modulus, 2, 10)
@@ -93,58 +92,10 @@ def modular(*, modulus: int = 7, largest: int = 99, terms: int = 2, seed: int = 
     return _generated("the sum of numbers in modular arithmetic", templates, tuple(map(str, range(modulus))), row, seed)
 
 
-def witnesses(
-    *, members: int = 9, options: int = 2, right: float = 0.7, shared: float = 0.0, seed: int = 0
-) -> TaskSpec:
-    """Name the color that several unreliable witnesses saw: the votes of `cast_votes`, in words.
-
-    >>> witnesses(members=3).load_rows("test", 1).rows[0]["votes"].count(",")
-    2
-    """
-    whole_number("options", options, 2, len(COLORS))
-    whole_number("members", members, 1, 10**6)
-    number("right", right, least=0, most=1)
-    number("shared", shared, least=0, most=1)
-
-    def row(rng: np.random.Generator, gold: int) -> dict[str, Any]:
-        votes = cast_votes(np.array([gold]), members, options, right, shared, rng)[0]
-        return {"votes": ", ".join(COLORS[vote] for vote in votes), "members": members}
-
-    template = "{members} witnesses name the color of a car: {votes}.\nThe car was most likely {answer}"
-    return _generated("which color unreliable witnesses saw", template, COLORS[:options], row, seed)
-
-
-def cast_votes(
-    labels: Int[np.ndarray, " example"],
-    members: int,
-    options: int,
-    right: float,
-    shared: float,
-    rng: np.random.Generator,
-) -> Int[np.ndarray, "example member"]:
-    """Draw votes about these labels.
-
-    A member votes for the gold option with probability `right`, else for one of the others with equal probability;
-    given the gold option, members are independent. In a hidden share `shared` of the rows one vote is drawn this way
-    and all members repeat it.
-    """
-    # One random stream per kind of draw: the first rows do not depend on how many follow.
-    streams = rng.spawn(5)
-
-    def noisy(size: tuple[int, int], luck: np.random.Generator, choice: np.random.Generator) -> np.ndarray:
-        wrong = (labels[:, None] + choice.integers(1, options, size=size)) % options
-        return np.where(luck.random(size) < right, labels[:, None], wrong)
-
-    repeated = streams[0].random((len(labels), 1)) < shared
-    own = noisy((len(labels), members), *streams[1:3])
-    return np.where(repeated, noisy((len(labels), 1), *streams[3:5]), own)
-
-
 GENERATORS: Mapping[str, Callable[..., TaskSpec]] = {
     PREFIX + "k_hop": k_hop,
     PREFIX + "recall": recall,
     PREFIX + "modular": modular,
-    PREFIX + "votes": witnesses,
 }
 
 
@@ -163,10 +114,7 @@ def synthetic(name: str) -> TaskSpec:
         key, _, value = setting.partition("=")
         if key not in known:
             raise InputError(f"{generator} has no parameter {key!r}: choose among {', '.join(known)}.")
-        try:
-            given[key] = type(known[key].default)(value)
-        except ValueError as error:
-            raise InputError(f"{setting!r} in {name!r} is not a number: write it as in {generator}:seed=1.") from error
+        given[key] = type(known[key].default)(value)
     changed = [f"{key}={given[key]}" for key in known if key in given and given[key] != known[key].default]
     full = generator + ":" * bool(changed) + ",".join(changed)
     return dataclasses.replace(GENERATORS[generator](**given), name=full)
@@ -183,13 +131,12 @@ def _generated(
     whole_number("seed", seed, 0, 2**32)
     templates = {"default": template} if isinstance(template, str) else template
 
-    def load_rows(split: str, count: int | None) -> Rows:
+    def load_rows(count: int | None) -> Rows:
         rows = []
         for n in range(count or DEFAULT_ROWS):
             gold = n % len(options)
-            # Each row and split has its own generator, so no row depends on how many there are.
-            rng = np.random.default_rng([seed, split == "train", n])
-            rows.append(Row({**row(rng, gold), "label": gold}, f"row {n + 1}"))
+            # Each row has its own generator, so no row depends on how many there are.
+            rows.append({**row(np.random.default_rng([seed, 0, n]), gold), "label": gold})
         return Rows(rows, f"generated by layerdiv_tl, seed {seed}")
 
-    return TaskSpec("", description, templates, options, load_rows, "MIT")
+    return TaskSpec("", description, templates, options, "MIT", load_rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .._checks import shown, text
+from .._checks import shown
 from ..errors import InputError
 from .rows import Row, Rows
 
@@ -37,16 +36,11 @@ class Template:
 
     @classmethod
     def parse(cls, text: str) -> Template:
-        """Parse a template. Raises InputError for anything but a format string with plain fields."""
-        try:
-            parsed = list(string.Formatter().parse(text))
-        except ValueError as error:
-            raise InputError(f"template={shown(text)} is not a format string ({error}): a brace is {{{{.") from error
-        pieces = []
-        for literal, name, format_spec, conversion in parsed:
-            if format_spec or conversion:
-                raise InputError(f"the template {shown(text)} formats {{{name}}}: use the plain field {{{name}}}.")
-            pieces.append((literal, name))
+        """Parse a template. Raises InputError for fields with a format, and for an answer that is not at the end."""
+        parsed = list(string.Formatter().parse(text))
+        if any(format_spec or conversion for _, _, format_spec, conversion in parsed):
+            raise InputError(f"the template {shown(text)} formats a field: use plain fields, as in {{text}}.")
+        pieces = [(literal, name) for literal, name, _, _ in parsed]
         answers = [name for _, name in pieces].count("answer")
         if answers > 1 or (answers and pieces[-1][1] != "answer"):
             raise InputError(f"the template {shown(text)} must have {{answer}} once, as its end.")
@@ -81,43 +75,28 @@ class TaskSpec:
         templates: Format strings by name; the first is the default. `{answer}` is where the model answers.
         options: The K answers in the order of the labels, without leading space; or the name of the column that holds a
             list of each row's own, which are used unchanged.
-        load_rows: `load_rows(split, count)`: rows for a user who gives none, None where there are none; split is "test"
-            or "train", count the number wanted (a generator needs it, a reader may return more).
-        label_column: The column of the gold option; no template can read it.
+        load_rows: `load_rows(count)`: rows for a user who gives none; count is the number wanted (a generator needs it,
+            a reader may return more).
+        label_column: The column of the gold option; no template can read it, nor the `hidden` columns.
         preprocess: Maps a row to one with the columns that the templates and the label need; None drops the row, which
             is counted.
-        text_fields: The fields that make up a row's own text; by default those of the template in use.
         file_names: Names of the task's file in a folder of data.
         limit: Default number of rows; None for all.
-        split, source: The name of a data set's held-out split; the place that rows are fetched from, empty for a task
-            with its own.
+        split: The name of a data set's held-out split.
     """
 
     name: str
     description: str
     templates: Mapping[str, str]
     options: tuple[str, ...] | str
-    load_rows: Callable[[str, int | None], Rows | None]
     license: str
+    load_rows: Callable[[int | None], Rows] = lambda count: Rows([], "the task")
     label_column: str = "label"
+    hidden: tuple[str, ...] = ()
     preprocess: Callable[[Row], Row | None] = lambda row: row
-    text_fields: tuple[str, ...] = ()
     file_names: tuple[str, ...] = ()
     limit: int | None = None
     split: str = "test"
-    source: str = ""
-
-    def rows(self, split: str = "test", count: int | None = None) -> Rows:
-        """Return the rows of a split. Raises InputError where there are none."""
-        rows = self.load_rows(split, count)
-        if rows is None:
-            raise self.without_rows(split)
-        return rows
-
-    def without_rows(self, split: str) -> InputError:
-        """Return the error of a task that lacks such rows."""
-        training = "has no training rows to draw shots from: give a file of them as train="
-        return InputError(f"{self.name} {training if split == 'train' else 'names no data: give the rows as data='}.")
 
 
 def render(spec: TaskSpec, data: Rows, template: str | None = None, limit: int | None = None) -> dict[str, Any]:
@@ -128,128 +107,98 @@ def render(spec: TaskSpec, data: Rows, template: str | None = None, limit: int |
     """
     if template is None:
         template = next(iter(spec.templates.values()))
-    parsed = Template.parse(spec.templates.get(text("template", template), template))
-    usable: list[Row] = []
+    parsed = Template.parse(spec.templates.get(template, template))
+    usable: dict[int, Row] = {}  # by their number in the data, from 1
     dropped = 0
-    for raw in data.rows:
+    for number, raw in enumerate(data.rows, start=1):
         if len(usable) == limit:
             break
         row = spec.preprocess(raw)
         if row is None:
             dropped += 1
         else:
-            usable.append(row)
+            usable[number] = row
     if not usable:
         raise InputError(f"none of {dropped} rows of {data.source} fits {spec.name} ({spec.description}): give others.")
-    _check_fields(parsed, spec, usable[0])
-    options: Any = spec.options
+    _check_columns(parsed, spec, data.source, next(iter(usable.values())))
+    labels: dict[int, int | None]
     if isinstance(spec.options, str):
-        each = [_own_options(row, spec.options) for row in usable]
-        size = Counter(map(len, each)).most_common(1)[0][0]
-        labels = [_own_label(row, spec.label_column, own) for row, own in zip(usable, each, strict=True)]
-        kept = [i for i, own in enumerate(each) if len(own) == size]
-        dropped += len(usable) - len(kept)
-        usable, labels, each = [usable[i] for i in kept], [labels[i] for i in kept], [each[i] for i in kept]
-        options = each[0] if len(set(each)) == 1 else tuple(each)
+        each = {number: _own_options(number, row[spec.options]) for number, row in usable.items()}
+        size = Counter(map(len, each.values())).most_common(1)[0][0]
+        dropped += sum(len(own) != size for own in each.values())
+        each = {number: own for number, own in each.items() if len(own) == size}
+        usable = {number: usable[number] for number in each}
+        labels = {number: _own_label(row[spec.label_column], each[number]) for number, row in usable.items()}
+        distinct = tuple(dict.fromkeys(each.values()))
+        options: Any = distinct[0] if len(distinct) == 1 else tuple(each.values())
     else:
-        labels = [_gold(row, spec.label_column, spec.options) for row in usable]
-        if not any(option.startswith(" ") for option in options):
-            options = tuple(parsed.option_prefix + option for option in options)
-    cells = [{name: _cell(row, name) for name in (*parsed.fields, *spec.text_fields)} for row in usable]
-    prompts, passages = zip(*map(parsed.fill, cells), strict=True)
-    if isinstance(spec.options, str) and not all(prompts):
-        raise InputError(f"{usable[prompts.index('')].where} has an empty prompt: fill it in, or leave the row out.")
+        labels = {number: option_index(row[spec.label_column], spec.options) for number, row in usable.items()}
+        has_space = any(option.startswith(" ") for option in spec.options)
+        options = spec.options if has_space else tuple(parsed.option_prefix + option for option in spec.options)
+    for number, label in labels.items():
+        if label is None:
+            given, among = usable[number][spec.label_column], spec.options
+            among = each[number] if isinstance(among, str) else among
+            raise InputError(
+                f"row {number} of {data.source}: the {spec.label_column} {given!r:.40} is none of the options {among}: "
+                "correct it, or leave the row out."
+            )
+    filled = [parsed.fill(_cells(number, row, parsed.fields)) for number, row in usable.items()]
+    prompts, passages = zip(*filled, strict=True)
+    if not all(prompts):
+        raise InputError(f"a row of {data.source} has an empty prompt: fill it in, or leave the row out.")
     return {
         "prompts": prompts,
         "options": options,
-        "labels": np.array(labels, dtype=np.int64),
-        "texts": tuple("\n".join(row[name] for name in spec.text_fields or parsed.fields) for row in cells),
+        "labels": np.array(list(labels.values()), dtype=np.int64),
         "passages": np.array(passages, dtype=np.int64),
         "template": parsed.text,
         "dropped": dropped,
     }
 
 
-def demonstrations(pool: dict[str, Any], shots: int, seed: int, excluded: Sequence[str]) -> str:
-    """Render `shots` solved examples, drawn with a fixed seed, as a text to put before every prompt.
-
-    Classes alternate, in an order drawn with the rest, so that they are as balanced as possible; prompts in `excluded`
-    are not shown. Raises InputError where there are too few rows.
-    """
-    prompts, options, labels = pool["prompts"], pool["options"], pool["labels"]
-    rng = np.random.default_rng(seed)
-    by_class: list[list[int]] = [[] for _ in options]
-    hidden = frozenset(excluded)
-    for row in rng.permutation(len(prompts)):
-        if prompts[row] not in hidden:
-            by_class[labels[row]].append(int(row))
-    turns = itertools.chain.from_iterable(itertools.zip_longest(*(by_class[k] for k in rng.permutation(len(by_class)))))
-    chosen = list(itertools.islice((row for row in turns if row is not None), shots))
-    if len(chosen) < shots:
-        raise InputError(f"shots={shots}, but only {len(chosen)} training rows are not asked: use fewer shots.")
-    order = rng.permutation(np.array(chosen, dtype=int))
-    return "".join(f"{prompts[row]}{options[labels[row]]}\n\n" for row in order)
+def _check_columns(template: Template, spec: TaskSpec, source: str, row: Row) -> None:
+    """Raise InputError for a template that reads no column, a missing one, or the answer; and for missing labels."""
+    columns = ", ".join(map(str, row))
+    if not template.fields or set(template.fields) - set(row):
+        named = f"names {', '.join(template.fields)}" if template.fields else "names no column"
+        raise InputError(
+            f"the template {shown(template.text)} {named}, but the rows of {source} have {columns}: give a format "
+            f"string over them, or the name of one of {spec.name}'s own templates ({', '.join(spec.templates)})."
+        )
+    if leaks := {spec.label_column, spec.options, *spec.hidden} & set(template.fields):
+        raise InputError(f"the template {shown(template.text)} shows the answer, {{{leaks.pop()}}}: leave it out.")
+    for column in filter(lambda name: isinstance(name, str), (spec.label_column, spec.options)):
+        if column not in row:
+            raise InputError(f"the rows of {source} have no column {shown(column)}, but {columns}: name that column.")
 
 
-def _check_fields(template: Template, spec: TaskSpec, row: Row) -> None:
-    usable = [
-        name for name, value in row.items() if name != spec.label_column and not isinstance(value, Mapping | list)
-    ]
-    # A column that the task's own template lacks is an error in the rows, and reported when they are read.
-    known = template.text in spec.templates.values() or set(template.fields) <= set(usable)
-    if template.fields and known and spec.label_column not in template.fields:
-        return
-    fields = ", ".join(f"{{{name}}}" for name in usable)
-    wanted = f"the field {fields}" if len(usable) == 1 else f"some of the fields {fields}"
-    raise InputError(
-        f"the template {shown(template.text)} does not fit {spec.name}: it must hold {wanted} and no other, or be one "
-        f"of {spec.name}'s own ({', '.join(map(repr, spec.templates))})."
-    )
+def _cells(number: int, row: Row, fields: Sequence[str]) -> dict[str, str]:
+    """Return the texts of a row's fields. Raises InputError for a missing cell."""
+    for name in fields:
+        # NaN, which pandas writes for a missing cell, is the one value that differs from itself.
+        if row[name] is None or row[name] != row[name]:
+            raise InputError(f"row {number} has nothing in column {name!r}: fill it in, or leave the row out.")
+    return {name: str(row[name]) for name in fields}
 
 
-# For options that are columns, or lists.
-OF_EACH_ROW = (
-    "Options are words that all rows share. Where rows have their own, make a column of lists, "
-    "table['options'] = table[['right', 'wrong']].to_numpy().tolist(), and give its name, options='options'."
-)
-
-
-def _cell(row: Row, name: str) -> str:
-    value = row[name]
-    # NaN, which pandas writes for a missing cell, is the one value that differs from itself.
-    if value is None or value != value:
-        raise InputError(f"{row.where} has nothing in column {name!r}: fill it in, or leave the row out.")
-    return str(value)
-
-
-def _own_options(row: Row, column: str) -> tuple[str, ...]:
-    options = row[column].tolist() if hasattr(row[column], "tolist") else row[column]
+def _own_options(number: int, options: Any) -> tuple[str, ...]:
+    options = options.tolist() if hasattr(options, "tolist") else options
     is_list = isinstance(options, list | tuple) and all(isinstance(option, str) and option for option in options)
     if not is_list or len(set(options)) < max(2, len(options)):
-        raise InputError(f"{row.where}: {column}={shown(options)} must be a list of at least two texts that differ.")
+        raise InputError(f"row {number} has the options {shown(options)}: give at least two texts that differ.")
     return tuple(options)
 
 
-def _own_label(row: Row, column: str, options: tuple[str, ...]) -> int:
+def _own_label(label: Any, options: tuple[str, ...]) -> int | None:
     """Accept an index from 0, whatever the options are, or the text of an option."""
-    label, words = row[column], [option.strip() for option in options]
-    if isinstance(label, str) and (label in options or words.count(label.strip()) == 1):
-        return options.index(label) if label in options else words.index(label.strip())
-    if isinstance(label, bool) or not isinstance(label, int) or not 0 <= label < len(options):
-        raise InputError(f"{row.where}: {column}={shown(label)} must be the number of an option from 0, or its text.")
-    return label
-
-
-def _gold(row: Row, column: str, options: tuple[str, ...]) -> int:
-    index = option_index(row[column], options)
-    if index is None:
-        words = [option.strip() for option in options]
-        allowed = words if _are_numbers(words) else [f"{number} {word}" for number, word in enumerate(words)]
-        raise InputError(
-            f"{row.where}: the {column} {row[column]!r:.40} is none of the options ({', '.join(allowed)}): correct it, "
-            f"or leave the row out.{f' {OF_EACH_ROW}' * any(word.strip('{}') in row for word in words)}"
-        )
-    return index
+    words = [option.strip() for option in options]
+    if isinstance(label, str) and label in options:
+        return options.index(label)
+    if isinstance(label, str) and words.count(label.strip()) == 1:
+        return words.index(label.strip())
+    is_index = isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(options)
+    return label if is_index else None
 
 
 def option_index(label: Any, options: Sequence[str]) -> int | None:
@@ -268,7 +217,7 @@ def option_index(label: Any, options: Sequence[str]) -> int | None:
     folded = [word.casefold() for word in words]
     if folded.count(label.casefold()) == 1:
         return folded.index(label.casefold())
-    if _are_numbers(words):
+    if all(word.lstrip("-").isdecimal() for word in words):
         return None
     if len(words) == 2 and label in ("False", "True", "false", "true"):
         return int(label.casefold() == "true")
@@ -277,7 +226,3 @@ def option_index(label: Any, options: Sequence[str]) -> int | None:
     except ValueError:
         return None
     return int(number) if number.is_integer() and 0 <= number < len(words) else None
-
-
-def _are_numbers(options: Sequence[str]) -> bool:
-    return all(option.lstrip("-").isdecimal() for option in options)

@@ -6,7 +6,6 @@ import copy
 import inspect
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,16 +14,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from .compare import KindError, aligned, changed, fault_of_form, fault_of_size, numbered, plain, same, wrong_parts
+from .compare import aligned, changed, difference, plain, same
 
 Function = Callable[..., Any]
 Args = tuple[Any, ...]
-Tried = tuple[Args, Any]  # the arguments of a test, and the answer's result
 Cases = Callable[..., Sequence[Args]]
 HINTS = 3
 LESSONS = Path(__file__).with_name("lessons")
-# numpy's and torch's words for shapes that do not match.
-UNLIKE = ("could not be broadcast", "must match the size of tensor")
 
 
 class Shown(str):
@@ -92,34 +88,30 @@ class Exercise:
         if self.cases is not None and not callable(answer):
             return Shown(f"✗ {self.name} should stay a function: run the cell that defines it again.")
         cases = self.cases(**data) if self.cases else [tuple(data[name] for name in needed)]
-        tried: list[Tried] = []
         for args in cases:
             wanted = plain(self.solve(*copy.deepcopy(args)))
+            mine = copy.deepcopy(args)
             try:
-                mine = copy.deepcopy(args)
                 given = answer(*mine) if self.cases else answer
-                if any(hasattr(old, "__array__") and changed(old, new) for old, new in zip(args, mine, strict=True)):
-                    return Shown(
-                        f"✗ {self.name} changed the array that it was given: work on a copy, or make a new array "
-                        "(values - …, not values -= …)."
-                    )
                 if given is ...:
                     return self._unanswered()
-                if given is None:
-                    return Shown("✗ nothing comes back: does the last line say return?")
-                given = aligned(plain(given), wanted)
+                result = aligned(plain(given), wanted)
             except NotImplementedError:
                 return self._unanswered()
-            except KindError as error:
-                return Shown(f"✗ {error}: numbers or names are expected{f' {self.axes}' if self.axes else ''}.")
             except Exception as error:
-                return Shown(f"✗ {self._explain_error(error, args)}")
-            tried.append((args, given))
-            if not same(given, wanted, self.rtol):
-                before = f"right on {len(tried) - 1} of {len(cases)} tests, then: " if tried[1:] else ""
+                reason = str(error).partition("\n")[0][:160].strip().rstrip(".")
+                stopped = f"{self.name} stopped with {type(error).__name__}: {reason}."
+                return Shown(f"✗ {self._mistake(answer, cases, wanted) or stopped}")
+            if given is None:
+                return Shown("✗ nothing comes back: does the last line say return?")
+            if any(hasattr(old, "__array__") and changed(old, new) for old, new in zip(args, mine, strict=True)):
                 return Shown(
-                    f"✗ {before}{self._explain(wanted, tried, self._run(answer, cases[len(tried) :], wanted))}"
+                    f"✗ {self.name} changed the array that it was given: work on a copy, or make a new array "
+                    "(values - …, not values -= …)."
                 )
+            if not same(result, wanted, self.rtol):
+                fault = self._mistake(answer, cases, wanted) or difference(result, wanted, self.rtol, self.axes)
+                return Shown(f"✗ {fault or f'not yet, though the form is right. lesson.{self.name}.hint(1) helps.'}")
         broken = next((sentence for sentence, holds in self.properties.items() if not holds(answer)), None)
         return Shown(f"✗ {broken}" if broken else f"✓ {self.right}")
 
@@ -149,54 +141,24 @@ class Exercise:
             f"Stuck? lesson.{self.name}.hint(1)"
         )
 
-    def _explain_error(self, error: Exception, args: Args) -> str:
-        """Explain an answer that raised an error: a common mistake that raises the same, or the error itself."""
+    def _mistake(self, answer: Any, cases: Sequence[Args], wanted: Any) -> str | None:
+        """Return the sentence of the mistake that has the answer's results on all tests. One may agree by chance."""
+        given = self._results(answer if self.cases else lambda *args: answer, cases, wanted)
         for sentence, wrong in self.mistakes.items():
-            try:
-                wrong(*copy.deepcopy(args))
-            except Exception as known:
-                if (type(known), str(known)) == (type(error), str(error)):
-                    return sentence
-        said = str(error).split("\n")[0][:160]
-        shapes = ", ".join(str(arg.shape) for arg in args if hasattr(arg, "shape"))
-        tried = f", given arrays of shape {shapes}" if shapes else ""
-        help_ = ""
-        if any(words in said for words in UNLIKE):
-            help_ = " Axes are matched from the last: x[:, None] inserts one, keepdims=True keeps one."
-        return f"{self.name} stopped with {type(error).__name__}{tried}: {said.strip().rstrip('.')}.{help_}"
-
-    def _run(self, answer: Any, cases: Sequence[Args], wanted: Any) -> list[Tried]:
-        """Return an answer's results on further tests; those where it raises an error are left out."""
-        found: list[Tried] = []
-        for args in cases if self.cases else ():
-            with suppress(Exception):
-                found.append((args, aligned(plain(answer(*copy.deepcopy(args))), wanted)))
-        return found
-
-    def _explain(self, wanted: Any, tried: list[Tried], later: list[Tried]) -> str:
-        """Explain a wrong answer by its results on the tests up to the first wrong one, and on later ones.
-
-        A mistake with the same results everywhere comes first, then one with the same wrong results among several. One
-        number may be the same by chance; on all tests it hardly is.
-        """
-        given, in_part = tried[-1][1], None
-        parts = wrong_parts(given, wanted, self.rtol)
-        for sentence, wrong in self.mistakes.items():
-            try:
-                made = [aligned(plain(wrong(*copy.deepcopy(args))), wanted) for args, _ in (*tried, *later)]
-            except Exception:  # this mistake raises here, so the student did not make it
-                continue
-            pairs = [(mine, one) for (_, mine), one in zip((*tried, *later), made, strict=True)]
-            first = made[len(tried) - 1]
-            if same(first, wanted, self.rtol):
-                continue
-            if all(same(mine, one, self.rtol) for mine, one in pairs):
+            made = self._results(wrong, cases, wanted)
+            if all(same(a, b, self.rtol) for a, b in zip(given, made, strict=True)):
                 return sentence
-            if not in_part and parts and len(first) == len(wanted):
-                fits = all(same(mine[k], one[k], Exercise.rtol) for mine, one in pairs for k in parts)
-                in_part = f"{numbered(parts)}: {sentence}" if fits else None
-        told = fault_of_form(given, wanted, self.axes) or in_part or fault_of_size(given, wanted, self.rtol)
-        return told or f"not yet, though the form is right. lesson.{self.name}.hint(1) helps."
+        return None
+
+    def _results(self, function: Function, cases: Sequence[Args], wanted: Any) -> list[Any]:
+        """Run a function on all tests; where it raises, the result is the error's type and message."""
+        results: list[Any] = []
+        for args in cases:
+            try:
+                results.append(aligned(plain(function(*copy.deepcopy(args))), wanted))
+            except Exception as error:
+                results.append((type(error).__name__, str(error)))
+        return results
 
 
 def read_lesson(path: str | Path) -> SimpleNamespace:

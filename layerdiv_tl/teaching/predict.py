@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .compare import plain
+from .compare import aligned, plain
 from .exercise import Shown
 
 CLOSE = 0.1
@@ -65,11 +65,9 @@ def _number(value: Any) -> Any:
     """Read a number that was written as a text, such as "61%"; anything else is returned unchanged."""
     if isinstance(value, (list, tuple)):
         return [_number(part) for part in value]
-    if not isinstance(value, str):
-        return value
     try:
         number = float(value.rstrip(" %")) / (100 if value.rstrip().endswith("%") else 1)
-    except ValueError:
+    except (ValueError, AttributeError):
         return value
     return number if np.isfinite(number) else value  # "nan" is no number to compare
 
@@ -86,22 +84,19 @@ def _verdict(mine: Any, target: Any, digits: int, ordered: bool) -> str:
     if isinstance(target, str):
         return "yes" if isinstance(mine, str) and mine.strip().lower() == target.strip().lower() else "no"
     if isinstance(target, tuple) and any(isinstance(part, str) for part in target):
-        named = (mine,) if isinstance(mine, str) else mine if isinstance(mine, tuple) else ()
+        mine = mine if isinstance(mine, tuple) else () if np.size(mine) == 0 else (mine,)
+        names, right = ([str(part).strip().lower() for part in parts] for parts in (mine, target))
         if ordered:
-            pairs = zip(named, target, strict=False)
-            right = sum(str(a).strip().lower() == str(b).strip().lower() for a, b in pairs)
-            return f"{right} of {len(target)} right"
-        mine, theirs = ({str(part).strip() for part in parts} for parts in (named, target))
-        wrong = f", {len(mine - theirs)} wrong" if mine - theirs else ""
-        return f"{len(mine & theirs)} of {len(target)} found{wrong}"
+            return f"{sum(a == b for a, b in zip(names, right, strict=False))} of {len(right)} right"
+        matched = set(names) & set(right)
+        wrong = len(set(names) - matched)
+        return f"{len(matched)} of {len(set(right))} found{f', {wrong} wrong' if wrong else ''}"
     target = np.stack(target) if isinstance(target, tuple) else target
-    mine = np.stack(mine) if isinstance(mine, tuple) and not any(isinstance(x, (str, tuple)) for x in mine) else mine
+    mine = aligned(mine, target)
     if not isinstance(mine, np.ndarray) or mine.shape != target.shape:
         return f"{target.size} number{'s' * (target.size > 1)} would compare"
     off = mine - target
+    near = np.abs(off) <= CLOSE * np.abs(target)
     if target.ndim:
-        near = np.abs(off) <= CLOSE * np.abs(target)
         return f"{int(near.sum())} of {target.size} within {CLOSE:.0%}"
-    if abs(off) <= CLOSE * abs(target):
-        return "close"
-    return f"too {'high' if off > 0 else 'low'} by {_shown(np.abs(off), digits)}"
+    return "close" if near else f"too {'high' if off > 0 else 'low'} by {_shown(np.abs(off), digits)}"

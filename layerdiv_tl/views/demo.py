@@ -1,124 +1,114 @@
-"""The demo's main finding: the component with the largest logit attribution may be a counterweight."""
+"""The page of `layerdiv demo`: the components that answer most on a task, what ablating them costs, an explorer."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
-from .._progress import progress
-from ..attribution.contribution_results import Contributions
 from ..attribution.contributions import contributions
 from ..depth.effect_results import Effects
 from ..depth.total_effects import effects
 from ..ensemble.decompose import decompose
-from ..ensemble.decomposition import Decomposition
-from ..ensemble.intervals import ENDS
 from ..model.load import Model
-from ..tasks.task import Task
-from . import layout, style
+from ..tasks.specs import SAMPLE_TASKS
+from ..tasks.task import Task, task
+from . import style
 from .explorer import Explorer, explore
-from .html import Block, chart, templates
+from .html import Page
 
-# Components of the list among which the reader is chosen.
-LISTED = 5
+# The first task has the figure; so many rows of each task, half of the first one's to rank components, half to ablate.
+FIRST_TASK, ROWS = "sample/sentiment", 44
+LISTED = 5  # components in the page's table; among them the reader is chosen
 
 
-def reader_or_counterweight(model: Model, task: Task, address: str) -> tuple[Block, list[str], Explorer]:
-    """Describe the component with the largest mean logit difference on the rows of a task: a reader or a counterweight.
+def write_demo(model: Model, folder: Path, say: Callable[[str], None]) -> tuple[Path, str]:
+    """Write index.html, explorer.html, components.csv, modules.csv and summary.csv; return the page and a sentence.
 
-    The first half of the rows ranks components, the second half measures the cost of ablation. Returns a block (the
-    sentences, the figure of roles, a link to `address`), the sentences, and the explorer for that address: a row of the
-    second half on which the component lowers the right answer's logit, with the component selected.
+    The first 44 rows rank components by their mean logit difference; ablating the first one, and the one of the next
+    four that is most often right alone, is measured on 44 other rows.
     """
-    task = task.resolve(model)
-    half = len(task.labels) // 2
-    chosen, others = task.take(range(half)), task.take(range(half, 2 * half))
-    c = contributions(model, chosen)
-    d = decompose(c, chosen.labels).centered
-    assert d is not None
-    listed = d.by_component().nlargest(LISTED, "logit_difference").to_dict("records")
-    first, reader = listed[0], max(listed[1:], key=lambda row: row["accuracy"])
-    labels = [first["component"], reader["component"]]
-    # Five passes over a row: one for the means, and for each ablation one without each component.
-    with progress(f"mean and zero ablation of {' and '.join(labels)}", 5 * half, "pass"):
-        ablated = [effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
-    mean, zero = map(_costs, ablated)
-    is_reader = reader["accuracy_low"] > 1 / c.values.shape[2]
-    reads = "a reader, clearly more often right than guessing: it is " if is_reader else ""
-    but = f" but {labels[0]}" * bool(first["accuracy"] > reader["accuracy"])
-    rows = first, reader
-    alone = [
-        f"{style.percent(r['accuracy'])} ({100 * r['accuracy_low']:.0f} to {100 * r['accuracy_high']:.0f})"
-        for r in rows
-    ]
-    auc = [style.estimate(*(r[f"auc{end}"] for end in ("", "_low", "_high"))) for r in rows]
-    size, *ends = (first[f"logit_difference{end}"] for end in ENDS)
-    mean_size = style.estimate(size, *ends, unit="logits").replace("(", "(95 % interval ")
-    whose = "the other's" if len(c.options) == 2 else "the others' mean"
-    shown = layout.clipped(task.prompts[0].replace("\n", "⏎"), 110)
-    costs = [e.frame().set_index("component").loc[labels[0]] for e in ablated]
-    constant = f"The model needs the constant part of {labels[0]} more than what it reads: on "
-    more = constant if costs[1]["cost_low"] > costs[0]["cost_high"] else "On "
-    found = [
-        f"On {half} rows of {task.name}, such as '{shown}', {labels[0]} is first by mean logit "
-        f"difference, its contribution to the right answer's logit minus {whose}: {mean_size} on average. Alone it "
-        f"is right on {alone[0]} of the rows.",
-        _role(c, d, first, chosen.labels),
-        f"{labels[1]}, number {1 + listed.index(reader)} by that mean, is {reads}right alone on {alone[1]} of "
-        f"the rows; no other of the first {len(listed)}{but} is right more often. The AUC, which tells how well a "
-        f"component ranks rows by label whatever its constant part, is {auc[0]} for {labels[0]} "
-        f"and {auc[1]} for {labels[1]}; 0.5 would be guessing.",
-        f"{more}{half} other rows, mean ablation, which keeps a component's constant part, raises the cross-entropy by "
-        f"{mean[labels[0]]} for {labels[0]} and {mean[labels[1]]} for {labels[1]}. Zero ablation, which removes all "
-        f"that it writes, raises it by {zero[labels[0]]} and {zero[labels[1]]}.",
-    ]
-    link = f"Open one of these rows in the explorer, with {labels[0]} selected."
-    figure = chart(d.plot(kind="roles", effects=ablated), "").html
-    found = [sentence for sentence in found if sentence]
-    block = Block(templates().lead(found, address, link, figure))
-    return block, found, _example(model, others, labels[0])
-
-
-def _costs(e: Effects) -> dict[str, str]:
-    """Write the increase of the loss by each ablation, with its interval."""
-    rows = e.frame().set_index("component")[["cost", "cost_low", "cost_high"]]
-    return {str(name): style.estimate(*row, unit="nats") for name, row in rows.iterrows()}
-
-
-def _role(c: Contributions, d: Decomposition, row: dict[Any, Any], labels: np.ndarray) -> str:
-    """Say whether a component is a reader, a counterweight (its constant part outweighs what it reads), or neither."""
-    if row["accuracy_low"] > 1 / c.values.shape[2]:
-        return f"{row['component']} is a reader: that is more often than guessing."
-    written = c[row["component"]]
-    option = int(written.mean(0).argmax())
-    push = written[:, option] - np.delete(written, option, 1).mean(1)
-    if push.std() > push.mean() or row["bias"] < d.zero_bias:
-        return ""
-    right, wrong = (push[(labels == option) == side].mean() for side in (True, False))
-    answer, *others = (c.options[k].strip() for k in (option, *range(option), *range(option + 1, len(c.options))))
-    above, pushes = (
-        repr(others[0]) if len(others) == 1 else "the other answers",
-        [style.number(right), style.number(wrong)],
+    first = task(FIRST_TASK).resolve(model)
+    chosen, others = first.select(range(ROWS)), first.select(range(ROWS, 2 * ROWS))
+    say(f"Decomposing {model.name} on {FIRST_TASK} …")
+    d = decompose(contributions(model, chosen), chosen.labels)
+    listed = d.by_component().nlargest(LISTED, "logit_difference")
+    largest = listed.iloc[0]
+    reader = listed.iloc[1:].nlargest(1, "accuracy").iloc[0]
+    labels = [largest["component"], reader["component"]]
+    say(f"Ablating {' and '.join(labels)} …")
+    ablated = [effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
+    sentence = (
+        f"{largest['component']} has the largest mean logit difference on {ROWS} rows of {FIRST_TASK}, "
+        f"{_with_interval(largest, 'logit_difference', 'logits')}. Alone it is right on {_share(largest)} of the rows, "
+        f"{reader['component']} on {_share(reader)}."
     )
-    is_balanced = len(set(np.bincount(labels, minlength=c.values.shape[2]).tolist())) == 1
-    cancels = (
-        " The constant part cancels from the mean logit difference, as all answers are right equally often."
-        * is_balanced
-    )
-    return (
-        f"{row['component']} is a counterweight: it raises {answer!r} above {above} by {pushes[0]} logits "
-        f"where that is right and by {pushes[1]} where it is wrong, most of it a constant part that other components "
-        f"write against.{cancels} Its centered bias is {style.number(row['bias'])}, where a component that writes "
-        f"nothing has {style.number(d.zero_bias)}."
-    )
+    page = Page(f"layerdiv demo: {model.name}")
+    page.text(sentence)
+    page.figure(d.plot(kind="roles", effects=ablated), "")
+    page.add("link", "explorer.html", f"Open one of these rows in the explorer, with {labels[0]} selected.")
+    page.heading("Components and the cost of their ablation")
+    page.table(_component_table(listed, ablated), "By mean logit difference; costs in nats, on other rows.")
+    say("Writing the explorer …")
+    _example(model, others, labels[0]).save(folder / "explorer.html", home="index.html")
+    page.heading("Tasks")
+    page.table(_write_frames(model, folder, say), "Shares of rows; guessing is the share of the most frequent answer.")
+    page.add("written_by")
+    return page.write(folder / "index.html"), sentence
+
+
+def _with_interval(row: pd.Series, name: str, unit: str = "") -> str:
+    return style.estimate(row[name], row[f"{name}_low"], row[f"{name}_high"], unit=unit)
+
+
+def _share(row: pd.Series) -> str:
+    return f"{style.percent(row['accuracy'])} ({100 * row['accuracy_low']:.0f} to {100 * row['accuracy_high']:.0f})"
+
+
+def _component_table(listed: pd.DataFrame, ablated: list[Effects]) -> pd.DataFrame:
+    costs = [e.frame().set_index("component") for e in ablated]
+    rows = []
+    for _, row in listed.iterrows():
+        name = row["component"]
+        cells = {"component": name, "logit difference": _with_interval(row, "logit_difference")}
+        cells |= {"right alone": _share(row), "AUC": _with_interval(row, "auc")}
+        for how, frame in zip(("mean", "zero"), costs, strict=True):
+            cells[f"{how} ablation"] = _with_interval(frame.loc[name], "cost") if name in frame.index else ""
+        rows.append(cells)
+    return pd.DataFrame(rows)
+
+
+def _write_frames(model: Model, folder: Path, say: Callable[[str], None]) -> pd.DataFrame:
+    """Write the frames of all sample tasks as CSV files; return the totals as a table."""
+    frames: dict[str, list[pd.DataFrame]] = {"components": [], "modules": [], "summary": []}
+    for name in SAMPLE_TASKS:
+        say(f"Decomposing {model.name} on {name} …")
+        rows = task(name, limit=ROWS).resolve(model)
+        c = contributions(model, rows)
+        d = decompose(c, rows.labels)
+        right = c.model_logits.argmax(1) == rows.labels
+        guessing = np.bincount(rows.labels).max() / len(rows)
+        totals = pd.DataFrame([{"rows": len(rows), "accuracy": right.mean(), "guessing": guessing}])
+        totals = totals.assign(bias=d.bias, diversity=d.diversity, loss=d.loss, identity_gap=c.identity_gap)
+        for kind, frame in (("components", d.by_component()), ("modules", d.by_module()), ("summary", totals)):
+            frames[kind].append(frame.assign(model=model.name, task=name))
+    for kind, parts in frames.items():
+        pd.concat(parts, ignore_index=True).to_csv(folder / f"{kind}.csv", index=False)
+    summary = pd.concat(frames["summary"], ignore_index=True)
+    shown = summary[["task", "rows"]].copy()
+    for name in ("accuracy", "guessing"):
+        shown[name] = summary[name].map(style.percent)
+    for name in ("bias", "diversity", "loss"):
+        shown[f"{name}, logits²"] = summary[name].map(style.number)
+    return shown
 
 
 def _example(model: Model, rows: Task, component: str) -> Explorer:
     """Explore a row that the model gets right although the component lowers the right answer's logit."""
-    c = contributions(model, rows.prompts, rows.option_ids)
-    every = np.arange(len(rows.labels))
-    towards = c[component][every, rows.labels] - c[component].mean(1)
+    c = contributions(model, rows)
+    towards = c[component][np.arange(len(rows)), rows.labels] - c[component].mean(1)
     row = int(np.where(c.model_logits.argmax(1) == rows.labels, towards, np.inf).argmin())
     right = rows.options[rows.labels[row]]
     wrong = next(option for option in rows.options if option != right)

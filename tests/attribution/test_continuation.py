@@ -17,9 +17,11 @@ OPTIONAL = ("expectations", "normalizer", "log_likelihood", "vocabulary_means")
 def test_one_pass_reads_what_each_prefix_alone_gives(name, unit):
     """Values, likelihoods and gaps are those of prompts that end before each token, with the same two options."""
     model = ld.load_model(FAMILIES[name]())
-    c = ld.contributions(model, PROMPTS, generate=4, unit=unit)
+    c = ld.continuation(model, PROMPTS, max_new_tokens=4, unit=unit)
     prefixes = [ids[:end] for ids, start in zip(c.continued, (3, 5), strict=True) for end in range(start, len(ids))]
-    each = ld.contributions(model, [list(p) for p in prefixes], [[int(i) for i in row] for row in c.option_ids], unit)
+    each = ld.contributions(
+        model, [list(p) for p in prefixes], [[int(i) for i in row] for row in c.option_ids], unit=unit
+    )
     assert c.tokens == tuple(prefixes)
     assert c.identity_gap <= 1e-6
     np.testing.assert_allclose(c.values, each.values, atol=2e-5)
@@ -31,7 +33,7 @@ def test_one_pass_reads_what_each_prefix_alone_gives(name, unit):
 def test_greedy_tokens_are_those_that_transformers_writes():
     model = llama()
     for prompt in PROMPTS:
-        c = ld.contributions(model, prompt, generate=6)
+        c = ld.continuation(model, prompt, max_new_tokens=6)
         settings = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
         plain = model.generate(torch.tensor([prompt]), max_new_tokens=6, **settings)[0].tolist()
         assert list(c.continued[0]) == plain
@@ -40,7 +42,7 @@ def test_greedy_tokens_are_those_that_transformers_writes():
 
 def test_the_rival_is_the_likeliest_other_token_and_likelihoods_sum(stories):
     """Against plain Transformers: log p of the whole, and the second of the sorted logits at every place."""
-    c = ld.contributions(stories, "Once upon a time", continuation=" there was a big dog")
+    c = ld.continuation(stories, "Once upon a time", " there was a big dog")
     assert c.text[0].strip() == "there was a big dog"
     ids = torch.tensor([c.continued[0]])
     with torch.no_grad():
@@ -64,23 +66,23 @@ def test_sampling_follows_the_softmax_at_its_temperature_and_its_seed():
     from scipy import stats
 
     model = ld.load_model(llama(vocab_size=6))
-    how = {"generate": 1, "temperature": 0.7}
-    drawn = [ld.contributions(model, [1, 2, 3], seed=seed, **how).continued[0][3] for seed in range(300)]
+    how = {"max_new_tokens": 1, "temperature": 0.7}
+    drawn = [ld.continuation(model, [1, 2, 3], seed=seed, **how).continued[0][3] for seed in range(300)]
     with torch.no_grad():
         p = torch.softmax(model.hf_model(torch.tensor([[1, 2, 3]])).logits[0, -1].double() / 0.7, -1).numpy()
     assert stats.chisquare(np.bincount(drawn, minlength=6), 300 * p).pvalue > 1e-3
-    one, two = (ld.contributions(model, [1, 2, 3], generate=8, temperature=1.0, seed=5) for _ in range(2))
+    one, two = (ld.continuation(model, [1, 2, 3], max_new_tokens=8, temperature=1.0, seed=5) for _ in range(2))
     assert one.continued == two.continued
     assert one.sampling == {"method": "sampled", "temperature": 1.0, "seed": 5, "asked": 8}
 
 
 def test_a_conversation_is_continued_and_the_explorer_opens_on_it(stories, tmp_path):
     stories.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
-    c = ld.contributions(stories, [{"role": "user", "content": "Tom had a cat."}], generate=5)
+    c = ld.continuation(stories, [{"role": "user", "content": "Tom had a cat."}], max_new_tokens=5)
     explorer = ld.explore(stories, c)
     assert explorer.texts[0].written == len(c.written)
     assert tuple(explorer.texts[0].sublayers.token_ids) == c.continued[0]
-    again = ld.Continuation.load(c.save(tmp_path / "c.safetensors"))
+    again = ld.load(c.save(tmp_path / "c.safetensors"))
     assert again.continued == c.continued
     assert again.frame().equals(c.frame())
 
@@ -88,20 +90,15 @@ def test_a_conversation_is_continued_and_the_explorer_opens_on_it(stories, tmp_p
 @pytest.mark.parametrize(
     ("given", "about"),
     [
-        ({"generate": 2, "options": [7, 9]}, "options"),
-        ({"generate": 2, "continuation": [7]}, "generate"),
-        ({"generate": 2, "position": 0}, "position"),
-        ({"generate": -1}, "generate"),
-        ({"generate": 2, "temperature": -1}, "temperature"),
-        ({"generate": 2, "seed": 1.5}, "seed"),
-        ({"generate": 900}, "64"),
-        ({"continuation": [[7, 61]]}, "61"),
-        ({"continuation": []}, "continuation|option"),
-        ({"continuation": {7, 8}}, "alternatives"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"max_new_tokens": 900}, "64"),
+        ({"text": [[7, 61]]}, "61"),
+        ({"text": []}, "option"),
+        ({"text": {7, 8}}, "option"),
     ],
 )
-def test_what_cannot_be_continued_is_said_in_a_sentence(given, about):
+def test_what_cannot_be_continued_is_refused(given, about):
     with pytest.raises(ld.InputError, match=about):
-        ld.contributions(llama(), [1, 2, 3], **given)
-    with pytest.raises(ld.InputError, match="continuation"):
-        ld.contributions(llama(), PROMPTS, continuation=[[7]])
+        ld.continuation(llama(), [1, 2, 3], **given)
+    with pytest.raises(ld.InputError, match="text"):
+        ld.continuation(llama(), PROMPTS, [[7]])

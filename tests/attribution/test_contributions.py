@@ -54,24 +54,8 @@ def test_one_neuron_by_hand():
     sigma = (held["final"].double().square().mean() + model.config.rms_norm_eps).sqrt()
     wrote = held["values"][7].double() * block.mlp.down_proj.weight[:, 7].double() * model.model.norm.weight.double()
     expected = (model.lm_head.weight[OPTIONS].double() @ wrote / sigma).detach().numpy()
-    c = ld.contributions(model, PROMPTS[:1], OPTIONS, unit="neuron", components=["L1.N7"])
-    np.testing.assert_allclose(c.values[0, 0], expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
-def test_top_keeps_the_largest(model, unit):
-    """top=k is the k components that are largest, centered, on average over all examples; the gap is of all."""
-    whole = ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
-    best = ld.contributions(model, PROMPTS, OPTIONS, unit=unit, top=4, batch_tokens=9)
-    centered = whole.values - whole.values.mean(2, keepdims=True)
-    expected = np.sort(np.argsort(-np.abs(centered).mean((0, 2)))[:4])
-    assert best.components == tuple(whole.components[i] for i in expected)
-    np.testing.assert_allclose(best.values, whole.values[:, expected], atol=1e-5)
-    assert best.identity_gap <= 1e-6
-    assert not best.complete
-    one = ld.contributions(model, PROMPTS, OPTIONS[:1], unit=unit)
-    largest = one.components[np.abs(one.values).mean((0, 2)).argmax()]
-    assert ld.contributions(model, PROMPTS, OPTIONS[:1], unit=unit, top=1).components == (largest,)
+    c = ld.contributions(model, PROMPTS[:1], OPTIONS, unit="neuron")
+    np.testing.assert_allclose(c["L1.N7"][0], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 8, 9, 20, 10_000])
@@ -108,10 +92,10 @@ def test_options_of_each_prompt(model):
             np.testing.assert_allclose(c.values[row], alone.values[0], atol=1e-5)
 
 
-def test_components_keeps_the_named_rows(model):
-    """components= gives the rows select() gives, and says that they are not the whole."""
+def test_select_keeps_the_named_rows(model):
+    """In stream order; a part is not complete."""
     whole = ld.contributions(model, PROMPTS, OPTIONS)
-    part = ld.contributions(model, PROMPTS, OPTIONS, components=["L1.mlp", ld.Component("embed")])
+    part = whole.select(["L1.mlp", ld.Component("embed")])
     assert [c.label for c in part.components] == ["embed", "L1.mlp"]
     assert not part.complete
     assert whole.complete
@@ -209,7 +193,7 @@ def test_a_difference_has_two_sides_or_says_that_it_has_none():
         assert (c.vocabulary_means is None) == (options[0] != 7)
         assert {"first", "second"} <= set(d.frame().columns)
     np.testing.assert_allclose(d.sides.sum(1), c.log_likelihood)
-    directions = ld.contributions(model, PROMPTS[:2], directions=np.eye(2, 32)).difference()
+    directions = ld.contributions(model, PROMPTS[:2], dict(zip("ab", np.eye(2, 32), strict=True))).difference()
     assert directions.sides is None
     assert "first" not in directions.frame()
 
@@ -217,7 +201,7 @@ def test_a_difference_has_two_sides_or_says_that_it_has_none():
 def test_saved_and_loaded_it_is_the_same(model, tmp_path):
     """load(save(c)) equals c, field by field."""
     c = ld.contributions(model, PROMPTS, [[1, 2], [2, 1], [40, 3], [1, 60]], unit="head")
-    again = ld.Contributions.load(c.save(tmp_path / "c.safetensors"))
+    again = ld.load(c.save(tmp_path / "c.safetensors"))
     for field in dataclasses.fields(c):
         old, new = getattr(c, field.name), getattr(again, field.name)
         assert np.array_equal(old, new) if isinstance(old, np.ndarray) else old == new, field.name
@@ -315,27 +299,42 @@ def test_contributions_to_directions_are_parts_of_the_normed_stream(name):
     with torch.no_grad():
         normed = [model.base_model(torch.tensor([ids])).last_hidden_state[0, -1].double().numpy() for ids in prompts]
     for unit in ("sublayer", "head"):
-        c = ld.contributions(model, prompts, directions=probes, unit=unit)
+        c = ld.contributions(model, prompts, dict(zip("abc", probes, strict=True)), unit=unit)
         np.testing.assert_allclose(c.logits, np.stack(normed) @ probes.T, atol=1e-5)
         assert c.identity_gap < 1e-6
-    named = ld.contributions(model, prompts, directions={"a": torch.tensor(probes[0])}, unit="head")
+    named = ld.contributions(model, prompts, {"a": torch.tensor(probes[0])}, unit="head")
     np.testing.assert_allclose(named.values[:, :, 0], c.values[:, :, 0], atol=1e-5)
     assert named.options == ("a",)
     with pytest.raises(ld.InputError, match="directions"):
         c.scores()
 
 
-@pytest.mark.parametrize("bad", [[1, 2], "x", {"a": [0.0] * 32}, {1: [1.0] * 32}, np.full((1, 32), np.nan), []])
+@pytest.mark.parametrize("bad", [[1.0, 2.0], [0.0] * 32, [float("nan")] * 32, "x"])
 def test_directions_are_vectors_of_the_stream(bad):
-    """Other widths, zeros, NaN and names that are no texts are refused."""
-    with pytest.raises(ld.InputError, match="directions"):
-        ld.contributions(FAMILIES["gpt2"](), [[1, 2]], directions=bad)
+    """Other widths, zeros, NaN and texts are refused."""
+    with pytest.raises(ld.InputError, match="vector"):
+        ld.contributions(FAMILIES["gpt2"](), [[1, 2]], {"a": bad})
 
 
 def test_a_direction_that_a_centering_norm_removes_is_refused():
     """One number along the whole stream, under a gain of one: every contribution would be zero."""
     centering = gpt2()
     torch.nn.init.ones_(centering.transformer.ln_f.weight)
-    with pytest.raises(ld.InputError, match="direction 1 .*final norm"):
-        ld.contributions(centering, [[1, 2]], directions=[np.eye(32)[0], np.ones(32)])
-    assert ld.contributions(llama(), [[1, 2]], directions=np.ones(32)).values.any()
+    with pytest.raises(ld.InputError, match="'b' .*final norm"):
+        ld.contributions(centering, [[1, 2]], {"a": np.eye(32)[0], "b": np.ones(32)})
+    assert ld.contributions(llama(), [[1, 2]], {"b": np.ones(32)}).values.any()
+
+
+def test_a_task_brings_labels_and_the_names_of_its_columns(stories, tmp_path):
+    """They come with the contributions, through a file, into frames; the repr says how the first prompt begins."""
+    frame = pd.DataFrame({"prompt": ["One day", "The big"], "right": [" a", " dog"], "wrong": [" the", " cat"]})
+    task = ld.Task.from_frame(frame, prompt="prompt", options=["right", "wrong"])
+    c = ld.load(ld.contributions(stories, task).save(tmp_path / "c.safetensors"))
+    assert c.labels.tolist() == [0, 0]
+    assert c.option_names == ("right", "wrong")
+    assert c.frame()["option_name"].tolist() == ["right", "wrong"] * (2 * len(c.components))
+    d = ld.logit_difference(stories, frame["prompt"], frame["right"], frame["wrong"], unit="sublayer")
+    np.testing.assert_allclose(d.values, c.difference().values, atol=1e-6)
+    assert {"right", "wrong"} <= set(d.frame()) & set(c.difference().frame())
+    bos = "with" if c.tokens[0][0] == stories.tokenizer.bos_token_id else "without"
+    assert f"first prompt of {len(c.tokens[0])} tokens, {bos} beginning-of-text token" in repr(c)

@@ -1,4 +1,4 @@
-"""Options of several tokens, sets and contrasts: log-likelihoods and their parts against the definition."""
+"""Options of several tokens: log-likelihoods and their parts against the definition."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def check(model, c, prompts, options):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_the_definition(name):
-    """Packed in one row or in rows of their own, options are scored as by one plain pass each."""
+    """Options are scored as by one plain pass each."""
     model = MODELS[name]()
     c = ld.contributions(model, PROMPTS, [OPTIONS])
     check(unrolled(model) if name == "looped" else model, c, PROMPTS, OPTIONS)
@@ -66,41 +66,22 @@ def test_equals_the_definition_on_the_default_model(smol, unit):
             np.testing.assert_allclose(own, other, atol=1e-4)
 
 
-@pytest.mark.parametrize("way", ["packed", "plain"])
-def test_packed_and_plain_rows_agree(stories, way, monkeypatch):
-    """Texts as the tokenizer continues the prompt; whichever way, batches change nothing."""
-    options = [" the dog", " a little girl named Lily", {" cat", " big ball"}]
+def test_batches_change_nothing(stories):
+    """Texts as the tokenizer continues the prompt, one prompt a pass or all together."""
+    options = [" the dog", " a little girl named Lily", " cat"]
     expected = ld.contributions(stories, TEXTS, options)
-    assert stories.cache["packs"]
-    monkeypatch.setitem(stories.cache, "packs", way == "packed")
     for batch_tokens in (1, 40):
         c = ld.contributions(stories, TEXTS, options, batch_tokens=batch_tokens)
         np.testing.assert_allclose(c.values, expected.values, atol=1e-4)
-        np.testing.assert_allclose(c.log_likelihood, expected.log_likelihood, atol=1e-5)
-    top = ld.contributions(stories, TEXTS, options, top=3)
-    size = np.abs(expected.values - expected.values.mean(2, keepdims=True)).mean((0, 2))
-    assert top.components == tuple(expected.components[i] for i in np.sort(np.argsort(-size)[:3]))
-
-
-def test_a_set_has_the_probability_of_its_alternatives(stories):
-    """Log-sum-exp, exactly: the parts are means over the alternatives, weighted by their probability."""
-    both = ld.contributions(stories, TEXTS, [{" cat", " big ball"}, " the"])
-    each = ld.contributions(stories, TEXTS, [" big ball", " cat", " the"])
-    total = np.logaddexp(each.log_likelihood[:, 0], each.log_likelihood[:, 1])
-    np.testing.assert_allclose(both.log_likelihood[:, 0], total, atol=1e-6)
-    weights = np.exp(each.log_likelihood[:, :2] - total[:, None])
-    np.testing.assert_allclose(both.values[:, :, 0], (each.values[:, :, :2] * weights[:, None]).sum(2), atol=1e-5)
-    np.testing.assert_allclose(both.log_likelihood_parts.sum(1) + both.normalizer, both.log_likelihood, rtol=1e-9)
+        np.testing.assert_allclose(c.log_likelihood, expected.log_likelihood, atol=1e-4)
 
 
 def test_scores_are_what_decompositions_take(stories, tmp_path):
-    """Log-likelihoods as sums of members, whole, by token and by byte; saved and loaded they are the same."""
+    """Log-likelihoods as sums of members; saved and loaded they are the same."""
     options = [" the", " a little girl"]
     c = ld.contributions(stories, TEXTS, options)
-    for per, divisor in (("option", [1, 1]), ("token", c.option_lengths[0]), ("byte", [4, 14])):
-        s = c.scores(per)
-        np.testing.assert_allclose(s.logits, c.log_likelihood / np.array(divisor), rtol=1e-9)
-        np.testing.assert_array_equal(s.model_logits, c.log_likelihood / np.array(divisor))
+    np.testing.assert_allclose(c.scores().logits, c.log_likelihood, rtol=1e-9)
+    np.testing.assert_array_equal(c.scores().model_logits, c.log_likelihood)
     d = ld.decompose(c, [0, 1, 0], loss="cross_entropy")
     p = np.exp(c.log_likelihood) / np.exp(c.log_likelihood).sum(1, keepdims=True)
     np.testing.assert_allclose(d.loss, -np.log(p[[0, 1, 2], [0, 1, 0]]).mean(), rtol=1e-6)
@@ -108,13 +89,13 @@ def test_scores_are_what_decompositions_take(stories, tmp_path):
         d.by_depth(norm="recomputed")
     same = ld.decompose(c, target=c, loss="cross_entropy")
     np.testing.assert_allclose(same.loss, same.entropy, rtol=1e-6)
-    again = ld.Contributions.load(c.save(tmp_path / "c.safetensors"))
+    again = ld.load(c.save(tmp_path / "c.safetensors"))
     np.testing.assert_array_equal(again.log_likelihood_parts, c.log_likelihood_parts)
     assert c.frame()["option_index"].tolist() == [0, 1] * (len(TEXTS) * len(c.components))
 
 
 def test_a_logit_difference_is_additive_and_signed(stories, tmp_path):
-    """Its sum is the model's own difference; both signs apart add up to it; a contrast and pairs are the same."""
+    """Its sum is the model's own difference; both signs apart add up to it; pairs of options are the same."""
     right, wrong = [" the", " and", " a"], " was"
     d = ld.logit_difference(stories, TEXTS, right, wrong)
     c = ld.contributions(stories, TEXTS, options=[(x, wrong) for x in right], unit="head")
@@ -125,7 +106,7 @@ def test_a_logit_difference_is_additive_and_signed(stories, tmp_path):
     frame = d.frame()
     np.testing.assert_allclose(frame["positive"] + frame["negative"], frame["difference"], atol=1e-12)
     np.testing.assert_allclose(frame.attrs["positive"], frame["positive"].sum(), rtol=1e-9)
-    assert ld.LogitDifference.load(d.save(tmp_path / "d.safetensors")).pairs == d.pairs
+    assert ld.load(d.save(tmp_path / "d.safetensors")).pairs == d.pairs
     assert len(d.plot(max_components=5).data[0].x) == 3
     long = ld.logit_difference(stories, TEXTS, " the little", " and then")
     np.testing.assert_allclose(long.total, long.model_difference, rtol=1e-9)
@@ -145,8 +126,8 @@ def test_another_model_as_a_target_has_the_same_options():
         ld.decompose(c, target=other)
 
 
-def test_options_are_packed_only_where_positions_can_be_told():
-    """ALiBi counts distances itself: MPT takes no positions, so that every option gets a row of its own."""
+def test_a_model_without_position_ids_scores_options_as_plain_passes():
+    """ALiBi counts distances itself: MPT takes no positions."""
     hf = family("mpt").to(torch.bfloat16)
     model = ld.load_model(hf)
     c = ld.contributions(model, [[5, 1, 4, 1]], [[[3, 4, 6], [7, 8, 9]]])
@@ -158,5 +139,5 @@ def test_options_are_packed_only_where_positions_can_be_told():
 
 
 def test_ids_without_a_tokenizer_have_names_that_can_be_read():
-    c = ld.contributions(llama(), [[1, 2], [3]], [[[7, 9], {4, 5}]])
-    assert c.options == ("token 7 token 9", "token 4|token 5")
+    c = ld.contributions(llama(), [[1, 2], [3]], [[[7, 9], [4]]])
+    assert c.options == ("token 7 token 9", "token 4")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.intervals import RunningMean
+from layerdiv_tl.ensemble.intervals import estimate
 from tests.conftest import gpt2, llama
 from tests.model.test_bridge import boot
 from tests.model.test_families import NO_HEADS, NO_NEURONS
@@ -23,21 +24,23 @@ from tests.oracles.hooked_forward import trace
 
 IDS = [5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11]
 MODEL = ld.load_model(llama())
-HALVES = {"raw": lambda p: p, "centered": lambda p: p.centered, "shift": lambda p: p.shift}
+GAUGES = ("raw", "centered", "shift")
 
 
 def logits_form(model, ids, unit="sublayer"):
     """What the Gram form replaces: every component's logits over the vocabulary, `[component, position, id]`."""
     model = ld.load_model(model)
     places = list(range(len(ids)))
-    c = ld.contributions(model, [list(ids)] * len(ids), list(range(model.architecture.outputs)), unit, position=places)
+    c = ld.contributions(
+        model, [list(ids)] * len(ids), list(range(model.architecture.outputs)), unit=unit, position=places
+    )
     return c, c.values.transpose(1, 0, 2)
 
 
 def agree(p, truth, tolerance):
-    """Every number of a squared profile, each half, NaN where there is no target."""
-    for name, half in HALVES.items():
-        expected, found = getattr(truth, name), half(p)
+    """Every number of a profile in each gauge, NaN where there is no target."""
+    for name in GAUGES:
+        expected, found = getattr(truth, name), replace(p, gauge=name)
         for term in ("bias", "diversity", "net"):
             close(getattr(found, term), getattr(expected, term), tolerance)
         close(found.mse, expected.loss, tolerance)
@@ -118,32 +121,11 @@ def test_equals_the_logits_form_on_trained_models(name, unit, request):
             u = np.stack([writes[p.components[i].label] for i in some]) @ read
             for half, gauge in gauges.items():
                 bias, diversity = ((gauge(x - u) ** 2).mean(1) for x in (target, mean))
-                terms, found = sum((gauge(x) ** 2).mean(-1) for x in (u, mean, target)), HALVES[half](p)
+                terms, found = sum((gauge(x) ** 2).mean(-1) for x in (u, mean, target)), replace(p, gauge=half)
                 pairs = {"bias": bias, "diversity": diversity, "net": bias - diversity}
                 for term, expected in pairs.items():
                     off = np.abs(getattr(found, term)[some, place] - expected)
                     assert (off <= 1e-5 * terms).all(), (half, term)
-
-
-@pytest.mark.parametrize("unit", ["sublayer", "head"])
-@pytest.mark.parametrize("make", [llama, gpt2])
-@pytest.mark.parametrize("tau", [None, 1.0])
-def test_cross_entropy_equals_the_logits_form(make, unit, tau):
-    """CE and KL of every component by streaming; the net adds up to the model's own loss."""
-    model = ld.load_model(make().double())
-    _, u = logits_form(model, IDS, unit)
-    p = ld.profile(model, IDS, unit, loss="cross_entropy", tau=tau, precision="float64")
-    one_hot = np.eye(u.shape[2])[IDS[1:]]
-    truth = ld.decompose(u.transpose(1, 0, 2)[:-1], target=one_hot, loss="cross_entropy", tau=tau)
-    close(p.bias[:, :-1], truth.biases.T, 1e-9)
-    close(p.diversity[:, :-1], truth.diversities.T, 1e-9)
-    close(p.net_linear[:, :-1], truth.net_linear.T, 1e-9)
-    close(p.entropies[:-1], truth.terms.extras["entropy"], 1e-9)
-    close(p.cross_entropy[:-1], truth.losses, 1e-9)
-    close((p.bias - p.diversity).mean(0)[:-1], p.cross_entropy[:-1], 1e-9)
-    if tau is None:
-        close(p.cross_entropy, p.loss, 1e-6)
-    assert p.centered is p
 
 
 @pytest.mark.full
@@ -152,14 +134,13 @@ def test_streaming_is_the_same_in_any_pieces(monkeypatch):
     from layerdiv_tl.attribution import vocabulary
 
     texts = [IDS, IDS[3:], [7], IDS[:4]]
-    before = [ld.profile(gpt2(), texts, loss=loss) for loss in ("squared", "cross_entropy")]
+    one = ld.profile(gpt2(), texts)
     monkeypatch.setattr(vocabulary, "CHUNK", 7)
     monkeypatch.setattr(vocabulary, "BAND", 5)
     monkeypatch.setattr(vocabulary, "NUMBERS", 500)
-    after = [ld.profile(gpt2(), texts, loss=loss, batch_tokens=12) for loss in ("squared", "cross_entropy")]
-    for one, other in zip(before, after, strict=True):
-        for name in ("bias", "diversity", "net", "target_logit", "loss"):
-            np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-3, atol=1e-4)
+    other = ld.profile(gpt2(), texts, batch_tokens=12)
+    for name in ("bias", "diversity", "net", "target_logit", "loss"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", each(FAMILIES))
@@ -172,20 +153,13 @@ def test_a_family(name):
         assert p.components == c.components
         assert p.identity_gap <= 1e-6
         mean = u.mean(0)
-        close(p.diversity, ((mean - u) ** 2).mean(2), 1e-4)
-        close(p.centered.diversity, (center(mean - u) ** 2).mean(2), 1e-4)
+        close(replace(p, gauge="raw").diversity, ((mean - u) ** 2).mean(2), 1e-4)
+        close(p.diversity, (center(mean - u) ** 2).mean(2), 1e-4)
         target = np.eye(u.shape[2])[IDS[1:]]
-        close(p.centered.bias[:, :-1], (center(target - u[:, :-1]) ** 2).mean(2), 1e-4)
+        close(p.bias[:, :-1], (center(target - u[:, :-1]) ** 2).mean(2), 1e-4)
         close(p.target_logit[:, :-1], np.take_along_axis(u, np.array([*IDS[1:], 0])[None, :, None], 2)[:, :-1, 0], 1e-4)
         log_p = torch.log_softmax(torch.as_tensor(c.model_logits), 1).numpy()
         close(p.loss[:-1], -log_p[np.arange(len(IDS) - 1), IDS[1:]], 1e-4)
-    if name not in NO_HEADS:
-        nats = ld.profile(model, IDS, "head", loss="cross_entropy")
-        c, u = logits_form(model, IDS, "head")
-        one_hot = np.eye(u.shape[2])[IDS[1:]]
-        truth = ld.decompose(u.transpose(1, 0, 2)[:-1], target=one_hot, loss="cross_entropy")
-        close(nats.bias[:, :-1], truth.biases.T, 1e-4)
-        close(nats.net_linear[:, :-1], truth.net_linear.T, 1e-4)
 
 
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
@@ -196,7 +170,7 @@ def test_half_precision_names_its_rounding(unit):
     assert p.identity_gap < 2e-2
     total = p.target_logit.sum(0)[:-1]
     c = ld.contributions(
-        gpt2().bfloat16(), [IDS] * 10, [[i, (i + 1) % 61] for i in IDS[1:]], unit, position=list(range(10))
+        gpt2().bfloat16(), [IDS] * 10, [[i, (i + 1) % 61] for i in IDS[1:]], unit=unit, position=list(range(10))
     )
     np.testing.assert_allclose(total, c.logits[:, 0], atol=0.1)
 
@@ -206,16 +180,15 @@ def test_centring_the_unembedding_moves_raw_numbers_only():
     """center_unembed takes a shift out of every component; centered numbers and nets do not see it."""
     bridge = boot(gpt2())
     before = ld.profile(bridge, IDS)
-    nats = ld.profile(bridge, IDS, loss="cross_entropy")
     logging.disable(logging.WARNING)
     bridge.enable_compatibility_mode(center_writing_weights=False, fold_value_biases=False)
     logging.disable(logging.NOTSET)
     after = ld.profile(bridge, IDS)
     assert after.components == before.components
     for term in ("bias", "diversity", "net"):
-        close(getattr(after.centered, term), getattr(before.centered, term), 1e-5)
-    close(ld.profile(bridge, IDS, loss="cross_entropy").net_linear, nats.net_linear, 1e-5)
-    assert np.abs(after.shift.diversity).max() < 1e-3 * np.abs(before.shift.diversity).max()
+        close(getattr(after, term), getattr(before, term), 1e-5)
+    before, after = (replace(p, gauge="shift") for p in (before, after))
+    assert np.abs(after.diversity).max() < 1e-3 * np.abs(before.diversity).max()
 
 
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
@@ -282,18 +255,6 @@ def test_long_texts_are_read_in_windows():
     assert np.isfinite(long.loss[:-1]).all()
 
 
-def test_a_dense_target():
-    """Another model's logits over the vocabulary, in loops."""
-    u = logits_form(llama().double(), IDS)[1]
-    teacher = np.random.default_rng(0).normal(size=(len(IDS), 61))
-    p = ld.profile(llama().double(), IDS, target=teacher, precision="float64")
-    assert np.isfinite(p.bias).all()
-    close(p.bias, ((teacher - u) ** 2).mean(2), 1e-9)
-    close(p.centered.bias, (center(teacher - u) ** 2).mean(2), 1e-9)
-    close(p.mse, ((teacher - u.mean(0)) ** 2).mean(1), 1e-9)
-    close(p.net, ((teacher - u) ** 2 - (u.mean(0) - u) ** 2).mean(2), 1e-9)
-
-
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
 def test_top_tokens_are_the_largest_logits(unit):
     """The tokens a component promotes and suppresses, against its logits."""
@@ -319,47 +280,10 @@ def test_top_tokens_are_the_largest_logits(unit):
         assert len(everything) == 2 * len(p.components)
 
 
-@pytest.mark.full
-def test_a_corpus_keeps_running_sums():
-    """The means over all tokens of a generator of texts, with intervals over texts."""
-    rng = np.random.default_rng(0)
-    texts = [rng.integers(0, 61, int(n)).tolist() for n in rng.integers(2, 20, 30)] + [[5]]
-    for loss, unit in (("squared", "sublayer"), ("squared", "neuron"), ("cross_entropy", "head")):
-        corpus = ld.corpus_profile(llama(), iter(texts), unit, loss=loss, batch_tokens=32)
-        p = ld.profile(llama(), texts, unit, loss=loss)
-        seen = p.has_target
-        assert (corpus.texts, corpus.positions) == (31, int(seen.sum()))
-        frame = corpus.frame()
-        for name in ("bias", "diversity", "net", "target_logit"):
-            np.testing.assert_allclose(frame[name], getattr(p, name)[:, seen].mean(1), rtol=1e-4, atol=1e-5)
-            assert (frame[f"{name}_low"] <= frame[name]).all()
-        assert corpus.loss == pytest.approx(p.loss[seen].mean(), rel=1e-5)
-        assert corpus.losses[1] < corpus.loss < corpus.losses[2]
-        if loss == "squared":
-            np.testing.assert_allclose(frame["bias_centered"], p.centered.bias[:, seen].mean(1), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.full
-def test_running_means_cover_the_truth():
-    """The interval over texts covers the mean of tokens that resemble their text's others."""
-    rng, covered = np.random.default_rng(0), 0
-    for _ in range(300):
-        mean = RunningMean()
-        for _ in range(25):
-            values = rng.normal() + rng.normal(size=rng.integers(1, 30))
-            mean.add(values.sum(), len(values))
-        low, high = mean.interval()
-        covered += bool(low <= 0 <= high)
-    assert 0.9 <= covered / 300 <= 0.98
-    alone = RunningMean()
-    alone.add(np.ones(2), 3)
-    assert np.isnan(alone.interval()).all()
-
-
 def test_by_component_and_frame():
     p = ld.profile(gpt2(), [IDS * 3, IDS])
     table, seen = p.by_component(), p.has_target
-    np.testing.assert_allclose(table["bias_centered"], p.centered.bias[:, seen].mean(1))
+    np.testing.assert_allclose(table["bias"], p.bias[:, seen].mean(1))
     np.testing.assert_allclose(table["diversity"], p.diversity[:, seen].mean(1))
     assert table[["net_low", "net_high"]].isna().all(axis=None)
     assert table.attrs["intervals"].startswith("no intervals: 2 texts")
@@ -368,26 +292,22 @@ def test_by_component_and_frame():
     assert frame["component"].unique().tolist() == ["L0.mlp", "L2.mlp"]
     row = frame[(frame.position == 4) & (frame.component == "L2.mlp")].iloc[0]
     place = [c.label for c in p.components].index("L2.mlp")
-    assert row["net_shift"] == pytest.approx(p.shift.net[place, 4])
+    assert row["net"] == pytest.approx(p.net[place, 4])
     assert (row["token"], row["next_token"]) == (p.tokens[4], p.tokens[5])
     assert frame["loss"].isna().sum() == 4
     assert len(p.frame()) == len(p.components) * len(p.tokens)
-    assert set(p.centered.by_component()) >= {"bias", "diversity", "net", "net_low"}
 
 
-@pytest.mark.parametrize("loss", ["squared", "cross_entropy"])
-def test_saved_and_loaded(loss, tmp_path):
+def test_saved_and_loaded(tmp_path):
     """Everything comes back but the model, and that is said."""
-    p = ld.profile(gpt2(), [IDS, IDS[:3]], loss=loss)
-    again = ld.Profile.load(p.save(tmp_path / "p.safetensors"))
+    p = ld.profile(gpt2(), [IDS, IDS[:3]])
+    again = ld.load(p.save(tmp_path / "p.safetensors"))
     assert type(again) is type(p)
     np.testing.assert_array_equal(again.bias, p.bias)
     assert again.by_component().equals(p.by_component())
     assert repr(again) == repr(p)
     with pytest.raises(ld.InputError, match="file"):
         again.top_tokens("embed", 0)
-    corpus = ld.corpus_profile(gpt2(), [IDS, IDS[:3]], loss=loss)
-    assert ld.CorpusProfile.load(corpus.save(tmp_path / "c")).frame().equals(corpus.frame())
 
 
 @pytest.mark.full
@@ -439,27 +359,22 @@ def test_top_tokens_of_a_model_that_reads_long_texts_in_another_way():
 
 
 def test_one_token_has_nothing_to_be_compared_with():
-    """Columns of NaN where there is no next token; all numbers where there is another target."""
+    """Columns of NaN where there is no next token."""
     table = ld.profile(llama(), [7]).by_component()
-    assert table[["bias", "diversity_centered", "net", "net_low"]].isna().all().all()
-    teacher = np.random.default_rng(0).normal(size=(len(IDS), 61))
-    p = ld.profile(llama(), IDS, target=teacher)
-    np.testing.assert_allclose(p.by_component()["bias"], p.bias.mean(1))
-    one = ld.profile(llama(), [7], target=teacher[:1])
-    np.testing.assert_allclose(one.by_component()["bias"], one.bias[:, 0])
+    assert table[["bias", "diversity", "net", "net_low"]].isna().all().all()
 
 
-def test_many_texts_are_the_independent_pieces():
-    """From eight texts on a profile's intervals are those of the corpus; fewer have none, and neither says nan."""
+def test_texts_are_the_independent_units():
+    """From eight texts on a mean over tokens has the interval of a ratio of sums over texts; fewer have none."""
     rng = np.random.default_rng(0)
-    texts = [rng.integers(0, 61, 12).tolist() for _ in range(8)]
-    few = ld.corpus_profile(llama(), texts[:7])
-    assert few.frame()["net_low"].isna().all()
-    assert few.frame().attrs["intervals"] == ld.profile(llama(), texts[:7]).by_component().attrs["intervals"]
-    assert "nan" not in repr(few)
-    table, frame = ld.profile(llama(), texts).by_component(), ld.corpus_profile(llama(), texts).frame()
-    for column in ("bias_low", "net_centered_high", "diversity_low"):
-        np.testing.assert_allclose(table[column], frame[column], rtol=1e-4, atol=1e-6)
+    texts = [rng.integers(0, 61, int(n)).tolist() for n in rng.integers(2, 20, 9)]
+    assert ld.profile(llama(), texts[:7]).by_component()["net_low"].isna().all()
+    p = ld.profile(llama(), texts)
+    table, seen = p.by_component(), p.has_target
+    sums = np.stack([p.net[:, seen & (p.documents == text)].sum(1) for text in range(9)])
+    counts = np.array([[len(text) - 1] for text in texts], dtype=float)
+    for column, expected in zip(("net", "net_low", "net_high"), estimate(sums, counts=counts)[:3], strict=True):
+        np.testing.assert_allclose(table[column], expected)
 
 
 def test_tables_that_do_not_fit_are_refused_before_the_run(monkeypatch):
@@ -488,19 +403,12 @@ def test_broken_weights_are_refused_by_name():
         ({"text_or_ids": "a text"}, "tokenizer"),
         ({"text_or_ids": [1, 99]}, " 60"),
         ({"unit": "layer"}, "unit='layer'"),
-        ({"loss": "paper"}, "loss='paper'"),
-        ({"loss": "cross_entropy", "unit": "neuron"}, "cross-entropy"),
-        ({"tau": 1.0}, "tau=1.0"),
-        ({"loss": "cross_entropy", "tau": 0}, "tau=0"),
         ({"precision": "half"}, "precision='half'"),
         ({"window": 0}, "window=0"),
         ({"window": 65}, "window=65 .* 64"),
         ({"window": 8, "stride": 9}, "stride=9 .* 8"),
         ({"stride": True}, "stride=True"),
         ({"batch_tokens": 0}, "batch_tokens=0"),
-        ({"target": np.zeros((3, 60))}, "target"),
-        ({"target": np.full((3, 61), np.inf)}, "target"),
-        ({"target": np.zeros((3, 61)), "loss": "cross_entropy"}, "target"),
     ],
 )
 def test_bad_input_is_a_sentence(arguments, message):
@@ -521,15 +429,5 @@ def test_bad_questions_are_answered_in_a_sentence():
             p.top_tokens(*arguments)
     with pytest.raises(ld.InputError, match="layer=99"):
         p.frame(layer=99)
-    with pytest.raises(ld.InputError, match="texts="):
-        ld.corpus_profile(llama(), "a text")
-    with pytest.raises(ld.InputError, match="corpus"):
-        ld.corpus_profile(llama(), [5, 6, 7])
-    with pytest.raises(ld.InputError, match="2 texts"):
-        ld.corpus_profile(llama(), [[5], [6]])
     with pytest.raises(ld.InputError, match="component=5"):
         p.top_tokens(5, 0)
-    with pytest.raises(ld.InputError, match="texts"):
-        ld.corpus_profile(llama(), [])
-    with pytest.raises(ld.InputError, match="text 1"):
-        ld.corpus_profile(llama(), [[1, 2], []])

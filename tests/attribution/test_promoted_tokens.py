@@ -140,16 +140,15 @@ def test_patterns_are_a_frame_and_a_file(tmp_path):
     np.testing.assert_array_equal(loaded.patterns, found.patterns)
 
 
-@pytest.mark.parametrize("part", ["raw", "centered", "shift"])
-def test_every_token_wears_the_number_of_its_own_prediction(part):
+@pytest.mark.parametrize("gauge", ["raw", "centered"])
+def test_every_token_wears_the_number_of_its_own_prediction(gauge):
     """Values are the frame's, one token later; texts do not touch; bounds are symmetric, so that zero is white."""
-    p = ld.profile(llama(), [IDS, [3, 4, 5]])
+    p = ld.profile(llama(), [IDS, [3, 4, 5]], gauge=gauge)
     frame = p.frame()
-    suffix = "" if part == "raw" else f"_{part}"
-    drawn = elements(colored_tokens(p, ("loss", "net", "bias", "diversity", "target_logit"), part=part))
+    drawn = elements(colored_tokens(p, ("loss", "net", "bias", "diversity", "target_logit")))
     means = frame.groupby("position").mean(numeric_only=True)
     sums = frame.groupby("position")["target_logit"].sum()
-    columns = [means["loss"], *(means[f"{t}{suffix}"] for t in ("net", "bias", "diversity")), sums]
+    columns = [means["loss"], *(means[t] for t in ("net", "bias", "diversity")), sums]
     for found, column in zip(drawn, columns, strict=True):
         values = found["props"]["values"]
         assert values[0] is None
@@ -157,17 +156,10 @@ def test_every_token_wears_the_number_of_its_own_prediction(part):
         assert values[1:12] == pytest.approx(column.to_numpy()[:11], rel=1e-3)
         assert values[13:] == pytest.approx(column.to_numpy()[12:14], rel=1e-3)
         assert found["props"]["minValue"] == -found["props"]["maxValue"] < 0
-    named = colored_tokens(p, "net", ["L1.mlp", "embed"], part)
-    assert re.findall(r">([^<]*)</button>", named.html) == [f"{c} {part} net (logits²)" for c in ("L1.mlp", "embed")]
-    one = frame[frame.component == "L1.mlp"][f"net{suffix}"].to_numpy()
+    named = colored_tokens(p, "net", ["L1.mlp", "embed"])
+    assert re.findall(r">([^<]*)</button>", named.html) == [f"{c} {gauge} net (logits²)" for c in ("L1.mlp", "embed")]
+    one = frame[frame.component == "L1.mlp"]["net"].to_numpy()
     assert elements(named)[0]["props"]["values"][1:12] == pytest.approx(one[:11], rel=1e-3)
-
-
-def test_nats_have_no_part():
-    p = ld.profile(llama(), IDS, loss="cross_entropy")
-    block = colored_tokens(p, ("bias", "net"))
-    assert re.findall(r">([^<]*)</button>", block.html) == ["bias (nats)", "net (nats)"]
-    assert elements(block)[0]["props"]["values"][1:] == pytest.approx(p.bias.mean(0)[:-1], rel=1e-3)
 
 
 def test_unknown_words_are_refused():
@@ -175,7 +167,6 @@ def test_unknown_words_are_refused():
     for arguments, sentence in (
         ({"metrics": "color"}, "metrics='color'"),
         ({"metrics": ()}, "metrics="),
-        ({"part": "middle"}, "part='middle'"),
         ({"components": "L9.mlp"}, "label 'L9.mlp'"),
         ({"components": []}, "components="),
     ):

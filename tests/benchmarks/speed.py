@@ -159,7 +159,7 @@ def compare() -> Case:
         yield f"a text, {unit}", {"two profiles": two, "compare": lambda u=unit: ld.compare(a, b, text, unit=u)}
     for unit in ("sublayer", "head", "neuron"):
         task = ld.task("sample/topic", limit=8 if unit == "neuron" else 32).resolve(a)
-        two = lambda u=unit, t=task: [ld.contributions(m, t.prompts, t.option_ids, u) for m in (a, b)]  # noqa: E731
+        two = lambda u=unit, t=task: [ld.contributions(m, t.prompts, t.option_ids, unit=u) for m in (a, b)]  # noqa: E731
         yield unit, {"two passes": two, "compare": lambda u=unit, t=task: ld.compare(a, b, t, unit=u)}
 
 

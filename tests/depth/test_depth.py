@@ -83,7 +83,6 @@ ANALYSES = {
     "map_layers": (lambda m, **more: ld.depth.map_layers(m, m, IDS, **more), "error"),
     "depth_score": (lambda m, **more: ld.depth.depth_score(m, ASKED, n_resamples=50, **more), "effects"),
     "erased score": (lambda m, **more: ld.depth.depth_score(m, ASKED, effect="erase", **more), "effects"),
-    "agreement": (lambda m, **more: ld.depth.agreement(m, IDS, **more), "sums"),
     "drop_plan": (lambda m, **more: ld.depth.drop_plan(m, IDS, 1, "contribution", "head", random=1, **more), "loss"),
     "effects": (lambda m, **more: ld.effects(m, IDS, [7, 9], [0, 1, 1], components=["L1.mlp"], **more), "without"),
 }
@@ -303,9 +302,8 @@ def test_a_stream_that_something_else_writes_to_is_refused():
         (lambda m: ld.depth.erase(m, IDS, layers=[0, 2]), sum(2 * (len(row) - 1) + 1 for row in IDS)),
         (lambda m: ld.depth.integrated_gradients(m, IDS, layers=1, steps=5, batch_tokens=20), 5 * len(IDS)),
         (lambda m: ld.depth.depth_score(m, [(row, [1], 1) for row in IDS]), 4 * len(IDS)),
-        (lambda m: ld.depth.agreement(m, IDS), 8 * len(IDS)),
     ],
-    ids=["erase", "integrated_gradients", "depth_score", "agreement"],
+    ids=["erase", "integrated_gradients", "depth_score"],
 )
 def test_long_calls_say_how_many_passes_are_ahead_and_count_them(ask, passes, monkeypatch):
     """The totals of bars, known before the first text is done, are what the counts then add up to."""
@@ -337,10 +335,8 @@ def test_every_result_states_what_was_found():
         "LogitLens": lambda: ld.depth.logit_lens(model, texts),
         "Erasure": lambda: ld.depth.erase(model, texts),
         "LayerMaps": lambda: ld.depth.map_layers(model, llama(seed=1), texts),
-        "Agreement": lambda: ld.depth.agreement(model, texts),
         "DropPlan": lambda: ld.depth.drop_plan(model, texts, 1),
         "Effects": lambda: ld.effects(model, texts, options=[7, 30], labels=[0, 1] * 4),
-        "RouterStatistics": lambda: ld.router_statistics("zoo/moe", texts),
     }
     for name, make in measure.items():
         said = repr(result := make())
@@ -355,5 +351,5 @@ def test_every_result_states_what_was_found():
     most = frame["total"].abs().idxmax()
     assert f"{most} has the largest total effect, {frame.loc[most, 'total']:.3g}" in repr(effects)
     plan = measure["DropPlan"]()
-    rows = plan.frame().set_index(["plan", "dropped"])["loss"]
+    rows = plan.by_size().set_index(["plan", "dropped"])["loss"]
     assert f"loss {rows['none', 0]:.3g} → {rows['plan', 1]:.3g} nats" in repr(plan)

@@ -8,6 +8,7 @@ import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
+from layerdiv_tl.depth.depth_score import DepthScore
 from layerdiv_tl.ensemble.fits import slope
 from tests.conftest import llama
 
@@ -29,7 +30,7 @@ def made(effects, groups, lengths=None, rank=None, n_resamples=1000):
     effects = np.asarray(effects, dtype=float)
     count, layers = effects.shape
     rank = np.ones(count, dtype=np.int64) if rank is None else np.asarray(rank)
-    return ld.depth.DepthScore(
+    return DepthScore(
         components=tuple(Component("layer", layer) for layer in range(layers)),
         effects=effects,
         groups=np.asarray(groups, dtype=float),
@@ -202,7 +203,6 @@ def test_ties_count_in_part_wherever_a_model_answers():
     assert ld.effects(silent, ids, [7, 9], labels=labels, ablation="zero").accuracy == 0.5
     assert ld.logit_difference(silent, ids, 7, 9).accuracy == 0.5
     assert ld.decompose(ld.contributions(silent, ids, [7, 9, 11]), labels).accuracy == pytest.approx(1 / 3)
-    assert ld.depth.agreement(silent, ids, "layer").accuracy == pytest.approx(1 / 61)
 
 
 def test_tasks_and_other_groups():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from tests.conftest import gpt2, llama, tied
+from tests.conftest import gpt2, llama
 from tests.oracles.families import FAMILIES
 from tests.oracles.tokenizers import word_tokenizer
 
@@ -41,23 +41,21 @@ def test_from_a_cache(make, unit):
         real = [[1] * len(p) for p in PROMPTS]
         mask = torch.tensor([g + r if left else r + g for r, g in zip(real, gaps, strict=True)])
         _, cache = bridge.run_with_cache(tokens, attention_mask=mask, names_filter=list(names))
-        c = ld.contributions(model, cache=cache, tokens=tokens, attention_mask=mask, options=[7, 30], unit=unit)
+        c = ld.contributions(cache, tokens, [7, 30], unit=unit, attention_mask=mask)
         assert c.components == expected.components
         assert c.tokens == tuple(map(tuple, PROMPTS))
         assert c.identity_gap <= 1e-6
         np.testing.assert_allclose(c.values, expected.values, atol=1e-5)
         np.testing.assert_allclose(c.model_logits, expected.model_logits, atol=1e-5)
         np.testing.assert_allclose(c.junction_scale, expected.junction_scale, rtol=1e-5)
-        first = ld.contributions(
-            model, cache=cache, tokens=tokens, attention_mask=mask, options=[7, 30], unit=unit, position=0
-        )
+        first = ld.contributions(cache, tokens, [7, 30], unit=unit, position=0, attention_mask=mask)
         np.testing.assert_allclose(
             first.values, ld.contributions(model, PROMPTS, [7, 30], unit=unit, position=0).values, atol=1e-5
         )
     alone = torch.tensor(PROMPTS[0])
     _, cache = bridge.run_with_cache(alone[None])
     cache.remove_batch_dim()
-    c = ld.contributions(model, cache=cache, tokens=alone, options=[7, 30], unit=unit)
+    c = ld.contributions(cache, alone, [7, 30], unit=unit)
     np.testing.assert_allclose(c.values, expected.values[:1], atol=1e-5)
 
 
@@ -65,17 +63,16 @@ def test_from_a_cache(make, unit):
 def test_a_cache_belongs_to_its_tokens(make):
     """Other tokens of the same shape are refused wherever they stand, and so is a cache moved along its rows."""
     bridge = boot(make())
-    model = ld.load_model(bridge)
     tokens = torch.tensor([PROMPTS[0][:3], PROMPTS[2][:3]])
     _, cache = bridge.run_with_cache(tokens)
-    assert ld.contributions(model, cache=cache, tokens=tokens, options=[7, 30]).identity_gap <= 1e-6
+    assert ld.contributions(cache, tokens, [7, 30]).identity_gap <= 1e-6
     for row, column in ((0, 0), (1, 2), (0, 1)):
         other = tokens.clone()
         other[row, column] = (other[row, column] + 1) % 60
         with pytest.raises(ld.InputError, match=f"other tokens: at row {row}, token {column}"):
-            ld.contributions(model, cache=cache, tokens=other, options=[7, 30])
+            ld.contributions(cache, other, [7, 30])
     with pytest.raises(ld.InputError, match="other tokens"):
-        ld.contributions(model, cache=cache, tokens=tokens.flip(0), options=[7, 30])
+        ld.contributions(cache, tokens.flip(0), [7, 30])
 
 
 FOLDED = ["gpt_oss", "olmo"]
@@ -105,35 +102,22 @@ def test_what_a_cache_cannot_give():
     model = ld.load_model(bridge)
     tokens = torch.tensor(PROMPTS[:1])
     _, cache = bridge.run_with_cache(tokens, names_filter=list(model.hook_names()))
-    good = {"cache": cache, "tokens": tokens, "options": [7, 30]}
     for change, message in [
-        ({"tokens": torch.tensor(PROMPTS[2:])}, "tokens"),
-        ({"tokens": tokens.expand(4, -1)}, "tokens"),
-        ({"tokens": PROMPTS}, "tokens"),
-        ({"tokens": tokens.double()}, "tokens"),
-        ({"tokens": torch.zeros(1, 0, dtype=torch.long)}, "tokens"),
+        ({"prompts": torch.tensor(PROMPTS[2:])}, "tokens"),
+        ({"prompts": tokens.expand(4, -1)}, "tokens"),
+        ({"prompts": PROMPTS}, "token ids"),
+        ({"prompts": tokens.double()}, "token ids"),
+        ({"prompts": torch.zeros(1, 0, dtype=torch.long)}, "token ids"),
         ({"unit": "head"}, r"blocks\.0\.attn\.hook_z"),
         ({"attention_mask": torch.ones(1, 3)}, "attention_mask"),
         ({"attention_mask": torch.tensor([[1, 1, 0, 1, 1, 1, 1, 1]])}, "attention_mask"),
         ({"attention_mask": torch.zeros(1, 8)}, "attention_mask"),
-        ({"prompts": PROMPTS}, "prompts"),
-        ({"cache": None}, "cache="),
-        ({"cache": None, "tokens": None}, "prompts"),
-    ]:
-        with pytest.raises(ld.InputError, match=message):
-            ld.contributions(model, **{**good, **change})
-    for change, message in [
-        ({"prompts": PROMPTS}, "prompts="),
-        ({"cache": cache}, "cache="),
-        ({"unit": "head"}, r"blocks\.0\.attn\.hook_z"),
         ({"options": [[[7, 9], [30]]]}, "several tokens"),
     ]:
         with pytest.raises(ld.InputError, match=message):
-            ld.contributions(cache, **{"options": [7, 30], **change})
+            ld.contributions(cache, **{"prompts": tokens, "options": [7, 30], **change})
     with pytest.raises(ld.InputError, match="cache.model"):
         ld.profile(cache, PROMPTS[0])
-    with pytest.raises(ld.InputError, match="cache"):  # which keeps the last use of a layer only
-        ld.contributions(tied(0, 0, 1, 1), cache={}, tokens=tokens, options=[7, 30])
     _, empty = bridge.run_with_cache(tokens, names_filter="hook_embed")
     with pytest.raises(ld.InputError, match="lacks"):
         ld.contributions(empty, options=[7, 30])
@@ -214,7 +198,7 @@ def test_a_cache_is_a_first_argument(name):
         np.testing.assert_allclose(c.values, wanted.values, atol=1e-5 * size)
         first = ld.contributions(cache, options=[7, 30], unit="head", position=0)
         np.testing.assert_allclose(
-            first.values, ld.contributions(bridge, ids, [7, 30], "head", position=0).values, atol=1e-5 * size
+            first.values, ld.contributions(bridge, ids, [7, 30], unit="head", position=0).values, atol=1e-5 * size
         )
         model = ld.load_model(bridge)
         _, few = bridge.run_with_cache(torch.tensor(ids), names_filter=list(model.hook_names("head")))
@@ -239,8 +223,8 @@ def test_padding_of_a_cache_is_read_as_that_of_prompts():
     wanted = ld.contributions(bridge, ids, [7, 30])
     padded = torch.tensor([ids[0], [*ids[1], 2, 2, 2]])
     _, cache = bridge.run_with_cache(padded)
-    for given in ({}, {"tokens": padded}):
-        c = ld.contributions(cache, options=[7, 30], **given)
+    for given in (None, padded):
+        c = ld.contributions(cache, given, [7, 30])
         assert c.tokens == wanted.tokens
         np.testing.assert_allclose(c.values, wanted.values, atol=1e-5)
 

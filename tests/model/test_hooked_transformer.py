@@ -110,7 +110,7 @@ def test_from_a_cache():
         for unit in ("sublayer", "head", "neuron"):
             names = list(model.hook_names(unit))
             _, cache = hooked_model.run_with_cache(torch.tensor(PROMPTS[:1]), names_filter=names)
-            c = ld.contributions(model, cache=cache, tokens=torch.tensor(PROMPTS[:1]), options=OPTIONS, unit=unit)
+            c = ld.contributions(cache, torch.tensor(PROMPTS[:1]), OPTIONS, unit=unit)
             expected = ld.contributions(model, PROMPTS[:1], OPTIONS, unit=unit)
             np.testing.assert_allclose(c.values, expected.values, atol=1e-5)
             np.testing.assert_allclose(c.model_logits, expected.model_logits, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Names of models: what is asked of the hub, how long that may take, and what a misspelled name is told."""
+"""Names of models: what is asked of the hub, how long that may take, and how it is refused."""
 
 import contextlib
 import json
@@ -74,12 +74,11 @@ def home(tmp_path_factory):
 
 @pytest.mark.nightly
 def test_an_id_that_is_not_here_is_refused_after_one_call(home, broken):
-    """With names that were meant; the hub's own client calls again for most of a minute."""
+    """The hub's own client calls again for most of a minute."""
     address, calls = broken
     told = load("somebody/tiny-lama", HF_HOME=home, HF_ENDPOINT=address)
     assert told.startswith("InputError")
     assert address in told
-    assert "'somebody/tiny-llama'" in told
     assert len(calls) == 1
 
 
@@ -96,7 +95,7 @@ def test_an_id_that_is_here_loads_without_the_hub(home, broken):
 
 @pytest.mark.nightly
 def test_a_revision_is_loaded_by_its_name(tmp_path):
-    """From a cache that holds two checkpoints and no main; another step is refused with those that are there."""
+    """From a cache that holds two checkpoints and no main; another step is refused."""
     repo = tmp_path / "hub" / "models--somebody--steps"
     for number, step in enumerate(("step1", "step1000")):
         llama(seed=number, vocab_size=61 + number).save_pretrained(repo / "snapshots" / (str(number) * 40))
@@ -116,8 +115,7 @@ def test_a_revision_is_loaded_by_its_name(tmp_path):
     assert json.loads(done.stdout.splitlines()[-1]) == "62" + "1" * 40
     told = load("somebody/steps@step7", **here)
     assert told.startswith("InputError")
-    assert "'step7'" in told
-    assert "'step1000'" in told
+    assert "step7" in told
 
 
 def test_a_revision_without_a_name_is_refused():
@@ -158,22 +156,10 @@ def test_a_hub_that_never_answers_costs_two_seconds(monkeypatch):
             monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "0.5")
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("zoo/d44", "zoo/d4"),
-        ("SmolLM2-135M-Instrukt", "default"),
-        ("somebody/a b c", None),
-        ("x" * 5000, None),
-        ("./modle", "model"),
-    ],
-)
-def test_a_misspelled_name_is_told_what_may_be_meant(name, meant, tmp_path, monkeypatch):
-    llama().save_pretrained(tmp_path / "model")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ld.InputError) as caught:
+@pytest.mark.parametrize("name", ["zoo/d44", "somebody/a b c", "x" * 5000, "./modle"])
+def test_what_names_no_model_is_refused(name):
+    with pytest.raises(ld.InputError):
         ld.load_model(name)
-    assert meant is None or repr(meant) in str(caught.value) or f"{meant}," in str(caught.value)
 
 
 @pytest.mark.full

@@ -164,7 +164,6 @@ def test_a_conversation_goes_through_the_chat_template():
         atol=1e-6,
     )
     assert ld.profile(net, TURNS).token_ids.tolist() == ids
-    assert len(ld.explore(net, both).texts) == 2
     with pytest.raises(ld.InputError, match="chat"):
         encode(model(chat=None), TURNS)
 
@@ -206,8 +205,8 @@ def test_a_cache_is_not_a_prompt():
 
     with pytest.raises(ld.InputError, match="is not a prompt"):
         encode(model(), ActivationCache({}, model()))
-    with pytest.raises(ld.InputError, match="contributions\\(cache"):  # which has its prompts
-        ld.logit_difference(ActivationCache({}, model()), " w1", " w2")
+    with pytest.raises(ld.InputError, match="cache"):
+        ld.logit_difference(ActivationCache({}, model()), [[1]], " w1", " w2")
 
 
 BORDERS = [
@@ -255,7 +254,6 @@ def test_none_is_no_model():
         lambda: ld.profile(None, "a"),
         lambda: ld.explore(None, "a"),
         lambda: ld.depth.skip(None, "a"),
-        lambda: ld.compare(None, "zoo/d2", "a"),
     ):
         with pytest.raises(ld.InputError, match="None is not a model"):
             call()

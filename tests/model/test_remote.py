@@ -55,10 +55,8 @@ def test_what_a_remote_model_cannot_do_is_refused(nnsight: Any) -> None:
     wrapped = nnsight.NNsight(network)
     model = ld.load_model(wrapped)
     for ask in (
-        lambda: ld.contributions(model, PROMPTS, directions=[[1.0] * 32]),
+        lambda: ld.contributions(model, PROMPTS, {"a": [1.0] * 32}),
         lambda: ld.profile(model, [PROMPTS[0]]),
-        lambda: ld.compare(model, network, PROMPTS, OPTIONS[0]),
-        lambda: ld.compare(network, model, PROMPTS),
         lambda: ld.source_tokens(model, PROMPTS, OPTIONS[0]),
         lambda: ld.load_model(network, remote=True),
         lambda: ld.load_model(wrapped, dtype="float32"),

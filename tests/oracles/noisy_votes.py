@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from layerdiv_tl.tasks.synthetic import cast_votes
-
 
 @dataclass(frozen=True, eq=False)
 class Votes:
@@ -102,6 +100,32 @@ class Votes:
         repeated = repeated * (counts.max(1) == members)[:, None]
         given_label = (1 - self.shared) * independent + self.shared * repeated
         return _entropy(given_label.mean(1), orders), _entropy(given_label[:, 0], orders)
+
+
+def cast_votes(
+    labels: Int[np.ndarray, " example"],
+    members: int,
+    options: int,
+    right: float,
+    shared: float,
+    rng: np.random.Generator,
+) -> Int[np.ndarray, "example member"]:
+    """Draw votes about these labels.
+
+    A member votes for the gold option with probability `right`, else for one of the others with equal probability;
+    given the gold option, members are independent. In a hidden share `shared` of the rows one vote is drawn this way
+    and all members repeat it.
+    """
+    # One random stream per kind of draw: the first rows do not depend on how many follow.
+    streams = rng.spawn(5)
+
+    def noisy(size: tuple[int, int], luck: np.random.Generator, choice: np.random.Generator) -> np.ndarray:
+        wrong = (labels[:, None] + choice.integers(1, options, size=size)) % options
+        return np.where(luck.random(size) < right, labels[:, None], wrong)
+
+    repeated = streams[0].random((len(labels), 1)) < shared
+    alone = noisy((len(labels), members), *streams[1:3])
+    return np.where(repeated, noisy((len(labels), 1), *streams[3:5]), alone)
 
 
 def votes(

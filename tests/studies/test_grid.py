@@ -164,6 +164,8 @@ def test_functions_and_options_must_be_nameable(tmp_path):
         run(tmp_path, color="red")
     with pytest.raises(ld.InputError, match="one name"):
         run(tmp_path, ["zoo/d1", "zoo/d1"])
+    with pytest.raises(ld.InputError, match="no name"):
+        run(tmp_path, [llama()])
     with ProcessPoolExecutor(1) as executor, pytest.raises(ld.InputError, match="memory"):
         run(tmp_path, ld.load_model("zoo/d1"), executor=executor)
 

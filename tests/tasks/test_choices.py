@@ -1,12 +1,15 @@
 """Tasks whose rows bring their own options: JSONL files, and lm-eval's, against lm-eval's own runner."""
 
 import json
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import layerdiv_tl as ld
+from layerdiv_tl.tasks import lm_eval
 
 ROWS = [
     {"prompt": "Once upon a", "options": [" time", " day"], "label": 0},
@@ -39,24 +42,23 @@ def test_a_frame_with_options_of_each_row(tmp_path):
     of_file = ld.task(written(tmp_path / "rows.jsonl", ROWS))
     assert (t.prompts, t.options, t.labels.tolist()) == (of_file.prompts, of_file.options, of_file.labels.tolist())
     assert t.dropped == 1
-    with pytest.raises(ld.InputError, match="shots"):
-        ld.Task.from_frame(frame, template="{prompt}{answer}", options="options", shots=1, train=frame)
+    assert ld.Task.from_frame(frame, prompt="prompt", options="options").prompts == t.prompts
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"options": [" one"]}, "options"),
-        ({"options": [" one", " one"]}, "options"),
-        ({"options": " yes no"}, "options"),
-        ({"label": 2}, "label"),
-        ({"label": "none of them"}, "label"),
+        ({"options": [" one"]}, "row 2 .*options"),
+        ({"options": [" one", " one"]}, "row 2 .*options"),
+        ({"options": " yes no"}, "row 2 .*options"),
+        ({"label": 2}, "row 2 .*label"),
+        ({"label": "none of them"}, "row 2 .*label"),
         ({"prompt": ""}, "prompt"),
     ],
 )
 def test_rows_that_are_no_choice_are_refused(tmp_path, change, reason):
     file = written(tmp_path / "bad.jsonl", [ROWS[1], ROWS[0] | change])
-    with pytest.raises(ld.InputError, match=f"line 2.*{reason}"):
+    with pytest.raises(ld.InputError, match=reason):
         ld.task(file)
     with pytest.raises(ld.InputError, match="template"):
         ld.task(written(file, ROWS), template="{text}")
@@ -106,7 +108,7 @@ def test_lm_eval_tasks_are_scored_as_lm_eval_scores_them(tmp_path):
     runner = HFLM(pretrained=model.architecture.root, tokenizer=model.tokenizer, backend="causal", batch_size=4)
     for name, file in lm_eval_data(tmp_path).items():
         t = ld.task(f"lm_eval/{name}", data=file if name == "rte" else tmp_path)
-        assert ld.Task.from_lm_eval(name, file, limit=2).frame().equals(t.frame()[:2])
+        assert ld.task(f"lm_eval/{name}", file, limit=2).frame().equals(t.frame()[:2])
         assert t.dropped == (name == "arc_easy")
         pairs = [
             (prompt, option) for prompt, options in zip(t.prompts, t.row_options, strict=True) for option in options
@@ -118,25 +120,74 @@ def test_lm_eval_tasks_are_scored_as_lm_eval_scores_them(tmp_path):
         np.testing.assert_allclose(c.log_likelihood.ravel(), expected, atol=1e-4, rtol=1e-5)
         whole = c.log_likelihood_parts.sum(1) + c.normalizer
         np.testing.assert_allclose(whole, c.log_likelihood, atol=1e-6)
-    with pytest.raises(ld.InputError, match="group"):
+    with pytest.raises(ld.InputError, match="no single task"):
         ld.task("lm_eval/mmlu")
     with pytest.raises(ld.InputError, match="lm_eval/arc_easy"):
         ld.task("lm_eval/arc_eas", data=tmp_path)
 
 
+@pytest.fixture
+def library(monkeypatch):
+    """Stands in for lm-eval: a task of templates, rendered in whatever environment `lm_eval.utils` has at the time."""
+    from jinja2 import BaseLoader, Environment
+
+    utils = SimpleNamespace(env=Environment(loader=BaseLoader()))
+    asked = SimpleNamespace(text="{{ goal }}")
+
+    class Task:
+        OUTPUT_TYPE, DATASET_PATH, DATASET_NAME = "multiple_choice", "rows", None
+        config = SimpleNamespace(num_fewshot=0)
+        eval_docs = ({"goal": "To open a door,", "label": 0}, {"goal": "To dry,", "label": 1})
+
+        def fewshot_context(self, doc, shots, gen_prefix):
+            return utils.env.from_string(asked.text).render(**doc)
+
+        def construct_requests(self, doc, ctx):
+            return [SimpleNamespace(arguments=(ctx, option)) for option in self.doc_to_choice(doc)]
+
+        doc_to_choice = staticmethod(lambda doc: [" push.", " sing."])
+        doc_to_target = staticmethod(lambda doc: doc["label"])
+        doc_to_prefix = staticmethod(lambda doc: None)
+
+    manager = SimpleNamespace(all_subtasks=["own"], load=lambda specs: {"tasks": {"own": Task()}})
+    tasks = SimpleNamespace(TaskManager=lambda: manager)
+    lm_eval._manager.cache_clear()
+    for name, module in (("", SimpleNamespace(utils=utils, tasks=tasks)), (".utils", utils), (".tasks", tasks)):
+        monkeypatch.setitem(sys.modules, f"lm_eval{name}", module)
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(config=SimpleNamespace(HF_HUB_OFFLINE=True)))
+    yield asked
+    lm_eval._manager.cache_clear()
+
+
+def test_a_task_of_lm_eval(library):
+    t = ld.task("lm_eval/own")
+    assert t.prompts == ("To open a door,", "To dry,")
+    assert (t.options, t.labels.tolist(), t.source) == ((" push.", " sing."), [0, 1], "Hugging Face rows")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% for i in range(10 ** 9) %}{{ i }}{% endfor %}",
+        "{% include '/etc/passwd' %}",
+        "{{ goal.__class__.__mro__[1].__subclasses__() }}",
+        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{{ nothing }}",
+    ],
+)
+def test_templates_of_lm_eval_run_in_a_sandbox(library, text):
+    """One that loops, reads files or reaches into Python is answered with a sentence; afterwards all is as it was."""
+    library.text = text
+    before = sys.modules["lm_eval.utils"].env
+    with pytest.raises(ld.InputError, match="lm_eval/own cannot read row 1"):
+        ld.task("lm_eval/own")
+    assert sys.modules["lm_eval.utils"].env is before
+
+
 def test_lm_eval_is_optional(monkeypatch):
     """Without it, the message says how to install it."""
-    import sys
-
-    from layerdiv_tl.tasks import lm_eval
-
     lm_eval._manager.cache_clear()
-    monkeypatch.setitem(sys.modules, "lm_eval", None)
-    monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
-    for load in (lambda: ld.task("lm_eval/arc_easy"), lambda: ld.Task.from_lm_eval("arc_easy")):
-        with pytest.raises(ld.InputError, match="pip install"):
-            load()
-    with pytest.raises(ld.InputError, match="name"):
-        ld.Task.from_lm_eval(3)
-    with pytest.raises(ld.InputError, match="limit"):
-        ld.Task.from_lm_eval("arc_easy", limit=0)
+    for name in ("lm_eval", "lm_eval.utils", "lm_eval.tasks"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ld.InputError, match="pip install"):
+        ld.task("lm_eval/arc_easy")

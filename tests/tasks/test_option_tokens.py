@@ -106,10 +106,9 @@ def test_long_options_are_sequences_or_scored_by_the_token_that_tells_them_apart
         own(["is", "is not", "never"]).resolve(bpe, multi_token=True)
 
 
-def test_resolved_ids_survive_saving_and_can_be_run(stories, tmp_path):
+def test_resolved_ids_can_be_run(stories):
     """The ids are what `contributions` takes; a model stands for its tokenizer."""
     t = own(["a", "b"], texts=("Once upon a time", "One day")).resolve(stories)
-    t = ld.Task.load(t.save(tmp_path / "t"))
     c = ld.contributions(stories, t.prompts, t.option_ids)
     assert c.option_ids.tolist() == [list(t.option_ids)] * 2
 

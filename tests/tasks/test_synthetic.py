@@ -60,8 +60,6 @@ def test_classes_take_turns_and_rows_do_not_depend_on_their_number(name):
     assert longer.labels.tolist() == [row % len(t.options) for row in range(40)]
     assert other.prompts != t.prompts
     assert (other.name, ld.task(f"{name}:seed=0").name, len(ld.task(name))) == (f"{name}:seed=1", name, 256)
-    shot = ld.task(name, limit=10, shots=3)
-    assert all(shown.endswith(asked) for shown, asked in zip(shot.prompts, t.prompts, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -69,12 +67,9 @@ def test_classes_take_turns_and_rows_do_not_depend_on_their_number(name):
     [
         ("synthetic/k_hops", "'synthetic/k_hops': .*synthetic/k_hop, synthetic/recall"),
         ("synthetic/k_hop:hop=2", "'hop': .*hops, entities, seed"),
-        ("synthetic/k_hop:hops=two", "'hops=two'"),
-        ("synthetic/k_hop:hops", "'hops'"),
         ("synthetic/k_hop:hops=8", "hops=8 .* 1 to 7"),
         ("synthetic/modular:modulus=11", "modulus=11 .* 2 to 10"),
         ("synthetic/recall:seed=-1", "seed=-1"),
-        ("synthetic/votes:right=1.5", "right=1.5"),
     ],
 )
 def test_bad_parameters(name, message):

@@ -1,4 +1,4 @@
-"""Tasks: balanced rows, rendered by their template, with a baseline."""
+"""Tasks: balanced rows, rendered by their template."""
 
 import dataclasses
 import tomllib
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.tasks.baselines import bag_of_words
 from layerdiv_tl.tasks.specs import SAMPLE_TASKS
 
 
@@ -24,7 +23,8 @@ def test_sample_rows_are_many_balanced_and_different(task):
     assert len(task) >= 64
     assert len(set(counts)) == 1
     assert len(counts) == len(task.options)
-    words = [text.lower().split() for text in task.texts]
+    texts = [prompt[start:end] for prompt, (start, end) in zip(task.prompts, task.passages, strict=True)]
+    words = [text.lower().split() for text in texts]
     worst = max(SequenceMatcher(None, a, b, autojunk=False).ratio() for i, a in enumerate(words) for b in words[:i])
     assert worst < 0.5
     openings = {tuple(w[:2]) for w in words}
@@ -32,8 +32,8 @@ def test_sample_rows_are_many_balanced_and_different(task):
 
 
 def test_prompts_are_the_template_filled(task):
-    for text, prompt in zip(task.texts, task.prompts, strict=True):
-        assert prompt == task.template.replace("{text}", text)
+    for (start, end), prompt in zip(task.passages, task.prompts, strict=True):
+        assert prompt == task.template.replace("{text}", prompt[start:end])
     assert all(option.startswith(" ") for option in task.options)
 
 
@@ -42,48 +42,38 @@ def test_a_first_part_is_balanced_too(task):
     assert ld.task(task.name, limit=2 * k).labels.tolist() == [*range(k), *range(k)]
 
 
-@pytest.mark.full
-def test_bag_of_words_equals_fitting_each_fold_by_hand(task):
-    """A second route: explicit folds, explicit vocabulary, explicit fit."""
-    from sklearn.feature_extraction.text import CountVectorizer
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold
-
-    texts, right = np.array(task.texts), np.zeros(len(task))
-    for seed in (3, 4):
-        for train, held in StratifiedKFold(5, shuffle=True, random_state=seed).split(texts, task.labels):
-            words = CountVectorizer().fit(texts[train])
-            fitted = LogisticRegression(max_iter=1000).fit(words.transform(texts[train]), task.labels[train])
-            right[held] += (fitted.predict(words.transform(texts[held])) == task.labels[held]) / 2
-    np.testing.assert_array_equal(bag_of_words(task, repeats=2, seed=3), right)
-
-
-def test_too_few_rows_for_the_baseline():
-    with pytest.raises(ld.InputError, match="sample/sentiment"):
-        bag_of_words(ld.task("sample/sentiment", limit=4))
-
-
-def test_the_wheel_holds_the_rows_and_definitions():
-    """Every data file of the tasks is package data: without one, no installed task can be read."""
+def test_the_wheel_holds_rows_definitions_and_models():
+    """Every data file is package data: without one, no installed task or model can be read."""
     root = Path(ld.__file__).parent
     settings = tomllib.loads((root.parent / "pyproject.toml").read_text(encoding="utf-8"))
     globs = settings["tool"]["setuptools"]["package-data"]["layerdiv_tl"]
     data = {file for file in (root / "tasks").rglob("*") if file.suffix in (".json", ".jsonl")}
+    data |= {file for file in (root / "zoo" / "models").rglob("*") if file.is_file()}
     assert len(data) >= 4
     assert data <= {file for glob in globs for file in root.glob(glob)}
 
 
 def test_some_rows_of_a_task_are_a_task():
-    """Prompts, labels, texts and passages go together; options of each prompt, too; ids of a resolved one stay."""
+    """Prompts, labels and passages go together; options of each prompt, too."""
     t = ld.task("sample/topic", limit=8)
-    some = t.take([5, 2])
-    assert some.prompts == (t.prompts[5], t.prompts[2])
-    assert some.answers == [t.answers[5], t.answers[2]]
-    assert some.texts == (t.texts[5], t.texts[2])
-    np.testing.assert_array_equal(some.passages, t.passages[[5, 2]])
-    assert (some.options, some.name, some.template) == (t.options, t.name, t.template)
+    for rows in ([5, 2], np.array([5, 2]), slice(5, 1, -3), range(5, 1, -3)):
+        part = t.select(rows)
+        assert part.prompts == (t.prompts[5], t.prompts[2])
+        assert part.answers == [t.answers[5], t.answers[2]]
+        np.testing.assert_array_equal(part.passages, t.passages[[5, 2]])
+        assert (part.options, part.name, part.template) == (t.options, t.name, t.template)
+    assert t.select(t.labels == 1).answers == [" Science"] * 2
     own = dataclasses.replace(t, options=tuple((*t.options[:3], f" word{i}") for i in range(8)))
-    assert own.take([7]).options == (own.options[7],)
-    for rows in ([], [8], [-1], "0"):
-        with pytest.raises(ld.InputError, match="rows"):
-            t.take(rows)
+    assert own.select([7]).options == (own.options[7],)
+    with pytest.raises(ld.InputError, match="no such rows"):
+        t.select([])
+    with pytest.raises(IndexError):
+        t.select([8])
+
+
+def test_a_task_is_checked():
+    """Labels beyond the options, and options of another number, would be wrong numbers."""
+    t = ld.task("sample/topic", limit=2)
+    for change in ({"labels": np.array([0, 4])}, {"labels": np.array([0])}, {"options": ((" a", " b"), (" c",))}):
+        with pytest.raises(ld.InputError):
+            dataclasses.replace(t, **change)

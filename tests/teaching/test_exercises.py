@@ -125,12 +125,11 @@ def test_the_truth_is_that_of_the_students_own_choice(name: str) -> None:
 
 @pytest.mark.parametrize("form", [tuple, np.array, pd.Index, pd.Series, lambda x: np.array(x, dtype=object)])
 def test_names_may_come_in_any_array(form: Any) -> None:
-    """As numpy and pandas return them when labels are sorted; what holds no names is told so."""
+    """As numpy and pandas return them when labels are sorted."""
     one, data = EXERCISES["first_look.three_largest"], _OWN["first_look.three_largest"][0]
     right = one.solve(**data)
     assert one.check(form(right), **data).startswith(RIGHT)
     assert "another order" in one.check(form(right[::-1]), **data)
-    assert one.check(dict.fromkeys(right).keys(), **data).startswith("✗ this is a dict_keys: ")
 
 
 def test_what_is_left_is_not_taken_for_what_the_default_head_brings() -> None:
@@ -155,13 +154,9 @@ total = exercise(row_sums, cases=lambda: [(np.arange(6.0).reshape(2, 3),)])
         (lambda x: x.sum(0), "shape"),
         (lambda x: -x.sum(1), "sign"),
         (lambda x: x.mean(1), "factor"),
-        (lambda x: x.sum(1) / 0 * 0, "finite"),
         (lambda x: ["a", "b"], "numbers are expected"),
         (lambda x: np.add(x, np.ones(5)), "ValueError"),
-        (lambda x: np.add(x, np.ones(5)), "[:, None]"),
-        (lambda x: torch.ones(2, 3) + torch.ones(5), "[:, None]"),
-        (lambda x: {"total": x.sum(1)}, "a dict"),
-        (lambda x: x.sum(1).clip(3.01), "rounded"),
+        (lambda x: {"total": x.sum(1)}, "TypeError"),
         (lambda x: x.__isub__(1).sum(1), "changed the array"),
         (lambda x: x.sum(1) + 1, "hint(1)"),
     ],
@@ -179,14 +174,14 @@ def test_a_right_answer_of_another_form_passes_where_the_value_is_0() -> None:
     assert LESSONS["depth_use"].block_influence.check(one_by_one).startswith(RIGHT)
     both = exercise(lambda: (3e-17, np.array([1.0, 2.0])), cases=lambda: [()])
     assert both.check(lambda: (-5e-17, np.array([1.0, 2.0]))).startswith(RIGHT)
-    assert "result 1 is not right" in both.check(lambda: (1e-9, np.array([1.0, 2.0])))
+    assert "number 1 differs" in both.check(lambda: (1e-9, np.array([1.0, 2.0])))
 
 
 def test_an_array_may_come_as_a_tuple_of_its_parts() -> None:
     """And is judged by its values."""
     assert total.check(lambda x: tuple(x.sum(1))).startswith(RIGHT)
     assert "sign" in total.check(lambda x: tuple(-x.sum(1)))
-    assert "tuple" in total.check(lambda x: (x.sum(1), 0.0))
+    assert "numbers" in total.check(lambda x: (x.sum(1), 0.0))
 
 
 def test_a_check_that_is_called_otherwise_says_how_it_is_called() -> None:
@@ -206,32 +201,16 @@ def test_a_changed_tensor_is_seen() -> None:
 
 
 def test_of_several_results_the_wrong_one_is_named() -> None:
-    """By its number; a sign that is turned in all is said once, a name spelled otherwise is told from a wrong one."""
+    """By its number, with the sign or factor of the first wrong one."""
     pair = (np.array([1.0, 2.0]), np.array([3.0, -1.0]))
     both = exercise(lambda: pair, cases=lambda: [()])
-    assert "in all results the sign" in both.check(lambda: (-pair[0], -pair[1]))
-    assert "result 2 is not right yet, the other is: the sign" in both.check(lambda: (pair[0], -pair[1]))
-    assert "result 1 is not right yet" in both.check(lambda: (pair[0] + [1, 0], pair[1]))
-    assert "hint(1)" in both.check(lambda: (pair[0] + [1, 0], -pair[1]))
+    assert "number 1, 2 differs: the sign" in both.check(lambda: (-pair[0], -pair[1]))
+    assert "number 2 differs: the sign" in both.check(lambda: (pair[0], -pair[1]))
+    assert "number 1 differs." in both.check(lambda: (pair[0] + [1, 0], pair[1]))
     assert "another order" in both.check(lambda: pair[::-1])
-    assert "in all results right but for one factor: 2" in both.check(lambda: (2 * pair[0], 2 * pair[1]))
+    assert "number 1, 2 differs: right but for one factor: 2" in both.check(lambda: (2 * pair[0], 2 * pair[1]))
     word = exercise(lambda: "not tested", cases=lambda: [()])
-    assert "spelling: 'not tested'" in word.check(lambda: "Not_tested")
     assert "hint(1)" in word.check(lambda: "confirmed")
-
-
-def test_a_mistake_in_one_of_several_results_is_named_beside_right_ones() -> None:
-    """If it is what the mistake gives there, on all tests; other parts of the mistake do not matter then."""
-    one = exercise(
-        lambda x: (x.mean(), x.var(1).mean()),
-        mistakes={"the variance over rows.": lambda x: (x.sum(), x.var(0).mean())},
-        cases=lambda: [(np.arange(6.0).reshape(2, 3),)],
-    )
-    assert one.check(lambda x: (x.sum(), x.var(0).mean())) == "✗ the variance over rows."
-    assert one.check(lambda x: (x.mean(), x.var(0).mean())) == "✗ result 2: the variance over rows."
-    assert one.check(lambda x: np.array([x.mean(), x.var(0).mean()])) == "✗ result 2: the variance over rows."
-    assert "result 2 is not right yet" in one.check(lambda x: (x.mean(), 7.0))
-    assert "shape" in one.check(lambda x: (x.mean(), x.var(0)))
 
 
 def test_later_cells_go_on_with_the_reference(capsys) -> None:
@@ -282,7 +261,6 @@ def verdict_of(low: float, high: float, null: float, side: int, p: float, inside
     ("name", "answer", "told"),
     [
         ("heads.attention_shares", lambda p, b, e: (p[:, -1, b:e].mean(1), 1 / (e - b)), "not their mean"),
-        ("heads.attention_shares", lambda p, b, e: (p[:, -1, b : e + 1].sum(1), (e - b) / p.shape[2]), "end itself"),
         (
             "information.null_range",
             lambda s, x, y, n, r: (min(found := [s(x, r.permutation(y)) for _ in range(n)]), max(found)),

@@ -10,16 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import nn
 
-from layerdiv_tl.zoo.registry import ACTIVE, ZooModel
-
 from . import words
+from .shapes import ACTIVE, ZooModel
 
 
 def config_of(model: ZooModel) -> dict[str, Any]:
-    """A model's config.json: a Llama's, a MobileLLM's where blocks are shared, a Mixtral's with experts."""
-    kind, causal = (
-        ("mobilellm", "MobileLLM") if model.shared else ("mixtral", "Mixtral") if model.experts else ("llama", "Llama")
-    )
+    """A model's config.json: a Llama's, a Mixtral's with experts; `layer_sharing` where blocks run twice in a row."""
+    kind, causal = ("mixtral", "Mixtral") if model.experts else ("llama", "Llama")
     return {
         "model_type": kind,
         "architectures": [f"{causal}ForCausalLM"],
@@ -36,7 +33,7 @@ def config_of(model: ZooModel) -> dict[str, Any]:
         "bos_token_id": 1,
         "pad_token_id": 0,
         "eos_token_id": None,
-        **({"layer_sharing": True, "share_embedding": False} if model.shared else {}),
+        **({"layer_sharing": True} if model.shared else {}),
         **({"num_local_experts": model.experts, "num_experts_per_tok": ACTIVE} if model.experts else {}),
     }
 

@@ -29,10 +29,11 @@ from torch import nn
 from layerdiv_tl._files import written
 from layerdiv_tl.errors import InputError
 from layerdiv_tl.tasks.task import task
-from layerdiv_tl.zoo.registry import MODELS, TASKS, ZooModel, find_model
+from layerdiv_tl.zoo import TASKS
 
 from . import words
 from .nets import balance, build, config_of, matrices
+from .shapes import MODELS, ZooModel, find_model
 
 STREAM = 20  # begins the seed of every training row
 

@@ -694,7 +694,7 @@ def test_the_first_screen_says_who_wrote_the_answer(smol, browser, tmp_path):
     e = ld.explore(smol, "When Mary and John went to the store, John gave a drink to")
     c = ld.contributions(smol, "When Mary and John went to the store, John gave a drink to", [" Mary", " the"])
     heads = ld.contributions(
-        smol, "When Mary and John went to the store, John gave a drink to", [" Mary", " the"], "head"
+        smol, "When Mary and John went to the store, John gave a drink to", [" Mary", " the"], unit="head"
     )
     difference = dict(zip([x.label for x in c.components], c.values[0, :, 0] - c.values[0, :, 1], strict=True))
     with browser.open(e.save(tmp_path / "page.html"), 1440) as opened:
@@ -824,9 +824,7 @@ def test_what_ablating_a_component_does_travels_as_ld_effects_has_it(explorer, m
     assert b == next(i for i in text.candidates[1:, at] if i != a)  # the likeliest
     header, _ = unpacked(pack_effects(model, text, at, (a, b), ["L1.H2", "L0.mlp", "L1.attn"]))
     heads = [c.label for c in text.shown if c.kind == "head" and c.layer == 1]
-    wanted = ld.effects(
-        model, [IDS[: at + 1]], options=(a, b), unit="head", ablation="zero", groups={"L1.attn": heads}
-    )
+    wanted = ld.effects(model, [IDS[: at + 1]], options=(a, b), unit="head", ablation="zero", groups={"L1.attn": heads})
     assert [row["label"] for row in header["rows"]] == ["L1.H2", "L0.mlp", "L1.attn"]
     for row in header["rows"]:
         change = wanted.compensation(row["label"])

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.zoo.registry import FOLDER
+from layerdiv_tl.zoo.trained import FOLDER
 
 ASSETS = Path(__file__).parents[2] / "assets"
 

@@ -1,5 +1,6 @@
 """Planted models: what the tool measures is what was planted, to the last digits."""
 
+import json
 from functools import cache
 from itertools import product
 
@@ -8,7 +9,11 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from tests.oracles.noisy_votes import Votes
+from layerdiv_tl.tasks.synthetic import COLORS
+from layerdiv_tl.zoo.planted import votes_task
+from layerdiv_tl.zoo.trained import FOLDER
+from tests.oracles.noisy_votes import votes
+from tests.training.planted import build_planted, known_numbers
 
 MARKS = {"llama": (), "gpt2": pytest.mark.full}
 SHAPES = [pytest.param(shape, marks=marks) for shape, marks in MARKS.items()]
@@ -19,7 +24,8 @@ CLOSE = 1e-9
 
 @cache
 def planted(name, shape="llama"):
-    return ld.zoo.planted(name, shape)
+    """What the builder makes; the tests below hold for it, and what ships equals it."""
+    return build_planted(name, shape)
 
 
 @cache
@@ -38,6 +44,25 @@ def entropy(rows):
 
 def given(entropy_of, rows, labels):
     return sum((labels == y).mean() * entropy_of(rows[labels == y]) for y in np.unique(labels))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_ships_is_what_the_builder_makes(name):
+    """Every weight to the bit (bfloat16 holds them), the prompts, options and labels, and every known number."""
+    shipped, built = ld.zoo.planted(name), planted(name)
+    weights, made = shipped.model.state_dict(), built.model.state_dict()
+    assert weights.keys() == made.keys()
+    for key, value in made.items():
+        assert weights[key].dtype == torch.float64
+        assert torch.equal(weights[key], value.to(torch.bfloat16).double()), key
+    assert json.loads((FOLDER / f"planted-{name}" / "known.json").read_text(encoding="utf-8")) == known_numbers(built)
+    assert (shipped.prompts, shipped.options, shipped.components) == (built.prompts, built.options, built.components)
+    assert shipped.tokenizer.get_vocab() == built.tokenizer.get_vocab()
+    np.testing.assert_array_equal(shipped.labels, built.labels)
+    np.testing.assert_equal(dict(shipped.expected), dict(built.expected))
+    ids = torch.tensor(shipped.tokenizer(list(shipped.prompts[:128]))["input_ids"])
+    with torch.no_grad():
+        assert torch.equal(shipped.model(ids).logits, built.model(ids).logits)
 
 
 @pytest.mark.parametrize(("name", "shape"), MODELS)
@@ -76,20 +101,23 @@ def test_members_contribute_what_was_planted_and_all_others_nothing(name, shape,
 def test_measures_are_the_closed_forms(name, shape):
     """Bias, diversity, their halves, net, coherence, cosine and accuracy of the members, to 1e-9."""
     p, (_, members) = planted(name, shape), taken_apart(name, shape, "sublayer")
-    d = ld.decompose(members, p.labels)
-    for term in ("bias", "diversity", "loss"):
-        for suffix, part in (("", d), ("_centered", d.centered), ("_shift", d.shift)):
-            assert getattr(part, term) == pytest.approx(p.expected[term + suffix], abs=CLOSE), term + suffix
+    for gauge, suffix in (("raw", ""), ("centered", "_centered"), ("shift", "_shift")):
+        d = ld.decompose(members, p.labels, gauge=gauge)
+        for term in ("bias", "diversity", "loss"):
+            assert getattr(d, term) == pytest.approx(p.expected[term + suffix], abs=CLOSE), term + suffix
+        table = d.by_component()
+        for term in ("bias", "diversity"):
+            known = np.array(p.per_member[term if gauge == "raw" else f"{term}_shift"])
+            known = np.array(p.per_member[term]) - known if gauge == "centered" else known
+            np.testing.assert_allclose(table[term], known, atol=CLOSE, err_msg=f"{term} {gauge}")
+    d = ld.decompose(members, p.labels, gauge="raw")
     for term in ("diversity_logit", "coherence", "accuracy"):
         assert getattr(d, term) == pytest.approx(p.expected[term], abs=CLOSE), term
-    table, known = d.by_component(full=True), p.by_component()
-    assert table["accuracy"].mean() == pytest.approx(p.expected["member_accuracy"], abs=CLOSE)
-    for column in known.columns.drop("component"):
-        np.testing.assert_allclose(table[column], known[column], atol=CLOSE, err_msg=column)
-    pairs = d.pairwise()
-    pair = pairs[pairs[["component", "other"]].isin(p.members()[:2]).all(axis=1)]
-    for column in ("cosine", "cosine_centered"):
-        assert pair[column].item() == pytest.approx(p.expected[column], abs=CLOSE, nan_ok=True), column
+    assert d.by_component()["accuracy"].mean() == pytest.approx(p.expected["member_accuracy"], abs=CLOSE)
+    for gauge, column in (("raw", "cosine"), ("centered", "cosine_centered")):
+        pairs = ld.decompose(members, p.labels, gauge=gauge).pairwise()
+        pair = pairs[pairs[["component", "other"]].isin(p.members()[:2]).all(axis=1)]
+        assert pair["cosine"].item() == pytest.approx(p.expected[column], abs=CLOSE, nan_ok=True), column
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -115,21 +143,6 @@ def test_closed_forms_are_those_of_all_cases(name):
     assert p.expected["information_diversity"] == pytest.approx(p.expected["joint"] - p.expected["relevancy"])
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("name", "shape"), [(name, "llama") for name in NAMES] + [("votes", "gpt2")])
-def test_information_of_drawn_rows_covers_the_law(name, shape):
-    """Of 4000 rows drawn from the law, every term's interval holds what it is of the law."""
-    p, (_, members) = planted(name, shape), taken_apart(name, shape, "sublayer")
-    rows = np.random.default_rng(0).integers(len(p.labels), size=4000)
-    i = ld.information(members.values[rows], p.labels[rows], estimator="vote", n_permutations=0, n_resamples=100)
-    share = np.bincount(p.labels[rows]) / len(rows)
-    for term in ("relevancy", "redundancy", "conditional_redundancy", "joint"):
-        low, high = i.intervals[term]
-        # Together members cannot tell more than the drawn labels hold, which may be less than the law's.
-        expected = min(p.expected[term], -(share @ np.log2(share))) if term == "joint" else p.expected[term]
-        assert low - CLOSE <= expected <= high + CLOSE, term
-
-
 def test_pairs_of_equal_members_differ_in_what_they_are_together():
     """Independent, copied, complementary: the same bias, the same accuracy alone; not the same together."""
     pairs = [planted(name).expected for name in ("independent", "copied", "complementary")]
@@ -142,18 +155,14 @@ def test_pairs_of_equal_members_differ_in_what_they_are_together():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_voters_are_the_votes_of_the_synthetic_task(shape):
-    """On rows that `synthetic/votes` draws, which were never planted, contributions are `Votes.values`."""
-    p, asked = planted("votes", shape), ld.task("synthetic/votes:members=5,right=0.6", limit=40)
+def test_the_voters_repeat_votes_that_were_never_planted(shape):
+    """On rows drawn from another law, contributions are `Votes.values`."""
+    p, law = planted("votes", shape), votes(40, members=5, right=0.6)
+    rows = [", ".join(COLORS[vote] for vote in row) for row in law.votes]
+    asked = votes_task("votes", rows, law.labels, 2)
     c = ld.contributions(p, asked.prompts, asked.options).select(label=p.members())
-    said = np.array([[asked.options.index(f" {w}") for w in text.split(", ")] for text in _votes_in(asked)])
-    law = Votes(asked.labels, said, options=2, right=0.6, shared=0.0)
     np.testing.assert_allclose(c.values, law.values, atol=CLOSE)
     assert p.options == asked.options
-
-
-def _votes_in(asked):
-    return [prompt.split(": ")[1].split(".")[0] for prompt in asked.prompts]
 
 
 @pytest.mark.parametrize("unit", ["sublayer", "head"])
@@ -162,7 +171,8 @@ def test_profile_is_the_closed_form_over_the_vocabulary(name, shape, unit):
     """At a prompt's last token: Theorem 1 over all ids, of what the words make the members write."""
     p, rows = planted(name, shape), 16
     texts = [prompt + p.options[y] for prompt, y in zip(p.prompts[:rows], p.labels[:rows], strict=True)]
-    found = ld.profile(p, texts, unit=unit, precision="float64")
+    raw, shift = (ld.profile(p, texts, unit=unit, precision="float64", gauge=gauge) for gauge in ("raw", "shift"))
+    found = raw
     at = np.flatnonzero(np.isnan(found.losses)) - 1
     labels = [c.label for c in found.components]
     u = np.zeros((rows, len(labels), found.vocabulary))
@@ -171,7 +181,7 @@ def test_profile_is_the_closed_form_over_the_vocabulary(name, shape, unit):
     t, mean = np.eye(found.vocabulary)[gold], u.mean(1, keepdims=True)
     np.testing.assert_allclose(found.bias[:, at].T, ((t[:, None] - u) ** 2).mean(2), atol=CLOSE)
     np.testing.assert_allclose(found.diversity[:, at].T, ((mean - u) ** 2).mean(2), atol=CLOSE)
-    np.testing.assert_allclose(found.shift.diversity[:, at].T, (mean - u).mean(2) ** 2, atol=CLOSE)
+    np.testing.assert_allclose(shift.diversity[:, at].T, (mean - u).mean(2) ** 2, atol=CLOSE)
     np.testing.assert_allclose(found.target_logit[:, at].T, u[np.arange(rows), :, gold], atol=CLOSE)
     logits = u.sum(1)
     loss = np.log(np.exp(logits).sum(1)) - logits[np.arange(rows), gold]
@@ -223,7 +233,7 @@ def test_the_direct_effect_of_an_undone_write_is_all_of_it(shape):
 @pytest.mark.parametrize("name", ["copied", "together", "shift", "undo"])
 def test_what_adds_nothing_to_a_logit_is_not_held_against_its_rounding(name):
     """Read where nothing is written, options say the same; LayerNorm's centring then leaves rounding where 0 was."""
-    p = ld.zoo.planted(name, "gpt2")
+    p = build_planted(name, "gpt2")
     p.model.lm_head.weight.clamp_(min=0)
     c = ld.contributions(p, p.prompts, p.options, unit="head").select(label=p.members("head"))
     np.testing.assert_allclose(c.values, p.values, atol=CLOSE)
@@ -267,7 +277,7 @@ def test_every_text_leaves_the_norms_alone(name, shape):
 @pytest.mark.parametrize(("name", "shape"), MODELS)
 def test_attention_is_one_hot_in_float32_too(name, shape):
     """Eager attention, which computes its softmax in float32, gives the same, and every head one token's weight."""
-    p = ld.zoo.planted(name, shape)
+    p = build_planted(name, shape)
     p.model.set_attn_implementation("eager")
     ids = torch.tensor(p.tokenizer(list(p.prompts[:8]))["input_ids"])
     with torch.no_grad():
@@ -287,11 +297,11 @@ def test_in_float32_and_through_a_bridge(name, shape):
     """The same contributions from float32 weights, and from TransformerLens' own hook points."""
     from tests.model.test_bridge import boot
 
-    p, zoo_name = planted(name, shape), f"zoo/planted-{name}" + "-gpt2" * (shape == "gpt2")
+    p = planted(name, shape)
     ids = p.tokenizer(list(p.prompts))["input_ids"]
     options = p.tokenizer.convert_tokens_to_ids(list(p.options))
-    single = ld.load_model(zoo_name, dtype="float32")
-    bridged = boot(ld.zoo.planted(name, shape).model, p.tokenizer)
+    single = ld.load_model(p, dtype="float32")
+    bridged = boot(build_planted(name, shape).model, p.tokenizer)
     for model in (single, bridged):
         c = ld.contributions(model, ids, options, unit="head").select(label=p.members("head"))
         np.testing.assert_allclose(c.values, p.values, atol=1e-6)
@@ -299,39 +309,24 @@ def test_in_float32_and_through_a_bridge(name, shape):
 
 def test_planted_models_are_models():
     """`load_model` takes one as it is, or by its zoo name, with its tokenizer; text comes back as it was."""
-    p = planted("together")
+    p = ld.zoo.planted("together")
     for x, name in ((p, "planted-together"), ("zoo/planted-together", "zoo/planted-together")):
         model = ld.load_model(x)
         assert (model.name, model.provenance["dtype"]) == (name, "float64")
         assert model.tokenizer.decode(model.tokenizer(p.prompts[0])["input_ids"]) == p.prompts[0]
-    assert ld.load_model("zoo/planted-together-gpt2").provenance["architecture"] == "GPT2LMHeadModel"
     assert ld.load_model(p).architecture.root is p.model
     assert ld.load_model("zoo/planted-together").provenance["source"] == "zoo/planted-together"
-    assert "redundancy log2 3" in p.closed_form
-    assert p.frame().set_index("quantity").loc["loss", "expected"] == p.expected["loss"]
 
 
-def test_every_name_is_described_and_different():
-    """PLANTED names what `planted` makes, and no two are the same model."""
+def test_every_planted_model_is_different():
+    """No two of PLANTED are the same model."""
     forms = {name: planted(name).over_vocabulary for name in NAMES}
     for one, other in product(NAMES, NAMES):
         if one < other:
             assert forms[one].shape != forms[other].shape or np.abs(forms[one] - forms[other]).max() > 0.5
-    assert all(repr(planted(name)).startswith(f"Planted({name}, llama: {ld.zoo.PLANTED[name]}") for name in NAMES)
 
 
-@pytest.mark.parametrize(
-    ("ask", "message"),
-    [
-        (lambda: ld.zoo.planted("copy"), "there is no planted model 'copy': choose among independent, copied"),
-        (lambda: ld.zoo.planted(["copied"]), "there is no planted model"),
-        (lambda: ld.zoo.planted("copied", "bert"), "shape='bert' is unknown: use 'llama' or 'gpt2'"),
-        (lambda: ld.load_model("zoo/planted-copy"), "there is no 'zoo/planted-copy' in the zoo: choose among zoo/"),
-        (lambda: ld.load_model("zoo/"), "there is no 'zoo/' in the zoo"),
-        (lambda: planted("copied").members("neuron"), "unit='neuron'"),
-    ],
-)
-def test_wrong_names_are_answered_with_a_sentence(ask, message):
-    """What does not exist is said, with what does."""
-    with pytest.raises(ld.InputError, match=message):
-        ask()
+@pytest.mark.parametrize("load", [ld.zoo.planted, lambda name: ld.load_model(f"zoo/planted-{name}")])
+def test_a_name_that_does_not_exist_is_answered_with_those_that_do(load):
+    with pytest.raises(ld.InputError, match="choose among"):
+        load("copy")

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.zoo.registry import ACTIVE, FOLDER, MODELS, SHIPPED, TASKS, ZooModel, find_model, training_log
+from layerdiv_tl.zoo import TASKS, training_log
+from layerdiv_tl.zoo.trained import FOLDER, repeat_blocks
 from tests.training import train as training
 from tests.training import words
+from tests.training.shapes import ACTIVE, MODELS, SHIPPED, ZooModel, find_model
 
 SMALL = training.Recipe(steps=6, every=3, warm=2, adding=1, longer=(1, 2, 4), tested=64, last=64)
 each = pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model.short)
@@ -56,7 +58,7 @@ def test_every_model_is_what_its_name_says(model):
 @each
 def test_every_model_is_taken_apart_without_a_rest_and_answers_as_logged(model):
     """Components sum to the logits; right answers on rows of another seed agree with the log's share of them."""
-    loaded, (_, evaluations) = ld.load_model(model.name), training_log(model)
+    loaded, (_, evaluations) = ld.load_model(model.name), training_log(model.name)
     for name in TASKS:
         task = asked(name, 192, seed=7)
         found = ld.contributions(loaded, task.prompts, task.options)
@@ -80,18 +82,18 @@ def test_the_zoo_is_small():
     files = [path for path in FOLDER.rglob("*") if path.is_file()]
     assert 0 < sum(path.stat().st_size for path in files) < 25e6
     assert {path.name for path in files} <= {
-        *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
+        *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "known.json"),
         *(f"{model.short}.jsonl" for model in SHIPPED),
     }
 
 
-@pytest.mark.nightly
-def test_names_and_tasks_are_what_a_study_takes():
+def test_names_and_tasks_are_those_that_ship():
     """NAMES load, TASKS are known, and the frame has a row for each name with an accuracy for each task."""
     frame = ld.zoo.models()
     assert tuple(frame["name"]) == ld.zoo.NAMES
     assert ((frame[list(TASKS)] > 0) & (frame[list(TASKS)] <= 1)).all(axis=None)
     assert [ld.task(name, limit=1).name for name in ld.zoo.TASKS] == list(TASKS)
+    assert set(ld.zoo.NAMES) == {model.name for model in SHIPPED}
 
 
 def test_a_wrong_name_is_answered_with_the_names_there_are():
@@ -256,7 +258,11 @@ def test_what_is_saved_is_what_was_trained(model, tmp_path):
     stored = load_file(tmp_path / "x/model.safetensors")
     assert sum(t.numel() for t in stored.values()) == sum(p.numel() for p in net.parameters())
     task = asked("synthetic/recall", 8, seed=2)
-    found = ld.contributions(ld.load_model(tmp_path / "x", dtype="float32"), task.prompts, task.options)
+    loaded = ld.load_model(tmp_path / "x", dtype="float32")
+    if model.shared:
+        repeat_blocks(loaded.architecture.root)
+        loaded = ld.load_model(loaded.architecture.root, tokenizer=loaded.tokenizer)
+    found = ld.contributions(loaded, task.prompts, task.options)
     ids = torch.tensor(words.tokenizer()(list(task.prompts))["input_ids"])
     with torch.no_grad():
         plain = net(input_ids=ids).logits[:, -1, list(task.resolve(words.tokenizer()).option_ids)]
@@ -278,10 +284,10 @@ def test_training_again_goes_the_same_way(tmp_path):
     Processors round differently, so that paths part: when the next skill comes is another step on another machine.
     """
     model, stop = ZooModel(2), 1000
-    _, evaluations = training_log(model)
+    _, evaluations = training_log(model.name)
     torch.set_num_threads(1)
     training.train(model, tmp_path, stop=stop)
-    _, again = training_log(model, tmp_path)
+    _, again = training_log(model.name, tmp_path)
     then = next(line for line in evaluations if line["step"] == stop)["accuracy"]
     learned = {name for name in TASKS if then[name] > 0.9}
     assert learned == {name for name in TASKS if again[-1]["accuracy"][name] > 0.8}

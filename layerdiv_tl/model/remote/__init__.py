@@ -177,7 +177,7 @@ def check_unit(engine: NNsightEngine, architecture: Architecture, unit: Any, nam
     for sublayer in architecture.sublayers:
         output_map = sublayer.output_map
         cut = sublayer.cut(unit) is not None
-        if sublayer.adapter or (cut and output_map is not None and (output_map.post or output_map.path)):
+        if cut and output_map is not None and (output_map.post or output_map.path):
             raise InputError(f"{sublayer} of {name} has a norm or an adapter that is not read remotely: load it here.")
     return cast(Unit, unit)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..._checks import file_path, flag
+from ..._checks import console_text, file_path, flag
 from ..._checks import text as string
 from ..._files import write_text
 from ...attribution.continuation import Continuation
@@ -88,14 +88,6 @@ class Explorer:
         self.texts = tuple(texts)
         self._selection = first_selection(self.texts[0])
         self._widget: ExplorerWidget | None = None
-
-    if not TYPE_CHECKING:  # which would take any name
-
-        def __getattr__(self, name: str) -> Any:
-            if name[:1] == "_" or hasattr(type(self), name):
-                return object.__getattribute__(self, name)  # raises what was raised before
-            how = "the last line of a notebook's cell shows it, .save('x.html') writes a page, .texts has its numbers"
-            raise AttributeError(f"an Explorer has no {name!r}: {how}", name=name)
 
     @property
     def selection(self) -> Selection:
@@ -218,6 +210,8 @@ class Explorer:
         text = f'{self!r}\nNothing to click here? .save("explorer.html") writes it as a page for any browser.'
         data = {**(data or {}), "text/plain": text, "text/html": f"<pre>{escape(text)}</pre>"}
         return data if rest is None else (data, *rest)
+
+    __str__ = console_text
 
     def __repr__(self) -> str:
         lengths = " + ".join(str(text.length) for text in self.texts)

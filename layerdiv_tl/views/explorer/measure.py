@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from ..._checks import whole_number
 from ...attribution.profile import profile_of_pass
-from ...attribution.profile_results import Profile, SquaredProfile
+from ...attribution.profile_results import Profile
 from ...attribution.promoted_tokens import next_tokens, token_logits
 from ...attribution.vocabulary import vocabulary_readout
 from ...components import Component, Unit
@@ -55,8 +55,8 @@ class TextNumbers:
         written: Number of tokens at the end that the model generated.
     """
 
-    sublayers: SquaredProfile
-    heads: SquaredProfile | None
+    sublayers: Profile
+    heads: Profile | None
     targets: tuple[int, ...]
     candidates: Int[np.ndarray, "token position"]
     probabilities: Float[np.ndarray, "token position"]
@@ -71,7 +71,7 @@ class TextNumbers:
     activations: Activations | None = field(default=None, repr=False)
 
     @property
-    def profiles(self) -> list[SquaredProfile]:
+    def profiles(self) -> list[Profile]:
         """The profile of the sublayers, and that of the heads if there are any."""
         return [self.sublayers] if self.heads is None else [self.sublayers, self.heads]
 
@@ -193,7 +193,7 @@ def _why_no_heads(model: Model) -> str:
         return str(error)
 
 
-def _attention(model: Model, ids: list[int], heads: SquaredProfile) -> tuple[AttentionPatterns | None, str]:
+def _attention(model: Model, ids: list[int], heads: Profile) -> tuple[AttentionPatterns | None, str]:
     """Return the attention patterns of every head, or why there are none."""
     count = sum(c.kind == "head" for c in heads.components)
     if count * len(ids) * (len(ids) + 1) / 2 > _WEIGHTS:
@@ -209,9 +209,8 @@ def _uncut(activations: Activations) -> Activations:
     return replace(activations, sublayer_outputs=tuple(replace(o, values=None) for o in activations.sublayer_outputs))
 
 
-def _first_positions(profile: Profile, count: int) -> SquaredProfile:
+def _first_positions(profile: Profile, count: int) -> Profile:
     """Truncate a profile to its first positions."""
-    assert isinstance(profile, SquaredProfile)
     rows: dict[str, Any] = {f.name: getattr(profile, f.name) for f in fields(profile) if f.name != "components"}
     per_position: dict[str, Any] = {
         name: x[:count]

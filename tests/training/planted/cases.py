@@ -1,6 +1,6 @@
 """The planted cases, and their measures in closed form.
 
-All cases answer the prompts of `synthetic/votes`, in which witnesses name the color of a car. Each member head attends
+In all prompts witnesses name the color of a car. Each member head attends
 to one witness and adds 1 logit to the color named, so it is right as often as its witness. The rows are all
 combinations of words, repeated in proportion to their probability: means over rows *are* the expectations. Information
 terms are those of the members' votes (`estimator="vote"`).
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from itertools import product
 from math import comb, log2
 
-from ...tasks.synthetic import COLORS
+from layerdiv_tl.tasks.synthetic import COLORS
+
 from .weights import EraserMLP, Member, VoteLogits, WitnessHead
 
 UNSURE = "unsure"
@@ -260,13 +261,12 @@ def _votes() -> Case:
     )
 
 
-# {name: (a one-line description, the case)}.
-CASES: Mapping[str, tuple[str, Callable[[], Case]]] = {
-    "independent": ("two heads that vote independently of each other", _independent),
-    "copied": ("two heads that write the same", _copied),
-    "complementary": ("two heads, each right where the other writes 0", _complementary),
-    "together": ("two heads, each always wrong, whose sum is always right", _together),
-    "shift": ("a head that votes, and one that raises or lowers all options alike", _shift),
-    "undo": ("an MLP that undoes what an earlier head wrote", _undo),
-    "votes": ("five noisy voters, one a layer, which in a fifth of the rows all repeat one of them", _votes),
+CASES: Mapping[str, Callable[[], Case]] = {
+    "independent": _independent,
+    "copied": _copied,
+    "complementary": _complementary,
+    "together": _together,
+    "shift": _shift,
+    "undo": _undo,
+    "votes": _votes,
 }

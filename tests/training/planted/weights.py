@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...components import Component
+from layerdiv_tl.components import Component
 
 Shape = Literal["llama", "gpt2"]
 

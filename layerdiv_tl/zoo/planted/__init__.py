@@ -1,1 +1,0 @@
-"""Models with handwritten weights, for which every measure is known in closed form."""
