@@ -59,13 +59,6 @@ def test_squared_agrees_with_numpy(ut):
     assert s.coherence == pytest.approx(((u.sum(1) ** 2).sum(1) / (u**2).sum((1, 2))).mean())
 
 
-def test_net_is_linear_in_the_member():
-    u, t = case(5)
-    u_bar = u.mean(axis=1)
-    expected = [((t**2 - u_bar**2) - 2 * u[:, i] * (t - u_bar)).mean() for i in range(N_MEMBERS)]
-    np.testing.assert_allclose(oracle.squared(u, t).raw.member_net, expected, rtol=1e-10)
-
-
 @pytest.mark.parametrize(("options", "uniform"), [(4, 0.1875), (3, 2 / 9), (2, 0.25)])
 def test_paper_form(options, uniform):
     u, t = case(6, options=options)
@@ -92,39 +85,6 @@ def test_cross_entropy(ut, tau):
     log_q = torch.log_softmax(torch.tensor(c.tau * u[:, 1]), -1)
     kl = torch.nn.functional.kl_div(log_q, torch.log_softmax(ours, -1), log_target=True, reduction="batchmean")
     assert c.member_diversity[1] == pytest.approx(float(kl), rel=1e-9, abs=1e-12)
-
-
-def test_prefixes():
-    u, t = case(12)
-    junctions = [0, 1, 1, 2, 2, 3, None]  # two members share a junction; the constant has none
-    scale = np.random.default_rng(0).uniform(0.3, 1.2, size=(3, 4))
-    scale[:, -1] = 1
-    for chosen in (None, scale):
-        result = oracle.prefixes(u, t, junctions, [6], chosen)
-        assert [p.members for p in result] == [[0, 6], [0, 1, 2, 6], [0, 1, 2, 3, 4, 6], list(range(7))]
-        for p in result:
-            assert p.bias - p.diversity == pytest.approx(p.loss, rel=1e-10)
-            assert p.accuracy == pytest.approx((p.u.sum(1).argmax(1) == t.argmax(1)).mean())
-            np.testing.assert_array_equal(p.u[:, -1], u[:, 6])  # the constant, unscaled
-        assert result[-1].bias == pytest.approx(oracle.squared(u, t).raw.bias)
-    np.testing.assert_allclose(result[1].u[:, 0], u[:, 0] / scale[:, [1]])
-    assert oracle.prefixes(u, t, junctions, [6])[1].bias == oracle.squared(u[:, [0, 1, 2, 6]], t).raw.bias
-    assert oracle.prefixes(u, case(12, dense=True)[1], junctions, [6])[0].accuracy is None
-
-
-def test_pairwise(ut):
-    u, t = ut
-    p = oracle.pairwise(u)
-    centered = u - u.mean(-1, keepdims=True)
-    for x, distance, cosine in ((u, p.distance, p.cosine), (centered, p.distance_centered, p.cosine_centered)):
-        flat = x.transpose(1, 0, 2).reshape(u.shape[1], -1)
-        norm = np.linalg.norm(flat, axis=1)
-        np.testing.assert_allclose(cosine, flat @ flat.T / np.outer(norm, norm), rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(distance, ((flat[:, None] - flat[None]) ** 2).mean(-1), rtol=1e-9)
-    # half the mean squared distance over ordered pairs is the diversity
-    assert p.distance.mean() / 2 == pytest.approx(oracle.squared(u, t).raw.diversity, rel=1e-10)
-    votes = u.argmax(-1)
-    assert p.disagreement[0, 1] == pytest.approx((votes[:, 0] != votes[:, 1]).mean())
 
 
 def test_whole_vocabulary():
@@ -158,17 +118,3 @@ def test_whole_vocabulary():
             np.testing.assert_allclose(w.member_net_linear[:, s], ce.member_net_linear, rtol=1e-9, atol=1e-9)
             mean_net = (w.member_cross_entropy - w.member_kl)[:, s].mean()
             assert mean_net == pytest.approx(w.cross_entropy[s], rel=1e-8)
-
-
-def test_whole_vocabulary_leaves_out_a_constant_that_is_zero():
-    u, _ = case(14, options=20, examples=2)
-    values = u.transpose(1, 0, 2).copy()
-    values[-1] = 0
-    with_zero, without = (
-        oracle.whole_vocabulary(values, [1, None], [6]),
-        oracle.whole_vocabulary(values[:-1], [1, None]),
-    )
-    assert with_zero.n_members == N_MEMBERS - 1
-    np.testing.assert_array_equal(with_zero.raw.diversity[:-1], without.raw.diversity)
-    np.testing.assert_array_equal(with_zero.member_kl[:-1], without.member_kl)
-    assert np.isnan(with_zero.raw.diversity[-1]).all()

@@ -11,12 +11,11 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.ensemble.losses import SquaredError
 from layerdiv_tl.model.attention import attention_patterns
 from layerdiv_tl.model.batches import inference_mode_for
 from layerdiv_tl.model.patched_forward import PatchedForward
 from layerdiv_tl.views.explorer.data import pack_text
-from tests.conftest import llama, tied, unrolled
+from tests.conftest import tied, unrolled
 from tests.model.test_bridge import boot
 from tests.oracles.loops import ouro, raven
 
@@ -280,92 +279,6 @@ def test_layers_of_a_loop_are_foretold_by_those_of_its_unrolled_self():
     texts = [rng.integers(3, 61, 20).tolist() for _ in range(12)]
     maps = ld.depth.map_layers(ouro(), ouro(), texts, ridge=0.0)
     assert np.abs(np.diagonal(maps.error.mean(0))).max() < 1e-3
-
-
-def three(n=40, seed=0):
-    """Members of which two blocks have uses, and one has none."""
-    labels = ["embed", "L0@1.attn", "L0@1.mlp", "L1.mlp", "L0@2.attn", "L0@2.mlp", "L0@3.attn"]
-    u = np.random.default_rng(seed).normal(size=(n, len(labels), 3))
-    return u, labels, np.arange(n) % 3
-
-
-def test_uses_that_say_the_same_have_no_diversity():
-    """A copy of a block used twice: nothing lies between its uses, and its cosine is 1."""
-    u, labels, gold = three()
-    u[:, 5] = u[:, 2]
-    frame = ld.decompose(u, gold, components=labels).by_repeat().set_index("component")
-    for name in ("diversity", "within", "share"):
-        for part in ("", "_centered", "_shift"):
-            assert frame.loc["L0.mlp", name + part] == pytest.approx(0, abs=1e-30)
-            assert frame.loc["L0.attn", name + part] > 0
-    assert frame.loc["L0.mlp", "cosine_centered"] == pytest.approx(1)
-
-
-def test_uses_by_hand():
-    """Within and between are those of the nested cut, diversity that of the uses alone, cosines those of pairs."""
-    u, labels, gold = three()
-    d = ld.decompose(u, gold, components=labels)
-    frame = d.by_repeat().set_index("component")
-    assert frame["repeats"].to_dict() == {"L0.attn": 3, "L0.mlp": 2}
-    group = np.array([0, 1, 2, 3, 1, 2, 1])
-    for part, values in (("", u), ("_centered", u - u.mean(2, keepdims=True))):
-        target = np.eye(3)[gold] - (1 / 3 if part else 0)
-        loss, terms = SquaredError().nested(values, target, group)
-        within, between = terms["within"], terms["between"]
-        whole = (within + between).sum(1).mean()
-        for row, name in ((1, "L0.attn"), (2, "L0.mlp")):
-            mine = values[:, group == row]
-            alone = ((mine - mine.mean(1, keepdims=True)) ** 2).mean()
-            assert frame.loc[name, "diversity" + part] == pytest.approx(alone)
-            assert frame.loc[name, "within" + part] == pytest.approx(mine.shape[1] ** 2 * alone)
-            assert frame.loc[name, "between" + part] == pytest.approx(between[:, row].mean())
-            assert frame.loc[name, "share" + part] == pytest.approx(within[:, row].mean() / whole)
-        attrs = d.by_repeat().attrs
-        assert attrs["share" + part] == pytest.approx(within.sum(1).mean() / whole)
-        assert attrs["share" + part] == pytest.approx(frame["share" + part].sum())
-        assert attrs["loss" + part] == pytest.approx(
-            attrs["bias" + part] - attrs["within" + part] - attrs["between" + part]
-        )
-        assert attrs["loss" + part] == pytest.approx(loss.mean())
-        low, high = attrs[f"share{part}_low"], attrs[f"share{part}_high"]
-        assert low < attrs["share" + part] < high
-    x = (u - u.mean(2, keepdims=True))[:, group == 1].transpose(1, 0, 2).reshape(3, -1)
-    expected = np.mean([np.corrcoef(x[i], x[j])[0, 1] for i, j in ((0, 1), (0, 2), (1, 2))])
-    assert frame.loc["L0.attn", "cosine_centered"] == pytest.approx(expected, abs=0.02)
-    exact = np.mean([x[i] @ x[j] / np.linalg.norm(x[i]) / np.linalg.norm(x[j]) for i, j in ((0, 1), (0, 2), (1, 2))])
-    assert frame.loc["L0.attn", "cosine_centered"] == pytest.approx(exact)
-    assert (frame["cosine_centered_low"] < frame["cosine_centered"]).all()
-    assert (frame["cosine_centered"] < frame["cosine_centered_high"]).all()
-
-
-def test_uses_in_nats():
-    """For the cross-entropy the cut is that of `nested` with the same groups."""
-    u, labels, gold = three()
-    d = ld.decompose(u, gold, loss="cross_entropy", components=labels)
-    blocks = [label.replace("@1", "").replace("@2", "").replace("@3", "") for label in labels]
-    frame, nested = d.by_repeat(), d.nested(groups=blocks).set_index("group")
-    for name in ("within", "between", "within_low"):
-        np.testing.assert_allclose(frame[name], nested.loc[frame["component"], name])
-    assert frame.attrs["units"]["within"] == "nats"
-    assert "diversity" not in frame
-
-
-def test_uses_of_heads():
-    """At unit head every head has its uses; they are those of the same block and number."""
-    c = ld.contributions(tied(0, 0, 1), PROMPTS, OPTIONS, unit="head")
-    frame = ld.decompose(c, [0, 1, 2]).by_repeat()
-    assert frame["component"].tolist() == [*(f"L0.H{i}" for i in range(4)), "L0.mlp"]
-    assert frame["repeats"].eq(2).all()
-
-
-def test_where_no_layer_is_used_twice_there_are_no_uses():
-    """Raises InputError; so do losses without a nested cut."""
-    d = ld.decompose(ld.contributions(llama(), PROMPTS, OPTIONS), [0, 1, 2])
-    with pytest.raises(ld.InputError, match="no layer is used twice here"):
-        d.by_repeat()
-    u, labels, gold = three()
-    with pytest.raises(ld.InputError, match="decompose with"):
-        ld.decompose(u, gold, loss="brier", components=labels).by_repeat()
 
 
 def test_the_depth_of_a_loop_follows_its_rounds():
