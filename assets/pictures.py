@@ -43,7 +43,7 @@ def explorer(model: ld.Model, folder: Path) -> None:
 def roles(model: ld.Model, folder: Path) -> None:
     """The figure of the README's first block."""
     reviews = ld.task("sample/sentiment").resolve(model)
-    chosen, others = reviews.take(range(44)), reviews.take(range(44, 88))
+    chosen, others = reviews.select(range(44)), reviews.select(range(44, 88))
     d = ld.decompose(ld.contributions(model, chosen), chosen.labels)
     labels = ["L29.mlp", "L21.attn"]
     effects = [ld.effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]

@@ -88,9 +88,9 @@ class Replication:
         self.totals = tables.totals(grid).set_index(["model", "rows"])
         self.sizes = tables.sizes(grid).set_index("model")
         self.curves = tables.curves(grid)
-        seeds = ld.zoo.seeds(list(self.sizes.index))
-        self.shapes = {model: seeds.get(model, (model, 0))[0] for model in self.sizes.index}
-        self.seeds = {model: seeds.get(model, (model, 0))[1] for model in self.sizes.index}
+        zoo = ld.zoo.models().set_index("name")
+        self.shapes = {model: zoo["shape"].get(model, model) for model in self.sizes.index}
+        self.seeds = {model: zoo["seed"].get(model, 0) for model in self.sizes.index}
 
     def results(self, analysis: str, **wanted: Any) -> dict[str, Any]:
         """Return {model: result} of an analysis."""

@@ -55,7 +55,7 @@ def main():
         for task in TASKS:
             rows = ld.task(task).resolve(model)
             half = len(rows.prompts) // 2
-            chosen, others = rows.take(range(half)), rows.take(range(half, 2 * half))
+            chosen, others = rows.select(range(half)), rows.select(range(half, 2 * half))
             print(f"\n{model.name} on {task}: {half} rows chose, {half} others were ablated")
             roles(model, chosen, others)
             heads_that_can_go(model, chosen, others)

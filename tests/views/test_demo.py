@@ -28,7 +28,7 @@ def test_the_demos_finding_holds_the_frames_numbers():
     assert float(found[1]) == round(difference[first], 1)
     assert f"Alone it is right on {style.percent(alone)} (" in said
     for how in ("mean", "zero"):
-        e = ld.effects(model, rows.take(range(32, 64)), components=[c.components[first]], ablation=how)
+        e = ld.effects(model, rows.select(range(32, 64)), components=[c.components[first]], ablation=how)
         cost = re.search(rf"{how} ablation,.*? by (.*?\))", said, re.IGNORECASE)[1]
         ends = -e.frame()[["total_loss", "total_loss_high", "total_loss_low"]].iloc[0]
         assert cost == style.estimate(*ends, unit="nats")
