@@ -184,7 +184,7 @@ def test_trade_off_bars_are_theorem_3(gauge):
 def test_roles_are_sizes_next_to_what_components_do_alone():
     """Marks are the frame's logit difference and √diversity, colored by accuracy − guessing; costs those of effects."""
     task = ld.task("synthetic/recall", limit=24)
-    chosen, others = task.take(range(16)), task.take(range(16, 24))
+    chosen, others = task.select(range(16)), task.select(range(16, 24))
     d = ld.decompose(ld.contributions("zoo/d4", chosen), chosen.labels)
     effects = [ld.effects("zoo/d4", others, ablation=how, components=["L1.attn", "L3.mlp"]) for how in ("mean", "zero")]
     frame = d.by_component(full=True)
