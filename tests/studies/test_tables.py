@@ -30,7 +30,7 @@ def test_table_1_holds_what_a_decomposition_says(grid, cells):
         assert row["accuracy"] == 100 * (c.logits.argmax(1) == labels).mean() == pytest.approx(100 * squared.accuracy)
         assert row["mse"] == pytest.approx(100 * paper.loss)
         assert row["bias"] == pytest.approx(100 * paper.bias)
-        assert row["diversity"] == pytest.approx(squared.diversity)
+        assert row["diversity"] == pytest.approx(paper.diversity)
         log_p = c.logits - np.logaddexp.reduce(c.logits, axis=1)[:, None]
         assert row["cross_entropy"] == pytest.approx(-log_p[np.arange(len(labels)), labels].mean(), rel=1e-9)
     for quantity in tables.TOTALS:
