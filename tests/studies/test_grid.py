@@ -138,7 +138,7 @@ def test_a_model_with_hooks_is_not_stored(tmp_path):
 def picky(model, rows, *, count: int = 3):
     if model.name == "zoo/d1":
         raise RuntimeError("out of luck")
-    return ld.contributions(model, rows.take(range(count)))
+    return ld.contributions(model, rows.select(range(count)))
 
 
 def test_failures_are_collected_and_the_others_continue(tmp_path):
