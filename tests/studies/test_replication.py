@@ -35,7 +35,7 @@ def test_every_statement_is_measured_on_the_zoo(script, tmp_path, capsys):
         lambda c, cell: ld.decompose(c, cell.about["labels"], loss="paper").frame().iloc[:1], analysis="contributions"
     )
     of_models = (totals["bias"] / totals["zero_bias"]).groupby(totals["model"]).mean()
-    shapes = of_models.groupby({name: shape for name, (shape, _) in ld.zoo.seeds(list(of_models.index)).items()}).mean()
+    shapes = of_models.groupby(ld.zoo.models().set_index("name")["shape"]).mean()
     sixth = next(statement.estimate for statement in statements if statement.number == 6)
     ends = stats.t.interval(0.95, len(shapes) - 1, shapes.mean(), stats.sem(shapes))
     np.testing.assert_allclose(sixth[:3], [shapes.mean(), *ends])
