@@ -26,8 +26,7 @@ import layerdiv_tl as ld
 from layerdiv_tl.studies import tables
 from layerdiv_tl.tasks.specs import SAMPLE_TASKS
 
-LEAST = 8  # units of an interval
-LEAST_SIZES = 4  # different numbers of components of a curvature
+LEAST, LEAST_SIZES = 8, 4  # units of an interval, different numbers of components of a curvature
 TOLERANCE = 0.05  # relative difference of parameters between a model that reuses layers and its pair
 TEXTS, QUESTIONS = 16, 12  # of the depth analyses; questions for each number of hops
 
@@ -88,9 +87,15 @@ class Replication:
         self.totals = tables.totals(grid).set_index(["model", "rows"])
         self.sizes = tables.sizes(grid).set_index("model")
         self.curves = tables.curves(grid)
+<<<<<<< HEAD
         zoo = ld.zoo.models().set_index("name")
         self.shapes = {model: zoo["shape"].get(model, model) for model in self.sizes.index}
         self.seeds = {model: zoo["seed"].get(model, 0) for model in self.sizes.index}
+=======
+        zoo = ld.zoo.models().set_index("name")  # other models are of shapes of their own
+        self.shapes = {model: model for model in self.sizes.index} | zoo["shape"].to_dict()
+        self.seeds = dict.fromkeys(self.sizes.index, 0) | zoo["seed"].to_dict()
+>>>>>>> studies
 
     def results(self, analysis: str, **wanted: Any) -> dict[str, Any]:
         """Return {model: result} of an analysis."""

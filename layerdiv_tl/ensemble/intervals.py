@@ -134,7 +134,8 @@ def _estimate_rows(values: Values, kind: Kind, over: str, confidence_level: floa
 
 def _common(count: np.ndarray) -> Any:
     """Return the one number that all columns have, or the array."""
-    return count if np.ptp(count) else int(np.max(count))
+    numbers = np.unique(count)
+    return int(numbers[0]) if len(numbers) == 1 else count
 
 
 def estimate_function(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 import json
 import re
@@ -21,7 +20,7 @@ from .._progress import quiet
 from ..errors import InputError
 from ..model.fingerprint import Identity, identify
 from ..model.load import Model, load_model
-from ..results import Result, load_result
+from ..results import Result, load
 from ..tasks.task import Task
 
 FORMAT = "layerdiv_tl.cell/1"
@@ -50,10 +49,7 @@ class Cell:
     @property
     def result(self) -> Any:
         """The result, read from its file. Raises InputError if the file was changed or is damaged."""
-        module = self.about["result"]
-        if module.startswith("layerdiv_tl."):
-            importlib.import_module(module)
-        return load_result(Result, self.path)
+        return load(self.path)
 
 
 @dataclass(frozen=True)
@@ -160,7 +156,7 @@ def _compute(job: Job, model: Model, key: Mapping[str, Any], path: Path) -> None
         result = job.function(model, rows, **job.options)
     file = result.save(path.with_suffix(".safetensors"))
     end = datetime.now(UTC)
-    about = {**key, "key": list(key), "result": type(result).__module__, "bytes": file.stat().st_size}
+    about = {**key, "key": list(key), "bytes": file.stat().st_size}
     about |= {name: getattr(rows, name) for name in ("source", "license", "scored") if hasattr(rows, name)}
     if isinstance(rows, Task):
         about["labels"] = rows.labels.tolist()

@@ -60,7 +60,10 @@ def core(x: Inputs) -> Cases:
         yield f"decompose {loss}", read(ld.decompose(c, x.labels, loss=loss, gauge="raw"), DECOMPOSITION)
     yield "sequences", read(ld.contributions(x.model, x.prompts[:4], x.several), CONTRIBUTIONS)
     vectors = np.random.default_rng(0).normal(size=(2, x.model.hf_model.config.hidden_size))
-    yield "directions", read(ld.contributions(x.model, x.prompts[:4], dict(zip("ab", vectors))), "values logits")
+    yield (
+        "directions",
+        read(ld.contributions(x.model, x.prompts[:4], dict(zip("ab", vectors, strict=True))), "values logits"),
+    )
 
 
 def tokens(x: Inputs) -> Cases:

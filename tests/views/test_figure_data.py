@@ -1,20 +1,15 @@
 """What is drawn is what the frames say: every kind of figure against the result that it is of."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl.views import kit, style
-from layerdiv_tl.views.figures.pruning import compared
 from tests.conftest import llama
 from tests.views.figure_results import PROMPTS, made
-
-PARTS = ("raw", "centered", "shift")
 
 
 def on(figure, number):
@@ -29,20 +24,14 @@ def places(traces):
     return {text.split("</b>")[0].removeprefix("<b>"): (x, y) for text, x, y in rows}
 
 
-def suffix(part):
-    return "" if part == "raw" else f"_{part}"
-
-
 BARS = [
     ("ResidualNorms", "bars", ["relative_norm", "cosine"]),
     ("Skip", "bars", ["output_change", "loss", "downstream_change"]),
     ("LogitLens", "bars", ["kl", "topk_overlap"]),
     ("Erasure", "bars", ["effect"]),
     ("IntegratedGradients", "bars", ["attribution", "size"]),
-    ("Comparison", "bars", ["change", "net_linear_change"]),
-    ("TextComparison", "bars", ["change", "loss_change"]),
-    ("CorpusProfile", "bars", ["bias_centered", "diversity_centered", "net_centered"]),
-    ("Profile", "depth", ["bias_centered", "diversity_centered", "net_centered"]),
+    ("Comparison", "bars", ["change"]),
+    ("Profile", "depth", ["bias", "diversity", "net"]),
     ("Effects", "totals", ["total"]),
     ("DropPlan", "components", ["score"]),
 ]
@@ -52,7 +41,7 @@ BARS = [
 def test_bars_are_the_frame_in_modules_colors(name, kind, columns):
     """Each panel has one column with its interval; every component once, in stream order, in its module's color."""
     result = made(name)
-    frame = {"DropPlan": "scores", "ResidualNorms": "frame", "Comparison": "frame", "Effects": "frame"}.get(name)
+    frame = {"DropPlan": "frame", "ResidualNorms": "frame", "Comparison": "frame", "Effects": "frame"}.get(name)
     frame = getattr(result, frame or ("by_component" if hasattr(result, "by_component") else "frame"))()
     if name == "Effects":
         frame.loc[frame.index[len(result.components) :], "module"] = "group"
@@ -108,7 +97,9 @@ def test_a_difference_is_drawn_with_its_two_sides(unit):
         heads = [i for i, c in enumerate(c.components) if c.kind == "head"]
         for panel, values in zip(c.plot().data, truth, strict=True):
             np.testing.assert_allclose(np.array(panel.z, dtype=float)[:, :4].ravel(), values[heads], atol=1e-6)
-    directions = ld.contributions(model, PROMPTS, directions=np.eye(2, model.config.hidden_size), unit=unit)
+    directions = ld.contributions(
+        model, PROMPTS, dict(zip("ab", np.eye(2, model.config.hidden_size), strict=True)), unit=unit
+    )
     assert directions.difference().sides is None
     assert len(directions.plot().data) == 1
 
@@ -141,25 +132,14 @@ def score_of_option(sources):
 MAPS = [
     ("Contributions", {"example": 1, "centered": False}, lambda c: c.values[1].T),
     ("Contributions", {}, lambda c: centered(c.values.mean(0)).T),
-    *(
-        ("Profile", {"term": term, "part": part}, lambda p, t=term, part=part: getattr(half(p, part), t))
-        for term in ("bias", "diversity", "net")
-        for part in PARTS
-    ),
+    *(("Profile", {"term": term}, lambda p, t=term: getattr(p, t)) for term in ("bias", "diversity", "net")),
     ("Profile", {"term": "target_logit"}, lambda p: p.target_logit),
     ("Skip", {}, lambda s: pairs(s.by_pair(), "component", "downstream_layer", "effect", [c.label for c in s.layers])),
     ("LayerMaps", {}, lambda m: pairs(m.frame(), "component", "target", "error", [c.label for c in m.targets])),
     ("Erasure", {"text": 2}, of_text("effect")),
     ("IntegratedGradients", {"text": 2}, of_text("attribution")),
     ("SourceTokens", {"example": 1, "option": 2, "max_heads": 99}, score_of_option),
-    ("TextComparison", {"kind": "map"}, lambda x: x.loss_change),
-    ("TextComparison", {"kind": "map", "changed": "logit"}, lambda x: x.centered_change),
-    ("TextComparison", {"kind": "map", "changed": "own"}, lambda x: x.own_change),
 ]
-
-
-def half(result, part):
-    return result if part == "raw" else getattr(result, part)
 
 
 @pytest.mark.parametrize(("name", "options", "expected"), MAPS, ids=[f"{name}-{options}" for name, options, _ in MAPS])
@@ -175,13 +155,7 @@ def test_maps_are_the_numbers_of_their_result(name, options, expected):
 def test_maps_are_colored_by_their_sign_in_their_unit():
     for term in ("bias", "net", "target_logit"):
         assert (made("Profile").plot(term=term).data[0].zmin < 0) == (term != "bias")
-        nats = ld.profile(llama(), [[1, 2, 3, 4]], loss="cross_entropy").plot(term=term).data[0]
-        assert nats.colorbar.title.text == ("logits" if term == "target_logit" else "nats")
     assert len(ld.profile(llama(intermediate_size=200), [[1, 2, 3]], "neuron").plot().data[0].z) == 400
-    routing = made("RouterStatistics")
-    frame, shares, drawn = routing.frame(), routing.by_layer(), np.array(routing.plot().data[0].z, dtype=float)
-    np.testing.assert_allclose(drawn[np.isfinite(drawn)], frame["load"] / frame["even_load"])
-    np.testing.assert_allclose(routing.plot("entropy").data[0].y, shares["load_entropy"] / shares["highest_entropy"])
     total = next(t for t in made("SourceTokens").plot("tokens", example=1, option=2).data if t.name == "sum")
     parts = score_of_option(made("SourceTokens")).sum(0)
     np.testing.assert_allclose(total.y[: len(parts)], parts)
@@ -204,23 +178,12 @@ def test_losses_and_attention_are_drawn_token_by_token():
     np.testing.assert_allclose(figure.data[0].y, p.loss[:7])
     assert figure.layout.shapes[0].y0 == pytest.approx(np.log(61))
     for term in ("net", "target_logit"):
-        values = np.nan_to_num(np.array(getattr(p.centered if term == "net" else p, term)))[:, 1:]
+        values = np.nan_to_num(np.array(getattr(p, term)))[:, 1:]
         row, token = np.unravel_index(np.abs(values).argmax(), values.shape)
         figure, words = p.plot(term=term), [text.replace(" ", "␣") for text in p.tokens[token + 1 :][:2]]
         assert f"{p.components[row]} at '{words[0]}', next '{words[1]}'" in figure.layout.title.text.replace("<br>", "")
         frame = figure.layout.shapes[0]
         assert (frame.x0 + 0.5, frame.y0 + 0.5) == (token + 1, row)
-    sizes = np.array(p.centered.diversity)[:, :7]
-    largest = int(sizes.sum(axis=1).argmax())
-    for kind in ("scatter", "depth"):
-        title = p.plot(kind).layout.title
-        assert f"{p.components[largest]} has the largest centered diversity" in title.text.replace("<br>", "")
-        held = sizes[largest, 0] / sizes[largest].sum()
-        told = f"{style.number(100 * held)}\u00a0% of it at a text's first token" in title.text.replace("<br>", "")
-        assert told == (held > 0.5)
-    nats = ld.profile(llama(), [5, 1, 4, 1, 5], loss="cross_entropy").plot(term="bias").layout.title
-    assert "CE(t, q_i)" in nats.subtitle.text  # no squared distance, and no gauge
-    assert nats.text.startswith("Bias of")
     patterns = made("AttentionPatterns")
     for drawn, pattern, component in zip(patterns.plot().data, patterns.patterns, patterns.components, strict=True):
         values = np.array(drawn.z, dtype=float)
@@ -289,48 +252,11 @@ def test_compensation_leads_from_the_direct_to_the_total_effect():
             several.plot(kind)
 
 
-@pytest.mark.parametrize("effect", ["loss", "accuracy"])
-@pytest.mark.parametrize("scale", ["rank", "value"])
-def test_agreement_panels_have_every_component_where_the_frame_puts_it(effect, scale):
-    """x is a measure's rank, y the effect or its rank; 1 is at the right and at the top; marks are named in place."""
-    agreement = made("Agreement")
-    frame, figure = agreement.frame().set_index("component"), agreement.plot(effect=effect, scale=scale)
-    at = effect if scale == "value" else f"{effect}_rank"
-    measures = ["diversity", "diversity_centered", "net", "relative_norm", "block_influence"]
-    rho = agreement.correlations().query("kind == 'all' and effect == @effect").set_index("measure")["correlation"]
-    for number, measure in enumerate(measures):
-        truth = {c: (frame[f"{measure}_rank"][c], frame[at][c]) for c in frame.index}
-        assert places(on(figure, number)) == truth
-        (names,) = (t for t in on(figure, number) if t.mode == "markers+text")
-        (lines,) = (t for t in on(figure, number) if t.mode == "lines" and not t.name)
-        moved = {*zip(lines.x[::3], lines.y[::3], strict=True)}  # a line leads from a mark to a name that is off it
-        at_mark = {t.strip(): (a, b) for t, a, b in zip(names.text, names.x, names.y, strict=True)}
-        assert all(truth[t] == at_mark[t] or truth[t] in moved for t in at_mark)
-        heading = figure.layout.annotations[number].text
-        assert heading.endswith(f"ρ = {style.number(rho[measure])}") == bool(np.isfinite(rho[measure]))
-    left, right = figure.layout.xaxis.range
-    bottom, top = figure.layout.yaxis.range
-    assert left > right
-    assert (bottom > top) == (scale == "rank")
-    drawn = np.array(agreement.plot("ranks").data[0].z, dtype=float)
-    np.testing.assert_array_equal(drawn, frame[[f"{q}_rank" for q in ("loss", "accuracy", *measures)]].to_numpy().T)
-    bars = agreement.plot("correlations", effect=effect).data
-    for trace, (_, rows) in zip(
-        bars, agreement.correlations().query("effect == @effect").groupby("kind", sort=False), strict=True
-    ):
-        np.testing.assert_array_equal(trace.y, rows["correlation"])
-        assert all(style.number(low) in text for low, text in zip(rows["low_components"], trace.hovertext, strict=True))
-    two = dataclasses.replace(agreement, components=agreement.components[:2], sums=agreement.sums[:, :, :2])
-    assert isinstance(two.plot(), go.Figure)
-    with pytest.raises(ld.InputError, match="fewer than three components"):
-        two.plot("correlations")
-
-
 @pytest.mark.parametrize("quantity", ["loss", "accuracy"])
 def test_a_drop_curve_is_the_frame(quantity):
     """Lines begin at the whole model, bands are the intervals, every random plan has its ring at the budget."""
     plan = made("DropPlan")
-    frame, figure = plan.frame(), plan.plot(quantity=quantity)
+    frame, figure = plan.by_size(), plan.plot(quantity=quantity)
     bands = [t for t in figure.data if t.fill == "toself"]
     lines = [t for t in figure.data if t.mode == "lines+markers"]
     for key, band, line in zip(["plan", "block_influence"], bands, lines, strict=True):
@@ -340,36 +266,13 @@ def test_a_drop_curve_is_the_frame(quantity):
         np.testing.assert_array_equal(band.y, np.r_[rows[f"{quantity}_high"], rows[f"{quantity}_low"][::-1]])
         gone = plan.dropped if key == "plan" else plan.influence_dropped
         assert all(c.label in text for c, text in zip(gone, line.hovertext[1:], strict=True))
-    rings, mean = figure.data[-2:]
-    np.testing.assert_array_equal(rings.y, plan.random_plans()[quantity])
-    assert mean.y[0] == pytest.approx(np.mean(rings.y))
+    np.testing.assert_array_equal(figure.data[-1].y, plan.random_plans()[quantity])
     assert figure.layout.shapes[0].y0 == frame[quantity].iloc[0]
-    button = figure.layout.updatemenus[0].buttons[1]
-    assert button.args[0]["visible"][-2:] == [False, False]
-    assert all(c.label in figure.layout.title.text for c in plan.dropped)
     far = plan.loss.copy()
     far[:, -1] *= 1e4  # the last random plan
     drawn = dataclasses.replace(plan, loss=far).plot("curve").data
     curves = np.concatenate([trace.y for trace in drawn if trace.mode != "markers"])
-    assert max(drawn[-2].y) == pytest.approx(np.nanmax(curves) + np.ptp(curves[np.isfinite(curves)]))
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("quantity", ["loss", "accuracy"])
-def test_the_caption_says_on_which_side_another_plan_lies(sign, quantity):
-    """Above or below, by a positive number and its interval's ends in order, as `compare` has them."""
-    row = {"other": "block_influence", "dropped": 1, "win_rate": 0.5}
-    ends = (0.05, 0.01, 0.09) if sign > 0 else (-0.05, -0.09, -0.01)
-    row |= {f"{quantity}{end}": x for end, x in zip(("", "_low", "_high"), ends, strict=True)}
-    frame = pd.DataFrame([row])
-    frame.attrs["units"] = {"loss": "nats", "accuracy": "share"}
-    said = compared(SimpleNamespace(compare=lambda: frame, dropped=(1,), score="own", ordered={}), quantity)
-    itself = SimpleNamespace(compare=lambda: frame, dropped=(1,), score="block_influence", ordered={})
-    assert compared(itself, quantity) == ""
-    same = SimpleNamespace(compare=lambda: frame, dropped=(1,), score="own", ordered={"block_influence": (1,)})
-    assert compared(same, quantity) == "Block influence drops the same ones."
-    unit = " nats" if quantity == "loss" else ""
-    assert f"is 0.050{unit} (0.010 to 0.090) {'above' if sign > 0 else 'below'} block influence's" in said
+    assert max(drawn[-1].y) == pytest.approx(np.nanmax(curves) + np.ptp(curves[np.isfinite(curves)]))
 
 
 def test_a_lens_tells_what_is_there_before_the_last_component():
@@ -407,11 +310,3 @@ def test_whiskers_of_effects_are_those_that_the_caption_says():
         assert ("Whiskers of named marks" in caption(figure)) == (len(names) < len(frame))
         np.testing.assert_allclose(sorted(whiskers.y), sorted(frame.loc[names, "total"]))
         assert (baseline in caption(figure)) if baseline else ("becomes" not in caption(figure))
-
-
-@pytest.mark.parametrize("name", ["Comparison", "TextComparison"])
-def test_two_models_are_compared_by_module_and_depth(name):
-    x, figure = made(name), made(name).plot("depth")
-    for number, table in enumerate((x.by_module(), x.by_depth(4))):
-        for trace, side in zip(on(figure, number), "ab", strict=True):
-            np.testing.assert_allclose(trace.y, table[side])

@@ -7,7 +7,6 @@ import pkgutil
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
@@ -22,7 +21,6 @@ from layerdiv_tl.results import Result
 from layerdiv_tl.views import axes, kit, style
 from layerdiv_tl.views.figures import function_of
 from layerdiv_tl.views.figures.attribution import token_map
-from layerdiv_tl.views.figures.pruning import compared
 from layerdiv_tl.views.names import extreme_names
 from tests.conftest import llama
 from tests.oracles.tokenizers import word_tokenizer
@@ -120,56 +118,10 @@ def test_light_and_dark_are_left_to_the_template(name, kind):
     assert made(name).plot(kind, height=700).layout.height == 700
 
 
-def pressed(figure, button):
-    """The figure once a button was pressed, as plotly.js presses it."""
-    new, (update, layout) = go.Figure(figure), button.args
-    for path, values in update.items():
-        assert len(values) == len(new.data)
-        for trace, value in zip(new.data, values, strict=True):
-            if value is not None:
-                trace[path] = value
-    for path, value in layout.items():
-        new.layout[path] = value
-    return new
-
-
-OPTIONS = [
-    ("Agreement", "scatter", "scale", {"rank": "rank", "value": "value"}),
-]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("name", "kind", "option", "views"), OPTIONS, ids=[f"{o[0]}-{o[1]}-{o[2]}" for o in OPTIONS])
-def test_a_button_puts_the_figure_that_its_option_draws(name, kind, option, views):
-    """Every number, hover, axis and title is that of the figure drawn with the option."""
-    figure = made(name).plot(kind)
-    for label, value in views.items():
-        (button,) = (b for menu in figure.layout.updatemenus for b in menu.buttons if b.label == label)
-        shown, asked = pressed(figure, button), made(name).plot(kind, **{option: value})
-        for trace, other in zip(shown.data, asked.data, strict=True):
-            for at in ("x", "y", "z", "base", "text", "hovertext", "visible", "error_y", "error_x", "zmax"):
-                if at in other:
-                    np.testing.assert_array_equal(leaves(trace[at]), leaves(other[at]), err_msg=at)
-        ranges = () if option == "models" else ("xaxis.range", "yaxis.range")
-        for path in ("title.text", "title.subtitle.text", "yaxis.title.text", *ranges):
-            assert str(shown.layout[path]) == str(asked.layout[path])
-        assert [s.y0 for s in shown.layout.shapes] == [s.y0 for s in asked.layout.shapes]
-
-
-def leaves(value):
-    """A value of a trace as comparable arrays."""
-    value = value.to_plotly_json() if hasattr(value, "to_plotly_json") else value
-    if isinstance(value, dict):
-        return [str(np.asarray(v).tolist()) for _, v in sorted(value.items()) if v is not None]
-    return np.asarray(value).astype(str)
-
-
 def test_unknown_kinds_and_options_are_told_the_others():
     d = made("Decomposition")
     with pytest.raises(ld.InputError, match=r"kind='pie' is unknown: use 'bars', .*'scatter'"):
         d.plot("pie")
-    with pytest.raises(ld.InputError, match="'loss' is a figure of .*Profile.*; this Decomposition has 'bars'"):
-        d.plot("loss")
     with pytest.raises(ld.InputError, match="there is no option color= here: use .*dark"):
         d.plot(color="red")
     for name, kind, wrong in (
@@ -183,17 +135,11 @@ def test_unknown_kinds_and_options_are_told_the_others():
         ("SourceTokens", "map", {"option": 9}),
         ("Erasure", "map", {"text": 3}),
         ("Effects", "compensation", {"component": "L9.mlp"}),
-        ("Agreement", "scatter", {"effect": "speed"}),
-        ("Agreement", "scatter", {"scale": "log"}),
-        ("Agreement", "correlations", {"effect": "speed"}),
         ("DropPlan", "curve", {"quantity": "growth"}),
         ("Information", "along", {"terms": ("bits",)}),
-        ("TextComparison", "map", {"changed": "color"}),
     ):
         with pytest.raises(ld.InputError, match=f"{next(iter(wrong))}=|names for|was not ablated"):
             made(name).plot(kind, **wrong)
-    with pytest.raises(ld.InputError, match="no figure"):
-        ld.task("sample/topic").plot()
 
 
 def test_a_figure_reads_in_every_notebook():
@@ -222,8 +168,6 @@ def test_a_title_asserts_no_effect_whose_interval_holds_0():
         *((effects, "scatter", {"on": on}, effects.frame(), f"total{end}") for on, end in ENDS.items()),
         (effects, "totals", {}, effects.frame(), "total"),
         (effects, "map", {}, back, "compensation"),
-        (made("Comparison"), "bars", {}, made("Comparison").frame(), "change"),
-        (made("Comparison"), "depth", {}, made("Comparison").by_module(), "change"),
         (made("LogitDifference"), "bars", {}, made("LogitDifference").frame(), "difference"),
     ]
     held = []
@@ -232,17 +176,6 @@ def test_a_title_asserts_no_effect_whose_interval_holds_0():
         held.append(bool(first[f"{column}_low"] <= 0 <= first[f"{column}_high"]))
         assert ("its interval includes 0" in said(result.plot(kind, **options))) == held[-1], (kind, column)
     assert set(held) == {True, False}
-
-    row = {
-        "other": "block_influence",
-        "dropped": 1,
-        "win_rate": 0.5,
-        "loss": 0.0633,
-        "loss_low": -0.408,
-        "loss_high": 1.64,
-    }
-    plan = SimpleNamespace(compare=lambda: pd.DataFrame([row]).pipe(with_units), dropped=(1,), score="own", ordered={})
-    assert "0.06 nats (−0.41 to 1.64) above block influence's, not clearly different" in compared(plan, "loss")
     assert "no clear slope" in said(made("DepthScore").plot())
 
 
@@ -252,11 +185,6 @@ ENDS = {"logit difference": "", "loss": "_loss", "accuracy": "_accuracy"}
 def said(figure):
     """A figure's title, unwrapped."""
     return figure.layout.title.text.replace("<br>", "").replace("\u00a0", " ")
-
-
-def with_units(frame):
-    frame.attrs["units"] = {"loss": "nats", "accuracy": "share"}
-    return frame
 
 
 @every_kind
@@ -350,7 +278,7 @@ def test_a_figure_of_one_prompt_quotes_its_end_and_no_other_prompt(tmp_path):
     one, two = asked(["w7 w8"]), asked(["w7 w8", long])
     effects = ld.effects(model, ["w7 w8"], options=(" w1", " w2"), ablation="zero")
     of_text = [f(model, "w7 w8") for f in (ld.profile, ld.depth.logit_lens, ld.depth.residual_norms, ld.depth.skip)]
-    written = ld.contributions(model, "w7 w8", generate=3)
+    written = ld.continuation(model, "w7 w8", max_new_tokens=3)
     for result in (one, one.difference(), ld.decompose(one, [0]), effects, *of_text, written):
         assert said(result) == ["w7 w8"]
     assert said(written, "map", example=2) == ["w7 w8"]
@@ -377,17 +305,6 @@ def test_a_token_axis_labels_the_token_of_the_title():
         assert np.diff(sorted(axis["tickvals"])).min() >= 4
     assert "one of 4" in axis["title_text"]
     assert axes.token_axis(tokens[:30])["title_text"] == "token"
-
-
-def test_help_of_plot_says_what_every_kind_draws():
-    """Each kind with its options, and the first sentence of the function that draws it."""
-    for cls in classes().values():
-        for kind in cls.figures:
-            function, text = function_of(cls, kind), " ".join(cls.plot.__doc__.split())
-            options = list(inspect.signature(function).parameters.values())[1:]
-            named = [f"{o.name}={o.default!r}".replace("'", '"') for o in options if o.kind is o.POSITIONAL_OR_KEYWORD]
-            start = " ".join(function.__doc__.split())[:40]
-            assert f'kind="{kind}"{"".join(f", {option}" for option in named)}: {start}' in text
 
 
 @pytest.mark.full
