@@ -86,16 +86,12 @@ def results() -> Iterator[tuple[str, Result]]:
         for loss in ("squared", "cross_entropy", "paper") if unit == "sublayer" else ("squared",):
             yield f"Decomposition, {unit}, {loss}", ld.decompose(c, task.labels, loss=loss)
     yield "LogitDifference", c.difference(0, 1)
-    yield "Continuation", ld.contributions(model, TEXT[:28], generate=12, unit="head")
-    yield "Redundancy", ld.redundancy(ld.contributions(model, task.prompts, task.option_ids), task.labels, model=model)
-    yield "Comparison", ld.compare("zoo/d4", "zoo/d4-seed1", ld.task(CHAIN, limit=32), unit="head")
-    yield "TextComparison", ld.compare(model, ld.load_model(dtype="bfloat16"), TEXT)
+    yield "Continuation", ld.continuation(model, TEXT[:28], max_new_tokens=12)
+    both = [ld.contributions(name, ld.task(CHAIN, limit=32), unit="head") for name in ("zoo/d4", "zoo/d4-seed1")]
+    yield "Comparison", ld.compare(*both)
     yield "Profile", ld.profile(model, TEXT)
-    yield "CorpusProfile", ld.corpus_profile(model, list(task.prompts[:8]))
     yield "AttentionPatterns", ld.attention_patterns(model, TEXT, heads=["L3.H0", "L20.H4"])
-    walks = [[1, 2, 3, 4, 5, 16, 10, 22, 6, 33], [3, 16, 5, 22, 10, 33, 6, 9, 4]] * 6
-    yield "RouterStatistics", ld.router_statistics("zoo/moe", walks)
-    yield "SourceTokens", ld.source_tokens(model, TEXT[:28], contrast=(" Paris", " Rome"))
+    yield "SourceTokens", ld.source_tokens(model, TEXT[:28], [" Paris", " Rome"])
     chain = ld.task(CHAIN, limit=256).resolve(ld.load_model("zoo/d8-shared"))
     shared = ld.decompose(ld.contributions("zoo/d8-shared", chain.prompts, chain.option_ids), chain.labels)
     yield "Decomposition, shared layers", shared
@@ -107,10 +103,7 @@ def _information() -> Iterator[tuple[str, Result]]:
     generator = np.random.default_rng(0)
     labels = generator.integers(0, 3, 600)
     members = 0.6 * labels[:, None] + generator.normal(size=(600, 8))
-    information = ld.information(members, labels, n_permutations=40, n_resamples=40)
-    yield "Information", information
-    yield "Bounds", information.bounds()
-    yield "GainCurve", information.gain_curve()
+    yield "Information", ld.information(members, labels, n_permutations=40, n_resamples=40)
 
 
 def _depth() -> Iterator[tuple[str, Result]]:
@@ -125,7 +118,6 @@ def _depth() -> Iterator[tuple[str, Result]]:
     yield "IntegratedGradients", ld.depth.integrated_gradients(model, texts[:2], steps=16)
     yield "LayerMaps", ld.depth.map_layers(model, "zoo/d12", ld.task(CHAIN, limit=128))
     yield "DepthScore", ld.depth.depth_score(model, ld.depth.questions(CHAIN, limit=12))
-    yield "Agreement", ld.depth.agreement(model, task)
     yield "DropPlan", ld.depth.drop_plan(model, task, budget=3)
     yield "DropPlan of heads", ld.depth.drop_plan(model, task, 4, "contribution", "head", random=4)
     yield "Effects", ld.effects(model, task, unit="head", groups={"heads of layer 5": ["L5.H0", "L5.H1"]})

@@ -20,7 +20,9 @@ import torch
 
 import layerdiv_tl as ld
 from assets.experts_table import FIGURE, SEEDS, TABLE, TASKS, figure, ratios, routing, within
+from layerdiv_tl.attribution.contribution_results import Contributions
 from layerdiv_tl.ensemble.intervals import jackknife, leave_one_out
+from layerdiv_tl.model.load import Model
 from tests.training.nets import build
 from tests.training.shapes import find_model
 
@@ -154,7 +156,7 @@ def specialization(run: str, trained: bool, passes: dict[str, Pass]) -> list[dic
     return rows
 
 
-def accuracy(run: str, task: str, c: ld.Contributions, of: ld.Task) -> dict[str, Any]:
+def accuracy(run: str, task: str, c: Contributions, of: ld.Task) -> dict[str, Any]:
     """How often a model's own answer is right."""
     return {"what": "accuracy", "run": run, "task": task, "value": float((c.logits.argmax(1) == of.labels).mean())}
 
@@ -183,7 +185,7 @@ def within_pairs(run: str, members: str, task: str, u: np.ndarray) -> dict[str, 
     return row | {"value": share, "low": float(low), "high": float(high)}
 
 
-def gap_to_library(model: ld.Model, task: ld.Task, seen: Pass) -> float:
+def gap_to_library(model: Model, task: ld.Task, seen: Pass) -> float:
     """How far the experts seen by hooks are from those of unit="expert", relative to Σ|parts|."""
     found = ld.contributions(model, task.prompts, task.option_ids, unit="expert")
     own = np.zeros_like(found.select(kind="expert").values)

@@ -14,6 +14,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 import layerdiv_tl as ld
+from layerdiv_tl.model.load import Model
 from layerdiv_tl.views.html import Page
 
 HERE = Path(__file__).parent
@@ -35,12 +36,12 @@ def shoot(page: Path, name: str, width: int, height: int) -> None:
         browser.close()
 
 
-def explorer(model: ld.Model, folder: Path) -> None:
+def explorer(model: Model, folder: Path) -> None:
     """The explorer of a text, as its page shows it at first."""
     shoot(ld.explore(model, TEXT).save(folder / "explorer.html"), "explorer", 1440, 1150)
 
 
-def roles(model: ld.Model, folder: Path) -> None:
+def roles(model: Model, folder: Path) -> None:
     """The figure of the README's first block."""
     reviews = ld.task("sample/sentiment").resolve(model)
     chosen, others = reviews.select(range(44)), reviews.select(range(44, 88))

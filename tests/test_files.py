@@ -99,7 +99,7 @@ def test_what_fails_leaves_nothing(tmp_path):
     plain = tmp_path / "plain"
     plain.touch()
     assert stat.S_IMODE(file.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
-    result = ld.task("sample/topic", limit=2).save(tmp_path / "result.safetensors")
+    result = ld.contributions("zoo/d1", [[1, 2]], [7, 9]).save(tmp_path / "result.safetensors")
     assert stat.S_IMODE(result.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
 
 

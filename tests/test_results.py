@@ -47,7 +47,7 @@ def test_an_edited_value_is_noticed(found, tmp_path):
         path = found.save(tmp_path / f"{number}.safetensors")
         rewrite(path, **change)
         with pytest.raises(ld.InputError, match="checksum"):
-            ld.Contributions.load(path)
+            ld.load(path)
 
 
 def reversed_components(about):
@@ -67,14 +67,14 @@ def test_numbers_that_do_not_fit_one_another_are_refused(found, tmp_path):
     for name, (value, about) in changes.items():
         path = dataclasses.replace(found, **{name: value}).save(tmp_path / f"{name}.safetensors")
         with pytest.raises(ld.InputError, match=about):
-            ld.Contributions.load(path)
+            ld.load(path)
 
 
 def test_another_version_is_refused_by_its_version(found, tmp_path):
     path = found.save(tmp_path / "c.safetensors")
     save_file(load_file(path), path, metadata={"layerdiv_tl.result/3": header_of(path)})
     with pytest.raises(ld.InputError, match="version"):
-        ld.Contributions.load(path)
+        ld.load(path)
 
 
 DEEP = "[" * 100_000
@@ -107,7 +107,7 @@ def test_crafted_headers_end_in_a_sentence_that_names_the_file(found, tmp_path, 
         text = json.dumps(about)
     rewrite(path, text=lambda x: text)
     with pytest.raises(ld.InputError, match=r"c\.safetensors"):
-        ld.Contributions.load(path)
+        ld.load(path)
 
 
 @pytest.mark.parametrize("size", [0, 7, 2**40, 2**26 + 1, 200])
@@ -116,7 +116,7 @@ def test_headers_are_bounded_before_they_are_read(tmp_path, size):
     path = tmp_path / "c.safetensors"
     path.write_bytes(struct.pack("<Q", size)[: 8 if size else 0] + b"{}" * 40)
     with pytest.raises(ld.InputError, match=r"c\.safetensors"):
-        ld.Contributions.load(path)
+        ld.load(path)
 
 
 @pytest.mark.full
@@ -140,22 +140,6 @@ def test_a_table_or_a_figure_is_not_saved_under_its_name(found, tmp_path, name, 
 def test_a_saved_result_is_no_model(found, tmp_path):
     with pytest.raises(ld.InputError, match="holds a saved result"):
         ld.load_model(str(found.save(tmp_path / "plan")))
-
-
-def test_names_of_other_libraries_lead_to_the_frame_and_the_figure(found):
-    """What is not known is answered by names that are spelled alike, or by a way to list them."""
-    ways = {"df": r"\.frame\(\)", "to_csv": r"\.frame\(\)", "nlargest": r"\.frame\(\)", "show": r"\.plot\(\)"}
-    ways |= {
-        "to_html": r"\.plot\(\)",
-        "by_layer": r"groupby\('layer'",
-        "diversity": r"ld\.decompose",
-        "nothing": r"\.frame\(\) has",
-    }
-    ways |= {"map": r"\.plot\(kind='map'\)", "differences": r"\.difference meant", "profile": r"is ld\.profile meant"}
-    for name, way in ways.items():
-        with pytest.raises(AttributeError, match=rf"no {name!r}: .*{way}"):
-            getattr(found, name)
-    assert not hasattr(found, "_repr_html_")
 
 
 def test_json_says_everything_once():

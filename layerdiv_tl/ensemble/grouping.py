@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
+from .._checks import listed
 from ..components import Component, component_columns
 from ..errors import InputError
 from .intervals import Estimate, concatenate, estimate, estimate_function, estimates_frame
@@ -213,7 +214,7 @@ def nested_frame(
     loss: Loss, u: Members, t: Target, gauge: Gauge, components: Names, groups: Sequence[object] | None
 ) -> pd.DataFrame:
     """One row per group, by default per sublayer. Raises InputError as `Decomposition.nested` says."""
-    groups = [c.sublayer for c in components] if groups is None else list(groups)
+    groups = [c.sublayer for c in components] if groups is None else listed("groups", groups, "a list of names")
     if len(groups) != len(components):
         raise InputError(f"groups names {len(groups)} members, but there are {len(components)}: one for each.")
     names, group = group_numbers(groups)

@@ -25,11 +25,12 @@ from speed import measure, plain, texts
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import layerdiv_tl as ld
+from layerdiv_tl.model.load import Model
 
 TASKS = [f"synthetic/k_hop:hops={hops},entities=6,seed={seed}" for hops in (1, 2, 3, 4) for seed in (1, 2)]
 
 
-def llama(device: str, tiny: bool, dtype: str, seed: int = 0) -> ld.Model:
+def llama(device: str, tiny: bool, dtype: str, seed: int = 0) -> Model:
     """A random Llama with the shape of an 8B model, or with a vocabulary of that size alone."""
     sizes: dict[str, Any] = dict(hidden_size=4096, intermediate_size=14_336, num_hidden_layers=32)
     heads: dict[str, Any] = dict(num_attention_heads=32, num_key_value_heads=8)
@@ -47,7 +48,7 @@ def llama(device: str, tiny: bool, dtype: str, seed: int = 0) -> ld.Model:
     return ld.load_model(model)
 
 
-def speed(model: ld.Model, prompts: list[list[int]], repeats: int) -> None:
+def speed(model: Model, prompts: list[list[int]], repeats: int) -> None:
     """Time and peak memory of contributions, and of a profile, against the plain pass."""
     on_gpu = model.architecture.device.type == "cuda"
 

@@ -25,6 +25,7 @@ from transformers import DynamicCache, Gemma3ForCausalLM, Gemma3TextConfig, Mixt
 
 import layerdiv_tl as ld
 from layerdiv_tl.model.batches import batches, inference_mode_for, pad
+from layerdiv_tl.model.load import Model
 from layerdiv_tl.model.prompts import encode
 
 OPTIONS = [" Negative", " Positive"]
@@ -53,7 +54,7 @@ def texts(rows: int, tokens: int) -> list[list[int]]:
     return np.random.default_rng(0).integers(1000, 40_000, (rows, tokens)).tolist()
 
 
-def plain(model: ld.Model, prompts: Sequence[Any], batch_tokens: int = 4096, **keep: int) -> None:
+def plain(model: Model, prompts: Sequence[Any], batch_tokens: int = 4096, **keep: int) -> None:
     """The untouched model on padded batches; `logits_to_keep=1` asks for those at the ends alone."""
     ids = encode(model, list(prompts))
     with inference_mode_for(model.architecture):
@@ -63,7 +64,7 @@ def plain(model: ld.Model, prompts: Sequence[Any], batch_tokens: int = 4096, **k
             model.architecture.root(input_ids=tokens, attention_mask=mask, use_cache=False, **keep)
 
 
-def shared_prefixes(model: ld.Model, prompts: list[list[int]], options: list[list[int]]) -> None:
+def shared_prefixes(model: Model, prompts: list[list[int]], options: list[list[int]]) -> None:
     """Hugging Face's own way to score options: prompts once, with a cache, then all options as continuations."""
     net, heads = model.architecture.root, [option[:-1] for option in options]
     with inference_mode_for(model.architecture):
@@ -163,7 +164,7 @@ def compare() -> Case:
         yield unit, {"two passes": two, "compare": lambda u=unit, t=task: ld.compare(a, b, t, unit=u)}
 
 
-def gemma(vocabulary: int, width: int = 256) -> ld.Model:
+def gemma(vocabulary: int, width: int = 256) -> Model:
     """A Gemma 3 of four layers with random weights of a size that matters."""
     torch.manual_seed(0)
     shape = {"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": 4, "head_dim": width // 4}
@@ -185,7 +186,7 @@ def profile() -> Case:
     few = np.random.default_rng(0).integers(3, 49_152, 64).tolist()
     yield "64 tokens", {"49 152 ids": lambda: ld.profile(small, few), "262 144 ids": lambda: ld.profile(large, few)}
 
-    def page(model: ld.Model) -> None:
+    def page(model: Model) -> None:
         with tempfile.TemporaryDirectory() as folder:
             ld.explore(model, few).save(Path(folder) / "page.html")
 

@@ -9,6 +9,7 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 import layerdiv_tl as ld
+from layerdiv_tl.model.load import Model
 from layerdiv_tl.model.prompts import Prompts, encode, with_mask
 from tests.conftest import TEXTS, llama
 from tests.oracles.tokenizers import word_tokenizer
@@ -36,7 +37,7 @@ def model(**settings: object):
     return ld.load_model(llama(), tokenizer=words(**settings))
 
 
-def values(net: ld.Model, prompts: object, **more: object) -> np.ndarray:
+def values(net: Model, prompts: object, **more: object) -> np.ndarray:
     return ld.contributions(net, prompts, [7, 9], **more).values
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import layerdiv_tl as ld
+from layerdiv_tl.attribution.contribution_results import Contributions
 
 from ..oracles.families import FAMILIES
 
@@ -17,7 +18,7 @@ NNSIGHT = ["llama_biased", "gpt2", "neox_parallel", "gemma2", "granite", "opt", 
 FIELDS = ("values", "model_logits", "log_likelihood", "expectations", "normalizer", "junction_scale", "statistic")
 
 
-def assert_same(a: ld.Contributions, b: ld.Contributions, rounding: float = 1e-5) -> None:
+def assert_same(a: Contributions, b: Contributions, rounding: float = 1e-5) -> None:
     assert a.components == b.components
     assert a.junctions == b.junctions
     for name in FIELDS:

@@ -285,21 +285,21 @@ def test_models_that_are_no_sum_are_refused_with_the_reason():
 def test_files_that_are_no_result(tmp_path):
     path = tmp_path / "x.safetensors"
     with pytest.raises(ld.InputError, match="file"):
-        ld.Contributions.load(path)
+        ld.load(path)
     path.write_bytes(b"junk that is no safetensors file at all")
     with pytest.raises(ld.InputError, match="Contributions"):
-        ld.Contributions.load(path)
+        ld.load(path)
     ld.decompose(np.zeros((1, 2, 2)), [0]).save(path)
     with pytest.raises(ld.InputError, match="Decomposition"):
-        ld.Contributions.load(path)
-    code = f"import layerdiv_tl as ld; ld.Contributions.load({str(path)!r})"
+        ld.load(path)
+    code = f"import layerdiv_tl as ld; ld.load({str(path)!r})"
     fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "holds a Decomposition" in fresh.stderr.splitlines()[-1]
     from safetensors.numpy import save_file
 
     save_file({"x": np.zeros(2)}, path)
     with pytest.raises(ld.InputError, match="version"):
-        ld.Contributions.load(path)
+        ld.load(path)
 
 
 def test_a_path_that_cannot_be_written(tmp_path):
