@@ -25,8 +25,6 @@ from ..model.prompts import Ids
 
 # The fields that have a row for every component.
 TABLES = ("values", "expectations", "vocabulary_means")
-# The sums over positions other than the components'.
-SUMMED = ("logits", "log_likelihood", "normalizer", "likelihood_gap")
 
 
 @dataclass(frozen=True, eq=False)
