@@ -173,7 +173,7 @@ def pack_effects(model: Model, text: TextNumbers, position: int, answers: Pair, 
         found = effects(
             model,
             [text.sublayers.token_ids[: position + 1].tolist()],
-            contrast=answers,
+            options=list(answers),
             unit="head" if heads else "sublayer",
             ablation="zero",
             components=[label for label in labels if label not in whole],
