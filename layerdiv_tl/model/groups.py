@@ -77,8 +77,7 @@ def groups(members: Mapping[str, Any]) -> Groups:
     other sublayers stay whole. As groups join the outputs of different layers, there are no prefixes of the stream.
 
     Args:
-        members: The labels or components of every group, by its name. `key_value_groups` makes such a
-            dict.
+        members: The labels or components of every group, by its name. `key_value_groups` makes one.
 
     Raises InputError for an empty group, an invalid label, and a label in two groups.
 
