@@ -109,7 +109,7 @@ def compare(a: Contributions, b: Contributions) -> Comparison:
     >>> rows = ld.task("synthetic/recall", limit=8)
     >>> c = ld.compare(ld.contributions("zoo/d4", rows), ld.contributions("zoo/d4-seed1", rows))
     >>> c.frame()[["component", "change"]].shape, c.change.shape
-    ((9, 2), (8, 9, 8))
+    ((9, 2), (8, 9, 4))
     """
     if a.unit != b.unit:
         raise InputError(f"a has the unit {a.unit!r} and b {b.unit!r}: decompose both at one unit.")

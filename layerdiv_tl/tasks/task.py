@@ -15,7 +15,7 @@ from jaxtyping import Int
 
 from .._checks import shown, whole_number
 from ..errors import InputError
-from ..model.prompts import check_ids, refuse_unordered
+from ..model.prompts import check_ids, items, refuse_unordered
 from . import option_tokens
 from .lm_eval import PREFIX as LM_EVAL
 from .lm_eval import lm_eval_rows
@@ -142,8 +142,7 @@ class Task:
         data = read_rows(frame, ())
         names: tuple[str, ...] = ()
         if not isinstance(options, str):
-            refuse_unordered("options", options)
-            options = tuple(options)
+            options = tuple(items("options", options, "a list of columns or of answers"))
             known = [option in frame.columns for option in options]
             names = options if all(known) else ()
             if any(known) and not names:

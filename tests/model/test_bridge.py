@@ -1,6 +1,5 @@
 """A TransformerBridge, through TransformerLens' hook names, gives what the Hugging Face modules give."""
 
-import copy
 from importlib.metadata import version
 
 import numpy as np
@@ -264,18 +263,6 @@ def test_direct_logit_attribution_of_transformer_lens_is_the_same(unit):
             "remainder": sum(value for label, value in own.items() if label not in wanted)
         }
     assert own == pytest.approx(wanted, abs=1e-5)
-
-
-def test_an_attribute_of_transformer_lens_is_found_on_the_bridge():
-    """Whoever asks a model for TransformerLens' methods is told where they are; the model can still be copied."""
-    model = ld.load_model(llama())
-    with pytest.raises(AttributeError, match=r"to_tokens.*model\.bridge"):
-        model.to_tokens("a text")
-    assert not hasattr(model, "cfg")
-    _, cache = model.bridge.run_with_cache(torch.tensor([[5, 1, 4]]))
-    with pytest.raises(ld.InputError, match=r"contributions\(cache"):
-        ld.decompose(cache, [0])
-    assert copy.copy(model).name == model.name
 
 
 def test_nothing_is_remembered_of_other_weights():

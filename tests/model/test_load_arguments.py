@@ -1,7 +1,6 @@
 """What is not what it seems: tokens beyond a vocabulary, tables, sets, models without weights, settings as text."""
 
 import json
-from collections.abc import Set
 
 import numpy as np
 import pandas as pd
@@ -144,7 +143,7 @@ class Table:
     ],
 )
 def test_a_table_is_not_read_as_the_names_of_its_columns(stories, ask, table):
-    with pytest.raises(ld.InputError, match=r"is a table|=\{'text'"):
+    with pytest.raises(ld.InputError, match=r"is a table|=\{'text'|vectors of"):
         ask(stories, table)
 
 
@@ -165,9 +164,8 @@ def test_options_without_an_order(stories, unordered):
     frame = pd.DataFrame({"q": ["a", "b"], "label": [0, 1]})
     with pytest.raises(ld.InputError, match=r"no order|=\{"):
         ld.contributions(stories, ["Once"], unordered([300, 301]))
-    if not isinstance(unordered([300, 301]), Set):  # a set in a list is one option, of alternatives
-        with pytest.raises(ld.InputError, match=r"no order|=\{"):
-            ld.contributions(stories, ["Once"], [unordered([300, 301])])
+    with pytest.raises(ld.InputError):
+        ld.contributions(stories, ["Once"], [unordered([300, 301])])
     with pytest.raises(ld.InputError, match=r"no order|=\{"):
         ld.contributions(stories, unordered(["Once", "One"]), [300, 301])
     with pytest.raises(ld.InputError, match="options"):
@@ -175,7 +173,7 @@ def test_options_without_an_order(stories, unordered):
 
 
 def test_a_task_made_by_hand_has_ordered_options_and_labels_of_them():
-    made = {"name": "t", "texts": ("a", "b"), "template": "", "source": "", "license": ""}
+    made = {"name": "t", "template": "", "source": "", "license": ""}
     good = {"prompts": ("a", "b"), "options": (" x", " y"), "labels": np.array([0, 1])}
     assert len(ld.Task(**made, **good)) == 2
     bad = {"options": ({" x", " y"}, {" x": 0}.keys()), "prompts": ({"a", "b"}, FRAME)}

@@ -159,8 +159,6 @@ def test_components_lists_every_use(shared, unit):
     assert c.identity_gap <= 1e-6
     assert model.components(unit) == c.components == ld.profile(model, PROMPTS[0], unit=unit).components
     assert [x.layer for x in c.junctions[1::2]] == [x.layer for x in c.junctions[2::2]]
-    last = c.components[-1]
-    assert ld.contributions(model, PROMPTS, OPTIONS, unit=unit, components=[last.label]).components == (last,)
 
 
 def test_only_a_reused_layer_counts_its_uses():

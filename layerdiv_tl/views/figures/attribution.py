@@ -49,7 +49,8 @@ def contribution_map(contributions: Contributions, example: int | None = None, c
     if texts is None and (example is not None or len(u) == 1):
         texts = contributions.options[example or 0]
     is_continued = hasattr(contributions, "continued")
-    unnamed = ["each token", "its rival"] if is_continued else [f"option {k}" for k in range(n)]
+    columns = [*map(quoted, contributions.option_names)] or [f"option {k}" for k in range(n)]
+    unnamed = ["each token", "its rival"] if is_continued else columns
     names, zero, values = unnamed if texts is None else [*map(quoted, texts)], "raw", u
     if centered and n == 2:
         values, zero = u[:, :, :1] - u[:, :, 1:], "the difference of the options"
@@ -176,7 +177,7 @@ def difference_bars(difference: LogitDifference, max_components: int = 24) -> go
     shown.attrs, first, logits = frame.attrs, len(sums), difference.score == "logits"
     traces: list[Any] = kit.bars(shown, "difference", shape="across")
     traces[0].update(name="sums", legendgroup="sums")
-    pair = difference.pairs if isinstance(difference.pairs[0], str) else None
+    pair = difference.pairs if isinstance(difference.pairs[0], str) else difference.names
     of = " − ".join(map(quoted, pair)) if pair else "Each prompt's first answer minus its second"
     count = len(difference.values)
     share = f"in {style.percent(difference.accuracy)} of {count} examples" if count > 1 else "in this example"
