@@ -33,6 +33,9 @@ ZOO = "zoo/"
 # The execution order of sublayers, by their modules, as a bridge is adapted anew for every call.
 _ORDERS: WeakKeyDictionary[Any, tuple[tuple[int, ...], list[int]]] = WeakKeyDictionary()
 
+# Methods of TransformerLens that people ask a model for.
+_OF_BRIDGES = "cfg generate run_with_cache run_with_hooks to_str_tokens to_string to_tokens W_E W_U".split()
+
 
 @dataclass(frozen=True, eq=False)
 class Model:
@@ -52,6 +55,10 @@ class Model:
     engine: NNsightEngine | None = None
     # Results computed from the weights, the same for every text.
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def __getattr__(self, name: str) -> Any:
+        where = f": use model.bridge.{name}" if name in _OF_BRIDGES else ""
+        raise AttributeError(f"a Model has no attribute {name!r}{where}.", name=name, obj=self)
 
     @property
     def vocabulary(self) -> int:

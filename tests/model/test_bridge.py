@@ -265,6 +265,15 @@ def test_direct_logit_attribution_of_transformer_lens_is_the_same(unit):
     assert own == pytest.approx(wanted, abs=1e-5)
 
 
+def test_what_transformer_lens_has_is_found_on_the_bridge():
+    """Whoever asks a model for TransformerLens' methods reads where they are; the model can still be copied."""
+    model = ld.load_model(llama())
+    with pytest.raises(AttributeError, match=r"model\.bridge\.to_tokens"):
+        model.to_tokens("a text")
+    assert not hasattr(model, "cfg")
+    assert copy.copy(model).name == model.name
+
+
 def test_nothing_is_remembered_of_other_weights():
     """A bridge runs a pass of its own only once, and what follows from weights is read each time."""
     bridge, ids = boot(llama()), torch.tensor([[5, 1, 4, 1]])
