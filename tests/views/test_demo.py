@@ -33,7 +33,7 @@ def test_the_demos_finding_holds_the_frames_numbers():
         ends = -e.frame()[["total_loss", "total_loss_high", "total_loss_low"]].iloc[0]
         assert cost == style.estimate(*ends, unit="nats")
     assert all(str(markupsafe.escape(sentence)) in block.html for sentence in sentences)
-    now, (text,) = explorer.selection, explorer.texts
+    now, text = explorer.selection, explorer.text
     assert now.component == c.components[first].label
     ids = [model.tokenizer(prompt)["input_ids"] for prompt in rows.prompts[32:]]
     assert text.sublayers.token_ids.tolist() in ids
