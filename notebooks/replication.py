@@ -87,15 +87,9 @@ class Replication:
         self.totals = tables.totals(grid).set_index(["model", "rows"])
         self.sizes = tables.sizes(grid).set_index("model")
         self.curves = tables.curves(grid)
-<<<<<<< HEAD
-        zoo = ld.zoo.models().set_index("name")
-        self.shapes = {model: zoo["shape"].get(model, model) for model in self.sizes.index}
-        self.seeds = {model: zoo["seed"].get(model, 0) for model in self.sizes.index}
-=======
-        zoo = ld.zoo.models().set_index("name")  # other models are of shapes of their own
+        zoo = ld.zoo.models().set_index("name")  # other models are shapes by themselves
         self.shapes = {model: model for model in self.sizes.index} | zoo["shape"].to_dict()
         self.seeds = dict.fromkeys(self.sizes.index, 0) | zoo["seed"].to_dict()
->>>>>>> studies
 
     def results(self, analysis: str, **wanted: Any) -> dict[str, Any]:
         """Return {model: result} of an analysis."""
