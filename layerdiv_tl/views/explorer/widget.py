@@ -43,9 +43,8 @@ class ExplorerWidget(anywidget.AnyWidget):
     @classmethod
     def of(cls, explorer: Any) -> ExplorerWidget:
         """Make a widget of an `Explorer`."""
-        widget = cls(
-            model=explorer.model.name, text=_packed(explorer, explorer.text, 0), chosen=explorer.selection.record()
-        )
+        text, chosen = _packed(explorer.model, explorer.text, 0), explorer.selection.record()
+        widget = cls(model=explorer.model.name, text=text, chosen=chosen)
         widget._explorer, widget._requests, widget._traced = explorer, 0, None
         widget._worker = ThreadPoolExecutor(1, thread_name_prefix="layerdiv-explorer")
         widget.observe(widget._select, "chosen")
