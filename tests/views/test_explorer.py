@@ -822,6 +822,10 @@ def test_the_widget_looks_tokens_up_and_makes_the_page(explorer, monkeypatch):
     (content, (page,)) = sent[1]
     assert content == {"kind": "page"}
     assert page.decode() == explorer.html()
+    replace = lambda self, text, content: explorer.show(IDS) or b""  # noqa: E731
+    monkeypatch.setattr(type(explorer.widget), "_promoted", replace)
+    asks(explorer.widget, ask="promoted", version=1, position=3)
+    assert (len(sent), explorer.widget.text["version"]) == (2, 2)  # replaced while it was looked up: dropped
 
 
 def test_what_ablating_a_component_does_travels_as_ld_effects_has_it(explorer, monkeypatch):
