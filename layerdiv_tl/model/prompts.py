@@ -36,10 +36,6 @@ class Prompts(list[Ids]):
         super().__init__(tuple(int(i) for i in row) for row in ids)
         self.texts: list[str | None] = [None] * len(self) if texts is None else list(texts)
 
-    def each(self) -> list[Prompts]:
-        """The prompts one by one."""
-        return [Prompts([row], [text]) for row, text in zip(self, self.texts, strict=True)]
-
 
 def with_mask(prompts: Any, attention_mask: Any) -> Any:
     """Combine prompts and their mask as a tokenizer returns the two; without a mask, return the prompts."""

@@ -321,6 +321,6 @@ def test_the_explorer_of_a_reused_layer():
         explorer = ld.explore(model, PROMPTS[0])
         explorer.selection = {"component": "L0@2.H1"}
         assert (explorer.selection.layer, explorer.selection.repeat) == (0, 2)
-        packed_header = zlib.decompress(pack_text(explorer.model, explorer.texts[0])).replace(b" ", b"")
+        packed_header = zlib.decompress(pack_text(explorer.model, explorer.text)).replace(b" ", b"")
         for row in (b"L0@1", b"L0@2"):
             assert packed_header.count(b'"row":"%s"' % row) == 6  # attention, MLP and four heads

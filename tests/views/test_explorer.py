@@ -11,6 +11,7 @@ import zlib
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -51,7 +52,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def explorer(model):
-    return ld.explore(model, [IDS, OTHER])
+    return ld.explore(model, IDS)
 
 
 def unpacked(blob):
@@ -114,7 +115,8 @@ def truth(model):
 def test_what_does_not_exist_is_refused(model):
     for call, sentence in (
         (lambda: ld.explore(llama(max_position_embeddings=600), [1] * 513), "shows at most 512"),
-        (lambda: ld.explore(model, [IDS] * 5), "too many to compare"),
+        (lambda: ld.explore(model, [IDS, OTHER]), "one text, but 2 were given"),
+        (lambda: ld.explore(model, ld.continuation(model, [IDS, OTHER], max_new_tokens=1)), "one text, but 2"),
         (lambda: ld.explore(model, IDS, target=99), "holds the token id 99"),
         (lambda: ld.explore(model, IDS, target="a"), "without a tokenizer"),
         (lambda: ld.explore(model, IDS, target=[1, 2, 3]), "target holds 3 tokens"),
@@ -132,7 +134,7 @@ def test_what_does_not_exist_is_refused(model):
 def test_what_travels_are_the_profile_s_numbers(name):
     """Of both cuts, every component shown; weights to half a step of 1/255."""
     model = ld.load_model(FAMILIES[name]())
-    (text,) = ld.explore(model, IDS).texts
+    text = ld.explore(model, IDS).text
     header, arrays = unpacked(pack_text(model, text))
     units = ["sublayer"] if name == "jetmoe" else ["sublayer", "head"]
     profiles = {unit: ld.profile(model, IDS, unit) for unit in units}
@@ -156,10 +158,14 @@ def test_what_travels_are_the_profile_s_numbers(name):
                 found[i][known], wanted[known], rtol=1e-4, atol=1e-5 * np.abs(wanted[known]).max()
             )
     np.testing.assert_allclose(arrays["loss"], profiles["sublayer"].loss, rtol=1e-4)
-    nats = ld.profile(model, IDS, loss="cross_entropy")
+    values = ld.contributions(model, [IDS[: i + 1] for i in range(len(IDS))], list(range(size))).values
+    p = softmax(values.sum(1), 1)  # before a soft cap, as components are
     linear = arrays["expectation"] - arrays["logit"][0]
-    np.testing.assert_allclose(linear[: len(nats.components), :-1], nats.net_linear[:, :-1], rtol=1e-3, atol=1e-5)
-    np.testing.assert_allclose(arrays["entropy"], nats.entropies, rtol=1e-4) if name != "gemma2" else None
+    for position, (u, right) in enumerate(zip(values, IDS[1:], strict=False)):
+        np.testing.assert_allclose(linear[: len(u), position], u @ p[position] - u[:, right], rtol=1e-3, atol=1e-5)
+    with torch.no_grad():
+        p = softmax(model.architecture.root(torch.tensor([IDS])).logits[0].double().numpy(), 1)
+    np.testing.assert_allclose(arrays["entropy"], -(p * np.log(p)).sum(1), rtol=1e-4)
     if name == "jetmoe":
         assert "use unit='sublayer'" in header["no_heads"]
         assert header["no_attention"] == header["no_heads"]
@@ -174,7 +180,7 @@ def test_what_travels_are_the_profile_s_numbers(name):
 
 def test_candidates_are_the_right_token_and_the_likeliest(model, truth):
     """At every position, with the model's probabilities and what each component adds to each."""
-    (text,) = ld.explore(model, IDS, target=[7, 9]).texts
+    text = ld.explore(model, IDS, target=[7, 9]).text
     assert text.targets == (7, 9)
     assert text.candidates[0].tolist() == [*IDS[1:], 7]
     np.testing.assert_array_equal(text.candidates[1:6].T, np.argsort(-truth.p, 1)[:, :5])
@@ -188,7 +194,7 @@ def test_candidates_are_the_right_token_and_the_likeliest(model, truth):
 
 def test_the_lens_reads_what_the_layers_leave(model, truth):
     """The final norm and unembedding of Hugging Face's hidden states; the last row is the model's own answer."""
-    (text,) = ld.explore(model, IDS).texts
+    text = ld.explore(model, IDS).text
     components, ids, probabilities = text.lens
     assert [c.label for c in components] == ["embed", "L0.mlp", "L1.mlp", "L2.mlp"]
     root = model.architecture.root
@@ -207,7 +213,7 @@ def test_generated_text_is_the_profile_of_the_finished_text(model):
     with torch.no_grad():
         options = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
         whole = model.architecture.root.generate(torch.tensor([IDS]), **options)[0].tolist()
-    text = e.texts[0]
+    text = e.text
     assert (text.written, text.sublayers.token_ids.tolist()) == (5, whole)
     p = ld.profile(model, whole, "head")
     np.testing.assert_array_equal(text.heads.net, p.net)
@@ -219,7 +225,7 @@ def test_generated_text_is_the_profile_of_the_finished_text(model):
 def test_promoted_tokens_travel_with_three_digits(model, work, monkeypatch):
     """Of every component shown, or of those that add most to the answer; of each cut its own words and logits."""
     monkeypatch.setattr("layerdiv_tl.views.explorer.data._WORK", work)
-    (findings,) = ld.explore(model, IDS).texts
+    findings = ld.explore(model, IDS).text
     header, arrays = unpacked(pack_promotions(model, findings, [2, 9])[0])
     assert header["positions"] == [2, 9]
     chosen = arrays["component"].reshape(2, -1)
@@ -259,7 +265,7 @@ def test_tokens_are_drawn_as_what_they_are():
 
 def test_a_target_is_held_against_the_last_position_only(model):
     """As if it were the next token; all before is as it was, and its own position is not there."""
-    plain, held = ld.explore(model, IDS).texts[0], ld.explore(model, IDS, target=7).texts[0]
+    plain, held = ld.explore(model, IDS).text, ld.explore(model, IDS, target=7).text
     longer = ld.profile(model, [*IDS, 7], "head")
     assert len(held.heads.tokens) == len(IDS)
     assert held.targets == (7,)
@@ -285,7 +291,7 @@ def test_a_selection_begins_at_the_answer(model, truth):
     sink = dataclasses.replace(patterns, patterns=patterns.patterns.copy())
     best = patterns.components.index(ld.Component.parse(e.selection.component))
     sink.patterns[best, last] = np.eye(len(IDS))[0]
-    other = first_selection(dataclasses.replace(e.texts[0], attention=sink)).component
+    other = first_selection(dataclasses.replace(e.text, attention=sink)).component
     assert other == max(added.keys() - sinks - {e.selection.component}, key=added.get)
 
 
@@ -293,14 +299,12 @@ def test_a_selection_is_read_and_set(explorer):
     """A dict changes some fields; what does not exist is refused and changes nothing."""
     explorer.selection = {"position": 3, "component": "L1.H2"}
     explorer.selection = {"part": "raw", "target": IDS[2]}
-    absent = next(i for i in range(61) if i not in explorer.texts[0].candidates)
+    absent = next(i for i in range(61) if i not in explorer.text.candidates)
     s = explorer.selection
     assert (s.position, s.component, s.layer, s.part, s.target) == (3, "L1.H2", 1, "raw", IDS[2])
     for wrong, sentence in (
         ({"position": 12}, "position=12"),
         ({"position": -1}, "position=-1"),
-        ({"text": 2}, "text=2"),
-        ({"text": 1, "position": 6}, "position=6"),
         ({"component": "L9.H0"}, "no component 'L9.H0'"),
         ({"part": "shift"}, "part='shift'"),
         ({"measure": "loss"}, "measure='loss'"),
@@ -318,15 +322,18 @@ def test_a_selection_is_read_and_set(explorer):
 
 
 def test_another_text_keeps_what_is_chosen(explorer):
-    """Component and part stay; a full explorer gives up a text that is not shown."""
-    explorer.selection = {"component": "L2.H1", "position": 8, "part": "raw"}
+    """Component and part stay; the end of the new text is selected, and its target."""
+    explorer.selection = {"component": "L2.H1", "position": 8, "part": "raw", "target": IDS[9]}
     explorer.show([9, 9, 8])
     s = explorer.selection
-    assert (s.text, s.position, s.component, s.part) == (2, 2, "L2.H1", "raw")
-    explorer.show([9, 9, 7])
-    explorer.show([9, 9, 6])
-    assert [t.sublayers.token_ids.tolist()[-1] for t in explorer.texts] == [6, 40, 8, 7]
-    assert explorer.selection.text == 0
+    assert (s.position, s.component, s.part, s.target) == (2, "L2.H1", "raw", None)
+    assert explorer.text.sublayers.token_ids.tolist() == [9, 9, 8]
+    explorer.show(OTHER, target=[7, 9])
+    s = explorer.selection
+    assert (s.position, s.target, s.minus) == (5, 7, 9)
+    with pytest.raises(ld.InputError, match="one text, but 2 were given"):
+        explorer.show([IDS, OTHER])
+    assert (explorer.text.length, explorer.selection) == (6, s)
 
 
 # The page.
@@ -343,8 +350,8 @@ def test_a_page_may_link_back(model):
 
 @pytest.fixture(scope="module")
 def page(model, tmp_path_factory):
-    """The saved page of two texts."""
-    e = ld.explore(model, [IDS, OTHER])
+    """The saved page."""
+    e = ld.explore(model, IDS)
     e.selection = {"position": 4, "component": "L1.H2", "part": "centered"}
     return e.save(tmp_path_factory.mktemp("page") / "explorer.html")
 
@@ -367,23 +374,23 @@ def check_views(opened, truth, position, component, measure="logit", part="cente
     """Every mark of every view against the second source."""
     opened.page.locator(".ld-explorer[data-whole]").wait_for()  # what is out of sight is drawn last
 
-    def same(found, labels, of=measure):
+    against = minus if measure == "logit" else None
+
+    def same(found, labels):
         assert found.keys() == set(labels)
         for label, value in found.items():
-            wanted = truth.value(of, label, position, token, minus if of == "logit" else None, part)
-            scale = abs(wanted) + abs(truth.value(of, None, position, token, None, part))
-            assert value == pytest.approx(wanted, rel=2e-4, abs=2e-4 * scale + 1e-6), (of, label)
+            wanted = truth.value(measure, label, position, token, against, part)
+            scale = abs(wanted) + abs(truth.value(measure, None, position, token, None, part))
+            assert value == pytest.approx(wanted, rel=2e-4, abs=2e-4 * scale + 1e-6), label
 
     sublayers = [label for label in truth.labels if ".H" not in label]
     heads = [label for label in truth.labels if ".H" in label]
     same(shown(opened, "depth"), sublayers)
     same(shown(opened, "grid"), heads)
-    same(shown(opened, "scatter"), heads, "bias")
     ranked = shown(opened, "ranked")
     same(ranked, ranked)
     for kind, peers in (("sublayer", sublayers), ("head", heads)):
         nothing = truth.value(measure, None, position, token, None, part, kind)
-        against = minus if measure == "logit" else None
         beyond = sorted(truth.value(measure, label, position, token, against, part) - nothing for label in peers)
         below, above = [v for v in beyond if v < 0], [v for v in beyond if v > 0]
         less = below[: max(6, 12 - len(above))]  # twelve lines whatever the signs are
@@ -428,8 +435,7 @@ def test_a_click_changes_all_views_to_the_true_numbers(opened, truth, model):
     page.locator(".answers tr:nth-child(2) [data-position='11']").click()
     check_views(opened, truth, 11, "L0.H1")  # the end of the text is not empty
     page.locator(".answers thead [data-position='9']").click()
-    mark = page.locator(".scatter [data-component='L2.H0']").bounding_box()
-    page.mouse.click(mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2)
+    page.locator(".grid [data-component='L2.H0']").click()
     check_views(opened, truth, 9, "L2.H0")
     patterns = attention_patterns(model, IDS)
     read = shown(opened, "attention", "[data-key]")
@@ -454,7 +460,7 @@ def test_a_click_changes_all_views_to_the_true_numbers(opened, truth, model):
     said = page.locator(".promotes .entry").evaluate_all("a => a.map(m => [m.dataset.word, +m.dataset.value])")
     assert [word for word, _ in said] == top.token.tolist()
     np.testing.assert_allclose([v for _, v in said], top.contribution_centered, rtol=5e-4)
-    _, ids, probabilities = ld.explore(model, IDS).texts[0].lens
+    _, ids, probabilities = ld.explore(model, IDS).text.lens
     cells = page.locator(".answers td[data-position='9']").evaluate_all(
         "a => a.map(m => [m.textContent, +m.dataset.value])"
     )
@@ -522,12 +528,12 @@ def test_the_keyboard_reaches_everything(opened, truth):
     for _ in range(90):
         page.keyboard.press("Tab")
         script = """() => { const a = document.activeElement; return a.dataset.field ?? a.dataset.target ?? a.dataset.do
-            ?? a.dataset.text ?? a.closest('.view')?.classList[1] ?? a.type ?? a.tagName; }"""
+            ?? a.closest('.view')?.classList[1] ?? a.type ?? a.tagName; }"""
         reached.add(page.evaluate(script))
         outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert outline != "none" or page.evaluate("document.activeElement.tagName") == "BODY"
-    controls = {"measure", "color", "target", "minus", "link", "search", "0", "1"}
-    views = {"tokens", "depth", "ranked", "grid", "glance", "answers", "scatter"}
+    controls = {"measure", "color", "target", "minus", "link", "search"}
+    views = {"tokens", "depth", "ranked", "grid", "glance", "answers"}
     assert controls | views <= reached
 
     def press(view, *keys):
@@ -548,7 +554,7 @@ def test_the_keyboard_reaches_everything(opened, truth):
     check_views(opened, truth, 10, "L0.H1")
     press("depth", "ArrowRight")
     check_views(opened, truth, 10, "L0.mlp")
-    press("scatter", "ArrowRight", "ArrowRight")
+    press("grid", "ArrowLeft", "ArrowRight")
     check_views(opened, truth, 10, "L0.H1")
     page.locator("[data-option=logit]").focus()  # a button has no arrows of its own: they move through the text
     page.keyboard.press("ArrowLeft")
@@ -594,7 +600,7 @@ def test_an_address_opens_what_was_chosen(browser, page, truth):
         opened.page.goto(address)
         opened.page.wait_for_timeout(300)
         check_views(opened, truth, 9, "L2.H1", "cross_entropy")
-        nonsense = "#position=99&component=<img src=x>&measure=7&text=-1&target=abc"
+        nonsense = "#position=99&component=<img src=x>&measure=7&text=1&target=abc"
         opened.page.evaluate(f"location.hash = {json.dumps(nonsense)}")
         opened.page.wait_for_timeout(100)
         check_views(opened, truth, 9, "L2.H1", "cross_entropy")
@@ -623,7 +629,7 @@ def test_hostile_tokens_are_inert_at_every_width(browser, folder, tmp_path, sche
             opened.page.locator(".ld-explorer[data-whole]").wait_for()
             assert opened.page.locator("main img").count() == 0
             assert opened.page.locator(".tokens .token").nth(2).evaluate("s => s.firstChild.data") == "</script>"
-            assert opened.page.locator(".tokens .written").count() == e.texts[0].written
+            assert opened.page.locator(".tokens .written").count() == e.text.written
             assert opened.wider_than_window() <= 0
             assert (opened.complaints, opened.requests) == ([], [])
     for width in (400, 1600):  # last: where there is no axe-core, this skips
@@ -654,7 +660,7 @@ def test_families_have_a_page(browser, tmp_path, name):
         for stem in opened.page.locator(".depth .stem").all():
             stem.click()
             assert opened.page.locator(".promotes .entry").count() == 10
-        for view in ("grid", "scatter", "attention", "glance"):
+        for view in ("grid", "attention", "glance"):
             assert opened.page.locator(f".{view}").is_visible() == (name != "jetmoe")
         assert (opened.complaints, opened.requests) == ([], [])
     with browser.open(e.save(tmp_path / "less.html", promoted=False)) as opened:
@@ -776,16 +782,15 @@ def test_a_text_typed_in_the_widget_is_measured(folder):
     asks(e.widget, ask="text", text="w9 w9 w8 w7 w6 w5", target=" w3", generate=0)
     assert [s["done"] for s in said] == [0, 1, 2, 0]
     assert said[-1]["message"] == ""
-    assert len(e.widget.texts) == 2
-    assert unpacked(e.widget.texts[1]["core"])[0]["tokens"] == ["w9", "w9", "w8", "w7", "w6", "w5"]
-    assert e.texts[1].targets == (3,)
+    assert unpacked(e.widget.text["core"])[0]["tokens"] == ["w9", "w9", "w8", "w7", "w6", "w5"]
+    assert e.text.targets == (3,)
     s = e.selection
-    assert (s.text, s.position, s.component, s.part) == (1, 5, "L2.H1", "raw")
+    assert (s.position, s.component, s.part) == (5, "L2.H1", "raw")
     assert e.widget.chosen == s.record()
     for text, target, sentence in (("", "", "is empty"), ("w1 w2", " w1 w2", "must be a single one")):
         asks(e.widget, ask="text", text=text, target=target)
         assert sentence in e.widget.progress["message"]
-        assert (e.selection, len(e.texts)) == (s, 2)
+        assert (e.selection, e.text.length) == (s, 6)
 
 
 def test_of_several_texts_the_last_one_counts(folder):
@@ -794,8 +799,8 @@ def test_of_several_texts_the_last_one_counts(folder):
     for text in ("w1 w2 w3", "w1 w2 w4", "w1 w2 w5"):
         e.widget._handle_custom_msg({"ask": "text", "text": text, "target": ""}, [])
     e.widget.wait()
-    assert e.texts[-1].sublayers.tokens == ("w1", "w2", "w5")
-    assert len(e.texts) <= 3
+    assert e.text.sublayers.tokens == ("w1", "w2", "w5")
+    assert e.widget.text["version"] <= 2
     assert e.widget.progress["of"] == 0
 
 
@@ -804,21 +809,28 @@ def test_the_widget_looks_tokens_up_and_makes_the_page(explorer, monkeypatch):
     """What components promote at a position is asked for when it is looked at."""
     sent = []
     monkeypatch.setattr(type(explorer.widget), "send", lambda self, content, buffers: sent.append((content, buffers)))
-    asks(explorer.widget, ask="promoted", text=1, position=3)
+    asks(explorer.widget, ask="promoted", version=0, position=3)
     ((content, (blob,)),) = sent
-    assert content == {"kind": "promoted", "text": 1}
+    assert content == {"kind": "promoted", "version": 0}
     assert unpacked(blob)[0]["positions"] == [3]
-    asks(explorer.widget, ask="promoted", text=9, position=3)
-    assert len(sent) == 1
+    explorer.show(OTHER)
+    asks(explorer.widget, ask="promoted", version=0, position=3)
+    assert (len(sent), explorer.widget.progress["message"]) == (1, "")
+    asks(explorer.widget, ask="promoted", version=1, position=3)
+    assert sent.pop()[0] == {"kind": "promoted", "version": 1}
     asks(explorer.widget, ask="page")
     (content, (page,)) = sent[1]
     assert content == {"kind": "page"}
     assert page.decode() == explorer.html()
+    replace = lambda self, text, content: explorer.show(IDS) or b""  # noqa: E731
+    monkeypatch.setattr(type(explorer.widget), "_promoted", replace)
+    asks(explorer.widget, ask="promoted", version=1, position=3)
+    assert (len(sent), explorer.widget.text["version"]) == (2, 2)  # replaced while it was looked up: dropped
 
 
 def test_what_ablating_a_component_does_travels_as_ld_effects_has_it(explorer, monkeypatch):
     """A head, an MLP and a whole attention, on the two tokens asked for; what cannot be ablated says why."""
-    model, (text, _), at = explorer.model, explorer.texts, 7
+    model, text, at = explorer.model, explorer.text, 7
     a, b = answers_at(text, at, None, None)
     assert a == IDS[at + 1]
     assert b == next(i for i in text.candidates[1:, at] if i != a)  # the likeliest
@@ -841,11 +853,11 @@ def test_what_ablating_a_component_does_travels_as_ld_effects_has_it(explorer, m
     assert (header["asked"], header["rows"], "embed" in header["why"]) == (["embed"], [], True)
     sent = []
     monkeypatch.setattr(type(explorer.widget), "send", lambda self, content, buffers: sent.append((content, buffers)))
-    asks(explorer.widget, ask="effects", text=0, position=at, component="L1.H2", answers=[a, b])
+    asks(explorer.widget, ask="effects", version=0, position=at, component="L1.H2", answers=[a, b])
     ((content, (blob,)),) = sent
-    assert content == {"kind": "effects", "text": 0}
+    assert content == {"kind": "effects", "version": 0}
     assert unpacked(blob)[0]["rows"][0]["label"] == "L1.H2"
-    asks(explorer.widget, ask="effects", text=0, position=at, component="<b>", answers=None)
+    asks(explorer.widget, ask="effects", version=0, position=at, component="<b>", answers=None)
     assert len(sent) == 1
 
 
@@ -867,7 +879,7 @@ def test_a_page_has_what_ablating_its_components_does(opened, model):
         expect(view).to_contain_text(f"Direct and total effect of {label}")
         view.locator("[data-effect='total effect']").wait_for()
 
-    b = answers_at(ld.explore(model, IDS).texts[0], 4, None, None)[1]
+    b = answers_at(ld.explore(model, IDS).text, 4, None, None)[1]
     effects = ld.effects(model, [IDS[:5]], options=(a, b), unit="head", ablation="zero")
     for label in ("L1.H2", "L0.mlp"):
         page.locator(f".grid [data-component='{label}'], .depth [data-component='{label}']").click()
@@ -888,26 +900,28 @@ def test_a_page_has_what_ablating_its_components_does(opened, model):
 @pytest.mark.full
 def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
     """The same module with a stand-in for anywidget's model: it types, asks, hears, follows Python, and is put away."""
-    pieces = [(pack_text(explorer.model, text), pack_attention(text)) for text in explorer.texts]
+    texts = (explorer.text, ld.explore(explorer.model, OTHER).text)
+    pieces = [(pack_text(explorer.model, text), pack_attention(text)) for text in texts]
     blobs = [[base64.b64encode(piece).decode() for piece in text] for text in pieces]
-    answer = base64.b64encode(pack_promotions(explorer.model, explorer.texts[0], [4])[0]).decode()
+    answer = base64.b64encode(pack_promotions(explorer.model, explorer.text, [4])[0]).decode()
     explorer.selection = {"position": 4, "component": "L1.H2"}
     data = {"texts": blobs, "answer": answer, "chosen": explorer.selection.record()}
     script = """
     const bytes = (t) => new DataView(Uint8Array.from(atob(t), (c) => c.charCodeAt(0)).buffer);
-    const text = ([core, attention]) => ({ core: bytes(core), attention: bytes(attention), promoted: [] });
+    const text = (n, version = n) =>
+      ({ version, core: bytes(DATA.texts[n][0]), attention: bytes(DATA.texts[n][1]), promoted: [] });
     const heard = {}, sent = [];
-    const held = { model: "m", live: true, chosen: DATA.chosen, texts: DATA.texts.slice(0, 1).map(text),
+    const held = { model: "m", live: true, chosen: DATA.chosen, text: text(0),
       progress: { done: 0, of: 0, message: "" } };
     const model = { get: (n) => held[n], set: (n, v) => (held[n] = v), save_changes() {}, send: (m) => sent.push(m),
       on: (n, f) => (heard[n] ??= []).push(f), off: (n, f) => (heard[n] = heard[n].filter((g) => g !== f)) };
     const set = (n, v) => { held[n] = v; return Promise.all((heard["change:" + n] ?? []).map((f) => f())); };
     const away = await render({ model, el: document.body });
-    const other = { ...held, texts: [text(DATA.texts[1])], chosen: { ...DATA.chosen, position: 1 } };
+    const other = { ...held, text: text(1), chosen: { ...DATA.chosen, position: 1 } };
     const second = () => render({ el: document.body.appendChild(document.createElement("div")), model:
       { ...model, get: (n) => other[n], set: (n, v) => (other[n] = v), on() {} } });
     Object.assign(window, { held, other, second, sent, set, text, heard, away,
-      answer: () => heard["msg:custom"][0]({ kind: "promoted", text: 0 }, [bytes(DATA.answer)]) });
+      answer: (version) => heard["msg:custom"][0]({ kind: "promoted", version }, [bytes(DATA.answer)]) });
     """
     path = tmp_path / "widget.html"
     path.write_text(
@@ -920,12 +934,14 @@ def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
         assert "Looking it up" in page.locator(".promotes").inner_text()
         page.wait_for_function("sent.length >= 3")  # views that nobody sees ask later
         promoted, sources, effects = sorted(page.evaluate("sent.splice(0)"), key=lambda m: "pse".index(m["ask"][0]))
-        assert promoted == {"ask": "promoted", "text": 0, "position": 4}
-        assert sources == {"ask": "sources", "component": "L1.H2", "text": 0, "position": 4}
-        answers = list(answers_at(explorer.texts[0], 4, None, None))
-        asked = {"component": "L1.H2", "answers": answers, "text": 0, "position": 4}
+        assert promoted == {"ask": "promoted", "version": 0, "position": 4}
+        assert sources == {"ask": "sources", "component": "L1.H2", "version": 0, "position": 4}
+        answers = list(answers_at(explorer.text, 4, None, None))
+        asked = {"component": "L1.H2", "answers": answers, "version": 0, "position": 4}
         assert effects == {"ask": "effects", **asked}
-        page.evaluate("answer()")
+        page.evaluate("answer(1)")  # for another text: dropped
+        assert page.locator(".promotes .entry").count() == 0
+        page.evaluate("answer(0)")
         top = ld.profile(explorer.model, IDS, "head").top_tokens("L1.H2", 4, 5)
         page.wait_for_selector(".promotes .entry")  # drawn with the next frame
         words = page.locator(".promotes .entry").evaluate_all("a => a.map(m => m.dataset.word)")
@@ -949,21 +965,18 @@ def test_the_front_end_asks_and_hears(browser, explorer, tmp_path):
         assert page.evaluate("held.chosen.component") == "L0.H1"
         page.evaluate("set('chosen', { ...held.chosen, component: 'L2.H3', position: 6 })")
         assert re.search(r"position 6: .*selected: L2.H3", page.locator(".now").inner_text(), re.S)
-        page.evaluate("set('texts', DATA.map(text))".replace("DATA", json.dumps(blobs)))
-        page.evaluate("set('chosen', { ...held.chosen, text: 1, position: 3 })")
+        # Texts that replace one another at once, each with its selection: the last one is drawn.
+        replaced = "set('text', text({0}, {1})); set('chosen', {{ ...held.chosen, position: {2} }});"
+        page.evaluate(replaced.format(1, 1, 5) + replaced.format(0, 2, 11) + replaced.format(1, 3, 3))
         page.wait_for_timeout(200)
         assert page.locator(".tokens [data-position]").count() == len(OTHER)
         assert re.search(r"position 3: .*selected: L2.H3", page.locator(".now").inner_text(), re.S)
-        # Within one frame: the last token of the longer text, then the first of the shorter.
-        move = "set('chosen', {{ ...held.chosen, text: {0}, position: {1} }});"
-        page.evaluate(move.format(0, len(IDS) - 1) + move.format(1, 0) + move.format(1, 3))
+        page.evaluate("answer(0)")  # for the first text, late: dropped
+        assert page.locator(".promotes .entry").count() == 0
         page.wait_for_selector(".ld-explorer[data-whole]")
         page.evaluate("second()")  # another explorer of the same notebook
         one = page.locator(".ld-explorer").first
-        mark = one.locator(".scatter [data-component='L0.H2']")
-        mark.scroll_into_view_if_needed()
-        box = mark.bounding_box()
-        page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        one.locator(".grid [data-component='L0.H2']").click()
         assert page.evaluate("[held.chosen.component, other.chosen.component]") == ["L0.H2", "L1.H2"]
         page.evaluate("away()")
         assert page.evaluate("heard['change:chosen'].length + heard['msg:custom'].length") == 0

@@ -27,7 +27,7 @@ def test_what_travels_are_the_source_tokens_of_the_head(name, monkeypatch):
     """Listed sources, the others' sum and the value bias are the parts of `ld.source_tokens`; together the head."""
     monkeypatch.setattr(room, "LISTED", 4)
     model = ld.load_model(FAMILIES[name]())
-    text = ld.explore(model, IDS, target=3).texts[0]
+    text = ld.explore(model, IDS, target=3).text
     pairs = [(p, text.shown.index(c)) for p in (0, 6, 11) for c in text.shown if c.kind == "head"][::2]
     header, arrays = unpacked(pack_sources(text_sources(model, text), text, pairs))
     assert not header["why"]
@@ -52,9 +52,9 @@ def test_what_travels_are_the_source_tokens_of_the_head(name, monkeypatch):
 
 
 def test_a_page_has_all_heads_where_it_opens_and_the_strongest_elsewhere():
-    """Of every other token those that add most to the right or the likeliest; fewer where more texts share the page."""
+    """Of every other token those that add most to the right or the likeliest."""
     model = ld.load_model(llama())
-    text = ld.explore(model, IDS).texts[0]
+    text = ld.explore(model, IDS).text
     heads = [i for i, c in enumerate(text.shown) if c.kind == "head"]
     assert len(heads) > HEADS
     pairs = page_pairs(text, 7)
@@ -63,13 +63,12 @@ def test_a_page_has_all_heads_where_it_opens_and_the_strongest_elsewhere():
         own = [i for p, i in pairs if p == position]
         size = np.abs(text.target_logits[:2, :, position]).max(0)
         assert sorted(own) == sorted(sorted(heads, key=lambda i: -size[i])[:HEADS])
-    assert len(page_pairs(text, None, share=10**6)) == len(IDS)
 
 
 def test_what_has_no_source_tokens_says_why():
     """Heads that are no weights × values; and a model without heads, whose page has no such view."""
     model = ld.load_model((FAMILIES | BY_STRUCTURE)["diffllama"]())
-    text = ld.explore(model, IDS).texts[0]
+    text = ld.explore(model, IDS).text
     header, arrays = unpacked(pack_sources(text_sources(model, text), text, page_pairs(text, 3)))
     assert "cannot be split by source token" in header["why"]
     assert not arrays
@@ -81,23 +80,23 @@ def test_what_has_no_source_tokens_says_why():
 
 def test_the_widget_answers_for_one_head_and_keeps_the_pass(monkeypatch):
     """A second head of the same text needs no second pass; what does not exist is a message."""
-    explorer = ld.explore(llama(), [IDS, IDS[:5]])
+    explorer = ld.explore(llama(), IDS)
     sent, runs = [], []
     real = attribution.run
     monkeypatch.setattr(attribution, "run", lambda *a, **k: (runs.append(1), real(*a, **k))[1])
     monkeypatch.setattr(explorer.widget, "send", lambda content, buffers=None: sent.append((content, buffers)))
     for component in ("L1.H2", "L0.H0"):
-        asks(explorer.widget, ask="sources", text=0, position=4, component=component)
+        asks(explorer.widget, ask="sources", version=0, position=4, component=component)
         content, (blob,) = sent.pop()
-        assert content == {"kind": "sources", "text": 0}
+        assert content == {"kind": "sources", "version": 0}
         _, arrays = unpacked(blob)
-        number = [c.label for c in explorer.texts[0].shown].index(component)
+        number = [c.label for c in explorer.text.shown].index(component)
         assert arrays["place"].tolist() == [[4, number]]
-        own = explorer.texts[0].target_logits[:, number, 4]
+        own = explorer.text.target_logits[:, number, 4]
         np.testing.assert_allclose(arrays["logit"][0].sum(0), own, atol=1e-5)
     assert len(runs) == 1
     for wrong in ({"component": "<b>", "position": 4}, {"component": "L1.H2", "position": 99}):
-        asks(explorer.widget, ask="sources", text=0, **wrong)
+        asks(explorer.widget, ask="sources", version=0, **wrong)
         assert not sent
         assert explorer.widget.progress["message"]
 
@@ -122,8 +121,8 @@ def test_a_page_shows_whose_values_were_written(browser, tmp_path):
         )
         view.locator("[data-source='4']").click()
         page.wait_for_function("document.querySelector('.now').textContent.startsWith('position 4')")
-        has = [explorer.texts[0].shown[i].label for p, i in page_pairs(explorer.texts[0], 9) if p == 4]
-        lacks = next(c.label for c in explorer.texts[0].shown if c.kind == "head" and c.label not in has)
+        has = [explorer.text.shown[i].label for p, i in page_pairs(explorer.text, 9) if p == 4]
+        lacks = next(c.label for c in explorer.text.shown if c.kind == "head" and c.label not in has)
         for component, says in ((lacks, "Not on this page"), ("L0.mlp", "Select a head"), (has[0], "together")):
             page.get_by_label("find a component or a token").fill(component)
             page.get_by_label("find a component or a token").press("Enter")

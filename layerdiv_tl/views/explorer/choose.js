@@ -1,4 +1,4 @@
-// What is above the views: boxes and buttons of the selection, the search, another text's form.
+// What is above the views: boxes and buttons of the selection, the search, the form that replaces the text.
 
 const CHOICES = {
   measure: { name: "components by", options: Object.fromEntries(Object.entries(MEASURES).map(([key, { hint }]) => [key, hint])) },
@@ -22,16 +22,15 @@ const group = (name, attributes, ...children) =>
   put("div", { className: "choice", role: "group", "aria-label": name, ...attributes }, put("span", {}, name), ...children);
 const button = (attributes, ...children) => put("button", { type: "button", ...attributes }, ...children);
 
-// The texts, the measures and whatever else one of several is chosen of, as groups of buttons.
-function choices(x, texts) {
-  const to = (change, pressed, known, ...children) => button({ ...known, "aria-pressed": pressed, onclick: () => x.choose(change) }, ...children);
-  const tab = ({ length }, text) => to({ text, position: Math.min(x.position, length - 1) }, x.text === texts[text], { "data-text": text }, text + 1);
-  const known = Object.entries(CHOICES).map(([field, { name, options }]) => {
-    const one = ([option, title]) =>
-      to({ [field]: option }, option === x.chosen[field], { title, "data-field": field, "data-option": option }, MEASURES[option]?.name ?? option);
+// The measures and whatever else one of several is chosen of, as groups of buttons.
+function choices(x) {
+  return Object.entries(CHOICES).map(([field, { name, options }]) => {
+    const one = ([option, title]) => {
+      const known = { title, "data-field": field, "data-option": option, "aria-pressed": option === x.chosen[field] };
+      return button({ ...known, onclick: () => x.choose({ [field]: option }) }, MEASURES[option]?.name ?? option);
+    };
     return group(name, { inert: field === "part" && !MEASURES[x.chosen.measure].squared }, ...Object.entries(options).map(one));
   });
-  return [group("text", { hidden: texts.length < 2 }, ...texts.map(tab)), ...known];
 }
 
 // The tokens that may be the target, and those that it may be contrasted with.
@@ -95,7 +94,7 @@ function makeToolbar(root, model, state, now) {
   root.append(put("header", {}, heading, live ? form(model) : ""), put("div", { className: "tools" }, chosen, search, share), status, aimed);
   return (x) => {
     status.replaceChildren(...words(x));
-    redraw(chosen, () => chosen.replaceChildren(...choices(x, state.texts)));
+    redraw(chosen, () => chosen.replaceChildren(...choices(x)));
     redraw(aimed, () => aimed.replaceChildren(...aims(x)));
   };
 }

@@ -29,7 +29,7 @@ PROMOTED = 5
 MOST, TOKENS, LATER = 24, 800, 8
 # Maximal number of source tokens listed separately, and their minimal share of Σ|sources| to some candidate.
 LISTED, LEAST = 12, 1e-3
-# Number of heads per token with source tokens on a page, and maximal count of numbers in all texts: under a megabyte.
+# Number of heads per token with source tokens on a page, and maximal count of numbers: under a megabyte.
 HEADS, NUMBERS = 8, 300_000
 # Files concatenated to the ES module that draws pages and notebook widgets, without a build step.
 _FILES = "data draw look measures choose views attention lists frame explorer page".split()
@@ -232,15 +232,15 @@ def pack_sources(sources: TextSources, text: TextNumbers, pairs: Sequence[Pair],
     return pack({"why": ""}, {"place": place, "source": source, "logit": logit, "gap": gap})
 
 
-def page_pairs(text: TextNumbers, position: int | None, share: int = 1) -> list[Pair]:
+def page_pairs(text: TextNumbers, position: int) -> list[Pair]:
     """Choose the heads with source tokens on a page: all at `position`, and the top heads at every other position.
 
-    Top heads add most to the right or the likeliest token; `share` is the number of texts on the page.
+    Top heads add most to the right or the likeliest token.
     """
     heads = np.flatnonzero([c.kind == "head" for c in text.shown])
     strength = np.abs(text.target_logits[:2]).max(0)[heads]
     numbers = LISTED + (LISTED + 2) * len(text.candidates)
-    count = min(len(heads), HEADS, max(1, NUMBERS // share // (numbers * text.length)))
+    count = min(len(heads), HEADS, max(1, NUMBERS // (numbers * text.length)))
     top = np.argsort(-strength, axis=0, kind="stable")
     counts = [len(heads) if p == position else count for p in range(text.length)]
     return [(p, int(component)) for p, n in enumerate(counts) for component in heads[np.sort(top[:n, p])]]

@@ -55,34 +55,18 @@ function quantile(values, q) {
   return sorted.length ? sorted[Math.round(q * (sorted.length - 1))] : NaN;
 }
 
-// A scale from values to pixels, with round ticks: logarithmic for positive numbers, with some room; else linear, with 0.
-function axisOf(values, from, to, log = false) {
-  const known = values.filter((x) => Number.isFinite(x) && (!log || x > 0));
-  const scaled = log ? Math.log10 : (x) => x;
-  let [low, high] = [Math.min(...known), Math.max(...known)];
-  if (log) {
-    [low, high] = [Math.log10(low / 1.5), Math.log10(high * 1.5)];
-    if (high - low < 1) [low, high] = [(low + high) / 2 - 0.5, (low + high) / 2 + 0.5];
-  } else {
-    [low, high] = [Math.min(low, 0), Math.max(high, 0)];
-    const room = 0.06 * (high - low) || 1;
-    [low, high] = [low - (low < 0 || high === 0 ? room : 0), high + room];
-  }
+// A linear scale from values and 0 to pixels, with some room and round ticks.
+function axisOf(values, from, to) {
+  const known = values.filter(Number.isFinite);
+  let [low, high] = [Math.min(...known, 0), Math.max(...known, 0)];
+  const room = 0.06 * (high - low) || 1;
+  [low, high] = [low - (low < 0 || high === 0 ? room : 0), high + room];
+  const rough = (high - low) / 5.5; // two ticks at least
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find((m) => m * power >= rough);
   const ticks = [];
-  if (log) {
-    // 1, 10, 100, or 1, 2 and 5 times these; of many, every n-th.
-    const marks = high - low < 2.2 ? [1, 2, 5] : [1];
-    const powers = Array.from({ length: Math.floor(high) - Math.floor(low) + 1 }, (_, k) => Math.floor(low) + k);
-    const round = powers.flatMap((p) => marks.map((m) => m * 10 ** p)).filter((x) => Math.log10(x) >= low && Math.log10(x) <= high);
-    const every = Math.ceil(round.length / 6);
-    round.forEach((x, k) => k % every === 0 && ticks.push([x, number(x).replace(/^1·/, "")]));
-  } else {
-    const rough = (high - low) / 5.5; // two ticks at least
-    const power = 10 ** Math.floor(Math.log10(rough));
-    const step = power * [1, 2, 5, 10].find((m) => m * power >= rough);
-    for (let k = Math.ceil(low / step); k * step <= high; k++) ticks.push([k * step, number(+(k * step).toPrecision(6))]);
-  }
-  return { low, high, ticks, place: (x) => from + ((scaled(x) - low) / (high - low)) * (to - from) };
+  for (let k = Math.ceil(low / step); k * step <= high; k++) ticks.push([k * step, number(+(k * step).toPrecision(6))]);
+  return { ticks, place: (x) => from + ((x - low) / (high - low)) * (to - from) };
 }
 
 const widthOf = (host) => Math.max(host.wide ?? host.clientWidth, 200);

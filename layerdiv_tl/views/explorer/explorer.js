@@ -1,13 +1,14 @@
-// The explorer: its selection, its texts, and messages from a kernel; the same on a page and, by anywidget, in a notebook.
+// The explorer: its selection, its text, and messages from a kernel; the same on a page and, by anywidget, in a notebook.
 
 async function render({ model, el }) {
-  const state = { texts: [], chosen: model.get("chosen"), asked: new Set(), waits: {} };
+  const state = { text: null, chosen: model.get("chosen"), waits: {} };
   state.choose = (change) => {
     state.chosen = { ...state.chosen, ...change };
     model.set("chosen", state.chosen);
     model.save_changes();
     draw();
   };
+  const isShown = (version) => state.text && state.text.blobs.version === version;
   const given = () => existing(model.get("chosen"), model.get("address") ?? {}, state);
   const now = () => look(state, model, state.choose);
   const root = put("div", { className: "ld-explorer" });
@@ -16,7 +17,7 @@ async function render({ model, el }) {
   const drawViews = frame(root, state, now);
 
   function draw() {
-    if (!state.texts[state.chosen.text]) return;
+    if (!state.text) return;
     const x = now();
     drawToolbar(x);
     drawViews(x);
@@ -37,29 +38,31 @@ async function render({ model, el }) {
   }
 
   async function read() {
-    const opened = async (blobs) => Object.assign(new TextNumbers(await unpack(blobs.core)), { blobs, reading: new Set() });
-    state.texts = await Promise.all(model.get("texts").map(opened));
-    state.asked.clear();
+    const blobs = model.get("text");
+    const text = new TextNumbers(await unpack(blobs.core));
+    if (model.get("text").version !== blobs.version) return; // replaced meanwhile
+    state.text = Object.assign(text, { blobs, reading: new Set(), asked: new Set() });
     state.chosen = given();
     draw();
   }
 
   const heard = {
-    "change:texts": read,
+    "change:text": read,
     "change:chosen"() {
+      if (!isShown(model.get("text").version)) return; // its text comes
       const chosen = given();
       // A notebook also reports what was chosen here.
       if (JSON.stringify(chosen) === JSON.stringify(state.chosen)) return;
       state.chosen = chosen;
       draw();
     },
-    async "msg:custom"({ kind, text }, [buffer]) {
+    async "msg:custom"({ kind, version }, [buffer]) {
       if (kind === "page") {
         const url = URL.createObjectURL(new Blob([buffer], { type: "text/html" }));
         put("a", { href: url, download: "explorer.html" }).click();
         setTimeout(() => URL.revokeObjectURL(url), 60_000);
-      } else if (state.texts[text]) {
-        state.texts[text].take(kind, await unpack(buffer));
+      } else if (isShown(version)) {
+        state.text.take(kind, await unpack(buffer));
         draw();
       }
     },
@@ -73,7 +76,7 @@ async function render({ model, el }) {
   // Keys that no view took move through the text. A page listens everywhere, a notebook only here: it has its own.
   const keyed = model.get("live") ? root : document;
   const onKeyAnywhere = (event) => {
-    if (!event.target.closest?.("input, textarea, select") && state.texts[state.chosen.text]) onKey(event, VIEWS.tokens, state, now);
+    if (!event.target.closest?.("input, textarea, select") && state.text) onKey(event, VIEWS.tokens, state, now);
   };
   keyed.addEventListener("keydown", onKeyAnywhere);
   Object.entries(heard).forEach(([name, hear]) => model.on(name, hear));
@@ -87,14 +90,11 @@ async function render({ model, el }) {
   };
 }
 
-// What is chosen, by Python or by an address, as far as the texts have it. An address without a target means the right one.
-function existing(chosen, address, { chosen: now, texts }) {
-  if (!texts[chosen.text]) return chosen; // its text comes
+// What is chosen, by Python or by an address, as far as the text has it. An address without a target means the right one.
+function existing(chosen, address, { chosen: now, text }) {
   const asked = Object.keys(address).length ? { ...chosen, target: null, minus: null, ...address } : chosen;
   const whole = (value, most) => (/^\d+$/.test(value ?? "") && +value <= most ? +value : null);
-  const found = { ...now, text: whole(asked.text, texts.length - 1) ?? now.text };
-  const text = texts[found.text];
-  found.position = whole(asked.position, text.length - 1) ?? Math.min(now.position, text.length - 1);
+  const found = { ...now, position: whole(asked.position, text.length - 1) ?? Math.min(now.position, text.length - 1) };
   if (text.index.has(asked.component)) found.component = asked.component;
   for (const [field, { options }] of Object.entries(CHOICES)) if (Object.hasOwn(options, asked[field])) found[field] = asked[field];
   for (const field of ["target", "minus"]) {

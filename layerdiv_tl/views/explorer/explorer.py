@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from ..._checks import console_text, file_path, flag
 from ..._checks import text as string
@@ -18,7 +16,7 @@ from ...attribution.continuation import Continuation
 from ...errors import InputError
 from ...model.load import Model, as_model
 from ...model.options import is_task, single_tokens
-from ...model.prompts import Prompts, encode
+from ...model.prompts import Prompts
 from .. import style
 from ..html import page_html, script_json, templates
 from . import data
@@ -28,8 +26,6 @@ from .selection import Selection, first_selection, targets_of
 if TYPE_CHECKING:
     from .widget import ExplorerWidget
 
-# Maximal number of texts, because the browser keeps the numbers of all.
-MOST_TEXTS = 4
 # Number of positions whose promoted tokens a page stores in one chunk.
 TOGETHER = 8
 
@@ -41,8 +37,7 @@ def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> 
 
     Args:
         model: A `Model`, or any input of `load_model`.
-        text: A text, a list of token ids, or up to four of either, to compare; each of at most 512 tokens. Or the
-            `Continuation` of up to four prompts.
+        text: A text or a list of token ids, of at most 512 tokens; or the `Continuation` of one prompt.
         target: A token (its text or id), or a pair (A, B), e.g. `(" Mary", " John")`. The views show contributions to
             A, or to A − B and each of both, at every token, and compare the last prediction with A as the next token.
             The right token and the model's five likeliest tokens are always available.
@@ -56,19 +51,15 @@ def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> 
     ...     num_hidden_layers=2, num_attention_heads=2))
     >>> e = explore(tiny, [1, 2, 3, 4], target=7)
     >>> e.selection = {"component": "L1.H0", "position": 3}
-    >>> e.selection.layer, round(float(e.texts[0].heads.loss[3]), 3) > 0
+    >>> e.selection.layer, round(float(e.text.heads.loss[3]), 3) > 0
     (1, True)
     """
-    model, written = as_model(model), dict[tuple[int, ...], int]()
+    model, written = as_model(model), 0
     if isinstance(text, Continuation):
-        written = dict(zip(text.continued, np.bincount(text.prompt_number).tolist(), strict=True))
-        text = [list(ids) for ids in text.continued]
+        text, written = [list(ids) for ids in text.continued], len(text.written)
     if is_task(text):
-        raise InputError("a task has many rows: give some of its texts to explore, as in task.prompts[0].")
-    texts = encode(model, text).each()
-    if len(texts) > MOST_TEXTS:
-        raise InputError(f"{len(texts)} texts are too many to compare: give at most {MOST_TEXTS}.")
-    return Explorer(model, [measure_text(model, each, target, generate, written.get(each[0], 0)) for each in texts])
+        raise InputError("a task has many rows: give one of its texts to explore, as in task.prompts[0].")
+    return Explorer(model, measure_text(model, text, target, generate, written))
 
 
 # The endings of a page that a browser opens; a name may have none.
@@ -76,17 +67,17 @@ _PAGES = (".html", ".htm", "")
 
 
 class Explorer:
-    """Decomposed texts and a selection. Returned by `explore`; shown by the last line of a notebook's cell.
+    """A decomposed text and a selection. Returned by `explore`; shown by the last line of a notebook's cell.
 
     Attributes:
         model: The model.
-        texts: All numbers of each text as `TextNumbers`: profiles at both units, attention patterns.
+        text: All numbers of the text as `TextNumbers`: profiles at both units, attention patterns.
     """
 
-    def __init__(self, model: Model, texts: Sequence[TextNumbers]) -> None:
+    def __init__(self, model: Model, text: TextNumbers) -> None:
         self.model = model
-        self.texts = tuple(texts)
-        self._selection = first_selection(self.texts[0])
+        self.text = text
+        self._selection = first_selection(text)
         self._widget: ExplorerWidget | None = None
 
     @property
@@ -105,27 +96,20 @@ class Explorer:
                 **given,
                 **{n: int(single_tokens(self.model, [t], Prompts([()]))[0][0, 0]) for n, t in tokens.items()},
             }
-        self._selection = self._selection.changed(given).check(self.texts)
+        self._selection = self._selection.changed(given).check(self.text)
         if self._widget is not None:
             self._widget.chosen = self._selection.record()
 
-    def show(self, text: Any = None, target: Any = None, *, generate: int = 0) -> None:
-        """Decompose another text and select it; the rest of the selection stays. Raises like `explore`."""
-        if text is None:
-            raise InputError(
-                "show takes another text; the last line of a notebook's cell shows this one, and .save('x.html') "
-                "writes a page of it."
-            )
-        self.add(measure_text(self.model, text, target, generate))
+    def show(self, text: Any, target: Any = None, *, generate: int = 0) -> None:
+        """Replace the text and select its end; the rest of the selection stays. Raises like `explore`."""
+        self.replace(measure_text(self.model, text, target, generate))
 
-    def add(self, text: TextNumbers) -> None:
-        """Add a text, or replace one that is not shown, and select its end."""
-        full = len(self.texts) >= MOST_TEXTS
-        number = next(i for i in range(MOST_TEXTS) if i != self._selection.text) if full else len(self.texts)
-        self.texts = (*self.texts[:number], text, *self.texts[number + 1 :])
+    def replace(self, text: TextNumbers) -> None:
+        """Replace the text by a measured one and select its end."""
         if self._widget is not None:
-            self._widget.put(number, text)
-        self.selection = {"text": number, "position": text.length - 1, **targets_of(text)}
+            self._widget.put(text)
+        self.text = text
+        self.selection = {"position": text.length - 1, **targets_of(text)}
 
     def html(self, promoted: bool = True, effects: bool = True, sources: bool = True, home: str = "") -> str:
         """Return the page as HTML; options are those of `save`."""
@@ -143,25 +127,21 @@ class Explorer:
             stored[name] = base64.b64encode(blob).decode()
             return name
 
-        model, chosen = self.model, self.selection
-
-        def packed(text: TextNumbers, is_chosen: bool) -> dict[str, Any]:
-            at = list(range(text.length)) if promoted else []
-            looked_up = [put(blob) for blob in data.pack_promotions(model, text, at, TOGETHER)]
-            blobs = {"core": put(data.pack_text(model, text)), "attention": put(data.pack_attention(text))}
-            if sources and text.heads is not None:
-                pairs = data.page_pairs(text, chosen.position if is_chosen else None, len(self.texts))
-                blobs["sources"] = put(data.pack_sources(data.text_sources(model, text), text, pairs, exact=False))
-            blobs["effects"] = put(self._effects(text)) if effects and is_chosen else None
-            return {**blobs, "promoted": looked_up, "together": TOGETHER}
-
-        texts = [packed(text, n == chosen.text) for n, text in enumerate(self.texts)]
-        record = {"model": model.name, "chosen": chosen.record(), "texts": texts}
+        model, text, chosen = self.model, self.text, self.selection
+        at = list(range(text.length)) if promoted else []
+        looked_up = [put(blob) for blob in data.pack_promotions(model, text, at, TOGETHER)]
+        blobs = {"core": put(data.pack_text(model, text)), "attention": put(data.pack_attention(text))}
+        if sources and text.heads is not None:
+            pairs = data.page_pairs(text, chosen.position)
+            blobs["sources"] = put(data.pack_sources(data.text_sources(model, text), text, pairs, exact=False))
+        blobs["effects"] = put(self._effects()) if effects else None
+        packed = {**blobs, "promoted": looked_up, "together": TOGETHER}
+        record = {"model": model.name, "chosen": chosen.record(), "text": packed}
         body = templates().explorer(script_json(record), stored, f"{data.SCRIPT}\nopenPage();", home)
         return page_html(f"Explorer: {model.name}", style.css_variables(scales=True) + data.CSS, (), body, "ld-page")
 
-    def _effects(self, text: TextNumbers) -> bytes | None:
-        now = self.selection
+    def _effects(self) -> bytes | None:
+        text, now = self.text, self.selection
         answers = data.answers_at(text, now.position, now.target, now.minus)
         labels = answers and data.strongest(text, now.position, answers, now.component)
         return data.pack_effects(self.model, text, now.position, answers, labels) if answers and labels else None
@@ -214,5 +194,4 @@ class Explorer:
     __str__ = console_text
 
     def __repr__(self) -> str:
-        lengths = " + ".join(str(text.length) for text in self.texts)
-        return f"Explorer({self.model.name}: {lengths} tokens × {len(self.texts[0].shown)} components)"
+        return f"Explorer({self.model.name}: {self.text.length} tokens × {len(self.text.shown)} components)"

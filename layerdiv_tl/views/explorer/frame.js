@@ -1,7 +1,7 @@
 // The views in their boxes. A box is made once: only its content is drawn again.
 
 // From what a reader asks first to what few ask.
-const ORDER = ["tokens", "depth", "ranked", "grid", "glance", "attention", "promotes", "sources", "effects", "answers", "scatter"];
+const ORDER = ["tokens", "depth", "ranked", "grid", "glance", "attention", "promotes", "sources", "effects", "answers"];
 
 // Draw anew what is in a box; the focus stays on the button that has the same data, or else on the box.
 function redraw(box, draw) {

@@ -9,8 +9,7 @@ function moved(key, at, count) {
 }
 
 function look(state, model, choose) {
-  const { chosen } = state;
-  const text = state.texts[chosen.text];
+  const { chosen, text } = state;
   const position = Math.min(chosen.position, text.length - 1);
   const component = text.index.get(chosen.component) ?? 0;
   const { row, head: isHead } = text.components[component];
@@ -46,13 +45,13 @@ function look(state, model, choose) {
     // Ask a kernel for promoted tokens here, the effects of ablating a component, or a head's source tokens; whether
     // there is one.
     ask(wanted = { ask: "promoted" }) {
-      const key = `${chosen.text}:${position}:${JSON.stringify(wanted)}`;
-      if (!model.get("live") || state.asked.has(key)) return model.get("live");
+      const key = `${position}:${JSON.stringify(wanted)}`;
+      if (!model.get("live") || text.asked.has(key)) return model.get("live");
       // Not for every token that an arrow key runs over.
       clearTimeout(state.waits[wanted.ask]);
       state.waits[wanted.ask] = setTimeout(() => {
-        state.asked.add(key);
-        model.send({ ...wanted, text: chosen.text, position });
+        text.asked.add(key);
+        model.send({ ...wanted, version: text.blobs.version, position });
       }, 200);
       return true;
     },

@@ -168,7 +168,7 @@ def _checked(model: Model, text_or_ids: Any, target: Any, generate: int) -> tupl
     """Return the ids of a text and of its targets, after checking that an explorer can show them."""
     rows = encode(model, text_or_ids)
     if len(rows) != 1:
-        raise InputError("texts are explored one by one: give a list of texts to explore, each a str or a list of ids.")
+        raise InputError(f"an explorer shows one text, but {len(rows)} were given: explore them one by one.")
     given, limit = list(rows[0]), min(LONGEST, model.context or LONGEST)
     if len(given) + whole_number("generate", generate, 0, LONGEST) > limit:
         more = f" and {generate} to be written" if generate else ""

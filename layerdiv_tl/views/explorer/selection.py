@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
@@ -23,7 +23,7 @@ class Selection:
     """The selection in an explorer, shared by all its views.
 
     Attributes:
-        text, position: Index of the text, and a column of its profile: the token after which a prediction is made.
+        position: A column of the text's profile: the token after which a prediction is made.
         component: A label: `"embed"`, `"L3.attn"` (layer 3), `"L3.H5"` (its head 5).
         measure: The measure shown for components: "logit" (contribution to the target), "cross_entropy", "bias",
             "diversity" or "net".
@@ -33,7 +33,6 @@ class Selection:
         color: The number that colors the text: "loss", or that of the selected "component".
     """
 
-    text: int = 0
     position: int = 0
     component: str = "embed"
     measure: Measure = "logit"
@@ -66,11 +65,10 @@ class Selection:
             raise InputError(f"selection={shown(given)} is not a selection: give {allowed}.")
         return replace(self, **given)
 
-    def check(self, texts: Sequence[TextNumbers]) -> Selection:
-        """Return the selection if it exists in these texts; otherwise raise InputError."""
-        text = whole_number("text", self.text, 0, len(texts) - 1)
-        position = whole_number("position", self.position, 0, texts[text].length - 1)
-        labels = [c.label for c in texts[0].shown]
+    def check(self, text: TextNumbers) -> Selection:
+        """Return the selection if it exists in this text; otherwise raise InputError."""
+        position = whole_number("position", self.position, 0, text.length - 1)
+        labels = [c.label for c in text.shown]
         if not isinstance(self.component, str) or self.component not in labels:
             raise InputError(
                 f"there is no component {shown(self.component)} here: choose among {', '.join(labels[:8])}, … as in "
@@ -80,14 +78,14 @@ class Selection:
             choice(name, getattr(self, name), get_args(kind))
         tokens = {name: getattr(self, name) for name in ("target", "minus")}
         for name, token in tokens.items():
-            if token is not None and not (texts[text].candidates == whole_number(name, token, 0)).any():
+            if token is not None and not (text.candidates == whole_number(name, token, 0)).any():
                 raise InputError(
                     f"{name}={token} was not measured: it is no next token of this text and never among the likeliest; "
                     "give it to explore, as in target=' Paris' or target=[' Paris', ' Rome']."
                 )
         # The browser reads JSON, which takes only Python's own numbers.
         whole: dict[str, Any] = {name: None if token is None else int(token) for name, token in tokens.items()}
-        return replace(self, text=int(text), position=int(position), **whole)
+        return replace(self, position=int(position), **whole)
 
     def record(self) -> dict[str, Any]:
         """Return the fields as JSON types."""

@@ -11,6 +11,7 @@ import traitlets
 
 from ...attribution.source_tokens import TextSources
 from ...errors import InputError
+from ...model.load import Model
 from .. import style
 from .data import CSS, SCRIPT, pack_attention, pack_effects, pack_promotions, pack_sources, pack_text, text_sources
 from .measure import STEPS, TextNumbers, measure_text
@@ -33,7 +34,7 @@ class ExplorerWidget(anywidget.AnyWidget):
     _css = style.css_variables(".ld-explorer", scales=True) + CSS
 
     model = traitlets.Unicode().tag(sync=True)
-    texts = traitlets.List().tag(sync=True)
+    text = traitlets.Dict().tag(sync=True)
     chosen = traitlets.Dict().tag(sync=True)
     progress = traitlets.Dict(_IDLE).tag(sync=True)
     live = traitlets.Bool(True).tag(sync=True)
@@ -42,8 +43,8 @@ class ExplorerWidget(anywidget.AnyWidget):
     @classmethod
     def of(cls, explorer: Any) -> ExplorerWidget:
         """Make a widget of an `Explorer`."""
-        texts = [_packed(explorer, text) for text in explorer.texts]
-        widget = cls(model=explorer.model.name, texts=texts, chosen=explorer.selection.record())
+        text, chosen = _packed(explorer.model, explorer.text, 0), explorer.selection.record()
+        widget = cls(model=explorer.model.name, text=text, chosen=chosen)
         widget._explorer, widget._requests, widget._traced = explorer, 0, None
         widget._worker = ThreadPoolExecutor(1, thread_name_prefix="layerdiv-explorer")
         widget.observe(widget._select, "chosen")
@@ -53,9 +54,9 @@ class ExplorerWidget(anywidget.AnyWidget):
     def __repr__(self) -> str:
         return repr(self._explorer) if hasattr(self, "_explorer") else super().__repr__()
 
-    def put(self, number: int, text: TextNumbers) -> None:
-        """Add a text, or replace the one with that number."""
-        self.texts = [*self.texts[:number], _packed(self._explorer, text), *self.texts[number + 1 :]]
+    def put(self, text: TextNumbers) -> None:
+        """Send a text that replaces the one shown."""
+        self.text = _packed(self._explorer.model, text, self.text["version"] + 1)
 
     def wait(self) -> None:
         """Wait until all requests are done."""
@@ -74,7 +75,7 @@ class ExplorerWidget(anywidget.AnyWidget):
         kind = content.get("ask")
         if kind == "text":
             self._requests += 1
-            self._worker.submit(self._answer, self._add_text, self._requests, content)
+            self._worker.submit(self._answer, self._replace_text, self._requests, content)
         elif kind == "page":
             self._worker.submit(self._answer, self._send_page)
         elif kind in ("promoted", "effects", "sources"):
@@ -90,7 +91,7 @@ class ExplorerWidget(anywidget.AnyWidget):
         except Exception as error:
             self.progress = _IDLE | {"message": str(error)}
 
-    def _add_text(self, request: int, content: Any) -> None:
+    def _replace_text(self, request: int, content: Any) -> None:
         def on_step(step: str) -> None:
             if request != self._requests:
                 raise _Superseded
@@ -100,19 +101,19 @@ class ExplorerWidget(anywidget.AnyWidget):
         # Empty fields mean no target.
         targets = [str(t) for n in ("target", "minus") if (t := content.get(n))] or None
         text, generate = str(content.get("text", "")), content.get("generate") or 0
-        self._explorer.add(measure_text(self._explorer.model, text, targets, generate, on_step=on_step))
+        self._explorer.replace(measure_text(self._explorer.model, text, targets, generate, on_step=on_step))
 
     def _send_page(self) -> None:
         self.progress = {"done": 0, "of": 1, "message": "looking up what components promote …"}
         self.send({"kind": "page"}, [self._explorer.html().encode()])
 
     def _send_found(self, kind: str, content: Any, look_up: Callable[[TextNumbers, Any], bytes]) -> None:
-        """Send the requested numbers of a text, if it still exists."""
-        number, explorer = content.get("text"), self._explorer
-        text = explorer.texts[number]
-        blob = look_up(text, content)
-        if explorer.texts[number] is text:
-            self.send({"kind": kind, "text": number}, [blob])
+        """Send the requested numbers, unless the text was replaced meanwhile."""
+        version, text = content.get("version"), self._explorer.text
+        if self.text["version"] == version:
+            blob = look_up(text, content)
+            if self.text["version"] == version:
+                self.send({"kind": kind, "version": version}, [blob])
 
     def _promoted(self, text: TextNumbers, content: Any) -> bytes:
         (blob,) = pack_promotions(self._explorer.model, text, [content.get("position")])
@@ -129,5 +130,7 @@ class ExplorerWidget(anywidget.AnyWidget):
         return pack_sources(self._traced[1], text, [(content.get("position"), component)])
 
 
-def _packed(explorer: Any, text: TextNumbers) -> dict[str, Any]:
-    return {"core": pack_text(explorer.model, text), "attention": pack_attention(text), "promoted": []}
+def _packed(model: Model, text: TextNumbers, version: int) -> dict[str, Any]:
+    """Pack a text. `version` counts replacements, so that replies for a replaced text are dropped."""
+    core, attention = pack_text(model, text), pack_attention(text)
+    return {"version": version, "core": core, "attention": attention, "promoted": []}
