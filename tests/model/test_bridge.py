@@ -1,5 +1,6 @@
 """A TransformerBridge, through TransformerLens' hook names, gives what the Hugging Face modules give."""
 
+import copy
 from importlib.metadata import version
 
 import numpy as np
