@@ -56,7 +56,7 @@ def test_equals_the_definition_on_the_default_model(smol, unit):
         [" Paris", " Antananarivo", " a city"],
     )
     c = ld.contributions(smol, prompts, options, unit=unit)
-    ids = [[int(i) for i in row[0] if i >= 0] for row in c.option_ids[0]]
+    ids = [[int(i) for i in row if i >= 0] for row in c.option_ids[0]]
     if unit == "sublayer":
         check(smol.architecture.root, c, c.tokens, ids)
     whole = ld.contributions(smol, prompts, options)
