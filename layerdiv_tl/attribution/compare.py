@@ -116,6 +116,8 @@ def compare(a: Contributions, b: Contributions) -> Comparison:
     a, b = a.comparable, b.comparable
     if len(a.values) != len(b.values) or a.options != b.options:
         raise InputError("a and b are contributions to other options or of other numbers of rows: give both the same.")
+    if any(min(ids) < 0 for ids in (*a.tokens, *b.tokens)):
+        raise InputError("token ids of a cache are unknown: give them as its prompts, ld.contributions(cache, ids).")
     if a.tokens != b.tokens or not np.array_equal(a.positions, b.positions):
         raise InputError("a and b read other tokens or positions: give both models the same prompts, as token ids.")
     components = merge([a.components, b.components])

@@ -19,6 +19,10 @@ from ..results import Result
 Score = Literal["logits", "log_likelihood"]
 
 
+# Columns of every frame with a row per component, and the ends of the difference's interval.
+_COLUMNS = ("component", "kind", "module", "layer", "index", "repeat", "difference_low", "difference_high")
+
+
 @dataclass(frozen=True, eq=False)
 class LogitDifference(Result):
     """Contributions to one answer's logit minus another's: Σ over components = the logit difference.
@@ -90,7 +94,8 @@ class LogitDifference(Result):
     def frame(self) -> pd.DataFrame:
         """One row per component: its mean difference, the means of its positive and negative values, and its `sides`.
 
-        The columns of `sides` are `first` and `second`, or the names of the columns that the answers came from.
+        The columns of `sides` have the names of the columns that the answers came from; `first` and `second` where
+        there are none, or where these would be a second column of one name.
 
         `attrs` holds the same three for the sum of all components (not shares: signed terms may be larger than their
         sum), and the model's accuracy.
@@ -103,7 +108,8 @@ class LogitDifference(Result):
         columns = {"difference": estimate(self.values)}
         columns |= {name: parts[name].mean(0) for name in ("positive", "negative")}
         if self.sides is not None:
-            columns |= dict(zip(self.names or ("first", "second"), self.sides.mean(0).T, strict=True))
+            is_free = len({*self.names} - {*columns, *_COLUMNS}) == 2
+            columns |= dict(zip(self.names if is_free else ("first", "second"), self.sides.mean(0).T, strict=True))
         units = dict.fromkeys(columns, "logits" if self.score == "logits" else "nats")
         frame = estimates_frame(component_columns(self.components) | columns, units)
         totals = {name: x.sum(1).mean() for name, x in parts.items()}

@@ -110,6 +110,19 @@ def gold_options(
     return gold
 
 
+def _refuse_other_rows(target: Any, members: Any) -> None:
+    """Raise InputError where the target's rows have other labels than the members', or another order.
+
+    Token ids alone decide nothing: the two models may have different tokenizers.
+    """
+    labels = [getattr(x, "labels", None) for x in (target, members)]
+    known = all(each is not None for each in labels)
+    tokens = [tuple(getattr(x, "tokens", ())) for x in (target, members)]
+    is_moved = tokens[0] != tokens[1] and sorted(tokens[0]) == sorted(tokens[1])
+    if is_moved or (known and not np.array_equal(*labels)):
+        raise InputError("target holds contributions of other rows, or in another order: take both of the same task.")
+
+
 def dense_target(target: Any, members: Ensemble, probabilities: bool) -> Float[np.ndarray, "example option"]:
     """A dense target `[example, option]`, in logits or in probabilities. Raises InputError for anything else.
 
@@ -119,6 +132,7 @@ def dense_target(target: Any, members: Ensemble, probabilities: bool) -> Float[n
     if isinstance(target, Ensemble):
         if target.options and members.options and target.options != members.options:
             raise InputError("target holds contributions to other options: take both models' to the same ones.")
+        _refuse_other_rows(target, members)
         target = as_ensemble(target).values.sum(1)
         target = softmax(target, axis=1) if probabilities else target
     t = numbers(target, "target")

@@ -143,7 +143,7 @@ def tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[Tensor, "row 
     """Convert ids and mask to `[row, token]` tensors. Raises InputError where their shapes do not fit."""
     try:
         ids = torch.atleast_2d(torch.as_tensor(tokens))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise InputError("the prompts of a cache are its token ids [row, token], padded to one length.") from error
     if ids.dim() != 2 or ids.is_floating_point() or ids.numel() == 0:
         raise InputError(f"the prompts of a cache are its token ids [row, token], not of shape {tuple(ids.shape)}.")

@@ -44,7 +44,8 @@ class Cell:
     @property
     def settings(self) -> dict[str, Any]:
         """The description, with options as entries of their own."""
-        return self.about["options"] | self.about
+        about = {name: value for name, value in self.about.items() if name != "options"}
+        return self.about["options"] | about
 
     @property
     def result(self) -> Any:
@@ -110,7 +111,7 @@ def run_job(job: Job) -> tuple[Path | None, str]:
         # Names that are alike in a file system have other digests.
         places = [re.sub(r"[^\w.@-]+", "-", key[name]).strip("-.")[:80] or "unnamed" for name in ("model", "rows")]
         path = job.folder.joinpath(*places, f"{key['analysis']}-{digest_of(key)}.json")
-        if read_cell(path) is None:
+        if not _is_stored(path):
             _compute(job, model, key, path)
         return path, ""
     except Exception as error:
@@ -142,6 +143,15 @@ def forget_model() -> None:
 def digest_of(value: Any) -> str:
     """Return the first 16 digits of the SHA-256 of a value as JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _is_stored(path: Path) -> bool:
+    """True for a cell whose result can be read; one that was damaged is computed again."""
+    cell = read_cell(path)
+    try:
+        return cell is not None and cell.result is not None
+    except InputError:
+        return False
 
 
 def _compute(job: Job, model: Model, key: Mapping[str, Any], path: Path) -> None:

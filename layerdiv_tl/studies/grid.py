@@ -161,7 +161,10 @@ class Grid:
 def by_name(argument: str, given: Any) -> dict[str, Any]:
     """Return {name: x} of one or several things. Raises InputError for two of one name."""
     if isinstance(given, Mapping):
-        return {str(name): x for name, x in given.items()}
+        named = {str(name): x for name, x in given.items()}
+        if len(named) < len(given):
+            raise InputError(f"{argument} has two names with one text: give them different ones.")
+        return named
     items = list(given) if isinstance(given, list | tuple) else [given]
     named = {}
     for x in items:

@@ -26,6 +26,9 @@ from .templates import TaskSpec, render
 if TYPE_CHECKING:
     import pandas as pd
 
+# The columns of answers that `from_frame` expects.
+_DEFAULT = ("right", "wrong")
+
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -104,7 +107,7 @@ class Task:
         cls,
         frame: pd.DataFrame,
         prompt: str = "prompt",
-        options: Sequence[str] | str = ("right", "wrong"),
+        options: Sequence[str] | str = _DEFAULT,
         *,
         label: str | None = None,
         template: str | None = None,
@@ -120,8 +123,8 @@ class Task:
             options: The columns of the answers (`option_names` keeps their names); or one column that holds a list for
                 each row; or the answers that all rows share, as texts. All are used unchanged, but texts under a
                 `template` gain its space (see `templates.Template`) unless one of them begins with a space.
-            label: The column of the right answer: its text, its index from 0, or the name of its column. None: the
-                first column of answers is right; otherwise "label".
+            label: The column of the right answer: in all rows the name of its column, else its text or its index from
+                0. None: the first column of answers is right; otherwise "label".
             template: A format string over the columns in place of `prompt`. It cannot read the label or the answers.
             name, license: Of the task.
             limit: Use the first `limit` rows.
@@ -147,8 +150,13 @@ class Task:
             names = options if all(known) else ()
             if any(known) and not names:
                 raise InputError(f"options={options} are columns of the frame in part: name columns, or give texts.")
+            if not names and options == _DEFAULT:
+                raise InputError(f"the frame has no columns {_DEFAULT}: name its columns of answers in options=.")
+            if not all(isinstance(option, str) for option in options):
+                raise InputError(f"options={options}: columns of answers need names that are texts, not numbers.")
         if names:
-            data = Rows([_with_answers(row, names, label) for row in data.rows], data.source)
+            by_name = label is not None and all(row[label] in names for row in data.rows)
+            data = Rows([_with_answers(row, names, label, by_name) for row in data.rows], data.source)
             options, label = _ANSWERS, _LABEL
         elif not isinstance(options, str):
             _check_words(options)
@@ -280,10 +288,9 @@ class Task:
 _ANSWERS, _LABEL = "list of answers", "number of the right answer"
 
 
-def _with_answers(row: Mapping[str, Any], names: tuple[str, ...], label: str | None) -> dict[str, Any]:
-    """Add the list of a row's answers and the number of the right one."""
-    gold = 0 if label is None else row[label]
-    number = names.index(gold) if gold in names else gold
+def _with_answers(row: Mapping[str, Any], names: tuple[str, ...], label: str | None, by_name: bool) -> dict[str, Any]:
+    """Add the list of a row's answers, and the right one's number or text."""
+    number = 0 if label is None else names.index(row[label]) if by_name else row[label]
     return {**row, _ANSWERS: [row[name] for name in names], _LABEL: number}
 
 

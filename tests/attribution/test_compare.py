@@ -89,3 +89,14 @@ def test_results_of_other_rows_options_or_shapes_are_refused(make, about):
     for pair in ((run(llama()), make()), (make(), run(llama()))):
         with pytest.raises(ld.InputError, match=about):
             ld.compare(*pair)
+
+
+def test_caches_whose_tokens_are_unknown_are_not_compared():
+    """Two caches of writes alone could be of two texts; with their ids they are compared."""
+    model = ld.load_model("zoo/d4")
+    names, results = list(model.hook_names("sublayer")), []
+    for ids in ([1, 2, 3], [4, 5, 6]):
+        cache = model.bridge.run_with_cache(torch.tensor([ids]), names_filter=names)[1]
+        results.append(ld.contributions(cache, options=[7, 9]))
+    with pytest.raises(ld.InputError, match="unknown"):
+        ld.compare(*results)

@@ -368,3 +368,12 @@ def test_a_table_that_a_loss_or_an_ensemble_lacks_is_refused():
     for question in (paper.nested, paper.tradeoff, paper.bounds):
         with pytest.raises(ld.InputError, match="loss="):
             question()
+
+
+def test_a_target_of_other_rows_is_refused():
+    """Another model's contributions are a target in the rows' order alone."""
+    rows = ld.task("synthetic/recall", limit=6)
+    c, other = (ld.contributions(model, rows) for model in ("zoo/d4", "zoo/d4-seed1"))
+    assert ld.decompose(c, target=other).loss > 0
+    with pytest.raises(ld.InputError, match="order"):
+        ld.decompose(c, target=ld.contributions("zoo/d4-seed1", rows.select([5, 4, 3, 2, 1, 0])))

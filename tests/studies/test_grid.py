@@ -203,13 +203,15 @@ def test_what_is_not_whole_is_computed_again(copied, whole, damage):
     assert_same(numbers(copied), numbers(whole))
 
 
-def test_a_changed_result_is_not_read(copied):
+def test_a_changed_result_is_not_read_and_computed_again(copied, whole):
     cell = next(ld.Grid(copied).cells())
     content = bytearray(cell.path.read_bytes())
     content[-20] ^= 1
     cell.path.write_bytes(content)
     with pytest.raises(ld.InputError, match="checksum"):
         _ = cell.result
+    assert not run(copied).failures
+    assert_same(numbers(copied), numbers(whole))
 
 
 def test_a_full_disk_leaves_no_half_cell(tmp_path, whole, monkeypatch):
@@ -363,3 +365,14 @@ def kill_after_first_cell(folder, pid):
         time.sleep(0.02)
     os.kill(pid, 9)
     return len(list(folder.rglob("*.json"))) < 6
+
+
+def test_an_option_called_options_is_an_option(tmp_path):
+    """A cell is found by it, and the frame has a column of its values."""
+    grid = ld.Grid(tmp_path)
+    for options in ([5, 6], [7, 8]):
+        grid.run(ld.contributions, "zoo/d1", {"ids": [[1, 2]]}, options=options)
+    assert len(list(grid.cells(options=[7, 8]))) == 1
+    assert grid.frame()["options"].map(tuple).unique().tolist() == [(5, 6), (7, 8)]
+    with pytest.raises(ld.InputError, match="two names"):
+        grid.run(ld.contributions, {1: "zoo/d1", "1": "zoo/d2"}, {"ids": [[1, 2]]}, options=[5, 6])

@@ -291,3 +291,18 @@ def test_frames_that_are_no_choice(change, about):
 def test_options_with_a_space_are_taken_as_they_are():
     rows = pd.DataFrame({"q": ["a"], "label": [0]})
     assert ld.Task.from_frame(rows, template="{q}:\n", options=[" x", "y"]).options == (" x", "y")
+
+
+def test_labels_of_answer_columns_mean_one_thing_in_all_rows():
+    """The names of columns where every label is one; else texts or indices. Numbers are no names."""
+    frame = pd.DataFrame({"prompt": ["a", "b"], "A": ["B", "B"], "B": ["A", "A"]})
+
+    def labels(*gold):
+        return ld.Task.from_frame(frame.assign(gold=list(gold)), options=["A", "B"], label="gold").labels.tolist()
+
+    assert [labels("A", "B"), labels(1, 0)] == [[0, 1], [1, 0]]
+    numbered = pd.DataFrame({"prompt": ["a", "b"], 1: [" x", " x"], 2: [" y", " y"], "gold": [1, 0]})
+    with pytest.raises(ld.InputError, match="names"):
+        ld.Task.from_frame(numbered, options=[1, 2], label="gold")
+    with pytest.raises(ld.InputError, match="no columns"):
+        ld.Task.from_frame(numbered, label="gold")
