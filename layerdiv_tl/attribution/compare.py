@@ -114,6 +114,10 @@ def compare(a: Contributions, b: Contributions) -> Comparison:
     if a.unit != b.unit:
         raise InputError(f"a has the unit {a.unit!r} and b {b.unit!r}: decompose both at one unit.")
     a, b = a.comparable, b.comparable
+    if a.score != b.score:
+        raise InputError("one of a and b is in logits and the other in log-likelihoods: give both alike.")
+    if not (a.complete and b.complete) and set(a.components) != set(b.components):
+        raise InputError("a or b holds some of its components only: give both complete, or the same ones of both.")
     if len(a.values) != len(b.values) or a.options != b.options:
         raise InputError("a and b are contributions to other options or of other numbers of rows: give both the same.")
     if any(min(ids) < 0 for ids in (*a.tokens, *b.tokens)):

@@ -83,6 +83,8 @@ def test_a_row_that_one_model_lacks_is_zero_there():
         (lambda: run(llama(), unit="head"), "unit"),
         (lambda: ld.contributions(llama(), PROMPTS[::-1], OPTIONS), "tokens"),
         (lambda: run(llama(), position=0), "positions"),
+        (lambda: run(llama()).scores(), "log-likelihoods"),
+        (lambda: run(llama()).select(kind="mlp"), "some of its components"),
     ],
 )
 def test_results_of_other_rows_options_or_shapes_are_refused(make, about):
