@@ -124,6 +124,8 @@ def compare(a: Contributions, b: Contributions) -> Comparison:
         raise InputError("token ids of a cache are unknown: give them as its prompts, ld.contributions(cache, ids).")
     if a.tokens != b.tokens or not np.array_equal(a.positions, b.positions):
         raise InputError("a and b read other tokens or positions: give both models the same prompts, as token ids.")
+    if a.labels is not None and b.labels is not None and not np.array_equal(a.labels, b.labels):
+        raise InputError("a and b have other labels: take both of the same task.")
     components = merge([a.components, b.components])
     for result, other in ((a, b), (b, a)):
         _refuse_missing(set(components) - set(result.components), result.model, other.model)

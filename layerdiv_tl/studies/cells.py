@@ -159,7 +159,7 @@ def _compute(job: Job, model: Model, key: Mapping[str, Any], path: Path) -> None
     sweep(path.parent)
     rows = job.rows
     if isinstance(rows, Task):
-        rows = rows.resolve(model)
+        rows = rows.resolve(model, multi_token=bool(rows.option_ids))
         rows = rows if model.context is None else rows.fit(model, model.context)
     start = datetime.now(UTC)
     with quiet():

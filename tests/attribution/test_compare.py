@@ -1,6 +1,7 @@
 """Two models compared on the same rows: changes of components sum to those of the logits."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -84,11 +85,13 @@ def test_a_row_that_one_model_lacks_is_zero_there():
         (lambda: ld.contributions(llama(), PROMPTS[::-1], OPTIONS), "tokens"),
         (lambda: run(llama(), position=0), "positions"),
         (lambda: run(llama()).scores(), "log-likelihoods"),
+        (lambda: replace(run(llama()), labels=np.ones(12, dtype=int)), "labels"),
         (lambda: run(llama()).select(kind="mlp"), "some of its components"),
     ],
 )
 def test_results_of_other_rows_options_or_shapes_are_refused(make, about):
-    for pair in ((run(llama()), make()), (make(), run(llama()))):
+    first = replace(run(llama()), labels=np.zeros(12, dtype=int))
+    for pair in ((first, make()), (make(), first)):
         with pytest.raises(ld.InputError, match=about):
             ld.compare(*pair)
 

@@ -376,3 +376,12 @@ def test_an_option_called_options_is_an_option(tmp_path):
     assert grid.frame()["options"].map(tuple).unique().tolist() == [(5, 6), (7, 8)]
     with pytest.raises(ld.InputError, match="two names"):
         grid.run(ld.contributions, {1: "zoo/d1", "1": "zoo/d2"}, {"ids": [[1, 2]]}, options=[5, 6])
+
+
+def test_a_resolved_task_is_scored_as_it_is(tmp_path):
+    """By the one token in which its options differ, where the user asked for that."""
+    rows = ld.task("synthetic/recall", limit=8)
+    longer = dataclasses.replace(rows, options=tuple(f"{option} red" for option in rows.options))
+    resolved = longer.resolve(ld.load_model("zoo/d1"), multi_token=True)
+    (cell,) = ld.Grid(tmp_path).run(ld.contributions, "zoo/d1", {"first": resolved}).cells()
+    np.testing.assert_array_equal(cell.result.values, ld.contributions("zoo/d1", resolved).values)
