@@ -115,13 +115,13 @@ def _refuse_other_rows(target: Any, members: Any) -> None:
 
     Token ids alone decide nothing: the two models may have different tokenizers.
     """
-    labels = [getattr(x, "labels", None) for x in (target, members)]
-    known = all(each is not None for each in labels)
+    labels, others = (getattr(x, "labels", None) for x in (target, members))
+    is_other = labels is not None and others is not None and not np.array_equal(labels, others)
     tokens = [tuple(getattr(x, "tokens", ())) for x in (target, members)]
     if any(token < 0 for rows in tokens for ids in rows for token in ids):
         raise InputError("token ids of a cache are unknown, so rows may differ: give them as the cache's prompts.")
     is_moved = tokens[0] != tokens[1] and sorted(tokens[0]) == sorted(tokens[1])
-    if is_moved or (known and not np.array_equal(*labels)):
+    if is_moved or is_other:
         raise InputError("target holds contributions of other rows, or in another order: take both of the same task.")
 
 
