@@ -107,7 +107,7 @@ def test_analyses_of_an_offloaded_model(tmp_path: Path) -> None:
         lambda m: ld.effects(m, PROMPTS, OPTIONS, labels=[0, 1, 2], unit="head").frame(),
         lambda m: ld.source_tokens(m, PROMPTS[:1], OPTIONS).frame(),
         lambda m: ld.profile(m, PROMPTS[:1], unit="head").top_tokens("L1.H1", position=3),
-        lambda m: ld.profile(m, PROMPTS[:1], loss="cross_entropy").frame(),
+        lambda m: ld.profile(m, PROMPTS[:1], gauge="raw").frame(),
     ):
         a, b = (measure(m).select_dtypes("number").to_numpy(float, na_value=np.nan) for m in (whole, offloaded))
         np.testing.assert_allclose(b, a, atol=1e-6)

@@ -146,8 +146,6 @@ def test_models_without_experts_and_unreadable_ones_say_why() -> None:
 def test_a_bridge_says_where_experts_can_be_read() -> None:
     with pytest.raises(ld.InputError, match="Hugging Face"):
         ld.contributions(boot(families.family("mixtral")), PROMPTS, OPTIONS, unit="expert")
-    with pytest.raises(ld.InputError, match="Hugging Face"):
-        ld.router_statistics(boot(families.family("mixtral")), PROMPTS)
 
 
 @pytest.mark.full

@@ -229,7 +229,6 @@ def test_an_option_that_begins_inside_a_token_is_refused_everywhere(smol, prompt
         lambda: ld.logit_difference(smol, prompts, *options),
         lambda: ld.source_tokens(smol, prompts, options),
         lambda: ld.explore(smol, prompts[0], target=options[0]),
-        lambda: ld.compare(smol, smol, prompts, options),
         lambda: ld.effects(smol, prompts, options, **effects),
         lambda: ld.depth.integrated_gradients(smol, prompts, answers=options[:1]),
     ):

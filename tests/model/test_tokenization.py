@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
+from layerdiv_tl.attribution.contribution_results import Contributions
 from layerdiv_tl.model.options import single_tokens
 from layerdiv_tl.model.prompts import Prompts
 from tests.conftest import gpt2, llama
@@ -287,12 +288,13 @@ def test_files_that_are_no_result(tmp_path):
     with pytest.raises(ld.InputError, match="file"):
         ld.load(path)
     path.write_bytes(b"junk that is no safetensors file at all")
-    with pytest.raises(ld.InputError, match="Contributions"):
+    with pytest.raises(ld.InputError, match="not a saved"):
         ld.load(path)
     ld.decompose(np.zeros((1, 2, 2)), [0]).save(path)
     with pytest.raises(ld.InputError, match="Decomposition"):
-        ld.load(path)
-    code = f"import layerdiv_tl as ld; ld.load({str(path)!r})"
+        Contributions.load(path)
+    code = "from layerdiv_tl.attribution.contribution_results import Contributions"
+    code += f"; Contributions.load({str(path)!r})"
     fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "holds a Decomposition" in fresh.stderr.splitlines()[-1]
     from safetensors.numpy import save_file
