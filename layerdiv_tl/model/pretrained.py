@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,8 @@ from .converted import DEFAULT_NAME, GGUF_SHA256, REQUIREMENT, converted_gguf, d
 from .hub import is_local_only
 from .reconstruction import TOLERANCE, answer_gap
 
+# Transformers replaces methods of its classes while it loads; two threads would leave them replaced.
+_ONE_AT_A_TIME = threading.Lock()
 # Ten times as many as in any published model.
 MOST_LAYERS = 4096
 # Buffers of a causal mask that older versions of Transformers stored.
@@ -157,7 +160,8 @@ def _load_whole(auto: Any, place: str, kwargs: dict[str, Any], shown: str, has_p
     # Reports mismatched tensors, too.
     report: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        model, loading = auto.from_pretrained(base, **report, **kwargs)
+        with _ONE_AT_A_TIME:
+            model, loading = auto.from_pretrained(base, **report, **kwargs)
     except RuntimeError as error:
         if "CONVERSION" not in str(error):
             raise

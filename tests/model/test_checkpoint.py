@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -181,3 +182,13 @@ assert "transformer_lens.model_bridge.sources.transformers.source" in sys.module
 assert logging.getLogger("transformers").level == before == logging.WARNING, before
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_threads_that_load_models_leave_transformers_as_it_was():
+    """Transformers ties no weights while it loads; once two threads are done, it does again."""
+    from transformers import PreTrainedModel
+
+    tie = PreTrainedModel.tie_weights
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(ld.load_model, ["zoo/d1", "zoo/d2", "zoo/d4"] * 4))
+    assert PreTrainedModel.tie_weights is tie
