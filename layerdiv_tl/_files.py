@@ -10,7 +10,6 @@ import re
 import secrets
 import shutil
 import socket
-import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +18,6 @@ from typing import Any
 # Seconds after which an unfinished file counts as abandoned.
 AGE = 3600
 PARTIAL = ".*.partial"
-# The size limit for files of rows.
-MOST_BYTES = 2**31
 
 
 @contextlib.contextmanager
@@ -85,16 +82,6 @@ def parse_json(text: str) -> Any:
         return json.loads(text, object_pairs_hook=once)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-
-
-def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
-    """Read a file's content. Raises OSError also for anything but a regular file, and above `most` bytes."""
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    if about.st_size > most:
-        raise OSError(errno.EFBIG, f"it has more than {most / 2**20:,.0f} MiB", str(path))
-    return path.read_bytes()
 
 
 def write_text(path: Path, text: str) -> Path:

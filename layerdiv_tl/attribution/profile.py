@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 import torch
 
 from .._checks import check_memory, choice
+from ..ensemble.losses import Gauge
 from ..model import forward_pass
 from ..model.architecture import UnitLike
 from ..model.batches import inference_mode_for, pad
 from ..model.cuts import is_fine
 from ..model.prompts import Prompts, prompt_ends, token_texts, with_mask
 from .profile_passes import ProfileRun, Texts, profile_blocks, profile_run
-from .profile_results import GAUGES, Gauge, Profile
+from .profile_results import Profile
 from .promoted_tokens import promotions_of_pairs
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def profile(
     >>> p.bias.shape, bool(np.allclose((p.bias - p.diversity).mean(0)[:3], p.mse[:3]))
     ((9, 4), True)
     """
-    choice("gauge", gauge, GAUGES)
+    choice("gauge", gauge, get_args(Gauge))
     run = profile_run(model, unit, window, stride, precision, batch_tokens)
     return run_profile(run, run.encode(with_mask(text_or_ids, attention_mask)), gauge)
 

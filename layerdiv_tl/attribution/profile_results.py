@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -20,11 +20,10 @@ from .._checks import whole_number
 from ..components import Component, component_columns, labels_of
 from ..components import positions as component_positions
 from ..ensemble.intervals import estimate, estimates_frame
+from ..ensemble.losses import Gauge
 from ..errors import InputError
 from ..results import Result
 
-Gauge = Literal["centered", "raw", "shift"]
-GAUGES: tuple[Gauge, ...] = get_args(Gauge)
 MOST_ROWS = 5_000_000
 # Numbers of one term that are averaged at a time, which bounds memory for neurons.
 AT_ONCE = 1_000_000

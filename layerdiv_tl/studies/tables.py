@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,11 +19,11 @@ from scipy.stats import rankdata
 from ..ensemble.decompose import decompose
 from ..ensemble.decomposition import Decomposition, NormAt
 from ..ensemble.intervals import ENDS, LEAST, LEVEL, estimate
+from ..ensemble.losses import Gauge
 from ..errors import InputError
 from .cells import Cell
 from .grid import Grid, differing_options
 
-Gauge = Literal["raw", "centered"]
 # Loss, gauge and term of each quantity.
 Terms = Mapping[str, tuple[str, Gauge, str]]
 # Two curves of one model, over junctions.

@@ -76,7 +76,6 @@ def _four_options(row: Row) -> Row | None:
 _ENTRIES = json.loads(resources.files(__package__).joinpath("specs.json").read_text(encoding="utf-8"))
 PACKAGED_TASKS: Mapping[str, TaskSpec] = {name: _packaged_spec(name, entry) for name, entry in _ENTRIES.items()}
 SAMPLE_TASKS = tuple(name for name, entry in _ENTRIES.items() if "hub" not in entry)
-EIGHT_TASKS = tuple(name for name in PACKAGED_TASKS if name not in (*SAMPLE_TASKS, "arc_challenge"))
 
 
 def find_spec(name: str) -> TaskSpec:

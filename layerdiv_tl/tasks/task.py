@@ -143,6 +143,8 @@ class Task:
         ('The opposite of hot is', (' cold', ' small'), [0, 1])
         """
         data = read_rows(frame, ())
+        if template is None and prompt not in frame.columns:
+            raise InputError(f"the frame has no column {prompt!r}: name the column of prompts in prompt=.")
         names: tuple[str, ...] = ()
         if not isinstance(options, str):
             options = tuple(items("options", options, "a list of columns or of answers"))

@@ -252,35 +252,28 @@ def ahead(frame: pd.DataFrame, row: Any, column: str, level: float = 0.0, other:
     return f", {size(row)}{doubtful}"
 
 
-def above(frame: pd.DataFrame, column: str, one: int, other: int) -> bool:
-    """Return whether the interval of a column in one row lies above that in another; without intervals it does not."""
-    return bool(frame[f"{column}_low"].iloc[one] > frame[f"{column}_high"].iloc[other])
-
-
 def named_in(title: str, frame: pd.DataFrame) -> list[str]:
     """Return the components of a frame that a title names."""
     return [name for name in frame["component"] if re.search(rf"(?<![\w.@]){re.escape(name)}(?!\w)", title)]
 
 
-def rival(
-    frame: pd.DataFrame, row: Any, column: str, other: str = "{component}'s", *, sign: int = 0, alike: str = "large"
-) -> str:
-    """Name the row next to the largest value times `sign`, or size for 0, if their intervals meet; count others."""
+def rival(frame: pd.DataFrame, row: Any, column: str, other: str = "{component}'s") -> str:
+    """Name the row next to the one of the largest size, if their intervals meet; count others."""
     others, ends = frame.drop(index=row.name), [f"{column}_low", f"{column}_high"]
     if others.empty or np.isnan(float(row.get(ends[0], np.nan))):
         return ""
     # The inner end of the first one's interval, the outer ends of the others'.
-    inner = ((sign or (1 if row[column] >= 0 else -1)) * row[ends].astype(float)).min()
-    signs = sign or np.where(others[[column]] >= 0, 1, -1)
-    second, near = most(others, column, sign), (signs * others[ends].to_numpy(dtype=float)).max(1) >= inner
+    inner = ((1 if row[column] >= 0 else -1) * row[ends].astype(float)).min()
+    signs = np.where(others[[column]] >= 0, 1, -1)
+    second, near = most(others, column), (signs * others[ends].to_numpy(dtype=float)).max(1) >= inner
     if not near[others.index.get_loc(second.name)]:
         return ""
     opposite = others[column].to_numpy(dtype=float) * row[column] < 0
     if near.sum() > _FEW_RIVALS:
-        return f"; {near.sum()} others may be as {alike}" + " in size" * bool(not sign and (near & opposite).any())
+        return f"; {near.sum()} others may be as large" + " in size" * bool((near & opposite).any())
     more = f" (and {near.sum() - 1} more)" * bool(near.sum() > 1)
-    told = f"; {other.format(**second)}{more} may be as {alike}"
-    return told + " in size" * bool(not sign and second[column] * row[column] < 0)
+    told = f"; {other.format(**second)}{more} may be as large"
+    return told + " in size" * bool(second[column] * row[column] < 0)
 
 
 def robust_limit(z: Any, quantile: float = 0.99) -> float:
@@ -317,15 +310,15 @@ def grid(shape: Sequence[int], at: tuple[Any, ...], values: Any, texts: Any) -> 
     return z, told
 
 
-def most(frame: pd.DataFrame, column: str, sign: int = 0) -> Any:
-    """Return the row with the largest value of a column times `sign`, or with the largest absolute value for 0.
+def most(frame: pd.DataFrame, column: str) -> Any:
+    """Return the row with the largest absolute value of a column.
 
     Raises InputError for a frame without rows.
     """
     if frame.empty:
         raise InputError(f"there is nothing to draw: no row has a {column.replace('_', ' ')}.")
     values = frame[column].to_numpy(dtype=float)
-    return frame.iloc[int(np.nan_to_num(sign * values if sign else np.abs(values), nan=-np.inf).argmax())]
+    return frame.iloc[int(np.nan_to_num(np.abs(values), nan=-np.inf).argmax())]
 
 
 def head_table(frame: pd.DataFrame, values: Any, texts: Any) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:

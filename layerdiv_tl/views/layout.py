@@ -1,4 +1,4 @@
-"""Layout of a figure's panels, title, buttons and legend; all text is escaped here.
+"""Layout of a figure's panels, title and legend; all text is escaped here.
 
 Figures contain plain text with "\\n" for line breaks. Only `finish` escapes it, so that no name of a model or token
 becomes markup.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,8 @@ from plotly.subplots import make_subplots
 from . import style
 
 # Characters that fit a figure of 700 pixels: in a title's line, in a line below it (`titles.js` wraps them for narrower
-# pages); of 400 pixels: on a button, in a row of buttons.
-_TITLE, _LINE, _BUTTON, _ROW = 72, 95, 30, 40
+# pages).
+_TITLE, _LINE = 72, 95
 # Fields of a trace that hold text.
 _TEXTS = ("name", "legendgroup", "text", "hovertext", "x", "y", "customdata")
 
@@ -95,17 +95,15 @@ def finish(
 
 
 def _room(figure: go.Figure, plot: int, below: int) -> go.Figure:
-    """Set margins and height from the lines of the title and the legend and the presence of buttons."""
+    """Set margins and height from the lines of the title and the legend."""
     names = [trace.name for trace in figure.data if trace.name and trace.showlegend is not False]
     names = list(dict.fromkeys([*names, *(s.name for s in figure.layout.shapes if s.name and s.showlegend)]))
     # Each legend entry is a name and a mark; a row of a 400-pixel figure fits about 50 letters.
     legend = sum(len(name) + 7 for name in names) // 50 + 1 if len(names) > 1 else 0
     title, subtitle = (figure.layout.title.text or ""), (figure.layout.title.subtitle.text or "")
     lines, more = (subtitle.count("<br>") + 1 if subtitle else 0), title.count("<br>")
-    headings, menus = len(figure.layout.annotations) > 0, len(figure.layout.updatemenus)
-    top = 52 + 22 * more + 18 * lines + 42 * (menus > 0) + (26 if headings else 10)
+    top = 52 + 22 * more + 18 * lines + (26 if figure.layout.annotations else 10)
     bottom = below + 22 * legend + 10 * (legend > 0)
-    row = {"y": 1, "yanchor": "bottom", "pad": {"b": 30 if headings else 12, "t": 0, "l": 0, "r": 0}}
     return figure.update_layout(
         title={"yref": "container", "y": 1, "yanchor": "top", "pad": {"t": 14 + 12 * (more > 0), "l": 16}},
         height=top + plot + bottom,
@@ -113,7 +111,6 @@ def _room(figure: go.Figure, plot: int, below: int) -> go.Figure:
         # A legend in a notebook's own figure is where its y puts it: the template says nothing.
         legend={"yref": "container", "y": 0, "yanchor": "bottom"},
         margin={"t": top, "b": bottom},
-        updatemenus=[row] * menus,
         meta={"plot": plot, "below": below},
     )
 
@@ -152,76 +149,13 @@ def _wrapped(text: str | None, width: int) -> str:
 
 
 def retitle(figure: go.Figure, title: str | None = None, remark: str = "") -> go.Figure:
-    """Replace a finished figure's title and add a sentence below it, also in the layouts of its buttons."""
+    """Replace a finished figure's title and add a sentence below it."""
     if title:
         figure.layout.title.text = _wrapped(title, _TITLE)
     if remark:
-        added, name = _wrapped(remark, _LINE), "title.subtitle.text"
-        figure.layout.title.subtitle.text = "<br>".join(filter(None, [figure.layout.title.subtitle.text, added]))
-        for button in (button for menu in figure.layout.updatemenus for button in menu.buttons):
-            data, layout = button.args
-            if name in layout:
-                button.args = [data, layout | {name: f"{layout[name]}<br>{added}"}]
+        lines = [figure.layout.title.subtitle.text, _wrapped(remark, _LINE)]
+        figure.layout.title.subtitle.text = "<br>".join(filter(None, lines))
     return _room(figure, **figure.layout.meta)
-
-
-def choose(views: Mapping[str, go.Figure], shown: str, **look: Any) -> go.Figure:
-    """Combine finished figures into one, with a button for each that updates whatever differs.
-
-    The figures need the same traces in the same order. Buttons that do not fit side by side become a menu; options are
-    those of plotly's `updatemenu`. A single figure has no button.
-    """
-    figure = go.Figure(views[shown])
-    if len(views) < 2:
-        return figure
-    traces = {name: [dict(_leaves(trace.to_plotly_json())) for trace in view.data] for name, view in views.items()}
-    layouts = {name: dict(_leaves(view.layout.to_plotly_json())) for name, view in views.items()}
-    paths = dict.fromkeys(path for same in zip(*traces.values(), strict=True) for path in _differing(same))
-    # All views share the template, the buttons and the size.
-    keys = [key for key in _differing(layouts.values()) if not key.startswith(("template", "updatemenus", "meta"))]
-    buttons = [
-        {
-            "label": str(_markup(clipped(name, _BUTTON))),
-            "method": "update",
-            "args": [
-                {path: [_plain(trace.get(path)) for trace in traces[name]] for path in paths},
-                {key: _plain(layouts[name].get(key)) for key in keys},
-            ],
-        }
-        for name in views
-    ]
-    wide = sum(len(name) + 3 for name in views) > _ROW
-    place = {"type": "dropdown", "direction": "down"} if wide else {"type": "buttons", "direction": "right"}
-    menu = {"x": 0, "xanchor": "left", "showactive": True, "buttons": buttons, "active": list(views).index(shown)}
-    figure.update_layout(updatemenus=[*figure.layout.updatemenus, menu | place | look])
-    return _room(figure, **figure.layout.meta)
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value of nested dicts and lists of dicts with its path in plotly's notation: `shapes[0].y0`."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _leaves(inner, f"{path}.{name}" if path else name)
-    elif isinstance(value, list | tuple) and value and all(isinstance(item, dict) for item in value):
-        for number, inner in enumerate(value):
-            yield from _leaves(inner, f"{path}[{number}]")
-    else:
-        yield path, value
-
-
-def _differing(dicts: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the keys that do not have the same value in all dicts."""
-    first, *others = dicts
-    keys = dict.fromkeys(key for one in (first, *others) for key in one)
-    return [key for key in keys if not all(_same(first.get(key), other.get(key)) for other in others)]
-
-
-def _same(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and np.array_equal(np.asarray(a, dtype=object), np.asarray(b, dtype=object))
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def clipped(text: str, width: int = 24) -> str:

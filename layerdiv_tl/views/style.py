@@ -116,7 +116,7 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
     axis_title = {"font": {"size": 13, "color": theme.muted}, "standoff": 10}
     axis = numbers | lines | {"zerolinewidth": 1, "ticks": "outside", "automargin": True, "title": axis_title}
     subtitle = {"font": {"size": 13, "color": theme.muted}}
-    # A fixed distance from the upper edge, so that buttons fit in a figure of any height.
+    # A fixed distance from the upper edge of a figure of any height.
     title = {"font": {"size": 17, "color": theme.ink}, "x": 0, "xref": "container", "xanchor": "left", "y": 1}
     signs, tips = {"diverging": theme.diverging}, {"bgcolor": tip.paper, "bordercolor": theme.zero}
     # plotly 7 adds a button that uploads the chart to its makers' cloud; our figures send nothing.
@@ -133,14 +133,8 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
         "annotationdefaults": {"font": {"size": 12, "color": theme.ink}, "arrowcolor": theme.muted},
         "shapedefaults": {"line": {"color": theme.ink}},
         "hoverlabel": tips | {"font": {"family": FONT, "size": 13, "color": tip.ink}},
-        # Above the panel, where it covers no axis title; figures with buttons have theirs below (`layout.finish`).
+        # Above the panel, where it covers no axis title; `layout.finish` puts it below.
         "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"},
-        # plotly always paints the active button nearly white, so buttons are light in the dark theme too.
-        "updatemenudefaults": {
-            "font": {"size": 12, "color": LIGHT.ink},
-            "bgcolor": LIGHT.paper if theme is LIGHT else LIGHT.grid,
-            "bordercolor": theme.grid,
-        },
         "modebar": bar | {"activecolor": theme.ink},
         "margin": {"l": 70, "r": 24, "t": 96, "b": 56},
     }

@@ -168,7 +168,8 @@ def test_what_cannot_be_fitted(bpe):
 
 @pytest.mark.full
 def test_the_papers_options_are_single_tokens_of_the_default_model(smol):
-    from layerdiv_tl.tasks.specs import EIGHT_TASKS, PACKAGED_TASKS
+    from layerdiv_tl.tasks.specs import PACKAGED_TASKS
+    from tests.tasks.test_paper import EIGHT_TASKS
 
     for name in EIGHT_TASKS:
         words = own(PACKAGED_TASKS[name].options)

@@ -373,13 +373,9 @@ def test_a_title_says_which_other_may_be_as_large():
     ):
         frame["x_low"], frame.loc[1, "x_high"] = [2.5, 1.5, low], b
         assert kit.ahead(frame, kit.most(frame, "x"), "x") == told
-    # A rival of the largest or the smallest value alone, whatever the sizes.
-    assert kit.rival(frame, frame.iloc[0], "x", sign=1) == "; b's may be as large"
-    frame.loc[1, "x_low"] = -2.3
     assert kit.named_in(
         "L1.H1's, a and b2 are L1.H11.", pd.DataFrame({"component": ["a", "b", "L1.H1", "L1.H11"]})
     ) == [*("a", "L1.H1", "L1.H11")]
-    assert kit.rival(frame, frame.iloc[2], "x", "{component}", sign=-1, alike="alike") == "; b may be as alike"
     assert kit.ahead(frame[["component", "x"]], frame.iloc[0][["component", "x"]], "x") == ", 3"
 
 

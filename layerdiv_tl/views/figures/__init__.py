@@ -64,20 +64,14 @@ def figure(
     drawn = draw(result, **options)
     note = getattr(result, "error_note", "")  # on the error of a cut
     told = f"{title or drawn.layout.title.text} {drawn.layout.title.subtitle.text}".replace("<br>", "")
-    views = [button.args[1] for menu in drawn.layout.updatemenus for button in menu.buttons if len(button.args) > 1]
-    titles = [
-        f"{view.get('title.text', '')} {view.get('title.subtitle.text', '')}".replace("<br>", "") for view in views
-    ]
     names = [(field.capitalize(), getattr(result, field, "")) for field in ("model", "task")]
     remarks = [f"{note[0].upper()}{note[1:]}."] if note else []
-    # Of any view, so that a remark stands below all of them.
     ends, named = re.compile(r"\(−?[\d.,]+ to −?[\d.,]+\)"), re.compile(r"95\s?%|% interval|lowest row")
-    has_ends = any(ends.search(text) and not named.search(text) for text in (told, *titles))
+    has_ends = ends.search(told) and not named.search(told)
     level = 100 * getattr(result, "confidence_level", 0.95)
-    remarks += [f"In parentheses: {level:g} % intervals."] * has_ends
-    hedges = dict.fromkeys(re.findall(r"may be as (large|alike|important|well predicted)", " ".join((told, *titles))))
-    remarks += [f'"May be as {hedge}": the intervals meet.' for hedge in hedges]
-    is_clear = re.search(r"clear (one|reaction)", " ".join((told, *titles)))
+    remarks += [f"In parentheses: {level:g} % intervals."] * bool(has_ends)
+    remarks += ['"May be as large": the intervals meet.'] * ("may be as large" in told)
+    is_clear = re.search(r"clear (one|reaction)", told)
     remarks += ['"Clear": the interval excludes 0, as that of 1 in 20 without an effect would.'] * bool(is_clear)
     prompts = getattr(result, "prompt_ends", ())
     if len(prompts) == 1 or (prompts and options.get("example") is not None):

@@ -37,7 +37,6 @@ _EFFECTS = {
     "erase": "the tokens before the one that predicts the answer become the mean token where they enter a layer",
 }
 _RUNS = 4  # of equal predictions
-_TOKENS = 5  # listed in the hover of an expert
 
 
 def change_point_bars(change: ChangePoint) -> go.Figure:
