@@ -285,7 +285,7 @@ def test_models_that_are_no_sum_are_refused_with_the_reason():
 @pytest.mark.full
 def test_files_that_are_no_result(tmp_path):
     path = tmp_path / "x.safetensors"
-    with pytest.raises(ld.InputError, match="file"):
+    with pytest.raises(ld.InputError, match="there is no file"):
         ld.load(path)
     path.write_bytes(b"junk that is no safetensors file at all")
     with pytest.raises(ld.InputError, match="not a saved"):

@@ -129,7 +129,7 @@ def test_other_weights_under_one_name_are_never_mixed(tmp_path):
 def test_a_model_with_hooks_is_not_stored(tmp_path):
     model = llama()
     model.model.layers[0].register_forward_hook(lambda module, args, output: output)
-    with pytest.warns(UserWarning, match="hook"):
+    with pytest.warns(UserWarning, match="forward hook"):
         grid = run(tmp_path, {"hooked": ld.load_model(model, tokenizer=word_tokenizer(["[UNK]"]))}, TASKS[0])
     assert not list(tmp_path.iterdir())
     assert len(grid.failures) == 1
