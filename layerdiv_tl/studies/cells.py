@@ -168,8 +168,6 @@ def _compute(job: Job, model: Model, key: Mapping[str, Any], path: Path) -> None
     end = datetime.now(UTC)
     about = {**key, "key": list(key), "bytes": file.stat().st_size}
     about |= {name: getattr(rows, name) for name in ("source", "license", "scored") if hasattr(rows, name)}
-    if isinstance(rows, Task):
-        about["labels"] = rows.labels.tolist()
     versions = {name: version(name) for name in ("torch", "transformers", "transformer_lens")}
     about |= {"provenance": model.provenance, "versions": versions}
     about |= {"finished": end.isoformat(), "seconds": (end - start).total_seconds()}

@@ -57,13 +57,6 @@ AGGREGATIONS = ("pooled", "per_model")
 COEFFICIENTS = ("pearson", "spearman")
 
 
-def decomposition(c: Any, cell: Cell, loss: str = "squared", gauge: Gauge = "raw") -> Decomposition:
-    """Decompose a cell's contributions with its task's labels. Raises InputError for texts, which have none."""
-    if "labels" not in cell.about:
-        raise InputError(f"{cell.about['rows']} has no labels: give a task.")
-    return decompose(c, np.array(cell.about["labels"]), loss=loss, gauge=gauge)
-
-
 def totals(grid: Grid, **wanted: Any) -> pd.DataFrame:
     """Return the ensemble's `TOTALS` with intervals: one row per model and task; MSE and bias are not in hundredths."""
     return _frame(grid, _of_terms(TOTALS, lambda d: d.frame().iloc[:1]), wanted)
@@ -86,12 +79,12 @@ def table(grid: Grid, **wanted: Any) -> pd.DataFrame:
 
 def components(grid: Grid, loss: str = "squared", gauge: Gauge = "centered", **wanted: Any) -> pd.DataFrame:
     """Return `Decomposition.by_component` of every model and task."""
-    return _frame(grid, lambda c, cell: decomposition(c, cell, loss, gauge).by_component(True), wanted)
+    return _frame(grid, lambda c, cell: decompose(c, loss=loss, gauge=gauge).by_component(True), wanted)
 
 
 def modules(grid: Grid, loss: str = "squared", gauge: Gauge = "centered", **wanted: Any) -> pd.DataFrame:
     """Return `Decomposition.by_module` of every model and task (Eq. 9-10)."""
-    return _frame(grid, lambda c, cell: decomposition(c, cell, loss, gauge).by_module(), wanted)
+    return _frame(grid, lambda c, cell: decompose(c, loss=loss, gauge=gauge).by_module(), wanted)
 
 
 def curves(grid: Grid, norm: NormAt = "frozen", standardized: bool = False, **wanted: Any) -> pd.DataFrame:
@@ -202,7 +195,7 @@ def _of_terms(terms: Terms, read: Callable[[Decomposition], pd.DataFrame]) -> Ca
 
     def of_cell(c: Any, cell: Cell) -> pd.DataFrame:
         kinds = dict.fromkeys((loss, gauge) for loss, gauge, _ in terms.values())
-        frames = {kind: read(decomposition(c, cell, *kind)) for kind in kinds}
+        frames = {kind: read(decompose(c, loss=kind[0], gauge=kind[1])) for kind in kinds}
         first = frames["squared", "raw"]
         columns = {name: first[name] for name in ("component", "members") if name in first}
         for name, (loss, gauge, term) in terms.items():

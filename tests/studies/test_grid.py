@@ -77,7 +77,7 @@ def test_a_cell_is_what_the_function_returns(whole):
     for cell in grid.cells():
         task = ld.task(cell.about["rows"], limit=8)
         np.testing.assert_array_equal(cell.result.values, ld.contributions(cell.about["model"], task).values)
-        assert cell.about["labels"] == task.labels.tolist()
+        np.testing.assert_array_equal(cell.result.labels, task.labels)
     frame = grid.frame(model="zoo/d2")
     assert frame.columns[:2].tolist() == ["model", "rows"]
     assert frame["rows"].unique().tolist() == sorted(TASKS)

@@ -32,7 +32,7 @@ def test_every_statement_is_measured_on_the_zoo(script, tmp_path, capsys):
         assert str(statement) in printed
     assert sum(np.isfinite(statement.estimate.low) for statement in statements) > 8
     totals = ld.Grid(tmp_path).frame(
-        lambda c, cell: ld.decompose(c, cell.about["labels"], loss="paper").frame().iloc[:1], analysis="contributions"
+        lambda c, cell: ld.decompose(c, loss="paper").frame().iloc[:1], analysis="contributions"
     )
     of_models = (totals["bias"] / totals["zero_bias"]).groupby(totals["model"]).mean()
     shapes = of_models.groupby(ld.zoo.models().set_index("name")["shape"]).mean()

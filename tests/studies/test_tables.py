@@ -19,7 +19,7 @@ def grid(tmp_path_factory):
 @pytest.fixture(scope="module")
 def cells(grid):
     """{(model, task): contributions and labels}"""
-    return {(c.about["model"], c.about["rows"]): (c.result, np.array(c.about["labels"])) for c in grid.cells()}
+    return {(c.about["model"], c.about["rows"]): (c.result, c.result.labels) for c in grid.cells()}
 
 
 def test_table_1_holds_what_a_decomposition_says(grid, cells):
@@ -70,7 +70,7 @@ def test_modules_share_what_components_hold(grid):
 
 def test_texts_without_labels_and_two_units_have_no_tables(tmp_path):
     unlabeled = ld.Grid(tmp_path / "a").run(ld.contributions, "zoo/d1", {"t": [[1, 2, 3]]}, options=[1, 2])
-    with pytest.raises(ld.InputError, match="no labels"):
+    with pytest.raises(ld.InputError, match="give either labels"):
         tables.table(unlabeled)
     two = ld.Grid(tmp_path / "b").run(ld.contributions, "zoo/d1", TASKS[0], limit=4)
     two.run(ld.contributions, "zoo/d1", TASKS[0], limit=4, unit="head")
