@@ -16,11 +16,11 @@ Kind = Literal[
     "mlp_bias", "expert", "shared_expert", "attn_latent", "mixer_latent",
     "mlp_latent", "attn.error", "mixer.error", "mlp.error", "moe.error", "ple.error", "laurel.error", "attn.rest",
     "mixer.rest", "mlp.rest", "moe.rest", "group", "ple", "laurel", "stream_bias", "constant", "rounding",
-    "intervention", "member", "layer",
+    "added", "member", "layer",
 ]  # fmt: skip
 Unit = Literal["sublayer", "head", "neuron", "expert"]
 Module = Literal[
-    "embedding", "attention", "mixer", "mlp", "group", "ple", "laurel", "constant", "rounding", "intervention",
+    "embedding", "attention", "mixer", "mlp", "group", "ple", "laurel", "constant", "rounding", "added",
     "member", "layer",
 ]  # fmt: skip
 
@@ -85,8 +85,7 @@ class Component:
             embedding, gated; `"laurel"`: a learned low-rank residual; `"stream_bias"`: the biases of all norms and
             gates that the stream itself passes; `"mlp_latent"`: a latent of a dictionary (`L3.F12`, in an attention
             `L3.AF12`), `"mlp.error"`: a write minus the sum of its cut's parts; `"group"`: several components,
-            `"mlp.rest"`: a sublayer minus the members of groups; `"intervention"`: what the user's hooks add after a
-            layer, or without one to the embedding; `"member"`: a row of a plain array, `"layer"`: the sum of a layer's
+            `"mlp.rest"`: a sublayer minus the members of groups; `"added"`: what the user's hooks add to the stream; `"member"`: a row of a plain array, `"layer"`: the sum of a layer's
             outputs, where `depth` measures whole layers.
         layer, index: The model's distinct block from 0 (None outside blocks), and the head, neuron, expert or latent in
             it (None for sublayers).

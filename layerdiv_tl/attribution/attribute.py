@@ -1,0 +1,76 @@
+"""Gradient × write on the frozen path: the one product behind every contribution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..components import Component
+from ..model.path import Pass, Path, Replay
+from ..model.units import UnitLike, split
+
+# The last three rows: biases of the path, what users' hooks added, what half-precision additions lost.
+REST = (Component("constant"), Component("added"), Component("rounding"))
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution:
+    """Contributions `values [n, component, K]` of all components to K directions at each read, float64.
+
+    `sums` `[n, K]` are the replayed path's own dot products with the directions, to which the values sum.
+    """
+
+    components: tuple[Component, ...]
+    values: Float[Tensor, "n component K"]
+    sums: Float[Tensor, "n K"]
+    replay: Replay
+
+
+def attribute(path: Path, seen: Pass, directions: Float[Tensor, "n K d"], unit: UnitLike = "sublayer") -> Attribution:
+    """Contributions to the dot product of the unembedding's input with some directions, from a recorded pass.
+
+    With everything nonlinear frozen the path is affine, normed = Σ_i J_i z_i + constant, so that the contribution of
+    write z_i to w · normed is its gradient Jᵢᵀ w times itself.
+    """
+    replay = path.replay(seen)
+    at_writes, at_constants, at_edits, at_rounding = gradients(replay, directions)
+    names: list[Component] = []
+    columns: list[Tensor] = []
+    device = replay.normed.device
+    calls = zip(seen.calls, seen.components(), seen.writes, seen.inputs, at_writes, strict=True)
+    for (writer, _), whole, write, received, g in calls:
+        for components, u in split(unit, writer, whole, write, received, g):
+            names.extend(components)
+            columns.append(u.to(device))
+    n = len(seen.ids)
+    for leaves, found, axes in (
+        (replay.constants, at_constants, path.constant_axes),
+        (replay.edits, at_edits, [0] * len(at_edits)),
+        (replay.rounding, at_rounding, [0] * len(at_rounding)),
+    ):
+        row = directions.new_zeros(directions.shape[1], n)
+        for g, leaf, axis in zip(found, leaves, axes, strict=True):
+            # Other axes are tokens, which may be merged with the reads, streams and numbers of a vector.
+            row = row + (g * leaf.detach()).movedim(1 + axis, 1).reshape(len(g), n, -1).sum(-1).to(row)
+        columns.append(row[..., None])
+    values = torch.cat(columns, -1).permute(1, 2, 0)
+    sums = torch.einsum("nd,nkd->nk", replay.normed.detach(), directions.to(replay.normed))
+    return Attribution((*names, *REST), values, sums, replay)
+
+
+def gradients(replay: Replay, directions: Float[Tensor, "n K d"]) -> list[list[Tensor]]:
+    """Gradients `[K, *leaf]` at writes, constants, edits and rounding of each dot product with the unembedding's input."""
+    groups = [replay.writes, replay.constants, replay.edits, replay.rounding]
+    leaves = [leaf for group in groups for leaf in group]
+    found = [
+        torch.autograd.grad(
+            replay.normed, leaves, w.to(replay.normed), retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        for w in directions.unbind(1)
+    ]
+    stacked = iter([torch.stack(g) for g in zip(*found, strict=True)])
+    return [[next(stacked) for _ in group] for group in groups]
+

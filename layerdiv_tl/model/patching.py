@@ -1,0 +1,140 @@
+"""How a model's modules are changed for one pass, and restored afterwards, also where it is interrupted."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# Modes and hooks are set on the user's own modules, where two threads at once would interfere.
+_LOCK = threading.RLock()
+
+
+def tensor(output: Any) -> Tensor:
+    """A module's output, or its first."""
+    return output[0] if isinstance(output, tuple | list) else output
+
+
+def is_by_token(x: Any, rows: int, tokens: int) -> bool:
+    """True for a tensor with a number or a vector for every token."""
+    return isinstance(x, Tensor) and x.dim() > 0 and (x.shape[:2] == (rows, tokens) or len(x) == rows * tokens)
+
+
+def by_token(x: Tensor, rows: int, tokens: int) -> Tensor:
+    """`[row, token, ...]` of what a module gives, also where it merges rows and tokens, or all rows share it."""
+    if x.shape[:2] == (rows, tokens):
+        return x
+    if len(x) == rows * tokens:
+        return x.unflatten(0, (rows, tokens))
+    x = x if x.dim() > 2 else x[None]
+    return x.expand(rows, *x.shape[1:])
+
+
+@contextmanager
+def one_at_a_time(module: nn.Module) -> Iterator[None]:
+    """Set evaluation mode without autocast; every module's own mode is restored, and other threads wait."""
+    with _LOCK:
+        training = [m for m in module.modules() if m.training]
+        try:
+            for m in training:
+                m.training = False
+            # Under a user's autocast, products would irrecoverably lose digits.
+            with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
+                yield
+        finally:
+            for m in training:
+                m.training = True
+
+
+@contextmanager
+def hooks() -> Iterator[Callable[[Any], None]]:
+    """A scope for hooks: call the given function with each handle."""
+    with ExitStack() as stack:
+        yield lambda handle: stack.callback(handle.remove)
+
+
+@contextmanager
+def swapped(module: nn.Module, name: str, value: Any) -> Iterator[None]:
+    """An attribute of a module itself is another; wrappers that pass attributes on do not see it."""
+    own, missing = vars(module), object()
+    before = own.get(name, missing)
+    own[name] = value
+    try:
+        yield
+    finally:
+        if before is missing:
+            del own[name]
+        else:
+            own[name] = before
+
+
+@contextmanager
+def silent(module: nn.Module) -> Iterator[None]:
+    """No module has hooks."""
+    with ExitStack() as stack:
+        for m in module.modules():
+            for name in ("_forward_hooks", "_forward_pre_hooks"):
+                if getattr(m, name):
+                    stack.enter_context(swapped(m, name, OrderedDict()))
+        yield
+
+
+@contextmanager
+def frozen(module: nn.Module, matrices: bool = False) -> Iterator[None]:
+    """No parameter requires a gradient, or only matrices do."""
+    before = [(p, p.requires_grad) for p in module.parameters() if p.is_floating_point()]
+    try:
+        for p, _ in before:
+            p.requires_grad_(matrices and p.dim() > 1)
+        yield
+    finally:
+        for p, needed in before:
+            p.requires_grad_(needed)
+
+
+def watch_edits(
+    module: nn.Module, keep: Callable[[Tensor], Tensor], edits: dict[Any, list[Tensor]], add: Callable[[Any], None]
+) -> None:
+    """Record what the hooks that a module has add to its first input and to its output."""
+    kept: list[Tensor | None] = []
+
+    def before(x: Any) -> None:
+        kept.append(keep(x) if isinstance(x, Tensor) and x.dim() > 1 else None)
+
+    def after(side: str, x: Any) -> None:
+        if (old := kept.pop()) is not None:
+            edits[module, side].append(keep(x) - old)
+
+    def given(args: Any, kwargs: Any) -> Any:
+        return next(iter((*args, *kwargs.values())), None)
+
+    if module._forward_pre_hooks:
+        add(module.register_forward_pre_hook(lambda m, a, k: before(given(a, k)), with_kwargs=True, prepend=True))
+        add(module.register_forward_pre_hook(lambda m, a, k: after("input", given(a, k)), with_kwargs=True))
+    if module._forward_hooks:
+        add(module.register_forward_hook(lambda m, a, out: before(tensor(out)), prepend=True))
+        add(module.register_forward_hook(lambda m, a, out: after("output", tensor(out))))
+
+
+def add_edits(module: nn.Module, side: str, edits: Iterator[Tensor], add: Callable[[Any], None]) -> None:
+    """Add in a replay what hooks added in the pass."""
+
+    def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if args:
+            return (args[0] + next(edits), *args[1:]), kwargs
+        name = next(iter(kwargs))
+        return args, kwargs | {name: kwargs[name] + next(edits)}
+
+    def after(module: nn.Module, args: Any, output: Any) -> Any:
+        x = tensor(output) + next(edits)
+        return type(output)([x, *output[1:]]) if isinstance(output, tuple | list) else x
+
+    if side == "input":
+        add(module.register_forward_pre_hook(before, with_kwargs=True))
+    else:
+        add(module.register_forward_hook(after))

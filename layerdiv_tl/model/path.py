@@ -1,0 +1,327 @@
+"""The residual path of a model: one pass records what its sublayers write, a second one runs the path alone, on those writes.
+
+read   : a token of a row, whose logits are attributed; n of them in a pass
+path   : everything between the writes and the logits: additions, norms, gates, mixing, the unembedding
+write  : [n, t, d], with t the tokens that the path needs: the token that is read, or all of its row
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ..components import Component
+from .frozen import Frozen
+from .patching import add_edits, frozen, hooks, is_by_token, by_token, one_at_a_time, silent, swapped, tensor, watch_edits
+from .writers import Writer
+
+HALF = (torch.float16, torch.bfloat16)
+# What a writer's call is asked to keep of its input: decided by the unit.
+CutOf = Callable[[Writer], str | None]
+Edits = dict[tuple[nn.Module, str], list[Tensor]]
+
+
+@dataclass(eq=False)
+class Pass:
+    """What a pass shows of its reads.
+
+    Attributes:
+        ids, mask, position: The tokens `[n, t]`, and the index in t of the token that is read, `[n]`.
+        calls: Each call of each writer, in order, with the number of its earlier calls.
+        writes: What each wrote, `[n, t, d]`.
+        inputs: What the module that is cut received, `[n, t, width]`; for experts, the arguments of the calls of the
+            mixture and of its experts; None for a write that stays whole.
+        edits: What users' hooks added on the path: `{(module, side): [[n, t, d] of each call]}`.
+        finals: The final norm's inputs, one for each call, `[n, t, d]`.
+        unembedded, logits: `[n, vocabulary]`: the unembedding's output, and the model's logits.
+    """
+
+    ids: Int[Tensor, "n t"]
+    position: Int[Tensor, " n"]
+    mask: Int[Tensor, "n t"] | None = None
+    calls: list[tuple[Writer, int]] = field(default_factory=list)
+    writes: list[Tensor] = field(default_factory=list)
+    inputs: list[Any] = field(default_factory=list)
+    edits: Edits = field(default_factory=lambda: defaultdict(list))
+    finals: list[Tensor] = field(default_factory=list)
+    unembedded: Tensor | None = None
+    logits: Tensor | None = None
+
+    def wrote(self, writer: Writer, write: Tensor, received: Any = None) -> None:
+        """Keep a call."""
+        self.calls.append((writer, sum(known is writer for known, _ in self.calls)))
+        self.writes.append(write)
+        self.inputs.append(received)
+
+    def components(self) -> list[Component]:
+        """Names of the calls: `L3.attn`, or `L3@2.attn` where a layer runs several times."""
+        repeated = {writer for writer, number in self.calls if number}
+        return [replace(w.component, repeat=n + 1 if w in repeated else None) for w, n in self.calls]
+
+    def take(self, some: slice) -> Pass:
+        """Select some reads."""
+        return replace(
+            self,
+            ids=self.ids[some],
+            position=self.position[some],
+            mask=None if self.mask is None else self.mask[some],
+            writes=[x[some] for x in self.writes],
+            inputs=[x[some] if isinstance(x, Tensor) else x for x in self.inputs],
+            edits=defaultdict(list, {key: [x[some] for x in found] for key, found in self.edits.items()}),
+            finals=[x[some] for x in self.finals],
+            unembedded=None if self.unembedded is None else self.unembedded[some],
+            logits=None if self.logits is None else self.logits[some],
+        )
+
+
+@dataclass(eq=False)
+class Replay:
+    """The path alone, as a graph from its leaves.
+
+    Attributes:
+        writes: A leaf `[n, t, d]` for each write.
+        constants: Leaves for what the path adds by itself, each with the shape of the sum.
+        edits: Leaves for what users' hooks added.
+        rounding: Leaves for what the additions of a half-precision model lost until the final norm.
+        final, after_norm: The last input and output of the final norm, `[n, t, d]`.
+        normed: The unembedding's input `[n, d]`.
+    """
+
+    writes: list[Tensor]
+    constants: list[Tensor]
+    edits: list[Tensor]
+    rounding: list[Tensor]
+    final: Tensor
+    after_norm: Tensor
+    normed: Float[Tensor, "n d"]
+
+
+class Path:
+    """A model's writers, and how it goes from their writes to its logits.
+
+    Made by `find_path`. Use it inside `one_at_a_time(path)`, which sets evaluation mode.
+
+    Attributes:
+        module: What is run: `module(input_ids=…, attention_mask=…)`.
+        embedding, unembed, norm: Modules; `norm` is the last norm that the path passes outside of blocks, or None.
+        writers: In the order of their calls.
+        by_token: True if no part of the path mixes tokens; then only the tokens that are read are recorded and replayed.
+        dtype, wide: The precision of the stream, and that of the replay.
+        vocabulary, outputs: The number of token ids that it reads, and of those that it has logits of.
+        width, read_width: The width of the stream, and of the unembedding's input.
+        factor, soft_cap: What turns the unembedding's output into logits.
+        constant_axes: The axis of the reads in each constant of a replay.
+        calls, probe: The calls of a pass of a few random tokens, and that pass.
+    """
+
+    vocabulary: int
+    outputs: int
+    width: int
+    read_width: int
+    factor: float
+    soft_cap: float | None
+    constant_axes: list[int]
+    calls: list[tuple[Writer, int]]
+    probe: Pass
+
+    def __init__(self, module: nn.Module, unembed: nn.Module, writers: Sequence[Writer]) -> None:
+        self.module, self.unembed, self.writers = module, unembed, list(writers)
+        self.norm: nn.Module | None = None
+        self.by_token = True
+        first = next(p for p in self.writers[0].owner.parameters())
+        self.dtype = first.dtype
+        self.device = first.device
+        self.wide = torch.float32 if self.device.type == "mps" else torch.float64
+
+    def run(self, ids: Tensor, mask: Tensor | None = None) -> Any:
+        """Call the model."""
+        mask = None if mask is None else mask.to(self.device)
+        return self.module(input_ids=ids.to(self.device), attention_mask=mask, use_cache=False)
+
+    # The two passes -------------------------------------------------------------------------------------------------
+
+    def record(
+        self,
+        ids: Int[Tensor, "row token"],
+        mask: Int[Tensor, "row token"] | None,
+        row: Int[Tensor, " n"],
+        position: Int[Tensor, " n"],
+        cut_of: CutOf = lambda writer: None,
+    ) -> Pass:
+        """Run the model without a graph, and keep what is needed of the reads at `(row, position)`."""
+        rows, tokens = ids.shape
+        row, position = row.to(self.device), position.to(self.device)
+
+        def keep(x: Tensor) -> Tensor:
+            x, at = by_token(x, rows, tokens), (row.to(x.device), position.to(x.device))
+            return x[at][:, None] if self.by_token else x[at[0]]
+
+        def kept_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+            def cut(x: Any) -> Any:
+                if not is_by_token(x, rows, tokens):
+                    return x
+                return keep(x).flatten(0, 1) if len(x) == rows * tokens and x.shape[:2] != (rows, tokens) else keep(x)
+
+            return tuple(map(cut, args)), {key: cut(x) for key, x in kwargs.items()}
+
+        def listen(writer: Writer, add: Callable[[Any], None]) -> None:
+            got: list[Any] = []
+            cut = cut_of(writer)
+            places = {"expert": (writer.owner, writer.experts), "input": (writer.owner,), None: ()}
+            wanted = dict.fromkeys(places.get(cut, (writer.projection,)))
+
+            def received(module: nn.Module, args: Any, kwargs: Any) -> None:
+                if cut == "expert":
+                    got.append(kept_call(args, kwargs))
+                else:
+                    got.append(keep(next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))).flatten(2))
+
+            def wrote(module: nn.Module, args: Any, output: Any) -> None:
+                seen.wrote(writer, keep(tensor(output)), None if len(got) < len(wanted) else tuple(got) if cut == "expert" else got[0] if got else None)
+                got.clear()
+
+            for module in wanted:
+                add(module.register_forward_pre_hook(received, with_kwargs=True))
+            add(writer.place.register_forward_hook(wrote))
+
+        def select(module: nn.Module, args: Any) -> Any:
+            x = by_token(args[0], rows, tokens)
+            self.read_width = x.shape[-1]
+            return (x[row.to(x.device), position.to(x.device)][:, None], *args[1:])
+
+        seen = Pass(keep(ids.to(self.device)), position * (not self.by_token), None if mask is None else keep(mask.to(self.device)))
+        with torch.inference_mode(), hooks() as add:
+            for module in self._edited():
+                watch_edits(module, keep, seen.edits, add)
+            for writer in self.writers:
+                listen(writer, add)
+            if self.norm is not None:
+                add(self.norm.register_forward_pre_hook(lambda m, a: seen.finals.append(keep(a[0]))))
+            add(self.unembed.register_forward_pre_hook(select))
+            add(self.unembed.register_forward_hook(lambda m, a, out: setattr(seen, "unembedded", out[:, -1])))
+            output = self.run(ids, mask)
+        logits = output if isinstance(output, Tensor) else output.logits
+        seen.logits = logits[:, -1]
+        return seen
+
+    def _edited(self) -> list[nn.Module]:
+        """Modules on the path with hooks of the user; what hooks do inside a writer is in its write."""
+        inside: set[nn.Module] = set()
+        for writer in self.writers:
+            for module in dict.fromkeys((writer.owner, writer.place, *writer.maps)):
+                inside |= set(module.modules())
+            if writer.place is not writer.owner and writer.place in set(writer.owner.modules()):
+                inside.discard(writer.owner)  # it does more behind its write
+        return [m for m in self.module.modules() if (m._forward_hooks or m._forward_pre_hooks) and m not in inside]
+
+    def replay(self, seen: Pass, matrices: bool = False, observe: Callable[[Callable[[Any], None]], None] | None = None) -> Replay:
+        """Run the path alone: every sublayer returns what it wrote, and users' hooks are silent.
+
+        With `matrices`, the graph includes those that the path passes. `observe` adds hooks to the run.
+        """
+        mode = Frozen(self.wide)
+
+        def leaf(x: Tensor) -> Tensor:
+            return x.detach().to(self.wide).clone().requires_grad_()
+
+        writes = {call: leaf(x) for call, x in zip(seen.calls, seen.writes, strict=True)}
+        edits = {key: [leaf(x) for x in found] for key, found in seen.edits.items()}
+        count: dict[Writer, int] = defaultdict(int)
+        rounding: list[Tensor] = []
+        at_norm: list[tuple[Tensor, Tensor]] = []
+        ends: list[Tensor] = []
+        recorded = iter(seen.finals if self.dtype in HALF else [])
+
+        def returns(writer: Writer) -> Callable[..., Any]:
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                x = writes[writer, count[writer]].clone()  # a model may add in place
+                count[writer] += 1
+                return writer.form.of(x)
+
+            return forward
+
+        def enter_norm(module: nn.Module, args: Any) -> Any:
+            x = args[0]
+            known = next(recorded, None)
+            if known is not None:  # the norm reads what the model's own additions gave
+                rounding.append(leaf(known.to(x.device).to(x.dtype).view_as(x) - x.detach()))
+                x = x + rounding[-1]
+            return (x, *args[1:])
+
+        def unembed(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            ends.append(x[torch.arange(len(x), device=x.device), seen.position.to(x.device)])
+            return x
+
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(silent(self.module))
+            stack.enter_context(frozen(self.module, matrices))
+            add = stack.enter_context(hooks())
+            for writer in self.writers:
+                stack.enter_context(swapped(writer.place, "forward", returns(writer)))
+            self._silence_sublayers(stack, seen.ids.shape, self.wide)
+            stack.enter_context(swapped(self.unembed, "forward", unembed))
+            for (module, side), found in edits.items():
+                add_edits(module, side, iter(found), add)
+            if self.norm is not None:
+                add(self.norm.register_forward_pre_hook(enter_norm))
+                add(self.norm.register_forward_hook(lambda m, a, out: at_norm.append((a[0], tensor(out)))))
+            if observe is not None:
+                observe(add)
+            stack.enter_context(mode)
+            self.run(seen.ids, None if self.by_token else seen.mask)
+        final, after_norm = at_norm[-1] if at_norm else (ends[-1], ends[-1])
+        added = [x for found in edits.values() for x in found]
+        return Replay(list(writes.values()), mode.constants, added, rounding, final, after_norm, ends[-1])
+
+    def unembed_rows(self, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Rows of the unembedding `[*ids, d]`, as it stores them, and biases `[*ids]` or None; all for None."""
+        module = self.unembed
+        weight, bias = getattr(module, "W_U", None), getattr(module, "b_U", None)
+        weight = getattr(module, "weight", None) if weight is None else weight.T
+        bias = getattr(module, "bias", None) if bias is None else bias
+        is_plain = isinstance(weight, Tensor) and weight.dim() == 2 and not weight.is_meta
+        if not is_plain or hasattr(weight, "__tensor_flatten__") or hasattr(module, "base_layer"):
+            weight, bias = self._matrix_of(module)  # adapted, quantized or offloaded: what it does is its matrix
+        some = slice(None) if ids is None else ids.to(weight.device)
+        return weight.detach()[some], None if bias is None else bias.detach()[some]
+
+    @torch.inference_mode()
+    def _matrix_of(self, module: nn.Module) -> tuple[Tensor, Tensor]:
+        unit = torch.eye(self.read_width, dtype=self.dtype, device=self.device)
+        bias = module(torch.zeros_like(unit[:1]))[0]
+        return (module(unit) - bias).T, bias
+
+    def logits_of(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
+        """Compute the model's logits from final streams, by its own code from the final norm on."""
+        x, end = stream.to(self.dtype)[:, None], self.norm or self.unembed
+
+        with torch.inference_mode(), silent(self.module), hooks() as add, ExitStack() as stack:
+            for writer in self.writers:
+                nothing = torch.zeros(len(x), 1, writer.form.width, dtype=self.dtype, device=x.device)
+                stack.enter_context(swapped(writer.place, "forward", _constantly(writer.form.of(nothing))))
+            self._silence_sublayers(stack, (len(x), 1), self.dtype)
+            add(end.register_forward_pre_hook(lambda m, a: (x.to(a[0].device), *a[1:])))
+            output = self.run(torch.zeros(len(x), 1, dtype=torch.long))
+        logits = output if isinstance(output, Tensor) else output.logits
+        return logits[:, -1]
+
+    def _silence_sublayers(self, stack: ExitStack, shape: Sequence[int], dtype: torch.dtype) -> None:
+        """Let sublayers with a norm between them and the stream return zeros, as the norm's output is known."""
+        for writer in self.writers:
+            if writer.behind is not None:
+                module, form = writer.behind
+                nothing = torch.zeros(*shape, form.width, dtype=dtype, device=self.device)
+                stack.enter_context(swapped(module, "forward", _constantly(form.of(nothing))))
+
+
+def _constantly(output: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: output

@@ -1,0 +1,271 @@
+"""What is measured once per model, on a few random tokens: where its writers write, and that none was missed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .names import with_names
+from .patching import by_token, frozen, hooks, one_at_a_time, silent, tensor
+from .path import HALF, Pass, Path, Replay
+from .writers import Form, Names, Writer, find_writers, unwrapped
+
+# Tokens of a probe, and where its rows are read: sinusoids at one position would look like a constant.
+_SHAPE, _READ = (2, 7), (6, 4)
+# The share of the largest logit that rounding may leave, by precision.
+_ROUNDING = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
+
+
+def find_path(module: Any, unembed: Any, writers: list[Writer] | None = None, names: Any = None) -> Path:
+    """Find how a model goes from its writes to its logits.
+
+    Raises InputError for a model whose logits are not explained by the writers that are found: it names the matrices
+    that were missed.
+    """
+    known = with_names(names)
+    path = Path(module, unembed, find_writers(module, known) if writers is None else writers)
+    if len(path.writers) < 2:
+        raise InputError(f"no sublayer was found in {_name(module)}, so it cannot be decomposed: {HOW}.")
+    generator = torch.Generator().manual_seed(0)
+    path.vocabulary = _vocabulary(module)
+    ids = torch.randint(min(3, path.vocabulary - 1), path.vocabulary, _SHAPE, generator=generator)
+    with one_at_a_time(module), silent(module):
+        _find_places(path, ids)
+        seen = _probe(path, ids)
+        path.by_token = _is_replayed(path, seen)
+        if not path.by_token:
+            seen = _probe(path, ids)
+        path.norm = _find_norm(path, seen)
+        _extend_chains(path, seen)
+        seen = _probe(path, ids)
+        _find_partial(path, seen)
+        path.width = path.replay(seen).final.shape[-1]
+        path.constant_axes = _read_axes(path, seen)
+        path.calls = list(seen.calls)
+        path.probe = seen
+        assert seen.unembedded is not None and seen.logits is not None
+        path.outputs = seen.unembedded.shape[-1]
+        path.factor, path.soft_cap = _transform(module, seen.unembedded.double(), seen.logits.double(), path.dtype in HALF)
+        if missed := missed_matrices(path, seen, known):
+            raise InputError(
+                f"{_name(module)} cannot be decomposed: {', '.join(missed[:3])}{' …' * (len(missed) > 3)} write to its "
+                f"residual stream, or stand on the way to its logits, and are not among the writers found: {HOW}."
+            )
+    return path
+
+
+HOW = "name its sublayers, load_model(..., names={'attention': …, 'mlp': …, 'projection': …})"
+
+
+def _name(module: Any) -> str:
+    return type(getattr(module, "model", module) if type(module).__name__ == "Hooked" else module).__name__
+
+
+def _vocabulary(module: Any) -> int:
+    weight = getattr(module.get_input_embeddings(), "weight", None)
+    return int(module.config.get_text_config().vocab_size if weight is None else weight.shape[0])
+
+
+def _probe(path: Path, ids: Tensor) -> Pass:
+    return path.record(ids, None, torch.arange(len(ids)), torch.tensor(_READ))
+
+
+def _find_places(path: Path, ids: Tensor) -> None:
+    """Find where each writer's output is what its projection gives; writers that do not run are left out."""
+    shown: dict[nn.Module, tuple[Any, Tensor]] = {}
+    order: list[nn.Module] = []
+
+    def look(module: nn.Module, args: Any, output: Any) -> None:
+        shown[module] = output, tensor(output).clone()
+        order.append(module)
+
+    modules = dict.fromkeys(module for w in path.writers for module in (w.owner, w.projection))
+    with torch.inference_mode(), hooks() as add:
+        for module in modules:
+            add(module.register_forward_hook(look))
+        try:
+            path.run(ids)
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{_name(path.module)} cannot be decomposed, as it does not run on token ids alone: {error}") from error
+    path.writers = [w for w in path.writers if w.owner in shown]
+    for writer in path.writers:
+        if writer.projection not in shown:
+            writer.projection, writer.heads = writer.owner, 0
+        whole, end = shown[writer.owner][1], shown[writer.projection][1]
+        is_end = whole.numel() == end.numel() and torch.equal(whole.flatten(), end.flatten())
+        writer.maps = (writer.projection,)
+        writer.place = writer.owner if is_end else writer.projection
+        writer.form = _form_of(shown[writer.place][0], ids)
+        if writer.heads and writer.projection is not writer.owner:
+            width = _inputs(writer.projection)
+            if width is not None and width % writer.heads:
+                writer.heads = 0
+    path.writers.sort(key=lambda w: order.index(w.place))
+
+
+def _inputs(projection: nn.Module) -> int | None:
+    """The number of a matrix's inputs, if its weight says so."""
+    module: Any = unwrapped(projection)
+    shape = getattr(getattr(module, "weight", None), "shape", ())
+    return None if len(shape) != 2 else int(shape[0] if type(module).__name__ == "Conv1D" else shape[1])
+
+
+def _form_of(output: Any, ids: Tensor) -> Form:
+    """How a module returned an output for the tokens of a probe."""
+    write = tensor(output)
+    others = None if isinstance(output, Tensor) else (type(output), len(output) - 1)
+    return Form(others, write.dim() == 2 and len(write) == ids.numel(), write.shape[-1])
+
+
+def _is_replayed(path: Path, seen: Pass) -> bool:
+    """True if a replay gives a pass's logits."""
+    assert seen.unembedded is not None
+    try:
+        normed = path.replay(seen).normed
+    except RuntimeError:  # a path that cannot run on one token
+        return False
+    answer = path.unembed_rows(None)
+    logits = normed.float() @ answer[0].float().T + (0 if answer[1] is None else answer[1].float())
+    off = (logits - seen.unembedded.float()).abs().max() / seen.unembedded.float().abs().max()
+    return bool(off <= _ROUNDING.get(path.dtype, 1e-4))
+
+
+def _find_norm(path: Path, seen: Pass) -> nn.Module | None:
+    """Find the last norm before the unembedding that is in no block."""
+    called: list[nn.Module] = []
+
+    def observe(add: Callable[[Any], None]) -> None:
+        for module in path.module.modules():
+            add(module.register_forward_hook(lambda m, a, out: called.append(m)))
+
+    path.replay(seen, observe=observe)
+    in_blocks = {m for w in path.writers if w.block is not None for m in w.block.modules()}
+    for module in reversed(called):
+        if "Norm" in type(unwrapped(module)).__name__:
+            return None if module in in_blocks else module
+    return None
+
+
+def _extend_chains(path: Path, seen: Pass) -> None:
+    """Extend each writer by the module, as a norm, that alone reads its output: what the stream gains is the write."""
+    returned: dict[int, Writer] = {}
+    reads: dict[nn.Module, list[tuple[Any, Any]]] = defaultdict(list)
+    kept: list[Tensor] = []  # so that no other tensor takes their id
+    places = {w.place: w for w in path.writers}
+
+    def wrote(module: nn.Module, args: Any, output: Any) -> None:
+        kept.append(tensor(output))
+        returned[id(kept[-1])] = places[module]
+
+    def keep(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        reads[module].append((args[0] if len(args) == 1 and not kwargs else None, output))
+
+    def observe(add: Callable[[Any], None]) -> None:
+        for module in places:
+            add(module.register_forward_hook(wrote))
+        holders = {m for m in path.module.modules() if set(m.modules()) & (set(places) | {path.unembed})}
+        for module in path.module.modules():
+            if module not in holders:
+                add(module.register_forward_hook(keep, with_kwargs=True))
+
+    replay = path.replay(seen, observe=observe)
+    total = (replay.normed * torch.randn_like(replay.normed)).sum()
+    calls = Counter(w for w, _ in seen.calls)
+    tried: dict[Writer, nn.Module] = {}
+    for module, found in reads.items():
+        owners = {returned.get(id(x)) for x, _ in found}
+        (writer,) = owners if len(owners) == 1 else (None,)
+        is_map = all(isinstance(out, Tensor) and out is not x and out.numel() == x.numel() for x, out in found) if writer else False
+        if writer is None or not is_map or len(found) != calls[writer]:
+            continue
+        x, out = found[0]
+        at_x, at_out = torch.autograd.grad(total, [x, out], retain_graph=True, allow_unused=True)
+        if at_x is None or at_out is None:
+            continue
+        (through,) = torch.autograd.grad(out, x, at_out, retain_graph=True, allow_unused=True)
+        # It is the only way of the write to the logits, and reads one token at a time.
+        if through is not None and torch.allclose(through, at_x, rtol=1e-6, atol=1e-9 * float(at_x.abs().max())):
+            tried[writer] = module
+    if not tried or not path.by_token:
+        return
+    for writer, module in tried.items():
+        output = reads[module][0][1]
+        if writer.block is not None:
+            writer.behind = writer.place, writer.form
+        writer.place, writer.maps = module, (*writer.maps, module)
+        writer.form = Form(None, output.dim() == 2, output.shape[-1])
+
+
+def _find_partial(path: Path, seen: Pass) -> None:
+    """Find writes after which nothing reads the stream: the next writer does not depend on them."""
+    received: list[Any] = []
+
+    def observe(add: Callable[[Any], None]) -> None:
+        for writer in path.writers:
+            add(writer.owner.register_forward_pre_hook(lambda m, a, k: received.append(next(iter((*a, *k.values())), None)), with_kwargs=True))
+
+    replay = path.replay(seen, observe=observe)
+    for (writer, _), leaf, x in zip(seen.calls, replay.writes, received[1:], strict=False):
+        reads = isinstance(x, Tensor) and x.requires_grad
+        if reads:
+            (at,) = torch.autograd.grad((x * torch.randn_like(x)).sum(), leaf, retain_graph=True, allow_unused=True)
+            reads = at is not None and bool(at.any())
+        writer.is_partial = not reads
+
+
+def _read_axes(path: Path, seen: Pass) -> list[int]:
+    """The axis of the reads in each of the path's constants: the one that is longer for two reads than for one."""
+    two, one = (path.replay(some).constants for some in (seen, seen.take(slice(0, 1))))
+    return [
+        next((axis for axis, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)) if m != n), 0)
+        for a, b in zip(two, one, strict=True)
+    ]
+
+
+def _transform(module: Any, output: Tensor, logits: Tensor, is_half: bool) -> tuple[float, float | None]:
+    """Measure the factor and the soft cap between the unembedding's output and the logits.
+
+    Raises InputError where these numbers do not explain the model's logits.
+    """
+    config = module.config.get_text_config()
+    settings = {name: x for name, x in vars(config).items() if re.search("cap|logit|lm_head", name)}
+    numbers = {abs(float(x)) for x in settings.values() if isinstance(x, int | float) and x}
+    present = output.abs() > 0
+    ratio = float((logits[present] / output[present]).median()) if bool(present.any()) else 1.0
+    rtol = 3e-2 if is_half else 1e-4
+    for cap in (None, *numbers):
+        for factor in (1.0, *numbers, *(1 / x for x in numbers), *([ratio] if cap is None else [])):
+            found = transformed(output, factor, cap)
+            if torch.allclose(found, logits, rtol=rtol, atol=rtol * 1e-2 * float(logits.abs().max())):
+                return factor, cap
+    raise InputError(
+        f"{_name(module)} cannot be decomposed: what stands between its unembedding and its logits is not a factor or a "
+        "soft cap."
+    )
+
+
+def transformed(output: Tensor, factor: float, cap: float | None) -> Tensor:
+    """Compute the logits from the unembedding's output."""
+    return output * factor if cap is None else cap * torch.tanh(output * factor / cap)
+
+
+def missed_matrices(path: Path, seen: Pass, names: Names) -> list[str]:
+    """Weight matrices that a gradient from the logits passes, besides the unembedding: each is of a writer that was missed.
+
+    This is what a closed sum cannot show: a missed sublayer is linear, too, once its nonlinear results are frozen.
+    """
+    own = set(path.unembed.parameters())
+    matrices = {n: p for n, p in path.module.named_parameters() if p.dim() > 1 and p.is_floating_point() and p not in own}
+    with torch.inference_mode(False), torch.enable_grad(), frozen(path.module, matrices=True):
+        normed = path.replay(seen, matrices=True).normed
+        if not normed.requires_grad:
+            return []
+        grads = torch.autograd.grad((normed * torch.randn_like(normed)).sum(), list(matrices.values()), allow_unused=True)
+    found = [name for name, g in zip(matrices, grads, strict=True) if g is not None]
+    return [name for name in found if not set(names["multipliers"]) & set(name.split("."))]

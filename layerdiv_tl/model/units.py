@@ -1,0 +1,163 @@
+"""What a component is: a sublayer's write, or its heads, neurons, experts, latents or groups of these.
+
+A unit cuts a write by pulling the gradient at it back to the input of the module that writes: the part of the gradient ×
+input that belongs to a head or a neuron is its contribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from .._checks import shown
+from ..components import Component, Kind, Unit
+from ..errors import InputError
+from .experts import cut_experts
+from .frozen import Frozen
+from .patching import frozen, silent, tensor
+from .writers import Writer, unwrapped
+
+# The rows of a sublayer's parts, and of what it adds besides them.
+_PART: dict[str, Kind] = {"attn": "head", "mixer": "mixer_head", "mlp": "neuron", "moe": "neuron"}
+_BIAS: dict[str, Kind] = {"attn": "attn_bias", "mixer": "mixer_bias", "mlp": "mlp_bias", "moe": "mlp_bias"}
+_NAMES: dict[tuple[Kind, Component, int], tuple[Component, ...]] = {}
+
+# Components, and their contributions `[K, n, component]`.
+Parts = tuple[tuple[Component, ...], Tensor]
+
+
+class CustomUnit:
+    """A unit that is not just a name; `name` is its name in results."""
+
+    name = "custom"
+
+    def cut_of(self, writer: Writer) -> str | None:
+        """What the pass has to keep to cut a write: "head", "neuron", "expert" or "input"; None to keep nothing."""
+        raise NotImplementedError
+
+    def split(self, writer: Writer, whole: Component, write: Tensor, received: Any, g: Tensor) -> list[Parts] | None:
+        """Contributions of the parts of a write, given the gradient `[K, n, t, d]` at it; None if it stays whole."""
+        raise NotImplementedError
+
+    def check(self, writers: Sequence[Writer]) -> None:
+        """Raise InputError if the unit does not fit a model."""
+
+
+UnitLike = Unit | CustomUnit
+
+
+def unit_of(unit: Any) -> UnitLike:
+    """Check a unit. Raises InputError for anything but a unit's name, groups or a dictionary."""
+    if not isinstance(unit, CustomUnit) and not (isinstance(unit, str) and unit in get_args(Unit)):
+        names = ", ".join(map(repr, get_args(Unit)))
+        raise InputError(f"unit={shown(unit)} is unknown: use {names}, ld.groups(...) or ld.dictionary(...).")
+    return cast(UnitLike, unit)
+
+
+def unit_name(unit: UnitLike) -> str:
+    """The unit's name in results."""
+    return unit if isinstance(unit, str) else unit.name
+
+
+def check_unit(unit: UnitLike, writers: Sequence[Writer]) -> None:
+    """Raise InputError for a unit at which a model has no rows of its own."""
+    if isinstance(unit, CustomUnit):
+        unit.check(writers)
+        return
+    kinds = {"head": ("attn",), "neuron": ("mlp", "moe"), "expert": ()}.get(unit, ())
+    for writer in writers:
+        if writer.kind in kinds and not writer.is_cut(unit):
+            instead = "'expert'" if writer.experts is not None else "'sublayer'"
+            raise InputError(f"{writer.component} has no {unit}s: {writer.why_whole}; use unit={instead}.")
+    if unit == "expert" and not any(w.is_cut("expert") for w in writers):
+        raise InputError("this model has no mixture of experts, so unit='expert' has no rows: use unit='neuron'.")
+
+
+def cut_of(unit: UnitLike, writer: Writer) -> str | None:
+    """What a pass has to keep to cut a write at a unit."""
+    if isinstance(unit, CustomUnit):
+        return unit.cut_of(writer)
+    return unit if writer.is_cut(unit) else None
+
+
+def split(
+    unit: UnitLike, writer: Writer, whole: Component, write: Tensor, received: Any, g: Float[Tensor, "K n t d"]
+) -> list[Parts]:
+    """Contributions of the parts of a write at a unit; of the write itself where it stays whole.
+
+    Args:
+        whole: The name of this call of the writer.
+        write, received: `[n, t, d]`, and what the pass kept for the cut.
+        g: The gradients at the write, in float64.
+    """
+    parts = None
+    if isinstance(unit, CustomUnit):
+        parts = unit.split(writer, whole, write, received, g)
+    elif received is not None:
+        parts = cut(unit, writer, whole, write, received, g)
+    return [((whole,), total(g, write)[..., None])] if parts is None else parts
+
+
+def cut(unit: str, writer: Writer, whole: Component, write: Tensor, received: Any, g: Tensor) -> list[Parts] | None:
+    """Contributions of a write's heads, neurons or experts, and of what it adds besides these."""
+    if unit == "expert":
+        found = cut_experts(writer, write, received, g)
+        if found is None:
+            return None
+        u, rest = found
+        return [(names_of("expert", whole, u.shape[-1]), u), (names_of("shared_expert", whole, 1), rest[..., None])]
+    at_input, bias = pull_back(writer.maps, received, g)
+    u = (at_input * received.to(at_input)).sum(2)
+    if unit == "head":
+        u = u.unflatten(-1, (writer.heads, -1)).sum(-1)
+    parts = [(names_of(_PART[writer.kind], whole, u.shape[-1]), u)]
+    return parts if bias is None else [*parts, ((replace(whole, kind=_BIAS[writer.kind]),), bias[..., None])]
+
+
+def names_of(kind: Kind, whole: Component, count: int) -> tuple[Component, ...]:
+    """Names of the parts of a sublayer; made once, as there may be tens of thousands."""
+    key = kind, whole, count
+    if key not in _NAMES:
+        _NAMES[key] = tuple(Component(kind, whole.layer, index, whole.repeat) for index in range(count))
+    return _NAMES[key]
+
+
+def total(g: Float[Tensor, "K n t d"], write: Float[Tensor, "n t d"]) -> Float[Tensor, "K n"]:
+    """Gradient · write."""
+    return torch.einsum("kntd,ntd->kn", g, write.to(g))
+
+
+def pull_back(
+    maps: Sequence[nn.Module], x: Float[Tensor, "n t width"], g: Float[Tensor, "K n t d"]
+) -> tuple[Float[Tensor, "K n t width"], Float[Tensor, "K n"] | None]:
+    """From gradients at a write those at the input of the maps that end in it, and the contribution of their biases."""
+    module: Any = unwrapped(maps[0])
+    weight = getattr(module, "weight", None)
+    if len(maps) == 1 and type(module) is nn.Linear and type(weight) is nn.Parameter and not weight.is_meta:
+        precise = torch.promote_types(weight.dtype, torch.float32)
+        bias = None if module.bias is None else (g * module.bias.detach().to(g)).sum((-1, -2))
+        return (g.to(precise) @ weight.detach().to(precise)).to(g), bias
+    with torch.inference_mode(False), torch.enable_grad(), frozen(maps[0]), silent(maps[0]):
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        leaf = x.detach().to(dtype).expand(len(g), *x.shape).clone().requires_grad_()
+        with Frozen(dtype) as mode:
+            y = leaf.flatten(0, 1)
+            for one in maps:
+                with silent(one), frozen(one):
+                    y = tensor(unwrapped(one).forward(y))
+        if not y.requires_grad:
+            raise InputError(
+                f"{type(module).__name__} has no gradient (it may be quantized with dynamic activations), so its input "
+                "cannot be cut: use unit='sublayer', or dequantize it."
+            )
+        at_input, *at_biases = torch.autograd.grad(y, [leaf, *mode.constants], g.to(y).reshape(y.shape))
+    bias = None
+    for at, value in zip(at_biases, mode.constants, strict=True):
+        own = (at.to(g) * value.detach().to(g)).view(*g.shape[:2], -1).sum(-1)
+        bias = own if bias is None else bias + own
+    return at_input.to(g), bias
