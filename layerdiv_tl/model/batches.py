@@ -1,55 +1,12 @@
-"""The frame of every forward pass: batches of rows, padding, evaluation mode, precision."""
+"""Batches of rows, and their padding."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
-
-from ..errors import InputError
-from .architecture import Architecture
-from .weights import modules_of
-
-# Modes and hooks are set on the user's own modules, where two threads at once would interfere.
-_ONE_AT_A_TIME = threading.RLock()
-
-
-def require_local(architecture: Architecture) -> None:
-    """Raise InputError for a remote model, whose weights are not here."""
-    if architecture.remote:
-        raise InputError(
-            f"this model runs elsewhere ({architecture.remote}), where contributions to options are computed, and "
-            "studies of them: for anything else, load it in this process."
-        )
-
-
-@contextmanager
-def inference_mode_for(architecture: Architecture) -> Iterator[None]:
-    """Set evaluation mode without gradients or autocast; every module's own mode is restored afterwards.
-
-    Raises InputError for a remote model.
-    """
-    require_local(architecture)
-    with _ONE_AT_A_TIME:
-        training = [module for module in modules_of(*architecture.roots) if module.training]
-        try:
-            if training:  # a bridge's `eval` walks thousands of modules
-                architecture.root.eval()
-            # Under a user's autocast, products would irrecoverably lose digits.
-            with torch.inference_mode(), torch.autocast(architecture.device.type, enabled=False):
-                yield
-        finally:
-            for module in training:
-                module.training = True
-
-
-def upcast(x: Tensor) -> Tensor:
-    """Convert half precisions to float32 before anything is added up; wider dtypes are unchanged."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def batches(lengths: Sequence[int], batch_tokens: int, switch: int | None = None) -> list[list[int]]:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from .batches import inference_mode_for, pad, upcast
-from .capture import answers
+from .batches import pad
 from .load import Model
+from .precision import upcast
 
 
 def generate_tokens(
@@ -21,12 +21,11 @@ def generate_tokens(
     """
     end = getattr(model.tokenizer, "eos_token_id", None)
     written: list[int] = []
-    with inference_mode_for(model.architecture):
+    with model.path.session(), torch.inference_mode():
         while len(written) < count:
             tokens, mask = pad([[*ids, *written]])
-            device = model.architecture.device
-            _, logits = answers(model.architecture, tokens.to(device), mask.to(device), (mask.sum(1) - 1).to(device))
-            scores = upcast(logits[0]).double().cpu()
+            logits = model.path.logits(tokens, mask, (torch.zeros(1, dtype=torch.long), mask.sum(1) - 1))
+            scores = upcast(logits[0, 0]).double().cpu()
             if temperature > 0:
                 chosen = int(torch.multinomial(torch.softmax(scores / temperature, -1), 1, generator=generator))
             else:

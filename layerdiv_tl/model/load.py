@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy as copying
 import os
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -18,20 +17,18 @@ from .. import _registry
 from .._checks import console_text, one_of, shown, whole_number
 from ..components import Component
 from ..errors import InputError
-from .architecture import Architecture, Sublayer, UnitLike
-from .batches import inference_mode_for, pad
-from .cuts import unit_of
-from .forward_pass import run
-from .huggingface import of_huggingface
+from .attribute import rows_of
+from .cache import hook_names, is_cache, is_transformer_lens, path_of
+from .path import Path as ResidualPath
+from .precision import SAME_ANSWERS, answer_gap, tolerance
 from .pretrained import from_source, read_tokenizer, text_side
-from .reconstruction import SAME_ANSWERS, answer_gap, tolerance
-from .remote import NNsightEngine, is_remote
-from .transformer_lens import is_cache, is_transformer_lens, of_transformer_lens
-from .weights import adapter_names, parameters_of, without_peft
+from .probe import find_path
+from .units import UnitLike, check_unit, cut_of, unit_of
+from .weights import adapter_names, modules_of, parameters_of, without_peft
 
 ZOO = "zoo/"
-# The execution order of sublayers, by their modules, as a bridge is adapted anew for every call.
-_ORDERS: WeakKeyDictionary[Any, tuple[tuple[int, ...], list[int]]] = WeakKeyDictionary()
+# The attribute of a model in memory that keeps its path, which needs to be found only once.
+_PATH = "_layerdiv_path"
 
 # Methods of TransformerLens that people ask a model for.
 _OF_BRIDGES = "cfg generate run_with_cache run_with_hooks to_str_tokens to_string to_tokens W_E W_U".split()
@@ -44,15 +41,15 @@ class Model:
     Attributes:
         name, tokenizer: Its name in tables and figures; its Hugging Face tokenizer, or None: then only token ids work.
         provenance: Its origin: source, revision (from the hub), architecture, parameters, dtype, device, versions.
-        architecture: The hook points of its components and its read-out.
-        engine: The engine that runs it, if that is not this process (nnsight).
+        root: The model as it was given: a Hugging Face model, a bridge or a HookedTransformer.
+        path: Its writers and its way from them to the logits.
     """
 
     name: str
     tokenizer: Any
     provenance: dict[str, Any]
-    architecture: Architecture
-    engine: NNsightEngine | None = None
+    root: Any
+    path: ResidualPath
     # Results computed from the weights, the same for every text.
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
 
@@ -63,22 +60,22 @@ class Model:
     @property
     def vocabulary(self) -> int:
         """The number of token ids that the model accepts."""
-        return self.architecture.vocabulary
+        return self.path.vocabulary
 
     @property
     def context(self) -> int | None:
         """The longest supported text, in tokens; None where there is no limit."""
-        return self.architecture.context
+        return self.path.context
 
     @property
     def batch_tokens(self) -> int:
         """The default for the most padded tokens in one pass: on a CPU larger batches exceed its caches."""
-        return 1024 if self.architecture.device.type == "cpu" else 4096
+        return 1024 if self.path.device.type == "cpu" else 4096
 
     @property
     def hf_model(self) -> Any:
         """The Hugging Face module itself; for a `TransformerBridge`, the one it wraps. A HookedTransformer has none."""
-        module = self.architecture.roots[-1]
+        module = getattr(self.root, "original_model", self.root)
         if not hasattr(module, "get_output_embeddings"):
             raise InputError(f"{self.name} is a {type(module).__name__}, which holds no Hugging Face module.")
         return module
@@ -98,8 +95,8 @@ class Model:
         >>> bool(torch.allclose(logits, model.hf_model(torch.tensor([[1, 2, 3]])).logits, atol=1e-4))
         True
         """
-        if is_transformer_lens(self.architecture.root):
-            return self.architecture.root
+        if is_transformer_lens(self.root):
+            return self.root
         own, tokenizer = self.hf_model, copying.deepcopy(self.tokenizer)  # booting sets the tokenizer's tokens
         shared = {id(x): x for x in (*own.parameters(), *own.buffers())}
         try:
@@ -107,15 +104,14 @@ class Model:
 
             twin, about = copying.deepcopy(own, shared), {"tokenizer": tokenizer, "model_name": self.name}
             bridge = build_bridge_from_module(twin, type(own).__name__, hf_config=own.config, **about)
-            with torch.inference_mode():
-                ids = torch.arange(1, 6, device=self.architecture.device)[None] % self.vocabulary
-                mask = torch.ones_like(ids)
-                logits, theirs = (x.logits(ids, mask).float() for x in (self.architecture, of_transformer_lens(bridge)))
+            with torch.inference_mode(), self.path.session():
+                ids = torch.arange(1, 6, device=self.path.device)[None] % self.vocabulary
+                logits, theirs = self.path.logits(ids, None).float(), bridge(ids, return_type="logits").float()
         except Exception as error:  # adapters reject a model in many ways
             reason = str(error).split("\n")[0]
             raise InputError(f"TransformerLens cannot wrap {self.name} in a bridge ({reason:.200}).") from error
         off = answer_gap(theirs, logits)
-        if not off <= tolerance(self.architecture.dtype, SAME_ANSWERS):
+        if not off <= tolerance(self.path.dtype, SAME_ANSWERS):
             raise InputError(f"TransformerLens' bridge gives other logits than {self.name}: off by {off:.1e} of them.")
         return bridge
 
@@ -123,32 +119,15 @@ class Model:
         """The most padded tokens in one pass, the default for None. Raises InputError below 1."""
         return self.batch_tokens if batch_tokens is None else whole_number("batch_tokens", batch_tokens, 1)
 
-    @cached_property
-    def sublayer_order(self) -> list[tuple[Sublayer, int | None]]:
-        """The sublayers in execution order, and the repeat number of each (None where there is one).
-
-        Measured in a pass of one token, once for each bridge, because configurations do not contain it.
-        """
-        sublayers = self.architecture.sublayers
-        if self.engine is not None:
-            return [(sublayer, None) for sublayer in sublayers]
-        root, modules = self.architecture.root, tuple(id(sublayer.hook_point.module) for sublayer in sublayers)
-        if _ORDERS.get(root, ((), []))[0] == modules:
-            return [(sublayers[place], None) for place in _ORDERS[root][1]]
-        with inference_mode_for(self.architecture):
-            done = run(self.architecture, *pad([[0]]))
-        if is_transformer_lens(root) and not any(done.repeats):  # a loop's rounds may be set anew at any time
-            places = {id(sublayer): place for place, sublayer in enumerate(sublayers)}
-            _ORDERS[root] = modules, [places[id(output.sublayer)] for output in done.sublayer_outputs]
-        return list(zip((output.sublayer for output in done.sublayer_outputs), done.repeats, strict=True))
-
     def components(self, unit: UnitLike = "sublayer") -> tuple[Component, ...]:
         """List the components of one pass, in stream order: the rows of `contributions`."""
-        return self.architecture.components(unit_of(unit), self.sublayer_order)
+        return rows_of(self.path, unit_of(unit))
 
     def hook_names(self, unit: UnitLike = "sublayer") -> tuple[str, ...]:
         """List TransformerLens' names of all needed hooks: a `names_filter` for `run_with_cache`."""
-        return tuple(point.name for point in self.architecture.hook_points(unit_of(unit)))
+        path = self.path if is_transformer_lens(self.root) else as_model(self.bridge).path
+        check_unit(unit_of(unit), path.writers)
+        return hook_names(path, partial(cut_of, unit))
 
     __str__ = console_text
 
@@ -174,7 +153,7 @@ def load_model(
     device_map: Any = None,
     copy: bool = False,
     trust_remote_code: bool = False,
-    remote: bool | str = False,
+    names: Mapping[str, Any] | None = None,
 ) -> Model:
     """Load a model, or wrap one that is already loaded.
 
@@ -185,8 +164,7 @@ def load_model(
             cache (`$LAYERDIV_CACHE`, or the user's cache folder; float32, so up to eight times its size); `"zoo/…"`, a
             small model of `zoo`; in memory a Hugging Face causal LM, a PEFT model (read as `merge_and_unload` would
             make it), a `TransformerBridge` (raw or in compatibility mode), a `HookedTransformer`, or a model made by
-            `zoo.planted`; a model of nnsight (`TransformersModel`, `NNsight`), whose contributions are computed where
-            it runs; a `Model`, which is returned. A multimodal model is read as its text side: its own decoder and
+            `zoo.planted`; a `Model`, which is returned. A multimodal model is read as its text side: its own decoder and
             unembedding, in a causal language model of its kind.
         tokenizer: A tokenizer, or the id or folder of one. By default the one stored with the weights or in the bridge;
             a bare Hugging Face model has none, and accepts only token ids.
@@ -195,8 +173,8 @@ def load_model(
         copy: Work on a deep copy of the model in memory, which takes `device` and `dtype`.
         trust_remote_code: Run Python code that comes with a checkpoint. Only True itself switches it on: a text, e.g.
             "False" from a settings file, raises InputError.
-        remote: Where the traces of an nnsight model run, as in its `trace(remote=...)`: False here, True on NDIF,
-            "local" here by way of the data that NDIF would receive, or the URL of another nnsight server.
+        names: Names of modules in a model of your own that are not found: `{"mlp": "my_feedforward"}`. Roles are those of
+            `model.names.NAMES`: "blocks", "attention", "mixer", "mlp", "projection", …
 
     Raises InputError for anything that is not a model, cannot be found, has no weights (the meta device) or cannot be
     decomposed, and for arguments of other types. An id that is not cached raises it at once, with similar names, if the
@@ -213,11 +191,9 @@ def load_model(
     precision, is_zoo = _dtype(dtype), isinstance(x, str) and x.startswith(ZOO)
     settings = {"tokenizer": tokenizer, "device": device, "dtype": dtype, "device_map": device_map}
     given = {name for name, value in settings.items() if value is not None}
-    _check_taken(x, remote, given | ({"copy"} if copy else set()))
+    _check_taken(x, given | ({"copy"} if copy else set()))
     if isinstance(x, Model):
         return x
-    if is_remote(x):
-        return _of_remote(x, read_tokenizer(tokenizer, trust_remote_code, x), remote)
     if not is_zoo and (x is None or isinstance(x, str | os.PathLike)):
         kwargs = {"dtype": precision or "auto", "trust_remote_code": trust_remote_code}
         kwargs |= {} if device_map is None else {"device_map": device_map}
@@ -225,7 +201,7 @@ def load_model(
         if device_map is None:
             _move(loaded[0], device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
         _check_model(loaded[0])
-        return _wrap(*loaded)
+        return _wrap(*loaded, names)
     source, x = (x, _registry.lookup("zoo_source")(x)) if is_zoo else ("in memory", x)
     tokenizer = read_tokenizer(tokenizer, trust_remote_code, x)
     model = without_peft(x.model if isinstance(x, Loadable) else x)
@@ -234,7 +210,7 @@ def load_model(
         model = copying.deepcopy(model)
         model = model if precision is None else model.to(precision)
         model = model if device is None else _move(model, device)
-    return _wrap(model, tokenizer, source, source if is_zoo else _name_of(model))
+    return _wrap(model, tokenizer, source, source if is_zoo else _name_of(model), names)
 
 
 def as_model(x: Any) -> Model:
@@ -253,42 +229,46 @@ def _check_default_device() -> None:
         )
 
 
-def _of_remote(x: Any, tokenizer: Any, remote: bool | str) -> Model:
-    engine = NNsightEngine(x, remote)
-    skeleton, architecture = engine.skeleton, engine.architecture()
-    path = getattr(x, "repo_id", None)
-    name = Path(path).name if isinstance(path, str) else _name_of(skeleton)
-    provenance = _provenance("in memory", engine.name, skeleton, architecture, getattr(x, "revision", None))
-    return Model(name, tokenizer, provenance | {"device": "remote"}, architecture, engine)
-
-
-def _wrap(model: Any, tokenizer: Any, source: str, name: str) -> Model:
+def _wrap(model: Any, tokenizer: Any, source: str, name: str, names: Any = None) -> Model:
     name = name.encode(errors="replace").decode()  # a folder's name may be invalid Unicode
     wrapped, whole = is_transformer_lens(model), getattr(model, "original_model", model)
     model = model if wrapped else text_side(model)
-    architecture = of_transformer_lens(model) if wrapped else of_huggingface(model)
+    path = _path(model, names)
     adapted = adapter_names(model)
-    through = type(model).__name__ if wrapped else "Hugging Face"
-    revision = getattr(getattr(whole, "config", None), "_commit_hash", None)
-    provenance = _provenance(source, through, whole, architecture, revision)
-    if adapted:
-        provenance["adapters"], name = adapted, "+".join([name, *adapted])
-    return Model(name, tokenizer, provenance, architecture)
-
-
-def _provenance(
-    source: str, through: str, module: torch.nn.Module, architecture: Architecture, revision: str | None
-) -> dict[str, Any]:
-    return {
+    provenance: dict[str, Any] = {
         "source": source,
-        "through": through,
-        "revision": revision,
-        "architecture": type(module).__name__,
-        "parameters": sum(p.numel() for p in parameters_of(module)),
-        "dtype": str(architecture.dtype).removeprefix("torch."),
-        "device": str(architecture.device),
+        "through": type(model).__name__ if wrapped else "Hugging Face",
+        "revision": getattr(getattr(whole, "config", None), "_commit_hash", None),
+        "architecture": type(whole).__name__,
+        "parameters": sum(p.numel() for p in parameters_of(whole)),
+        "dtype": str(path.dtype).removeprefix("torch."),
+        "device": str(path.device),
         **{package: _version(package) for package in ("torch", "transformers", "transformer_lens")},
     }
+    if adapted:
+        provenance["adapters"], name = adapted, "+".join([name, *adapted])
+    return Model(name, tokenizer, provenance, model, path)
+
+
+def _path(model: Any, names: Any) -> ResidualPath:
+    """Find a model's path; once, as long as its modules, their device and their precision are the same."""
+    embedding = next(model.parameters())
+    modules = tuple(map(id, modules_of(model)))
+    key = modules, embedding.device, embedding.dtype, getattr(model, "compatibility_mode", None), str(names)
+    known = vars(model).get(_PATH)
+    if known is not None and known[0] == key:
+        return known[1]
+    if is_transformer_lens(model):
+        path = path_of(model, names)
+    else:
+        if (unembed := model.get_output_embeddings()) is None:
+            raise InputError(
+                f"{type(model).__name__} cannot be decomposed: it has no unembedding (a base model: load it with "
+                "AutoModelForCausalLM)."
+            )
+        path = find_path(model, unembed, names=names)
+    object.__setattr__(model, _PATH, (key, path))  # so that it is dropped with the model
+    return path
 
 
 _version = cache(version)
@@ -300,15 +280,11 @@ def _name_of(model: Any) -> str:
     return Path(str(getattr(model.config, "_name_or_path", "") or "")).name or type(model).__name__
 
 
-def _check_taken(x: Any, remote: Any, given: Set[str]) -> None:
+def _check_taken(x: Any, given: Set[str]) -> None:
     """Raise InputError for arguments that do not apply to the model to load."""
-    if remote is not False and (isinstance(x, Model) or not is_remote(x)):
-        raise InputError("remote= says where an nnsight model's traces run: give an nnsight model, or leave it out.")
     taken, why = {"tokenizer", "copy", "device", "dtype"}, "it comes whole from this package"
     if isinstance(x, Model):
         taken, why = set(), "it is loaded already. Load it again from its source to change anything about it"
-    elif is_remote(x):
-        taken, why = {"tokenizer"}, "it runs elsewhere, and is loaded there"
     elif x is None or (isinstance(x, str | os.PathLike) and not str(x).startswith(ZOO)):
         taken = taken | {"device_map"}
     elif not isinstance(x, str):

@@ -53,7 +53,7 @@ def read_options(model: Model, given: Any, prompts: Prompts, at_end: bool = True
         raise InputError(f"every prompt needs the same number of options, but there are {sorted(sizes)}.")
     asked = [row if all(isinstance(option, str) for option in row) else [] for row in lists]
     of_texts = continuations(model, prompts.texts if at_end else [None] * len(prompts), asked)
-    limit = model.architecture.outputs
+    limit = model.path.outputs
     read = [_read(row, tokens, limit, name) for row, tokens, name in zip(lists, of_texts, names, strict=True)]
     longest = max(len(tokens) for row in read for tokens in row)
     ids = np.full((len(read), len(read[0]), longest), NONE, dtype=np.int64)
@@ -166,7 +166,7 @@ def continuations(
                     raise InputError(f"{called} adds no tokens to its prompt: the tokenizer may not know its text.")
                 raise InputError(f"{called} is empty: it has no tokens, so nothing scores it. Give it at least one.")
             check_known(tokenizer, ids, text, called)
-            check_ids(ids, model.architecture.outputs, called)
+            check_ids(ids, model.path.outputs, called)
             found[-1].append(tuple(ids))
     return found
 

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from ..components import Component
 from .frozen import Frozen
+from .lengths import context_of, forget_lengths, rope_lengths, window_of
 from .patching import add_edits, frozen, hooks, is_by_token, by_token, one_at_a_time, silent, swapped, tensor, watch_edits
+from .precision import HALF
 from .writers import Writer
 
-HALF = (torch.float16, torch.bfloat16)
 # What a writer's call is asked to keep of its input: decided by the unit.
 CutOf = Callable[[Writer], str | None]
 Edits = dict[tuple[nn.Module, str], list[Tensor]]
@@ -114,11 +115,15 @@ class Path:
         writers: In the order of their calls.
         by_token: True if no part of the path mixes tokens; then only the tokens that are read are recorded and replayed.
         dtype, wide: The precision of the stream, and that of the replay.
+        context, window: The longest text and the smallest attention window, in tokens; None without one.
+        length_switch: The length beyond which positions are computed differently: longer and shorter rows must not share
+            a batch.
         vocabulary, outputs: The number of token ids that it reads, and of those that it has logits of.
         width, read_width: The width of the stream, and of the unembedding's input.
         factor, soft_cap: What turns the unembedding's output into logits.
         constant_axes: The axis of the reads in each constant of a replay.
-        calls, probe: The calls of a pass of a few random tokens, and that pass.
+        calls: The calls of a pass of a few random tokens, `probe_ids`, read at the rows and positions `probe_reads`.
+        rows: The components at every unit, as far as they were asked for.
     """
 
     vocabulary: int
@@ -129,12 +134,18 @@ class Path:
     soft_cap: float | None
     constant_axes: list[int]
     calls: list[tuple[Writer, int]]
-    probe: Pass
+    probe_ids: Tensor
+    probe_reads: tuple[Tensor, Tensor]
 
     def __init__(self, module: nn.Module, unembed: nn.Module, writers: Sequence[Writer]) -> None:
         self.module, self.unembed, self.writers = module, unembed, list(writers)
         self.norm: nn.Module | None = None
+        config: Any = self.module.config.get_text_config()
+        self.context, self.window = context_of(config), window_of(config)
+        self.length_switch, self.is_dynamic = rope_lengths(config)
+        self.context = None if self.is_dynamic else self.context
         self.by_token = True
+        self.rows: dict[str, tuple[Component, ...]] = {}
         first = next(p for p in self.writers[0].owner.parameters())
         self.dtype = first.dtype
         self.device = first.device
@@ -142,8 +153,25 @@ class Path:
 
     def run(self, ids: Tensor, mask: Tensor | None = None) -> Any:
         """Call the model."""
+        if self.is_dynamic:
+            forget_lengths(self.module)
         mask = None if mask is None else mask.to(self.device)
         return self.module(input_ids=ids.to(self.device), attention_mask=mask, use_cache=False)
+
+    def logits(
+        self, ids: Int[Tensor, "row token"], mask: Int[Tensor, "row token"] | None, at: tuple[Tensor, Tensor] | None = None
+    ) -> Float[Tensor, "row token v"]:
+        """Compute the model's logits at every token, or `[n, 1, v]` at some rows and positions; in its own precision."""
+        with hooks() as add:
+            if at is not None:
+                add(self.unembed.register_forward_pre_hook(lambda m, a: (_at(a[0], *at)[:, None], *a[1:])))
+            return logits_in(self.run(ids, mask))
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """The frame of all passes: evaluation mode, one thread at a time."""
+        with one_at_a_time(self.module):
+            yield
 
     # The two passes -------------------------------------------------------------------------------------------------
 
@@ -194,7 +222,7 @@ class Path:
         def select(module: nn.Module, args: Any) -> Any:
             x = by_token(args[0], rows, tokens)
             self.read_width = x.shape[-1]
-            return (x[row.to(x.device), position.to(x.device)][:, None], *args[1:])
+            return (_at(x, row, position)[:, None], *args[1:])
 
         seen = Pass(keep(ids.to(self.device)), position * (not self.by_token), None if mask is None else keep(mask.to(self.device)))
         with torch.inference_mode(), hooks() as add:
@@ -207,8 +235,7 @@ class Path:
             add(self.unembed.register_forward_pre_hook(select))
             add(self.unembed.register_forward_hook(lambda m, a, out: setattr(seen, "unembedded", out[:, -1])))
             output = self.run(ids, mask)
-        logits = output if isinstance(output, Tensor) else output.logits
-        seen.logits = logits[:, -1]
+        seen.logits = logits_in(output)[:, -1]
         return seen
 
     def _edited(self) -> list[nn.Module]:
@@ -300,19 +327,19 @@ class Path:
         bias = module(torch.zeros_like(unit[:1]))[0]
         return (module(unit) - bias).T, bias
 
-    def logits_of(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
-        """Compute the model's logits from final streams, by its own code from the final norm on."""
-        x, end = stream.to(self.dtype)[:, None], self.norm or self.unembed
-
+    def read_out(self, stream: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n v"], Float[Tensor, "n v"]]:
+        """Run the model's own code from the final norm on: the unembedding's output and the logits of final streams."""
+        x, shown = stream.to(self.dtype)[:, None], list[Tensor]()
+        end = self.unembed if self.norm is None else self.norm
         with torch.inference_mode(), silent(self.module), hooks() as add, ExitStack() as stack:
             for writer in self.writers:
                 nothing = torch.zeros(len(x), 1, writer.form.width, dtype=self.dtype, device=x.device)
                 stack.enter_context(swapped(writer.place, "forward", _constantly(writer.form.of(nothing))))
             self._silence_sublayers(stack, (len(x), 1), self.dtype)
             add(end.register_forward_pre_hook(lambda m, a: (x.to(a[0].device), *a[1:])))
+            add(self.unembed.register_forward_hook(lambda m, a, out: shown.append(out)))
             output = self.run(torch.zeros(len(x), 1, dtype=torch.long))
-        logits = output if isinstance(output, Tensor) else output.logits
-        return logits[:, -1]
+        return shown[-1][:, -1], logits_in(output)[:, -1]
 
     def _silence_sublayers(self, stack: ExitStack, shape: Sequence[int], dtype: torch.dtype) -> None:
         """Let sublayers with a norm between them and the stream return zeros, as the norm's output is known."""
@@ -325,3 +352,12 @@ class Path:
 
 def _constantly(output: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: output
+
+
+def _at(x: Tensor, row: Tensor, position: Tensor) -> Tensor:
+    return x[row.to(x.device), position.to(x.device)]
+
+
+def logits_in(output: Any) -> Tensor:
+    """The logits that a model returned."""
+    return output if isinstance(output, Tensor) else output.logits

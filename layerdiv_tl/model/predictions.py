@@ -9,7 +9,8 @@ import pandas as pd
 import torch
 
 from .._checks import whole_number
-from .batches import inference_mode_for, pad, upcast
+from .batches import pad
+from .precision import upcast
 from .load import as_model
 from .prompts import encode_one, token_texts
 
@@ -35,9 +36,9 @@ def top_tokens(model: Any, text_or_ids: Any, k: int = 5) -> pd.DataFrame:
     (96, True)
     """
     model = as_model(model)
-    ids, k = encode_one(model, text_or_ids), whole_number("k", k, 1, model.architecture.outputs)
-    with inference_mode_for(model.architecture):
-        logits = upcast(model.architecture.logits(*pad([ids]))[0])
+    ids, k = encode_one(model, text_or_ids), whole_number("k", k, 1, model.path.outputs)
+    with model.path.session(), torch.inference_mode():
+        logits = upcast(model.path.logits(*pad([ids]))[0])
         probability, best = (x.cpu().numpy() for x in torch.softmax(logits.double(), -1).topk(k))
     frame = pd.DataFrame(
         {

@@ -23,7 +23,7 @@ from .._progress import shows_bars
 from ..errors import InputError
 from .converted import DEFAULT_NAME, GGUF_SHA256, REQUIREMENT, converted_gguf, default_model_folder
 from .hub import is_local_only
-from .reconstruction import TOLERANCE, answer_gap
+from .precision import TOLERANCE, answer_gap
 
 # Transformers replaces methods of its classes while it loads; two threads would leave them replaced.
 _ONE_AT_A_TIME = threading.Lock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .names import with_names
-from .patching import by_token, frozen, hooks, one_at_a_time, silent, tensor
-from .path import HALF, Pass, Path, Replay
+from .patching import frozen, hooks, one_at_a_time, silent, tensor
+from .path import Pass, Path
+from .precision import HALF
 from .writers import Form, Names, Writer, find_writers, unwrapped
 
 # Tokens of a probe, and where its rows are read: sinusoids at one position would look like a constant.
@@ -48,7 +49,7 @@ def find_path(module: Any, unembed: Any, writers: list[Writer] | None = None, na
         path.width = path.replay(seen).final.shape[-1]
         path.constant_axes = _read_axes(path, seen)
         path.calls = list(seen.calls)
-        path.probe = seen
+        path.probe_ids, path.probe_reads = ids, (torch.arange(len(ids)), torch.tensor(_READ))
         assert seen.unembedded is not None and seen.logits is not None
         path.outputs = seen.unembedded.shape[-1]
         path.factor, path.soft_cap = _transform(module, seen.unembedded.double(), seen.logits.double(), path.dtype in HALF)
@@ -85,28 +86,45 @@ def _find_places(path: Path, ids: Tensor) -> None:
         shown[module] = output, tensor(output).clone()
         order.append(module)
 
-    modules = dict.fromkeys(module for w in path.writers for module in (w.owner, w.projection))
+    modules = dict.fromkeys(module for w in path.writers for module in (w.owner, w.projection, w.place, _entry(w.projection)))
     with torch.inference_mode(), hooks() as add:
         for module in modules:
             add(module.register_forward_hook(look))
         try:
             path.run(ids)
         except (ValueError, TypeError) as error:
-            raise InputError(f"{_name(path.module)} cannot be decomposed, as it does not run on token ids alone: {error}") from error
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(f"{_name(path.module)} cannot be decomposed: it does not run on token ids ({reason}).") from error
     path.writers = [w for w in path.writers if w.owner in shown]
     for writer in path.writers:
-        if writer.projection not in shown:
-            writer.projection, writer.heads = writer.owner, 0
-        whole, end = shown[writer.owner][1], shown[writer.projection][1]
-        is_end = whole.numel() == end.numel() and torch.equal(whole.flatten(), end.flatten())
-        writer.maps = (writer.projection,)
-        writer.place = writer.owner if is_end else writer.projection
+        if not writer.maps:
+            _find_place(writer, shown)
+        elif writer.place is not writer.owner:
+            writer.behind = writer.owner, _form_of(shown[writer.owner][0], ids)
         writer.form = _form_of(shown[writer.place][0], ids)
-        if writer.heads and writer.projection is not writer.owner:
-            width = _inputs(writer.projection)
-            if width is not None and width % writer.heads:
-                writer.heads = 0
     path.writers.sort(key=lambda w: order.index(w.place))
+
+
+def _entry(projection: nn.Module) -> nn.Module:
+    """A hook point at the input of a matrix that TransformerLens may compute with without calling it."""
+    return getattr(projection, "hook_in", projection)
+
+
+def _find_place(writer: Writer, shown: Mapping[nn.Module, tuple[Any, Tensor]]) -> None:
+    """Find where a writer's output is what its projection gives."""
+    writer.place, writer.maps = writer.owner, (writer.projection,)
+    if writer.projection not in shown:
+        is_shown = _entry(writer.projection) in shown
+        writer.projection = _entry(writer.projection) if is_shown else writer.owner
+        writer.maps = writer.maps if is_shown else (writer.owner,)
+        writer.heads = writer.heads if is_shown else 0
+        return
+    whole, end = shown[writer.owner][1], shown[writer.projection][1]
+    if whole.numel() != end.numel() or not torch.equal(whole.flatten(), end.flatten()):
+        writer.place = writer.projection
+    width = _inputs(writer.projection)
+    if writer.heads and width is not None and width % writer.heads:
+        writer.heads = 0
 
 
 def _inputs(projection: nn.Module) -> int | None:

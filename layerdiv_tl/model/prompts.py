@@ -83,7 +83,7 @@ def refuse_task_name(given: Any) -> None:
 
 
 def _read(model: Model, given: Any) -> Prompts:
-    from .transformer_lens import is_cache  # not on top: tasks read prompts without torch
+    from .cache import is_cache  # not on top: tasks read prompts without torch
 
     mask = None
     refuse_task_name(given)

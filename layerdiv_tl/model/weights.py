@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from .norm import bare_copy
 
 
 def modules_of(*roots: nn.Module) -> list[nn.Module]:
@@ -31,11 +30,6 @@ def parameters_of(*roots: nn.Module) -> list[nn.Parameter]:
     """List all parameters of some models, each once."""
     held = (p for module in modules_of(*roots) for p in module._parameters.values() if p is not None)
     return list(dict.fromkeys(held))
-
-
-def is_present(bias: Tensor | None) -> bool:
-    """True unless a bias is None or all zeros; an offloaded bias counts as present and is not fetched."""
-    return bias is not None and (bias.is_meta or bool((bias != 0).any()))
 
 
 def is_conv1d(module: nn.Module) -> bool:
@@ -62,38 +56,6 @@ def inner_layer(module: Any) -> Any:
     return copies[module.active_adapters[0]] if copies else module.token_adapter
 
 
-def merged(module: Any) -> Any:
-    """Return the module with adapters merged into its weights, by PEFT itself in a copy.
-
-    Raises InputError if they cannot be merged.
-    """
-    while is_adapted(module):
-        if "BaseTunerLayer" in {cls.__name__ for cls in type(module).__mro__}:
-            if any(parameter.is_meta for parameter in module.parameters()):
-                raise InputError("adapters on weights that are offloaded cannot be read: load the model on one device.")
-            if not module.merged and not module.disable_adapters:
-                if is_quantized(getattr(inner_layer(module), "weight", None)):
-                    raise InputError("adapters on quantized weights cannot be merged exactly: use unit='sublayer'.")
-                module = bare_copy(module)
-                vars(module).update(merged_adapters=[], _caches={})
-                try:
-                    module.merge()
-                except (RuntimeError, ValueError, NotImplementedError) as error:
-                    reason = f"PEFT cannot merge its {type(module).__name__} ({' '.join(str(error).split())[:200]})"
-                    raise InputError(f"an adapted matrix of this model cannot be read: {reason}.") from error
-        module = inner_layer(module)
-    return module
-
-
-def linear_map(module: Any) -> tuple[Tensor, Tensor | None]:
-    """The `[in, out]` weight and the bias of a Linear or Conv1D, which may be adapted or offloaded (PEFT, Accelerate).
-
-    Raises InputError for adapters that cannot be merged into the weight.
-    """
-    weight, bias = linear_rows(module, None)
-    return weight if is_conv1d(module) else weight.T, bias
-
-
 def in_memory(module: nn.Module, device: torch.device | None = None) -> AbstractContextManager[Any]:
     """A context in which the weights that Accelerate offloads from a module are in memory."""
     if not hasattr(module, "_hf_hook"):
@@ -103,52 +65,9 @@ def in_memory(module: nn.Module, device: torch.device | None = None) -> Abstract
     return align_module_device(module, device)
 
 
-def linear_rows(module: Any, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Some rows of a matrix and a bias, e.g. those of ids in an unembedding; all for None.
-
-    They are returned as the module stores them, and copied only if offloaded. Raises InputError as `linear_map`.
-    """
-    module = merged(module)
-    offloaded = any(parameter.is_meta for parameter in module.parameters())
-    with in_memory(module):
-        weight = module.weight.dequantize() if is_quantized(module.weight) else module.weight.detach()
-        own = [weight, None if (bias := getattr(module, "bias", None)) is None else bias.detach()]
-        if rows is not None:
-            own = [None if x is None else x[rows.to(x.device)] for x in own]
-        elif offloaded:  # outside this block the weights are gone again
-            own = [None if x is None else x.clone() for x in own]
-    return own[0], own[1]
-
-
-def device_of(module: nn.Module, default: torch.device) -> torch.device:
-    """The device of a module's input, which Accelerate's hook holds for an offloaded one."""
-    hook = getattr(module, "_hf_hook", None)
-    if getattr(hook, "execution_device", None) is not None:
-        return torch.device(hook.execution_device)  # type: ignore[union-attr]
-    parameter = next(module.parameters(), None)
-    return default if parameter is None or parameter.is_meta else parameter.device
-
-
 def is_quantized(weight: Any) -> bool:
     """True for a wrapper tensor (torchao's) that can be dequantized."""
     return hasattr(weight, "__tensor_flatten__") and hasattr(weight, "dequantize")
-
-
-def matrix_shape(module: Any) -> tuple[int, int] | None:
-    """`(in, out)` of a readable matrix with or without a bias; None for any other module."""
-    while is_adapted(module):
-        module = inner_layer(module)
-    weight = getattr(module, "weight", None)
-    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
-        return None
-    rows, columns = map(int, weight.shape)
-    return (rows, columns) if is_conv1d(module) else (columns, rows)
-
-
-def inputs_of(projection: Any, width: int) -> int | None:
-    """The input width of a projection to the stream; None unless it is a readable matrix of that output width."""
-    shape = matrix_shape(projection)
-    return shape[0] if shape is not None and shape[1] == width else None
 
 
 def without_peft(model: Any) -> Any:

@@ -55,7 +55,7 @@ def source(name: str) -> Loadable:
         )
     tokenizer, dtype = (FOLDER / short, "float64") if is_planted else (FOLDER, "float32")
     loaded = load_model(FOLDER / short, tokenizer=str(tokenizer), dtype=dtype, device="cpu")
-    root: Any = loaded.architecture.root
+    root: Any = loaded.root
     root.config._name_or_path = short
     if getattr(root.config, "layer_sharing", False):
         repeat_blocks(root)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ..components import Component
-from ..model.path import Pass, Path, Replay
-from ..model.units import UnitLike, split
+from .path import Pass, Path, Replay
+from .precision import HALF
+from .units import UnitLike, check_unit, cut_of, split
 
 # The last three rows: biases of the path, what users' hooks added, what half-precision additions lost.
+_MAY_BE_ZERO = ("attn_bias", "mixer_bias", "mlp_bias", "shared_expert", "constant", "added")
 REST = (Component("constant"), Component("added"), Component("rounding"))
 
 
@@ -74,3 +79,36 @@ def gradients(replay: Replay, directions: Float[Tensor, "n K d"]) -> list[list[T
     stacked = iter([torch.stack(g) for g in zip(*found, strict=True)])
     return [[next(stacked) for _ in group] for group in groups]
 
+
+
+def rows_of(path: Path, unit: UnitLike) -> tuple[Component, ...]:
+    """The components of a pass at a unit, in stream order. Raises InputError for a unit without rows here."""
+    check_unit(unit, path.writers)
+    key = unit if isinstance(unit, str) else None
+    if key is None or key not in path.rows:
+        with path.session():
+            ids = path.probe_ids
+            seen = path.record(ids, None, *path.probe_reads, partial(cut_of, unit))
+            found = attribute(path, seen, torch.randn(len(ids), 1, path.read_width, dtype=path.wide), unit)
+        kept = present(path, found.components, found.values.cpu())
+        rows = tuple(found.components[i] for i in kept)
+        if key is None:
+            return rows
+        path.rows[key] = rows
+    return path.rows[key]
+
+
+def present(path: Path, components: Sequence[Component], values: Tensor | np.ndarray) -> list[int]:
+    """The components that a model has: biases, constants and what hooks added count where they are not all zero.
+
+    Half-precision models have a row of rounding; in others it is part of the identity gap.
+    """
+    kept = []
+    for i, component in enumerate(components):
+        if component.kind == "rounding":
+            is_there = path.dtype in HALF
+        else:
+            is_there = component.kind not in _MAY_BE_ZERO or bool((values[:, i] != 0).any())
+        if is_there:
+            kept.append(i)
+    return kept

@@ -1,0 +1,236 @@
+"""TransformerLens: a bridge or HookedTransformer as a model with writers, and its cache in place of a pass.
+
+A bridge wraps the modules of a Hugging Face model, which are found as in any other. TransformerLens' own models (its
+toys, and the HookedTransformer of version 3.9) get their writers from its names.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from ..components import Component, Kind
+from ..errors import InputError
+from .patching import one_at_a_time, silent
+from .path import CutOf, Pass, Path
+from .probe import find_path
+from .writers import Writer
+
+_KINDS: tuple[Kind, ...] = ("attn", "mlp")
+
+
+def is_transformer_lens(x: Any) -> bool:
+    """True for a TransformerBridge or a HookedTransformer (which version 4 no longer has)."""
+    kinds = {cls.__name__ for cls in type(x).__mro__ if cls.__module__.startswith("transformer_lens.")}
+    return bool(kinds & {"TransformerBridge", "HookedTransformer"})
+
+
+def is_cache(x: Any) -> bool:
+    """True for an `ActivationCache`, which knows its model."""
+    return any(cls.__name__ == "ActivationCache" for cls in type(x).__mro__) and hasattr(x, "model")
+
+
+def path_of(root: Any, names: Any = None) -> Path:
+    """Find the path of a bridge or HookedTransformer. Raises InputError if it cannot be decomposed."""
+    if getattr(root.cfg, "positional_embedding_type", None) == "shortformer":
+        raise InputError("shortformer positions are added inside attention, not to the stream: it cannot be decomposed.")
+    if (why := _lost_value_bias(root)) is not None:
+        raise InputError(
+            "a bridge in compatibility mode is not the model it was made from: its value biases were folded into the "
+            f"output bias, which {why}. Give the raw bridge, or enable_compatibility_mode(fold_value_biases=False)."
+        )
+    original = getattr(root, "original_model", None)
+    if hasattr(original, "get_output_embeddings"):
+        return find_path(original, root.unembed, names=names)
+    return find_path(Native(root), root.unembed, _native_writers(root), names)
+
+
+class Native(nn.Module):
+    """A model of TransformerLens itself, called as Hugging Face's are."""
+
+    def __init__(self, root: Any) -> None:
+        super().__init__()
+        self.root = root
+        cfg = root.cfg
+        text = SimpleNamespace(vocab_size=cfg.d_vocab, n_ctx=cfg.n_ctx, output_logits_soft_cap=getattr(cfg, "output_logits_soft_cap", 0))
+        self.config = SimpleNamespace(get_text_config=lambda: text)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, use_cache: bool = False) -> Tensor:
+        """Return the logits."""
+        more = {"attention_mask": attention_mask} if hasattr(self.root, "original_model") or attention_mask is not None else {}
+        return self.root(input_ids, return_type="logits", **more)
+
+    def get_input_embeddings(self) -> Any:
+        """The embedding, whose rows are the token ids."""
+        return SimpleNamespace(weight=self.root.W_E)
+
+
+class Matrix(nn.Module):
+    """The map from all heads or neurons to the stream, of TransformerLens' parameters."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.matrix, self.offset = weight, bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x W + b."""
+        return x @ self.matrix.detach().reshape(-1, self.matrix.shape[-1]) + self.offset.detach()
+
+
+def _native_writers(root: Any) -> list[Writer]:
+    """Writers by TransformerLens' names."""
+    is_hooked = not hasattr(root, "original_model")
+    embed = root.hook_embed if is_hooked else root.embed
+    writers = [Writer(Component("embed"), embed, embed)]
+    if getattr(root, "pos_embed", None) is not None and root.cfg.positional_embedding_type == "standard":
+        place = root.hook_pos_embed if is_hooked else root.pos_embed
+        writers.append(Writer(Component("pos_embed"), place, place))
+    for layer, block in enumerate(root.blocks):
+        for kind in _KINDS:
+            if (owner := getattr(block, kind, None)) is None:
+                continue
+            writer = Writer(Component(kind, layer), owner, owner, block=block)
+            writer.heads = root.cfg.n_heads if kind == "attn" else 0
+            if is_hooked:
+                _hooked(writer, block, kind)
+            else:
+                writer.projection = owner.o if kind == "attn" else owner.out
+            writers.append(writer)
+    return writers
+
+
+def _hooked(writer: Writer, block: Any, kind: Kind) -> None:
+    """Give a HookedTransformer's writer its places, which are hook points."""
+    owner: Any = writer.owner
+    writer.place = getattr(block, f"hook_{kind}_out")
+    weight, bias = (owner.W_O, owner.b_O) if kind == "attn" else (getattr(owner, "W_out", None), getattr(owner, "b_out", None))
+    if weight is None:  # a mixture of experts
+        writer.why_whole = "it is a mixture of experts, which routes each token to different neurons"
+        writer.maps = (owner,)
+        return
+    post = getattr(block, "ln1_post" if kind == "attn" else "ln2_post", None)
+    writer.projection = owner.hook_z if kind == "attn" else owner.hook_post
+    writer.maps = (Matrix(weight, bias), *([] if post is None else [post]))
+
+
+def _lost_value_bias(root: Any) -> str | None:
+    """Explain why the folding of a processed bridge's value biases was invalid; None if it was valid.
+
+    A value bias adds the same to every token's output only where attention rows sum to one and nothing stands between
+    the bias and the weighted sum.
+    """
+    if not getattr(root, "compatibility_mode", False):
+        return None
+    biases = [getattr(block.attn, "b_V", None) for block in root.blocks if hasattr(block, "attn")]
+    if not any(isinstance(b, Tensor) and b.numel() and not b.detach().any() for b in biases):
+        return None
+    if any(parameter.endswith("sinks") for parameter, _ in root.named_parameters()):
+        return "needs attention that sums to one, and its sinks take a part of it"
+    if getattr(getattr(getattr(root, "original_model", None), "config", None), "clip_qkv", None) is not None:
+        return "comes after the clipping of values (clip_qkv), which they preceded"
+    return None
+
+
+# Caches ---------------------------------------------------------------------------------------------------------------
+
+
+def hook_names(path: Path, cut_of: CutOf) -> tuple[str, ...]:
+    """TransformerLens' names of all that a unit needs: a `names_filter` for `run_with_cache`."""
+    names = [_name(_end(path), "hook_in")]
+    for writer in path.writers:
+        names.append(_name(writer.place, "hook_out"))
+        if (source := _source(writer, cut_of(writer))) is not None:
+            names.append(_name(source, "hook_in"))
+    return tuple(dict.fromkeys(names))
+
+
+def _end(path: Path) -> nn.Module:
+    return path.unembed if path.norm is None else path.norm
+
+
+def _source(writer: Writer, cut: str | None) -> nn.Module | None:
+    """The module whose input is cut."""
+    if cut == "expert":
+        raise InputError("TransformerLens has no hook on what single experts write: give the model and prompts.")
+    return None if cut is None else writer.owner if cut == "input" else writer.projection
+
+
+def _name(module: Any, side: str) -> str:
+    """TransformerLens' name of a module's input or output, or of a hook point."""
+    point = module if type(module).__name__ == "HookPoint" else getattr(module, side, None)
+    if not isinstance(getattr(point, "name", None), str):
+        raise InputError(f"TransformerLens has no hook on {type(module).__name__}, so a cache cannot be read: give prompts.")
+    return str(point.name)
+
+
+def cached_tokens(path: Path, cache: Any) -> Int[Tensor, "row token"]:
+    """The token ids that a cache was taken with, if it holds them (a bridge's does); else −1 for each."""
+    name = _name(path.writers[0].place, "hook_out")
+    if name not in cache:
+        raise InputError(f"the cache lacks {name}: {_TAKE}")
+    shape = cache[name].shape[:-1]
+    own = [cache[name] for name in ("embed.hook_in",) if name in cache]
+    own = [ids for ids in own if not ids.is_floating_point() and ids.shape == shape]
+    return torch.atleast_2d(own[0] if own else torch.full(shape, -1))
+
+
+_TAKE = "take it without names_filter=, or with names_filter=list(model.hook_names(unit)), where model = ld.load_model(…)."
+
+
+def read_cache(
+    path: Path, cache: Any, ids: Int[Tensor, "row token"], mask: Int[Tensor, "row token"], column: Int[Tensor, " row"], cut_of: CutOf
+) -> Pass:
+    """What a cache shows at one column of each row. The read-out runs the model's own modules.
+
+    Raises InputError for missing names, wrong shapes, and tokens that the cache was not taken with.
+    """
+    if not path.by_token:
+        raise InputError("the path of this model mixes tokens, so a cache cannot be read: give prompts.")
+    names = hook_names(path, cut_of)
+    if missing := [name for name in names if name not in cache]:
+        raise InputError(f"the cache lacks {missing[0]} ({len(missing)} of {len(names)} names): {_TAKE}")
+    rows, column = torch.arange(len(ids)), column.cpu()
+
+    def take(module: nn.Module, side: str) -> Tensor:
+        x = cache[_name(module, side)]
+        x = x[None] if x.shape[0] == ids.shape[1] and len(ids) == 1 and x.shape[:2] != ids.shape else x
+        x = x.expand(len(ids), *x.shape[1:]) if len(x) == 1 else x  # learned positions: one row for all
+        if x.shape[:2] != ids.shape:
+            raise InputError(
+                f"the cache's {_name(module, side)} has the shape {tuple(x.shape)}, but tokens have {tuple(ids.shape)}: "
+                "give the tokens it was taken with."
+            )
+        return x[rows, column][:, None].flatten(2)
+
+    seen = Pass(ids[rows, column][:, None].clamp_min(0), torch.zeros_like(column))
+    for writer in path.writers:
+        source = _source(writer, cut_of(writer))
+        seen.wrote(writer, take(writer.place, "hook_out"), None if source is None else take(source, "hook_in"))
+    with one_at_a_time(path.module):
+        final = take(_end(path), "hook_in")
+        seen.finals = [] if path.norm is None else [final]
+        seen.unembedded, seen.logits = path.read_out(final[:, 0])
+        _check_tokens(path, ids[rows, column], seen.writes[0][:, 0])
+    return seen
+
+
+def _check_tokens(path: Path, ids: Int[Tensor, " row"], embedded: Tensor) -> None:
+    """Raise InputError for a cache whose embedding is not that of these tokens."""
+    if bool((ids < 0).any()) or type(path.writers[0].owner).__name__ == "HookPoint":
+        return
+    with torch.inference_mode(), silent(path.module):
+        own = path.writers[0].owner(ids[:, None].to(path.device))
+        for one in path.writers[0].maps[1:]:
+            own = one(own)
+    own = own[:, 0].float().cpu()
+    off = (embedded.float().cpu() - own).norm(dim=1) > 0.01 * own.norm(dim=1) + 1e-6
+    if bool(off.any()):
+        row = int(off.nonzero()[0])
+        raise InputError(
+            f"the cache was taken with other tokens: in row {row} its stream does not begin with the embedding of token "
+            f"{int(ids[row])}. Give the tokens and attention_mask of its own pass, with today's hooks on the embedding."
+        )
