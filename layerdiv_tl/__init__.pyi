@@ -15,7 +15,7 @@ from .ensemble.decompose import decompose as decompose
 from .ensemble.information import information as information
 from .errors import InputError as InputError
 from .model.attention import attention_patterns as attention_patterns
-from .model.cuts import dictionary as dictionary
+from .model.dictionary import dictionary as dictionary
 from .model.groups import groups as groups
 from .model.groups import key_value_groups as key_value_groups
 from .model.load import load_model as load_model

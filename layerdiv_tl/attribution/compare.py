@@ -15,11 +15,10 @@ from ..components import Component, component_columns
 from ..ensemble.intervals import estimate, estimates_frame
 from ..errors import InputError
 from ..results import Result
-from .blocks import in_rows, merge
-from .contribution_results import Contributions
+from .results import Contributions
 
 # Rows that one model may lack: they are zero there.
-_OPTIONAL = ("constant", "rounding", "stream_bias", "intervention", "attn_bias", "mlp_bias", "mixer_bias")
+_OPTIONAL = ("constant", "rounding", "added", "attn_bias", "mlp_bias", "mixer_bias")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -126,12 +125,12 @@ def compare(a: Contributions, b: Contributions) -> Comparison:
         raise InputError("a and b read other tokens or positions: give both models the same prompts, as token ids.")
     if a.labels is not None and b.labels is not None and not np.array_equal(a.labels, b.labels):
         raise InputError("a and b have other labels: take both of the same task.")
-    components = merge([a.components, b.components])
+    components = _merged(a.components, b.components)
     for result, other in ((a, b), (b, a)):
         _refuse_missing(set(components) - set(result.components), result.model, other.model)
     return Comparison(
-        a=in_rows(components, a.components, a.values),
-        b=in_rows(components, b.components, b.values),
+        a=_in_rows(components, a.components, a.values),
+        b=_in_rows(components, b.components, b.values),
         components=components,
         options=a.options,
         labels=a.labels,
@@ -150,3 +149,22 @@ def _refuse_missing(missing: Sequence[Component] | set[Component], model: str, o
             f"{model} has no {shape[0]}, which {other} has: models of different shape are compared by their modules' "
             "sums, ld.decompose(…).by_module() of each."
         )
+
+
+def _merged(names: Sequence[Component], others: Sequence[Component]) -> tuple[Component, ...]:
+    """Merge two lists of components, in stream order."""
+    merged, known = list(names), set(names)
+    for place, name in enumerate(others):
+        if name not in known:
+            merged.insert(merged.index(others[place - 1]) + 1 if place else 0, name)
+    return tuple(merged)
+
+
+def _in_rows(rows: Sequence[Component], components: Sequence[Component], values: np.ndarray) -> np.ndarray:
+    """Spread values `[example, component, …]` over the rows of a longer list of components; other rows are zero."""
+    if rows == components:
+        return values
+    place_of = {name: place for place, name in enumerate(rows)}
+    out = np.zeros((len(values), len(rows), *values.shape[2:]))
+    out[:, [place_of[c] for c in components]] = values
+    return out

@@ -15,18 +15,17 @@ from jaxtyping import Int
 from .._checks import listed, number, shown, whole_number
 from ..components import component_columns
 from ..errors import InputError
-from ..model.architecture import UnitLike
-from ..model.batches import inference_mode_for, pad, upcast
-from ..model.cuts import unit_of
+from ..model.batches import pad
 from ..model.generation import generate_tokens
 from ..model.load import Model, as_model
 from ..model.options import read_options
 from ..model.prompts import Ids, Prompts, encode, is_id, prompt_ends, token_texts, with_mask
+from ..model.units import UnitLike, check_unit, unit_of
 from ..results import Result
-from .contribution_results import Contributions
-from .contributions import collect
-from .passes import ContributionPasses
+from .contributions import result
 from .question import LogitQuestion
+from .reading import Reads, gather
+from .results import Contributions
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -92,30 +91,6 @@ class Continuation(Contributions):
         return f"Continuation({self.model}: {shown(self.text[0])}, {about}; {closest}; {gap})"
 
 
-class ContinuationPasses(ContributionPasses):
-    """`ContributionPasses` that read all tokens of a continuation in one pass over the finished text."""
-
-    def __init__(
-        self, model: Model, question: LogitQuestion, texts: Sequence[Ids], of: Sequence[int], *rest: Any
-    ) -> None:
-        super().__init__(model, question, *rest)
-        self.texts, self.of = texts, of
-
-    def cuts(self) -> list[list[int]]:
-        """The tokens of each text; where positions change with the length of a pass, as a prompt alone is read."""
-        switch = self.model.architecture.length_switch
-        passes: dict[tuple[int, int], list[int]] = {}
-        for example, row in enumerate(self.question.ids):
-            side = 0 if switch is None or len(row) <= switch else len(row)
-            passes.setdefault((self.of[example], side), []).append(example)
-        return list(passes.values())
-
-    def _rows(self, examples: Sequence[int]) -> Any:
-        at = torch.as_tensor(self.question.at[examples])
-        text = self.texts[self.of[examples[0]]][: int(at.max()) + 1]
-        return [text], torch.zeros(len(at), dtype=torch.long), at
-
-
 def continuation(
     model: Any,
     prompt: Any,
@@ -145,8 +120,7 @@ def continuation(
     (True, True)
     """
     model, unit = as_model(model), unit_of(unit)
-    if model.engine is not None:
-        raise InputError(f"{model.name} runs elsewhere, where continuations are not read: load it here.")
+    check_unit(unit, model.path)
     max_new_tokens, seed = whole_number("max_new_tokens", max_new_tokens, 1), whole_number("seed", seed, 0)
     temperature = number("temperature", temperature, least=0)
     rows = encode(model, with_mask([prompt] if _is_ids(prompt) else prompt, attention_mask))
@@ -165,8 +139,8 @@ def continuation(
         answers = [generate_tokens(model, row, max_new_tokens, temperature, generator) for row in rows]
     if empty := [n for n, answer in enumerate(answers) if not answer]:
         raise InputError(f"the model ends the text right after prompt {empty[0]}: give a text= that follows it.")
-    passes, about = _passes(model, rows, answers, unit)
-    done = collect(passes)
+    reads, question, about = _read(model, rows, answers)
+    done = result(model, question, unit, gather(model, reads, unit, model.batch_tokens))
     values = {field.name: getattr(done, field.name) for field in fields(done)}
     return Continuation(**values | about | {"sampling": sampling})
 
@@ -176,24 +150,24 @@ def _is_ids(prompt: Any) -> bool:
     return isinstance(prompt, list | tuple) and bool(prompt) and all(is_id(token) for token in prompt)
 
 
-def _passes(
-    model: Model, rows: Prompts, answers: Sequence[Sequence[int]], unit: UnitLike
-) -> tuple[ContinuationPasses, dict[str, Any]]:
-    """Prepare the passes that read the continuations; returns also the fields of the result."""
+def _read(
+    model: Model, rows: Prompts, answers: Sequence[Sequence[int]]
+) -> tuple[Reads, LogitQuestion, dict[str, Any]]:
+    """Prepare one pass over each finished text, read at all tokens of its continuation; also the fields of the result."""
     texts = [(*row, *answer) for row, answer in zip(rows, answers, strict=True)]
     _check_length(model, list(map(len, texts)))
     ends = [range(len(row), len(text)) for row, text in zip(rows, texts, strict=True)]
-    of = [n for n, places in enumerate(ends) for _ in places]
+    of = np.array([n for n, places in enumerate(ends) for _ in places])
     pairs = np.concatenate([_with_rivals(model, text, places) for text, places in zip(texts, ends, strict=True)])
     names = np.array(token_texts(model, pairs.ravel()), dtype=object).reshape(pairs.shape)
     prefixes = Prompts(texts[n][:end] for n, places in enumerate(ends) for end in places)
     at = np.array([len(row) - 1 for row in prefixes])
     question = LogitQuestion(prefixes, at, pairs[:, :, None], tuple(map(tuple, names.tolist())))
-    about: dict[str, Any] = {"prompt_number": np.array(of), "continued": tuple(texts)}
+    about: dict[str, Any] = {"prompt_number": of, "continued": tuple(texts)}
     about["prompt_ends"] = prompt_ends(model, rows) if len(rows) == 1 else ()  # examples are tokens
     decode = model.tokenizer.decode if model.tokenizer else lambda ids: " ".join(token_texts(model, ids))
     about["text"] = tuple(decode(answer) for answer in answers)
-    return ContinuationPasses(model, question, texts, of, unit, model.checked_batch_tokens(None)), about
+    return Reads([text[:-1] for text in texts], of, at, pairs), question, about
 
 
 def _check_length(model: Model, lengths: list[int]) -> None:
@@ -205,8 +179,9 @@ def _check_length(model: Model, lengths: list[int]) -> None:
 
 def _with_rivals(model: Model, text: Ids, ends: range) -> Int[np.ndarray, "token 2"]:
     """The tokens at some places of a text, each with the likeliest other token there."""
-    with inference_mode_for(model.architecture):
-        logits = upcast(model.architecture.logits(*pad([text[:-1]]))[0, ends.start - 1 :])
+    at = torch.arange(ends.start - 1, len(text) - 1)
+    with model.path.session(), torch.inference_mode():
+        logits = model.path.logits(*pad([text[:-1]]), (torch.zeros_like(at), at))[:, 0].float()
     own = torch.tensor(text[ends.start :], device=logits.device)
     best = logits.topk(2).indices
     rivals = torch.where(best[:, 0] == own, best[:, 1], best[:, 0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,19 +12,16 @@ from jaxtyping import Int
 
 from ..components import Unit
 from ..errors import InputError
-from ..model.architecture import UnitLike
-from ..model.cuts import unit_name, unit_of
-from ..model.forward_pass import cached_tokens, locate_mismatch, read_cache, tokens_and_mask
-from ..model.groups import Groups
+from ..model.cache import cached_tokens, is_cache, read_cache
 from ..model.load import Model, as_model
 from ..model.options import pair_options
-from ..model.prompts import Prompts, encode, prompt_ends
-from ..model.transformer_lens import is_cache
-from .blocks import are_partial
-from .contribution_results import Contributions
+from ..model.prompts import Ids, Prompts, encode, prompt_ends
+from ..model.units import UnitLike, check_unit, cut_of, unit_name, unit_of
 from .logit_difference import LogitDifference
-from .passes import ContributionBuffer, ContributionPasses, RemoteReadOut
-from .question import read_question
+from .question import LogitQuestion, read_question
+from .reading import Gathered, Reads, gather
+from .results import Contributions
+from .sequences import summed, teacher_forced
 
 
 def contributions(
@@ -38,18 +36,15 @@ def contributions(
 ) -> Contributions:
     """Compute the direct logit contributions of a model's components to answer options (Eq. 2-3).
 
-    u_i = W_U (gain · center(z_i)) / σ, with z_i component i's output in the final residual stream and σ the final
-    norm's statistic of the whole stream. `constant` is the read-out's term, `rounding` the sum of what a
-    half-precision model loses at every addition. A layer that runs several times has rows for every repeat
-    (`L3@2.attn`). Where the stream itself passes norms (also between the rounds of a loop), gates or a mixing of
-    several streams, z_i is the component's output after all of these, with the coefficients of the pass; `stream_bias`
-    is the total effect of their biases (`model.stream_path`).
+    One pass records what each component z_i writes to the residual stream. With everything nonlinear behind the writes
+    held at its value in that pass (norm statistics, gates, mixing of streams), the logits are affine in them, and u_i is
+    the gradient of the logit at z_i times z_i; for a model with one final norm W_U (gain · center(z_i)) / σ. `constant`
+    is what no component writes (biases of norms and of the unembedding), `rounding` what a half-precision model loses at
+    its additions to the stream. A layer that runs several times has rows for every repeat (`L3@2.attn`).
 
-    Your hooks on the model run in the pass. If a hook changes a sublayer's output, the changed output is the
-    component. `L3.intervention` is what a hook on a block, or on the final norm's input, adds to the stream (between
-    block 3 and the next, or the final norm); at the embedding it is `intervention`. Where a changed sublayer is cut, it
-    includes the part that heads or neurons no longer sum to. Partial junctions are then those of the layer before its
-    intervention. A hook that moves the stream anywhere else raises InputError with the name of its module.
+    Your hooks on the model run in the pass. If a hook changes a sublayer's output, the changed output is the component.
+    What hooks do elsewhere on the stream is the row `added`: the value after them minus that before, whether they add,
+    multiply or replace.
 
     Args:
         model: A `Model`, or anything `load_model` takes; or an `ActivationCache` of TransformerLens' `run_with_cache`,
@@ -65,7 +60,7 @@ def contributions(
             share: `[[[5, 6], [7]]]`). Lengths may differ, and one option may be a prefix of another, whose probability
             then includes that of the longer one. A word that would be glued to the prompt's last one gives a warning.
             Or `{name: vector}` of directions `[d_model]` (e.g. of a probe): the contributions are to the dot product of
-            each with the residual stream after the final norm, gain and bias included, as the unembedding reads it.
+            each with the residual stream after the final norm, as the unembedding reads it.
         unit: "sublayer": embedding, attentions, MLPs; "head": attentions cut into heads, MLPs whole; "neuron": MLPs cut
             into neurons, attentions whole; "expert": mixtures of experts cut, all else whole; or `groups`, or a
             `dictionary` of latents.
@@ -74,9 +69,6 @@ def contributions(
         attention_mask: `[row, token]`, 1 for real token ids of `prompts`, 0 for padding; with None, pad tokens at the
             ends of rows are padding.
         batch_tokens: The most padded tokens in one forward pass; None picks a fast size for the model's device.
-
-    In the source, the product is `Directions.of_block`, its rows are `blocks.Rows`, and each family whose stream passes
-    more than additions is an entry of `model.streams`.
 
     Raises InputError for unusable input (also an option that begins inside a token of its prompt), for weights that
     give no finite number, and for a model whose components do not sum to its logits.
@@ -100,13 +92,62 @@ def contributions(
         return _of_cache(model, prompts, options, unit, position, attention_mask)
     model = as_model(model)
     batch_tokens = model.checked_batch_tokens(batch_tokens)
-    model.architecture.components(unit)  # raises for a unit that this model does not have, before any pass
+    check_unit(unit, model.path)
     question = read_question(model, prompts, options, position, attention_mask=attention_mask)
-    if model.engine is None:
-        return collect(ContributionPasses(model, question, unit, batch_tokens))
-    if question.directions is not None:
-        raise InputError(f"{model.name} runs elsewhere, where only options are read: give no directions.")
-    return collect(RemoteReadOut(model, question, unit, batch_tokens))
+    return answer(model, question, unit, batch_tokens)
+
+
+def answer(model: Model, question: LogitQuestion, unit: UnitLike, batch_tokens: int) -> Contributions:
+    """Compute the contributions that a question asks for."""
+    if question.is_single:
+        reads = Reads(
+            question.ids, np.arange(len(question.ids)), question.at, question.option_ids[:, :, 0], question.directions
+        )
+        return result(model, question, unit, gather(model, reads, unit, batch_tokens))
+    reads, of = teacher_forced(model, question.beginnings, question.option_ids)
+    found = gather(model, reads, unit, batch_tokens)
+    count = question.option_ids.shape[1]
+    arrays = {name: x[..., 0] if name in ("values", "logits", "log_likelihood", "normalizer") else x for name, x in found.arrays.items()}
+    kept = ("values", "logits", "log_likelihood", "normalizer", "expectations")
+    found.arrays = {name: summed(arrays[name], of, count) for name in kept}
+    return result(model, question, unit, found)
+
+
+def result(model: Model, question: LogitQuestion, unit: UnitLike, found: Gathered) -> Contributions:
+    """Make a result of what was gathered."""
+    arrays = found.arrays
+    expectations = arrays.get("expectations")
+    if expectations is not None and expectations.ndim == 2:
+        expectations = expectations[:, :, None]
+    has_options = question.directions is None
+    return Contributions(
+        values=arrays["values"],
+        components=found.components,
+        model_logits=arrays["logits"],
+        log_likelihood=arrays.get("log_likelihood"),
+        normalizer=arrays.get("normalizer"),
+        expectations=expectations,
+        vocabulary_means=arrays.get("vocabulary_means"),
+        junction_scale=arrays.get("junction_scale") if isinstance(unit, str) else None,
+        junctions=found.junctions,
+        partial_junctions=np.array(found.partial),
+        identity_gap=found.gap / max(found.size, 1e-300),
+        absolute_gap=found.gap,
+        complete=True,
+        soft_cap=model.path.soft_cap if has_options else None,
+        model=model.name,
+        task=question.task,
+        prompt_ends=prompt_ends(model, question.beginnings),
+        starts_with_bos=_starts_with_bos(model, question.ids[0]),
+        unit=unit_name(unit),
+        **question.fields(),
+    )
+
+
+def _starts_with_bos(model: Model, ids: Ids) -> bool:
+    """Return whether a prompt begins with the tokenizer's beginning-of-text token."""
+    bos = getattr(model.tokenizer, "bos_token_id", None)
+    return bos is not None and len(ids) > 0 and ids[0] == bos
 
 
 def _of_cache(
@@ -114,74 +155,52 @@ def _of_cache(
 ) -> Contributions:
     """Read a cache of TransformerLens in place of a pass."""
     model = as_model(cache.model)
-    if any(repeat is not None for _, repeat in model.sublayer_order):
+    check_unit(unit, model.path)
+    if any(number for _, number in model.path.calls):
         raise InputError("this model runs layers more than once, and a cache keeps their last run: give prompts.")
-    given = tokens is not None
-    tokens, mask = tokens_and_mask(tokens if given else cached_tokens(model.architecture, cache), attention_mask)
+    tokens, mask = _tokens_and_mask(cached_tokens(model.path, cache) if tokens is None else tokens, attention_mask)
     is_known = bool((tokens >= 0).all())
     if is_known and attention_mask is None:
         mask = _without_padding(model, tokens)
     question = read_question(model, tokens.clamp_min(0), options, position, attention_mask=mask)
+    if not question.is_single:
+        raise InputError(
+            "a cache ends with its prompts, so options of several tokens cannot be read from it: give the model and the "
+            "prompts in its place."
+        )
     column = mask.argmax(1).cpu() + torch.as_tensor(question.at)
-    cached = read_cache(model.architecture, cache, tokens, mask, column, unit, given)
+    seen = read_cache(model.path, cache, tokens, mask, column, partial(cut_of, unit))
+    reads = Reads(
+        question.ids, np.arange(len(tokens)), question.at, question.option_ids[:, :, 0], question.directions
+    )
     if not is_known:
         question = replace(question, ids=Prompts((-1,) * len(row) for row in question.ids))
-    return collect(ContributionPasses(model, question, unit, model.checked_batch_tokens(None), cached))
+    return result(model, question, unit, gather(model, reads, unit, model.batch_tokens, seen))
 
 
-def collect(run: ContributionPasses) -> Contributions:
-    """Collect and check the contributions of some passes."""
-    model, unit, ids = run.model, run.unit, run.question.ids
-    gathered = ContributionBuffer(len(ids))
-    for part in run.batches():
-        gathered.add(part)
-    done = gathered.whole
-    assert done is not None
-    names, junctions = done.components, done.junctions
-
-    def locate() -> str:
-        if run.cached is not None:
-            return "the cached writes do not add up to the cached stream"
-        if model.engine is not None:
-            return "what its engine shows does not add up to the stream (as where a norm or a factor follows)"
-        worst = int(done.stream_gap.argmax())
-        return locate_mismatch(model.architecture, run.question.beginnings[worst])
-
-    error = run.reader.error
-    error.check(model.name, unit, locate)
-    has_prefixes = model.architecture.has_prefixes and not isinstance(unit, Groups)
-    expectations, gap = done.expectations, done.likelihood_gap
-    return Contributions(
-        values=done.values,
-        components=names,
-        model_logits=done.logits,
-        log_likelihood=done.log_likelihood,
-        normalizer=done.normalizer,
-        expectations=expectations[:, :, None] if expectations is not None and expectations.ndim == 2 else expectations,
-        vocabulary_means=done.vocabulary_means,
-        junction_scale=done.junction_scale if has_prefixes else None,
-        junctions=junctions,
-        partial_junctions=np.array(are_partial(junctions, model.architecture.parallel)),
-        statistic=done.statistic,
-        identity_gap=error.identity_gap,
-        absolute_gap=error.absolute,
-        likelihood_gap=None if gap is None else float(np.abs(gap).max()),
-        complete=True,
-        soft_cap=model.architecture.soft_cap if run.question.directions is None else None,
-        model=model.name,
-        task=run.question.task,
-        prompt_ends=prompt_ends(model, run.question.beginnings),
-        starts_with_bos=starts_with_bos(model, ids[0]),
-        unit=unit_name(unit),
-        error_shares={name.label: x / max(whole, 1e-300) for name, (x, whole) in run.reader.unexplained.items()},
-        **run.question.fields(),
-    )
+def _tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[torch.Tensor, "row token"], Int[torch.Tensor, "row token"]]:
+    """Convert ids and mask to `[row, token]` tensors. Raises InputError where their shapes do not fit."""
+    ids = torch.atleast_2d(torch.as_tensor(tokens))
+    if ids.dim() != 2 or ids.is_floating_point() or ids.numel() == 0:
+        raise InputError(f"the prompts of a cache are its token ids [row, token], not of shape {tuple(ids.shape)}.")
+    if attention_mask is None:
+        return ids, torch.ones_like(ids)
+    mask = torch.atleast_2d(torch.as_tensor(attention_mask, device=ids.device))
+    if mask.shape != ids.shape:
+        raise InputError(f"attention_mask has the shape {tuple(mask.shape)}, but tokens have {tuple(ids.shape)}.")
+    mask = (mask != 0).long()
+    if not bool(((mask.sum(1) > 0) & (mask.diff(dim=1).abs().sum(1) <= 1)).all()):  # a text has no gaps
+        raise InputError("attention_mask must be 1 on one run of tokens in every row, with padding on one side only.")
+    return ids, mask
 
 
-def starts_with_bos(model: Model, ids: Prompts | tuple[int, ...]) -> bool:
-    """Return whether a prompt begins with the tokenizer's beginning-of-text token."""
-    bos = getattr(model.tokenizer, "bos_token_id", None)
-    return bos is not None and len(ids) > 0 and ids[0] == bos
+def _without_padding(model: Model, tokens: Int[torch.Tensor, "row token"]) -> Int[torch.Tensor, "row token"]:
+    """Mark the tokens of a rectangular batch that are not padding, as prompts are read."""
+    mask = torch.zeros_like(tokens)
+    for row, ids in enumerate(encode(model, tokens.tolist())):
+        first = 0 if tokens[row, : len(ids)].tolist() == list(ids) else tokens.shape[1] - len(ids)
+        mask[row, first : first + len(ids)] = 1
+    return mask
 
 
 def logit_difference(
@@ -206,12 +225,3 @@ def logit_difference(
     options, names = pair_options(right, wrong)
     c = contributions(model, prompts, options, unit=unit, attention_mask=attention_mask)
     return replace(c, option_names=names).difference()
-
-
-def _without_padding(model: Model, tokens: Int[torch.Tensor, "row token"]) -> Int[torch.Tensor, "row token"]:
-    """Mark the tokens of a rectangular batch that are not padding, as prompts are read."""
-    mask = torch.zeros_like(tokens)
-    for row, ids in enumerate(encode(model, tokens.tolist())):
-        first = 0 if tokens[row, : len(ids)].tolist() == list(ids) else tokens.shape[1] - len(ids)
-        mask[row, first : first + len(ids)] = 1
-    return mask

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..components import Component
 from .path import Pass, Path, Replay
 from .precision import HALF
-from .units import UnitLike, check_unit, cut_of, split
+from .units import CustomUnit, UnitLike, check_unit, cut_of, split
 
 # The last three rows: biases of the path, what users' hooks added, what half-precision additions lost.
 _MAY_BE_ZERO = ("attn_bias", "mixer_bias", "mlp_bias", "shared_expert", "constant", "added")
@@ -50,6 +50,9 @@ def attribute(path: Path, seen: Pass, directions: Float[Tensor, "n K d"], unit: 
         for components, u in split(unit, writer, whole, write, received, g):
             names.extend(components)
             columns.append(u.to(device))
+    if isinstance(unit, CustomUnit):
+        names, joined = unit.merged(names, torch.cat(columns, -1))
+        columns = [joined]
     n = len(seen.ids)
     for leaves, found, axes in (
         (replay.constants, at_constants, path.constant_axes),
@@ -83,7 +86,7 @@ def gradients(replay: Replay, directions: Float[Tensor, "n K d"]) -> list[list[T
 
 def rows_of(path: Path, unit: UnitLike) -> tuple[Component, ...]:
     """The components of a pass at a unit, in stream order. Raises InputError for a unit without rows here."""
-    check_unit(unit, path.writers)
+    check_unit(unit, path)
     key = unit if isinstance(unit, str) else None
     if key is None or key not in path.rows:
         with path.session():

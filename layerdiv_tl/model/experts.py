@@ -25,7 +25,7 @@ def cut_experts(
 ) -> tuple[Float[Tensor, "K n expert"], Float[Tensor, "K n"]] | None:
     """Contributions of a mixture's experts, and of what it adds besides; None where its experts cannot be told apart."""
     experts: Any = writer.experts
-    count = next((n for name in ("num_experts", "n_routed_experts") if isinstance(n := getattr(experts, name, None), int)), 0)
+    count = count_experts(experts)
     (args, kwargs), (routed, routed_by_name) = (_repeated(call, len(g), write) for call in received)
     tensors = [x for x in (*routed, *routed_by_name.values()) if isinstance(x, Tensor)]
     index = next((x for x in tensors if not x.is_floating_point()), None)
@@ -66,6 +66,12 @@ def cut_experts(
     rest = (g * y.detach().to(g).reshape(g.shape)).sum((-1, -2)) - u.sum(-1)
     is_rounding = float(rest.abs().max()) <= _ROUNDING * float(u.abs().sum(-1).max())
     return u, torch.zeros_like(rest) if is_rounding else rest
+
+
+def count_experts(experts: Any) -> int:
+    """The number of a mixture's routed experts; 0 if its module does not say so."""
+    names = ("num_experts", "n_routed_experts")
+    return next((n for name in names if isinstance(n := getattr(experts, name, None), int)), 0)
 
 
 def _repeated(call: tuple[Any, Any], times: int, write: Tensor) -> tuple[Any, Any]:

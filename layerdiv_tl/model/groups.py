@@ -1,72 +1,91 @@
-"""Groups: named sets of components as rows of one unit; a group's row is the sum of its members' rows."""
+"""Named groups of components as a unit, and the heads that share keys and values."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
-from .._checks import shown
-from ..components import Component, Kind, Unit, labels_of
-from ..errors import InputError
-from .architecture import Architecture, CustomUnit, Sublayer, SublayerCut
-from .load import as_model
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
-# The unit whose rows are a sublayer's parts.
-_UNITS: dict[str, Unit] = {
+from .._checks import shown
+from ..components import Component, Kind, labels_of
+from ..errors import InputError
+from .load import as_model
+from .path import Path
+from .units import CustomUnit, Parts, count_of, cut, names_of, total
+from .writers import Writer
+
+_UNITS: dict[str, str] = {
     **dict.fromkeys(("head", "attn_bias", "mixer_head", "mixer_bias"), "head"),
     **dict.fromkeys(("neuron", "mlp_bias"), "neuron"),
+    **dict.fromkeys(("expert", "shared_expert"), "expert"),
 }
+
+
 _SUBLAYERS = ("attn", "mixer", "mlp", "moe")
 
 
 class Groups(CustomUnit):
-    """The unit that `groups` makes. `members`: the labels of each group."""
+    """The unit that `groups` makes. `members`: the components of each group."""
 
     name = "groups"
 
     def __init__(self, members: Mapping[str, Sequence[str]]) -> None:
-        self.members = {name: tuple(labels) for name, labels in members.items()}
-        self._group_of = {Component.parse(x): name for name, labels in members.items() for x in labels}
-        self._cut: dict[tuple[str, int | None], Unit] = {}
-        for component in self._group_of:
-            if (unit := _UNITS.get(component.kind)) is not None:
-                self._cut[component.sublayer.kind, component.layer] = unit
+        self.members = {
+            Component("group", name=name): tuple(map(Component.parse, labels)) for name, labels in members.items()
+        }
+        self.group_of = {member: group for group, own in self.members.items() for member in own}
+        self._cuts = {(c.sublayer.kind, c.layer): _UNITS[c.kind] for c in self.group_of if c.kind in _UNITS}
 
-    def of(self, sublayer: Sublayer) -> SublayerCut | None:
-        """Cut into heads or neurons if some of them are in a group."""
-        unit = self._cut.get((sublayer.kind, sublayer.layer))
-        # No label refers to the parts of a `moe` next to an MLP.
-        return None if unit is None else sublayer.cut(unit)
+    def cut_of(self, writer: Writer) -> str | None:
+        """Heads, neurons or experts where a group has some of a sublayer's."""
+        return self._cuts.get((writer.kind, writer.component.layer))
 
-    def group_of(self, component: Component) -> str | None:
-        """The group that holds a component; None for one that keeps its own row."""
-        return self._group_of.get(component)
+    def split(self, writer: Writer, whole: Component, write: Tensor, received: Any, g: Tensor) -> list[Parts] | None:
+        """The members' sums by group, and what is left of the write."""
+        if whole in self.group_of:
+            return [((self.group_of[whole],), total(g, write)[..., None])]
+        unit = self.cut_of(writer)
+        if unit is None:
+            return None
+        found: list[Parts] = []
+        rest = total(g, write)
+        for components, u in cut(unit, writer, whole, write, received, g) or []:
+            groups = [self.group_of.get(component) for component in components]
+            for group in dict.fromkeys(x for x in groups if x is not None):
+                own = u[..., [place for place, x in enumerate(groups) if x == group]].sum(-1)
+                found.append(((group,), own[..., None]))
+                rest = rest - own
+        kind = cast(Kind, f"{whole.kind}.rest")
+        return [((replace(whole, kind=kind),), rest[..., None]), *found]
 
-    def check(self, rows: Collection[Component]) -> None:
-        """Raise InputError for members that a pass does not have."""
-        if lacking := [component for component in self._group_of if component not in rows]:
-            raise InputError(
-                f"the group {shown(self._group_of[lacking[0]])} asks for {lacking[0].label}, which this model does not "
-                "have (a layer that is used once is L3.attn, the second use of a reused one L3@2.attn)."
-            )
+    def merged(
+        self, components: Sequence[Component], values: Float[Tensor, "K n component"]
+    ) -> tuple[list[Component], Float[Tensor, "K n component"]]:
+        """Add up the rows of each group; groups come last, in their order."""
+        rows: dict[Component, list[int]] = {c: [i] for i, c in enumerate(components) if c not in self.members}
+        for group in self.members:
+            rows[group] = [i for i, component in enumerate(components) if component == group]
+        return list(rows), torch.stack([values[..., places].sum(-1) for places in rows.values()], -1)
 
-    def rows_of(self, architecture: Architecture, rows: list[Component]) -> list[Component]:
-        """List the rows minus the members of groups, then the groups."""
-        named: list[Component] = []
-        for row in rows:
-            if self.group_of(row) is None:
-                row = rest_of(row) if row.kind in _UNITS else row
-                named += [] if row in named[-1:] else [row]
-        return named + [Component("group", name=name) for name in self.members]
+    def check(self, path: Path) -> None:
+        """Raise InputError for members that the model does not have."""
+        repeated = {writer for writer, number in path.calls if number}
+        known = {replace(w.component, repeat=n + 1 if w in repeated else None): w for w, n in path.calls}
+        for member, group in self.group_of.items():
+            writer, unit = known.get(member.sublayer), _UNITS.get(member.kind)
+            is_there = writer is not None and (unit is None or (member.index or 0) < count_of(writer, unit))
+            if not is_there:
+                raise InputError(
+                    f"the group {shown(group.name)} asks for {member.label}, which this model does not have (a layer that "
+                    "is used once is L3.attn, the second use of a reused one L3@2.attn)."
+                )
 
     def __repr__(self) -> str:
-        return f"groups({', '.join(f'{name!r}: {len(labels)}' for name, labels in self.members.items())})"
-
-
-def rest_of(part: Component) -> Component:
-    """The row of a sublayer minus its parts in groups, for one of its parts."""
-    whole = part.sublayer
-    return Component(cast(Kind, f"{whole.kind}.rest"), whole.layer, repeat=whole.repeat)
+        return f"groups({', '.join(f'{group.name!r}: {len(own)}' for group, own in self.members.items())})"
 
 
 def groups(members: Mapping[str, Any]) -> Groups:
@@ -118,20 +137,20 @@ def key_value_groups(model: Any) -> dict[str, list[str]]:
     model = as_model(model)
     config = getattr(model.hf_model, "config", None)
     count = getattr(config and config.get_text_config(), "num_key_value_heads", None)
-    # The module is more reliable: Falcon's configuration uses another name, and Gemma 4's layers differ.
-    modules = {s.layer: s.inputs.module for s in model.architecture.sublayers if s.kind == "attn" and s.inputs}
-    shares = {
-        layer: getattr(module, "num_key_value_groups", None) or module.num_heads // module.num_kv_heads
-        for layer, module in modules.items()
-        if hasattr(module, "num_key_value_groups") or hasattr(module, "num_kv_heads")
-    }
-    heads = [row for row in model.components("head") if row.kind == "head"]
     made: dict[str, list[str]] = {}
-    for sublayer in dict.fromkeys(head.sublayer for head in heads):
-        own = [head.label for head in heads if head.sublayer == sublayer]
-        share = shares.get(sublayer.layer, len(own) // count if count and len(own) % count == 0 else 1)
-        for start in range(0, len(own) if share > 1 else 0, share):
-            made[f"{sublayer.label.removesuffix('attn')}KV{start // share}"] = own[start : start + share]
+    for writer in model.path.writers:
+        if writer.kind != "attn" or not writer.heads:
+            continue
+        # The module is more reliable: Falcon's configuration uses another name, and Gemma 4's layers differ.
+        owner: Any = writer.owner
+        share = getattr(owner, "num_key_value_groups", None)
+        if share is None and hasattr(owner, "num_kv_heads"):
+            share = owner.num_heads // owner.num_kv_heads
+        if share is None:
+            share = writer.heads // count if count and writer.heads % count == 0 else 1
+        labels = [head.label for head in names_of("head", writer.component, writer.heads)]
+        for start in range(0, len(labels) if share > 1 else 0, share):
+            made[f"L{writer.component.layer}.KV{start // share}"] = labels[start : start + share]
     if not made:
         raise InputError(f"every head of {model.name} has keys and values of its own, so it has no such groups.")
     return made

@@ -126,7 +126,7 @@ class Model:
     def hook_names(self, unit: UnitLike = "sublayer") -> tuple[str, ...]:
         """List TransformerLens' names of all needed hooks: a `names_filter` for `run_with_cache`."""
         path = self.path if is_transformer_lens(self.root) else as_model(self.bridge).path
-        check_unit(unit_of(unit), path.writers)
+        check_unit(unit_of(unit), path)
         return hook_names(path, partial(cut_of, unit))
 
     __str__ = console_text

@@ -341,6 +341,13 @@ class Path:
             output = self.run(torch.zeros(len(x), 1, dtype=torch.long))
         return shown[-1][:, -1], logits_in(output)[:, -1]
 
+    def normed(self, streams: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
+        """Apply the final norm to streams, in their precision."""
+        if self.norm is None:
+            return streams
+        with torch.no_grad(), silent(self.norm), Frozen(streams.dtype):
+            return tensor(self.norm(streams))
+
     def _silence_sublayers(self, stack: ExitStack, shape: Sequence[int], dtype: torch.dtype) -> None:
         """Let sublayers with a norm between them and the stream return zeros, as the norm's output is known."""
         for writer in self.writers:

@@ -15,7 +15,7 @@ from .names import with_names
 from .patching import frozen, hooks, one_at_a_time, silent, tensor
 from .path import Pass, Path
 from .precision import HALF
-from .writers import Form, Names, Writer, find_writers, unwrapped
+from .writers import Form, Names, Writer, count_inputs, find_writers, unwrapped
 
 # Tokens of a probe, and where its rows are read: sinusoids at one position would look like a constant.
 _SHAPE, _READ = (2, 7), (6, 4)
@@ -122,16 +122,9 @@ def _find_place(writer: Writer, shown: Mapping[nn.Module, tuple[Any, Tensor]]) -
     whole, end = shown[writer.owner][1], shown[writer.projection][1]
     if whole.numel() != end.numel() or not torch.equal(whole.flatten(), end.flatten()):
         writer.place = writer.projection
-    width = _inputs(writer.projection)
+    width = count_inputs(writer.projection)
     if writer.heads and width is not None and width % writer.heads:
         writer.heads = 0
-
-
-def _inputs(projection: nn.Module) -> int | None:
-    """The number of a matrix's inputs, if its weight says so."""
-    module: Any = unwrapped(projection)
-    shape = getattr(getattr(module, "weight", None), "shape", ())
-    return None if len(shape) != 2 else int(shape[0] if type(module).__name__ == "Conv1D" else shape[1])
 
 
 def _form_of(output: Any, ids: Tensor) -> Form:

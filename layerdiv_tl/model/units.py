@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from .._checks import shown
 from ..components import Component, Kind, Unit
 from ..errors import InputError
-from .experts import cut_experts
+from .experts import count_experts, cut_experts
 from .frozen import Frozen
 from .patching import frozen, silent, tensor
-from .writers import Writer, unwrapped
+from .path import Path
+from .writers import Writer, count_inputs, unwrapped
 
 # The rows of a sublayer's parts, and of what it adds besides them.
 _PART: dict[str, Kind] = {"attn": "head", "mixer": "mixer_head", "mlp": "neuron", "moe": "neuron"}
@@ -44,7 +45,13 @@ class CustomUnit:
         """Contributions of the parts of a write, given the gradient `[K, n, t, d]` at it; None if it stays whole."""
         raise NotImplementedError
 
-    def check(self, writers: Sequence[Writer]) -> None:
+    def merged(
+        self, components: list[Component], values: Float[Tensor, "K n component"]
+    ) -> tuple[list[Component], Float[Tensor, "K n component"]]:
+        """Join rows of different writes."""
+        return components, values
+
+    def check(self, path: Path) -> None:
         """Raise InputError if the unit does not fit a model."""
 
 
@@ -64,11 +71,12 @@ def unit_name(unit: UnitLike) -> str:
     return unit if isinstance(unit, str) else unit.name
 
 
-def check_unit(unit: UnitLike, writers: Sequence[Writer]) -> None:
+def check_unit(unit: UnitLike, path: Path) -> None:
     """Raise InputError for a unit at which a model has no rows of its own."""
     if isinstance(unit, CustomUnit):
-        unit.check(writers)
+        unit.check(path)
         return
+    writers = path.writers
     kinds = {"head": ("attn",), "neuron": ("mlp", "moe"), "expert": ()}.get(unit, ())
     for writer in writers:
         if writer.kind in kinds and not writer.is_cut(unit):
@@ -117,6 +125,15 @@ def cut(unit: str, writer: Writer, whole: Component, write: Tensor, received: An
         u = u.unflatten(-1, (writer.heads, -1)).sum(-1)
     parts = [(names_of(_PART[writer.kind], whole, u.shape[-1]), u)]
     return parts if bias is None else [*parts, ((replace(whole, kind=_BIAS[writer.kind]),), bias[..., None])]
+
+
+def count_of(writer: Writer, unit: str) -> int:
+    """The number of a writer's heads, neurons or experts; 0 where it has none."""
+    if not writer.is_cut(unit):
+        return 0
+    if unit == "head":
+        return writer.heads
+    return count_experts(writer.experts) if unit == "expert" else count_inputs(writer.maps[0]) or 0
 
 
 def names_of(kind: Kind, whole: Component, count: int) -> tuple[Component, ...]:

@@ -166,3 +166,13 @@ def first(module: nn.Module, names: tuple[str, ...]) -> Any:
 def unwrapped(module: Any) -> Any:
     """The module inside a TransformerLens component; any other one is returned."""
     return getattr(module, "original_component", module)
+
+
+def count_inputs(matrix: nn.Module) -> int | None:
+    """The number of a matrix's inputs, if its weight says so."""
+    module: Any = unwrapped(matrix)
+    weight = getattr(module, "weight", getattr(module, "matrix", None))
+    if not isinstance(weight, Tensor) or weight.dim() < 2:
+        return None
+    is_transposed = type(module).__name__ in ("Conv1D", "Matrix")
+    return int(weight.shape[:-1].numel() if is_transposed else weight.shape[1])

@@ -17,11 +17,13 @@ from ..components import positions as component_positions
 from ..ensemble.validation import gold_options
 from ..errors import InputError
 from ..results import Result
-from .contexts import TABLES
 from .logit_difference import LogitDifference, Score
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+# The fields that have a row for every component.
+TABLES = ("values", "expectations", "vocabulary_means")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,13 +59,7 @@ class Contributions(Result):
             added, or an attention parallel to its MLP.
         identity_gap, absolute_gap: max |Σ u_i − logits| / max Σ|u_i| over examples and options, and the same in logits;
             over all components and positions, before any soft-cap.
-        likelihood_gap: The largest error of the normalizer in nats, because the components' logits differ from the
-            model's by `absolute_gap`.
         score: "logits", or "log_likelihood" in the result of `scores`.
-        statistic: float64 `[example]`, the final norm's statistic of the whole stream at the prompt's position; None in
-            files written by older versions.
-        error_shares: By the label of an error (`L12.mlp.error`), |error|² / |write|² of that sublayer, both summed over
-            the rows of the passes. Empty at units without an error row.
         complete, soft_cap: False for a sub-ensemble made by `select`, whose `logits` are its own sum; the soft cap of
             the logits, if any.
     """
@@ -84,14 +80,11 @@ class Contributions(Result):
     partial_junctions: Bool[np.ndarray, " junction"]
     identity_gap: float
     absolute_gap: float
-    likelihood_gap: float | None
     complete: bool
     soft_cap: float | None
     model: str
     unit: str
     score: Score = "logits"
-    statistic: Float[np.ndarray, " example"] | None = None
-    error_shares: dict[str, float] | None = None
     vocabulary_means: Float[np.ndarray, "example component"] | None = None
     task: str = ""
     prompt_ends: tuple[str, ...] = ()
@@ -303,16 +296,7 @@ class Contributions(Result):
             frame.insert(frame.columns.tolist().index("option"), "option_name", np.array(self.option_names)[numbers])
         frame.attrs["units"] = {"contribution": "logits" if self.score == "logits" else "nats"}
         frame.attrs["identity_gap"] = self.identity_gap
-        if self.error_shares:
-            frame.attrs["error_shares"] = self.error_shares
         return frame
-
-    @property
-    def error_note(self) -> str:
-        """Describe the size of the error rows of cut sublayers; "" at units without any."""
-        shares = [f"{label} {share:.1%}" for label, share in (self.error_shares or {}).items()]
-        few = ", ".join(shares[:3]) + (", …" if len(shares) > 3 else "")
-        return f"of the squared write is error: {few}" if shares else ""
 
     def __repr__(self) -> str:
         n, members, k = self.values.shape
@@ -321,5 +305,5 @@ class Contributions(Result):
         bos = "with" if self.starts_with_bos else "without"
         prompt = f"first prompt of {self.lengths[0]} tokens, {bos} beginning-of-text token" if n else ""
         gaps = f"identity gap {self.identity_gap:.1e}, {self.absolute_gap:.1e} logits"
-        about = "; ".join(filter(None, [prompt, gaps, self.error_note]))
+        about = "; ".join(filter(None, [prompt, gaps]))
         return f"{type(self).__name__}({self.model}: {shape}; {about})"

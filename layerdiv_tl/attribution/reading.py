@@ -1,0 +1,239 @@
+"""The passes behind contributions: rows in batches, recorded once, attributed, checked and gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .._progress import progress
+from ..components import Component
+from ..errors import InputError
+from ..model.attribute import Attribution, attribute, present
+from ..model.batches import batches, pad
+from ..model.load import Model
+from ..model.path import Pass, Path, Replay
+from ..model.precision import HALF, TOLERANCE
+from ..model.probe import transformed
+from ..model.prompts import Ids
+from ..model.units import UnitLike, cut_of
+from .vocabulary import Vocabulary
+
+# After a pass, reads are attributed together until they make this many numbers (32 MiB in float64), which bounds memory.
+NUMBERS = 4_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Reads:
+    """What is read: tokens of some rows.
+
+    Attributes:
+        rows: The token ids of each row.
+        row, position: Of each read.
+        targets: `[read, K]`, the options' tokens there; indices of `directions` if these are given.
+        directions: Vectors `[K, d]` in the unembedding's input, float64.
+    """
+
+    rows: Sequence[Ids]
+    row: Int[np.ndarray, " read"]
+    position: Int[np.ndarray, " read"]
+    targets: Int[np.ndarray, "read K"]
+    directions: Float[Tensor, "K d"] | None = None
+
+
+@dataclass(eq=False)
+class Gathered:
+    """Numbers of all reads, in their order, and the largest errors.
+
+    Attributes:
+        components: The rows of `values` and of the means, in stream order; absent ones are left out at the end.
+        arrays: By name: `values [read, component, K]`, `logits`, `log_likelihood` and `normalizer` `[read, K]`,
+            `expectations` and `vocabulary_means` `[read, component]`, `junction_scale [read, junction]`.
+        junctions, partial: The names of junctions, and which of these the stream never holds.
+        gap, size, rounding: max |Σ u − logits|, max Σ|u| and the largest rounding row, in logits.
+    """
+
+    count: int
+    components: tuple[Component, ...] = ()
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    junctions: tuple[Component, ...] = ()
+    partial: tuple[bool, ...] = ()
+    gap: float = 0.0
+    size: float = 0.0
+    rounding: float = 0.0
+
+    def put(self, reads: Int[np.ndarray, " n"], found: dict[str, Tensor]) -> None:
+        """Keep the numbers of some reads."""
+        for name, x in found.items():
+            if name not in self.arrays:
+                self.arrays[name] = np.empty((self.count, *x.shape[1:]))
+            self.arrays[name][reads] = x.cpu().numpy()
+
+    def finish(self, path: Path) -> Gathered:
+        """Leave out biases, constants and what hooks added where all are zero."""
+        kept = present(path, self.components, self.arrays["values"])
+        if len(kept) < len(self.components):
+            for name in ("values", "expectations", "vocabulary_means"):
+                if name in self.arrays:
+                    self.arrays[name] = self.arrays[name][:, kept]
+            self.components = tuple(self.components[i] for i in kept)
+        return self
+
+
+def gather(model: Model, reads: Reads, unit: UnitLike, batch_tokens: int, known: Pass | None = None) -> Gathered:
+    """Compute the contributions at all reads; `known` is their pass if it was run before.
+
+    Raises InputError for a model whose components do not sum to its logits.
+    """
+    path, gathered = model.path, Gathered(len(reads.row))
+    of_row: list[list[int]] = [[] for _ in reads.rows]
+    for read, row in enumerate(reads.row):
+        of_row[row].append(read)
+    lengths = [len(row) for row in reads.rows]
+    with path.session(), progress(model.name, len(lengths), "prompt") as advance:
+        for rows in batches(lengths, batch_tokens, path.length_switch) if known is None else [list(range(len(lengths)))]:
+            own = [read for row in rows for read in of_row[row]]
+            number = {row: place for place, row in enumerate(rows)}
+            seen = known
+            if seen is None:
+                at = torch.tensor([number[reads.row[read]] for read in own]), torch.as_tensor(reads.position[own])
+                seen = path.record(*pad([reads.rows[row] for row in rows]), *at, partial(cut_of, unit))
+            _read_pass(model, reads, unit, seen, np.array(own), gathered)
+            advance(len(rows))
+    _check(model, gathered)
+    return gathered.finish(path)
+
+
+def _read_pass(
+    model: Model, reads: Reads, unit: UnitLike, seen: Pass, own: Int[np.ndarray, " n"], gathered: Gathered
+) -> None:
+    """Read a pass out, some reads at a time."""
+    path = model.path
+    per_read = (reads.targets.shape[1] + 2) * max(len(path.writers), len(gathered.components)) + path.outputs
+    step = max(1, NUMBERS // per_read) if unit != "expert" else len(own)
+    for start in range(0, len(own), step):
+        some = slice(start, start + step)
+        part = seen if step >= len(own) else seen.take(some)
+        found = _contributions(model, reads, unit, part, reads.targets[own[some]], gathered)
+        gathered.put(own[some], found)
+
+
+def _contributions(
+    model: Model, reads: Reads, unit: UnitLike, seen: Pass, targets: Int[np.ndarray, "n K"], gathered: Gathered
+) -> dict[str, Tensor]:
+    """Contributions to the targets, and the means that log-likelihoods need, of some reads."""
+    path, count = model.path, targets.shape[1]
+    assert seen.unembedded is not None and seen.logits is not None
+    directions, offsets, answers, sums = _directions(model, reads, seen, targets)
+    found = attribute(path, seen, directions, unit)
+    names = found.components
+    values = found.values
+    values[:, names.index(Component("constant"))] += offsets
+    if gathered.components and gathered.components != names:
+        raise InputError(f"{model.name} ran its layers a different number of times for different prompts: {ALIKE}.")
+    gathered.components = names
+    gathered.junctions = tuple(seen.components())
+    gathered.partial = tuple(writer.is_partial for writer, _ in seen.calls)
+    u = values[:, :, :count]
+    gap, size = (u.sum(1) - answers).abs(), u.abs().sum(1)
+    if not bool(gap.isfinite().all()):
+        raise InputError(f"{model.name} gives numbers that are not finite: are its weights broken?")
+    gathered.gap = max(gathered.gap, float(gap.max()))
+    gathered.size = max(gathered.size, float(size.max()))
+    gathered.rounding = max(gathered.rounding, float(u[:, names.index(Component("rounding"))].abs().max()))
+    result = {"values": u, "logits": answers}
+    scale = junction_scale(path, seen, found.replay)
+    if scale is not None:
+        result["junction_scale"] = scale
+    if reads.directions is None:
+        result |= {"expectations": values[:, :, count], "vocabulary_means": values[:, :, count + 1]}
+        logits = seen.logits.gather(1, torch.as_tensor(targets, device=seen.logits.device)).double()
+        # −H(p) and a soft-cap's effect are what no component holds.
+        parts = u.sum(1) - values[:, :, count].sum(1, keepdim=True)
+        log_likelihood = logits.to(sums) - sums[:, None]
+        result |= {"logits": logits, "log_likelihood": log_likelihood, "normalizer": log_likelihood - parts}
+        capped = transformed(answers, 1.0, path.soft_cap).to(logits)
+        gathered.gap = max(gathered.gap, float((capped - logits).abs().max()))
+    return result
+
+
+def _directions(
+    model: Model, reads: Reads, seen: Pass, targets: Int[np.ndarray, "n K"]
+) -> tuple[Float[Tensor, "n C d"], Float[Tensor, "n C"], Float[Tensor, "n K"], Float[Tensor, " n"]]:
+    """Directions in the unembedding's input, and what a bias adds to each; the model's own numbers; log Σ_v exp.
+
+    Columns are the targets, and for options the means over p and over the vocabulary.
+    """
+    path = model.path
+    if reads.directions is not None:
+        directions = reads.directions[torch.as_tensor(targets)].to(path.device, path.wide)
+        normed = path.replay(seen).normed.detach()
+        return directions, torch.zeros_like(directions[..., 0]), torch.einsum("nd,nkd->nk", normed, directions), normed[:, 0]
+    assert seen.unembedded is not None and seen.logits is not None
+    ids = torch.as_tensor(targets, device=seen.unembedded.device)
+    rows, bias = path.unembed_rows(ids)
+    vocabulary = Vocabulary.of(model)
+    log_partition = seen.logits.to(path.wide).logsumexp(1)
+    p = (seen.logits.to(path.wide) - log_partition[:, None]).exp()
+    means, offsets = vocabulary.average(p)
+    directions = torch.cat([rows.to(means), means[:, None], vocabulary.mean.to(means).expand_as(means)[:, None]], 1)
+    own = torch.zeros_like(ids, dtype=means.dtype) if bias is None else bias.to(means)
+    offsets = torch.cat([own, offsets[:, None], vocabulary.mean_bias.to(means).expand_as(offsets)[:, None]], 1)
+    answers = seen.unembedded.gather(1, ids).to(means)
+    return directions * path.factor, offsets * path.factor, answers * path.factor, log_partition
+
+
+def _check(model: Model, gathered: Gathered) -> None:
+    """Raise InputError unless components sum to the model's logits."""
+    tolerance = TOLERANCE.get(model.path.dtype, 1e-4)
+    for miss, what in ((gathered.gap, "miss its logits by"), (gathered.rounding, "miss its residual stream by")):
+        share = miss / max(gathered.size, 1e-300)
+        if not share <= tolerance:
+            raise InputError(
+                f"{model.name} cannot be decomposed: its components {what} {share:.1e} of Σ|u|, where rounding explains "
+                f"{tolerance:.0e}. Something on the way to its logits is not linear even with norms and gates held (a "
+                "custom kernel, an error function), or a hook changes what its unembedding gives."
+            )
+
+
+ALIKE = "give texts for which they run alike, or each alone"
+
+
+def junction_scale(path: Path, seen: Pass, replay: Replay) -> Float[Tensor, "n junction"] | None:
+    """The final norm's statistic of the stream after each write, relative to that of the whole stream.
+
+    None where the stream passes more than additions and numbers, so that no such stream exists.
+    """
+    final, n = replay.final, len(seen.ids)
+    v = torch.randn(final.shape, dtype=final.dtype, device=final.device)
+    pulled = torch.autograd.grad(final, replay.writes, v, retain_graph=True, allow_unused=True)
+    streams: list[Tensor] = []
+    stream = torch.zeros_like(final)
+    for g, write in zip(pulled, replay.writes, strict=True):
+        if g is None or g.shape != v.shape:
+            return None
+        scale = (g.to(v) * v).flatten(1).sum(1) / v.square().flatten(1).sum(1)
+        carried = scale.view(n, 1, 1) * v
+        if not bool((g.to(v) - carried).abs().max() <= 1e-6 * carried.abs().max()):
+            return None
+        stream = stream + scale.view(n, 1, 1) * write.detach().to(stream)
+        streams.append(stream)
+    if not bool((stream - final).abs().max() <= (0.1 if path.dtype in HALF else 1e-3) * final.abs().max()):
+        return None
+    if path.norm is None:
+        return torch.ones(n, len(streams), dtype=final.dtype)
+    # With r the normed final stream: r · N(x) at the final statistic over r · N(x) at x's own.
+    at = torch.arange(n, device=final.device), seen.position.to(final.device)
+    r = replay.after_norm.detach()[at]
+    (a,) = torch.autograd.grad(replay.after_norm[at], final, r, retain_graph=True)
+    prefixes = torch.stack([x[at] for x in streams], 1)
+    normed = path.normed(torch.cat([prefixes, torch.zeros_like(prefixes[:, :1])], 1))
+    own = torch.einsum("nd,njd->nj", r, normed[:, :-1] - normed[:, -1:])
+    scale = torch.einsum("nd,njd->nj", a[at], prefixes) / own
+    return scale / scale[:, -1:]
