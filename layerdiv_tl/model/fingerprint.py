@@ -53,7 +53,7 @@ def identify(model: Model) -> Identity:
 def fingerprint(model: Model) -> str:
     """Compute SHA-256 of a model's configuration, modules, weights and buffers. Raises InputError without weights."""
     known: dict[Tensor, Any] = {}
-    parts = []
+    parts: list[Any] = []
     for root in _roots(model):
         config: Any = getattr(root, "config", None) or getattr(root, "cfg", None)
         parts.append({name: x for name, x in config.to_dict().items() if name not in _NOT_THE_MODEL.split()})
@@ -99,7 +99,7 @@ def _roots(model: Model) -> list[Any]:
 def _tokenizer(tokenizer: Any) -> Any:
     """How a tokenizer reads texts, without padding and truncation, which calls change."""
     settings = [getattr(tokenizer, name, None) for name in _OF_TOKENIZERS]
-    backend = getattr(tokenizer, "backend_tokenizer", None)
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     if not hasattr(backend, "to_str"):
         return settings, getattr(tokenizer, "get_vocab", dict)()
     return settings, {**json.loads(backend.to_str()), "padding": None, "truncation": None}
