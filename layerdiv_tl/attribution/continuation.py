@@ -18,9 +18,9 @@ from ..errors import InputError
 from ..model.architecture import UnitLike
 from ..model.batches import inference_mode_for, pad, upcast
 from ..model.cuts import unit_of
-from ..model.generation import generate_tokens
 from ..model.load import Model, as_model
 from ..model.options import read_options
+from ..model.predictions import generate_tokens
 from ..model.prompts import Ids, Prompts, encode, is_id, prompt_ends, token_texts, with_mask
 from ..results import Result
 from .contribution_results import Contributions

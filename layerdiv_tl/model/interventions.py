@@ -19,7 +19,6 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
 from .architecture import Architecture, HookPoint, Sublayer
 from .capture import Positions, RawCapture, SublayerOutput, first_values
 from .reconstruction import stream_gaps
