@@ -11,7 +11,6 @@ import torch
 
 from .._checks import whole_number
 from .batches import inference_mode_for, pad, upcast
-from .capture import answers
 from .load import Model, as_model
 from .prompts import encode_one, token_texts
 
@@ -67,10 +66,8 @@ def generate_tokens(
     written: list[int] = []
     with inference_mode_for(model.architecture):
         while len(written) < count:
-            tokens, mask = pad([[*ids, *written]])
-            device = model.architecture.device
-            _, logits = answers(model.architecture, tokens.to(device), mask.to(device), (mask.sum(1) - 1).to(device))
-            scores = upcast(logits[0]).double().cpu()
+            logits = model.architecture.logits(*pad([[*ids, *written]]))[0, -1]
+            scores = upcast(logits).double().cpu()
             if temperature > 0:
                 chosen = int(torch.multinomial(torch.softmax(scores / temperature, -1), 1, generator=generator))
             else:
