@@ -1,5 +1,6 @@
 """What cannot be used is answered by one sentence that says what to do, and never by a number."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -191,8 +192,8 @@ def test_the_place_of_the_first_nan_is_named():
         ("/no/such/folder", "no folder or file"),
         ("./nothing-here", "no folder or file"),
         ("model.gguf", "'model.gguf'"),
-        ("here/model.safetensors", "no file 'here/model.safetensors'"),
-        ("", r"load_model\(''\) names nothing"),
+        ("here/model.safetensors", "'here/model.safetensors'"),
+        ("", "model=''"),
         ("nobody/no-such-model", "nobody/no-such-model"),
         (42, "^42 is not a model"),
         (torch.nn.Linear(2, 2), "Linear"),
@@ -212,11 +213,8 @@ def test_a_base_model_is_answered_with_the_class_that_loads_it():
 def test_folders_that_are_not_a_model(tmp_path):
     with pytest.raises(ld.InputError, match=r"config\.json"):
         ld.load_model(tmp_path)
-    (tmp_path / "a.gguf").write_bytes(b"GGUF")
-    with pytest.raises(ld.InputError, match=r"a\.gguf"):
-        ld.load_model(tmp_path)
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ld.InputError, match="the model in"):
+    with pytest.raises(ld.InputError, match=re.escape(str(tmp_path))):
         ld.load_model(tmp_path)
     (tmp_path / "weights.bin").write_bytes(b"")
     with pytest.raises(ld.InputError, match=r"weights\.bin"):
@@ -226,7 +224,7 @@ def test_folders_that_are_not_a_model(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"not a gguf at all", b"GGUF\x03\0\0\0" + b"\xff" * 200])
 def test_a_corrupt_gguf(tmp_path, content):
     (tmp_path / "broken.gguf").write_bytes(content)
-    with pytest.raises(ld.InputError, match="GGUF"):
+    with pytest.raises(ld.InputError, match=r"broken\.gguf"):
         ld.load_model(tmp_path / "broken.gguf")
 
 
@@ -236,7 +234,7 @@ def test_a_truncated_checkpoint(tmp_path, stories_folder):
     shutil.copytree(stories_folder, folder, copy_function=shutil.copyfile)
     data = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
-    with pytest.raises(ld.InputError, match="the model in"):
+    with pytest.raises(ld.InputError, match=re.escape(str(folder))):
         ld.load_model(folder)
 
 
