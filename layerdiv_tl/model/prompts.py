@@ -95,7 +95,7 @@ def _read(model: Model, given: Any) -> Prompts:
     encoded, texts = [ids for ids, _ in read], [text for _, text in read]
     _warn_of_unknown(model, encoded, texts, front)
     if mask is not None:
-        encoded = _masked(encoded, texts, mask)
+        encoded = _masked(encoded, mask)
     elif all(text is None for text in texts):
         encoded = _without_padding(model, encoded)
     for number, ids in enumerate(encoded):
@@ -168,10 +168,8 @@ def _warn_of_unknown(
         )
 
 
-def _masked(rows: Sequence[Sequence[int]], texts: Sequence[str | None], mask: Any) -> list[Sequence[int]]:
+def _masked(rows: Sequence[Sequence[int]], mask: Any) -> list[Sequence[int]]:
     """Select the real tokens of each row by its mask, which must be one contiguous run."""
-    if any(text is not None for text in texts):
-        raise InputError("attention_mask belongs to token ids, but there is a text among the prompts: leave it out.")
     masks = items("attention_mask", mask, "1 for every real token and 0 for padding, in rows")
     kept = []
     for row, real in zip(rows, masks, strict=False):
