@@ -1,12 +1,9 @@
-"""The user's own code in a loaded model: effects of hooks in a pass, and an error where results are stored.
+"""The user's own hooks in a loaded model: their effects in a pass.
 
 The rule: a hook on a sublayer's output changes that component; a hook on the stream (the input or output of a block,
 the final norm's input, the embedding) adds a component of its own, an intervention, after its layer. This is checked by
 measurement: the stream must differ from the sum of all outputs by exactly the changes of these hooks. Any other change
 of the stream by a hook raises InputError with the names of the hooked modules.
-
-Python code has no meaningful hash, so no results are stored under the name of a model with hooks, replaced methods, or
-another attention.
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
 from .architecture import Architecture, HookPoint, Sublayer
 from .capture import Positions, RawCapture, SublayerOutput, first_values
 from .reconstruction import stream_gaps
@@ -155,75 +151,12 @@ def _without_users_hooks(place: HookPoint) -> Iterator[None]:
         setattr(module, name, hooks)
 
 
-def refuse_foreign_code(name: str, architecture: Architecture) -> None:
-    """Raise InputError, with the place, for hooks or functions put into a model after it was loaded.
-
-    Not detected: a function replaced in a library itself (`modeling_llama.apply_rotary_pos_emb = ...`).
-    """
-    for place, what, code in _foreign_code(architecture):
-        whose = getattr(_unwrap(code), "__qualname__", type(_unwrap(code)).__qualname__)
-        raise InputError(
-            f"{name} has {what} ({whose}) on {place}, which its weights do not show: remove it, load the model "
-            "again, or write the change into the weights, so that no results are kept as another model's."
-        )
-
-
-def _foreign_code(architecture: Architecture) -> Iterator[tuple[str, str, Any]]:
-    """List (place, what, code) of everything in a model that belongs neither to it nor to its library."""
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    roots, shared = architecture.roots, nn.modules.module
-    for hook in (*shared._global_forward_hooks.values(), *shared._global_forward_pre_hooks.values()):
-        if not is_from(hook, LIBRARIES):
-            yield "every module", "a global forward hook", hook
-    name = getattr(getattr(roots[-1], "config", None), "_attn_implementation", None)
-    attention = dict(ALL_ATTENTION_FUNCTIONS).get(name)
-    if attention is not None and not is_from(attention, LIBRARIES):
-        yield "the model itself", f"the attention {name!r}", attention
-    for path, module in (item for root in roots for item in nn.Module.named_modules(root)):
-        for what, code in _in_module(module):
-            yield repr(path) if path else "the model itself", what, code
-
-
-def _in_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    if handles := getattr(module, "fwd_hooks", None):
-        yield "a hook", getattr(handles[0], "user_hook", None) or handles[0]
-    accelerated = getattr(module, "_hf_hook", None)
-    hooks: dict[str, Any] = {"a forward hook": module._forward_hooks.values()}
-    hooks["a forward pre-hook"] = module._forward_pre_hooks.values()
-    hooks["an accelerate hook"] = [] if accelerated is None else getattr(accelerated, "hooks", [accelerated])
-    for name, parametrizations in getattr(module, "parametrizations", {}).items():
-        hooks[f"a parametrization of its {name}"] = parametrizations
-    yield from ((what, hook) for what, of in hooks.items() for hook in of if not is_from(hook, LIBRARIES))
-    for name, value in vars(module).items():
-        bound = getattr(value, "__self__", None)
-        others = isinstance(value, MethodType) and isinstance(bound, nn.Module) and bound is not module
-        # Functions of its library and of its class's file, whose text is hashed, count as its own.
-        own = not is_code(value) or (not others and is_from(value, OWN, type(module).__module__))
-        if not own and name != "tokenizer":
-            yield f"a function of its own as {name.removeprefix('_old_')}", value
-    owner = next(cls for cls in type(module).__mro__ if "forward" in vars(cls))
-    forward = vars(owner)["forward"]
-    if is_library(owner) and not is_from(forward, OWN):
-        yield f"another forward in its class {owner.__name__}", forward
-
-
 def users_hooks(module: nn.Module, side: Literal["in", "out"]) -> list[int]:
     """The keys of hooks on a module's input ("in") or output ("out") that no library put there."""
     hooks = module._forward_hooks if side == "out" else module._forward_pre_hooks
     if side == "out" and getattr(module, "fwd_hooks", None):  # TransformerLens wraps the user's in functions of its own
         return list(hooks)
     return [key for key, hook in hooks.items() if not is_from(hook, OWN)]
-
-
-def is_library(cls: type) -> bool:
-    """True if a class belongs to a library or to this package."""
-    return cls.__module__.split(".")[0] in OWN
-
-
-def is_code(value: Any) -> bool:
-    """True for a function or callable object, but not for a class or module."""
-    return callable(value) and not isinstance(value, type | nn.Module)
 
 
 def is_from(code: Any, libraries: frozenset[str], file: str | None = None) -> bool:

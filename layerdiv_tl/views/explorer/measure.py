@@ -21,9 +21,9 @@ from ...model.attention import AttentionPatterns, attention_patterns
 from ...model.batches import inference_mode_for, pad
 from ...model.capture import Activations
 from ...model.forward_pass import run
-from ...model.generation import generate_tokens
 from ...model.load import Model
 from ...model.options import single_tokens
+from ...model.predictions import generate_tokens
 from ...model.prompts import encode, to_python
 
 # Maximal number of tokens that a page can hold; ld.profile has no such limit.
