@@ -61,9 +61,13 @@ def _read_row(model: Model, row: Sequence[Any], before: str | None, number: int)
         ids = option if isinstance(option, list | tuple | range) else [option]
         check_ids(ids, model.path.outputs, f"options of prompt {number}")
         read.append(tuple(int(i) for i in ids))
-    if not read or () in read or len(set(read)) < len(read):
-        fault = "two options with the same tokens" if () not in read and read else "an empty list"
-        raise InputError(f"options of prompt {number} hold {fault}: give different answers of at least one token.")
+    if not read or () in read:
+        raise InputError(
+            f"options of prompt {number}, {shown(list(row))}, are or hold an empty list: name the answers."
+        )
+    twin = next((option for option, ids in zip(row, read, strict=True) if read.count(ids) > 1), None)
+    if twin is not None:
+        raise InputError(f"options of prompt {number} hold {shown(twin)} and another one of the same tokens.")
     return read
 
 

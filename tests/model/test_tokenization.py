@@ -44,7 +44,7 @@ GOOD = {"prompts": [[1, 2, 3]], "options": [7, 9]}
         ({"prompts": [b"ab"]}, "prompt 0=b'ab'"),
         ({"options": [[[7]], [[9]]]}, "options .* prompts"),
         ({"options": [[[7], [9.5]]]}, r"options of prompt 0 .* 9.5"),
-        ({"options": [[[7], []]]}, "options of prompt 0 .* empty"),
+        ({"options": [[[7], []]]}, "options of prompt 0.* empty"),
         ({"options": [[[7, 9], [7, 9]]]}, "same tokens"),
         ({"options": [[[7, 9], 61]]}, "options .* 61, .* 60"),
         ({"options": [[[7] * 70, [9]]]}, "prompt and its option .* 72 tokens"),
