@@ -39,14 +39,13 @@ def carried(path: Path, seen: Pass, unit: UnitLike) -> Iterator[Block]:
         v = torch.zeros_like(replay.normed, requires_grad=True)
         groups = [replay.writes, replay.constants, replay.edits, replay.rounding]
         leaves = [leaf for group in groups for leaf in group]
-        pulled = torch.autograd.grad(
-            replay.normed, leaves, v, create_graph=True, allow_unused=True, materialize_grads=True
-        )
+        pulled = torch.autograd.grad(replay.normed, leaves, v, create_graph=True, allow_unused=True)
 
         def carry(place: int, z: Float[Tensor, "m ..."]) -> Float[Tensor, "m n d+1"]:
-            if not pulled[place].requires_grad:  # it does not reach the logits
+            back = pulled[place]
+            if back is None:  # it does not reach the logits
                 return z.new_zeros(len(z), *v.shape[:-1], v.shape[-1] + 1)
-            (y,) = torch.autograd.grad(pulled[place], v, z, retain_graph=True, is_grads_batched=True)
+            (y,) = torch.autograd.grad(back, v, z, retain_graph=True, is_grads_batched=True)
             return torch.cat([y, torch.zeros_like(y[..., :1])], -1) * path.factor
 
         known = set(rows_of(path, unit))

@@ -23,6 +23,7 @@ from ..model.batches import batches, pad
 from ..model.load import Model
 from ..model.path import Pass
 from ..model.precision import TOLERANCE
+from ..model.probe import check_finite
 from ..model.units import UnitLike, cut_of
 from .carried import carried
 from .reading import ALIKE
@@ -105,6 +106,8 @@ class ProfileRun:
         """Compute tables `[position, component]` and columns `[position]` of some positions; NaN without a next token."""
         vocabulary = Vocabulary.of(self.model)
         assert seen.unembedded is not None and seen.logits is not None
+        if not bool(seen.unembedded.isfinite().all()):
+            check_finite(self.model.path, seen)
         device = seen.unembedded.device
         known = torch.as_tensor(next_ids, device=device)
         target = known.clamp_min(0)

@@ -250,6 +250,7 @@ class Path:
                 inside |= set(module.modules())
             if writer.place is not writer.owner and writer.place in set(writer.owner.modules()):
                 inside.discard(writer.owner)  # it does more behind its write
+        inside |= set(self.unembed.modules())  # the sum shows what is changed there
         return [m for m in self.module.modules() if (m._forward_hooks or m._forward_pre_hooks) and m not in inside]
 
     def replay(self, seen: Pass, matrices: bool = False, observe: Callable[[Callable[[Any], None]], None] | None = None) -> Replay:
@@ -325,11 +326,11 @@ class Path:
         some = slice(None) if ids is None else ids.to(weight.device)
         return weight.detach()[some], None if bias is None else bias.detach()[some]
 
-    @torch.inference_mode()
     def _matrix_of(self, module: nn.Module) -> tuple[Tensor, Tensor]:
-        unit = torch.eye(self.read_width, dtype=self.dtype, device=self.device)
-        bias = module(torch.zeros_like(unit[:1]))[0]
-        return (module(unit) - bias).T, bias
+        with torch.inference_mode(False), torch.no_grad(), silent(module):
+            unit = torch.eye(self.read_width, dtype=self.dtype, device=self.device)
+            bias = module(torch.zeros_like(unit[:1]))[0]
+            return (module(unit) - bias).T, bias
 
     def read_out(self, stream: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n v"], Float[Tensor, "n v"]]:
         """Run the model's own code from the final norm on: the unembedding's output and the logits of final streams."""

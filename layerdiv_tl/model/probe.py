@@ -45,6 +45,8 @@ def find_path(module: Any, unembed: Any, writers: list[Writer] | None = None, na
         path.norm = _find_norm(path, seen)
         _extend_chains(path, seen)
         seen = _probe(path, ids)
+        path.dtype = (seen.finals or seen.writes)[-1].dtype
+        check_finite(path, seen)
         _find_partial(path, seen)
         path.width = path.replay(seen).final.shape[-1]
         path.constant_axes = _read_axes(path, seen)
@@ -75,6 +77,17 @@ def _vocabulary(module: Any) -> int:
 
 def _probe(path: Path, ids: Tensor) -> Pass:
     return path.record(ids, None, torch.arange(len(ids)), torch.tensor(_READ))
+
+
+def check_finite(path: Path, seen: Pass) -> None:
+    """Raise InputError for numbers of a pass that are not finite, naming the component that wrote the first of them."""
+    for component, write in zip(seen.components(), seen.writes, strict=True):
+        if not bool(write.isfinite().all()):
+            raise InputError(
+                f"{_name(path.module)} gives numbers that are not finite, first in {component}: its weights or its "
+                "precision are broken (NaN weights, an overflow in float16), or a sliding window meets padding (run rows "
+                "one by one, batch_tokens=1)."
+            )
 
 
 def _find_places(path: Path, ids: Tensor) -> None:
@@ -138,7 +151,7 @@ def _is_replayed(path: Path, seen: Pass) -> bool:
     """True if a replay gives a pass's logits."""
     assert seen.unembedded is not None
     try:
-        normed = path.replay(seen).normed
+        normed = path.replay(seen).normed.detach()
     except RuntimeError:  # a path that cannot run on one token
         return False
     answer = path.unembed_rows(None)

@@ -58,10 +58,10 @@ def case(request):
     """(model, its Hugging Face model, the ids of the texts); of the default model one text, for it has 30 layers."""
     if request.param in FAMILIES:
         model = ld.load_model(FAMILIES[request.param]())
-        return model, model.architecture.root, IDS
+        return model, model.root, IDS
     model = request.getfixturevalue(request.param)
     ids = [model.tokenizer(text)["input_ids"] for text in TEXTS]
-    return model, model.architecture.root, ids if request.param == "stories" else [ids[0][:14]]
+    return model, model.root, ids if request.param == "stories" else [ids[0][:14]]
 
 
 def alike(found, wanted, tolerance=2e-5):
@@ -305,7 +305,7 @@ def test_linear_maps(stories, ridge):
     found = ld.depth.map_layers(stories, other, ids, ridge=ridge, held_out=0.25, seed=3)
     order = np.random.default_rng(3).permutation(12)
     fitted, held = ([ids[i] for i in sorted(some)] for some in (order[3:], order[:3]))
-    roots = (stories.architecture.root, other.architecture.root)
+    roots = (stories.root, other.root)
     rule = published.linear_maps(*roots, fitted, held, ridge)[1:, 1:]
     frame = found.frame()
     error = frame["error"].to_numpy().reshape(rule.shape)

@@ -88,7 +88,7 @@ def test_a_family(name):
     c = ld.contributions(model, PROMPTS, OPTIONS)
     for row, prompt in enumerate(PROMPTS):
         with torch.no_grad():
-            logits = model.architecture.root(torch.tensor([prompt]), use_cache=False).logits
+            logits = model.root(torch.tensor([prompt]), use_cache=False).logits
         plain = logits[0, -1, OPTIONS].double().numpy()
         np.testing.assert_allclose(c.model_logits[row], plain, atol=2e-5)
         if c.soft_cap is None:

@@ -123,7 +123,7 @@ def test_a_loop_through_a_bridge():
         np.testing.assert_allclose(bridged.values, plain.values, atol=1e-5)
         np.testing.assert_allclose(bridged.junction_scale, plain.junction_scale, rtol=1e-5)
     tokens = torch.tensor(PROMPTS[:1])
-    _, cache = bridge.architecture.root.run_with_cache(tokens)
+    _, cache = bridge.root.run_with_cache(tokens)
     with pytest.raises(ld.InputError, match="cache"):
         ld.contributions(cache, tokens, OPTIONS)
 

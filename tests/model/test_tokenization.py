@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import layerdiv_tl as ld
-from layerdiv_tl.attribution.contribution_results import Contributions
+from layerdiv_tl.attribution.results import Contributions
 from layerdiv_tl.model.options import single_tokens
 from layerdiv_tl.model.prompts import Prompts, token_texts
 from tests.conftest import gpt2, llama
@@ -300,7 +300,7 @@ def test_files_that_are_no_result(tmp_path):
     ld.decompose(np.zeros((1, 2, 2)), [0]).save(path)
     with pytest.raises(ld.InputError, match="Decomposition"):
         Contributions.load(path)
-    code = "from layerdiv_tl.attribution.contribution_results import Contributions"
+    code = "from layerdiv_tl.attribution.results import Contributions"
     code += f"; Contributions.load({str(path)!r})"
     fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "holds a Decomposition" in fresh.stderr.splitlines()[-1]
