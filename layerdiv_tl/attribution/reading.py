@@ -221,18 +221,22 @@ def junction_scale(path: Path, seen: Pass, replay: Replay) -> Float[Tensor, "n j
     None where the stream passes more than additions and numbers, so that no such stream exists.
     """
     final, n = replay.final, len(seen.ids)
-    v = torch.randn(final.shape, dtype=final.dtype, device=final.device)
-    pulled = torch.autograd.grad(final, replay.writes, v, retain_graph=True, allow_unused=True)
+    v = torch.randn(final.shape, dtype=final.dtype, device=final.device, requires_grad=True)
+    pulled = torch.autograd.grad(final, replay.writes, v, create_graph=True, allow_unused=True)
+    is_loop = len(seen.finals) > 1  # whose norms between rounds are matrices
     streams: list[Tensor] = []
     stream = torch.zeros_like(final)
-    for g, write in zip(pulled, replay.writes, strict=True):
+    for g, leaf in zip(pulled, replay.writes, strict=True):
         if g is None or g.shape != v.shape:
             return None
-        scale = (g.to(v) * v).flatten(1).sum(1) / v.square().flatten(1).sum(1)
-        carried = scale.view(n, 1, 1) * v
-        if not bool((g.to(v) - carried).abs().max() <= 1e-6 * carried.abs().max()):
-            return None
-        stream = stream + scale.view(n, 1, 1) * write.detach().to(stream)
+        scale = (g.to(v) * v).detach().flatten(1).sum(1) / v.square().detach().flatten(1).sum(1)
+        write = leaf.detach().to(stream)
+        carried = scale.view(n, 1, 1) * write
+        if not bool((g.to(v) - scale.view(n, 1, 1) * v).abs().max() <= 1e-6 * g.abs().max()):
+            if not is_loop:
+                return None
+            (carried,) = torch.autograd.grad(g, v, write, retain_graph=True)
+        stream = stream + carried
         streams.append(stream)
     if not bool((stream - final).abs().max() <= (0.1 if path.dtype in HALF else 1e-3) * final.abs().max()):
         return None
