@@ -181,7 +181,7 @@ def test_right_is_what_the_model_writes(stories):
     for row, (text, answer, _) in zip(found.by_question().itertuples(), asked, strict=True):
         ids, start = (stories.tokenizer(text + answer)["input_ids"], len(stories.tokenizer(text)["input_ids"]))
         given = torch.tensor([ids[:start]])
-        written = stories.architecture.root.generate(
+        written = stories.root.generate(
             given, max_new_tokens=len(ids) - start, do_sample=False, attention_mask=torch.ones_like(given)
         )
         assert row.correct == (row.rank == 1) == (written[0, start:].tolist() == ids[start:])

@@ -11,7 +11,6 @@ from scipy.stats import t
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
 from layerdiv_tl.depth.effect_results import SCENARIOS
-from tests.benchmarks.speed import indirect_objects
 from tests.conftest import tied, unrolled
 from tests.oracles.families import BY_STRUCTURE, FAMILIES
 from tests.oracles.hooked_forward import trace
@@ -80,12 +79,12 @@ def uncapped(logits, cap):
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", *FULL])
 def test_total_effects_are_those_of_plain_passes(name, stories):
     """Total effects of heads, MLPs and a group, mean and zero, as plain passes give them."""
-    root = stories.architecture.root if name == "stories" else FAMILIES[name]()
+    root = stories.root if name == "stories" else FAMILIES[name]()
     model, (ids, labels) = ld.load_model(root), rows(5, root.config.vocab_size)
     chosen = ("L0.H0", "L0.H3", "L0.mlp", "L1.H2", "L2.H1", "L2.mlp")
     components = [c for c in model.components("head") if c.label in chosen]
     group = [components[0], components[-1]]
-    cap = model.architecture.soft_cap
+    cap = model.path.soft_cap
     for ablation in ("mean", "zero"):
         effects = ld.effects(
             model,
@@ -312,6 +311,8 @@ def test_a_stream_that_passes_the_final_norm_on_its_way_is_refused():
 @pytest.mark.nightly
 def test_heads_of_the_default_model_make_up_for_one_another_on_indirect_objects(smol):
     """L23.H0 to H2 write the name and are not missed: L24.H4 takes less away. Totals are those of plain passes."""
+    from tests.benchmarks.speed import indirect_objects
+
     prompts, pairs = indirect_objects(18)
     group = ["L23.H0", "L23.H1", "L23.H2"]
     effects = ld.effects(
@@ -329,11 +330,11 @@ def test_heads_of_the_default_model_make_up_for_one_another_on_indirect_objects(
     check_sums(effects)
     ids = [smol.tokenizer(prompt)["input_ids"] for prompt in prompts]
     heads = [ld.Component.parse(label) for label in group]
-    left = means(smol.architecture.root, ids, heads)
+    left = means(smol.root, ids, heads)
     for row in (0, 1, 2):
         names = [smol.tokenizer(name)["input_ids"][0] for name in pairs[row]]
         clean, without = (
-            run(smol.architecture.root, ids[row], [(c, left[row][c]) for c in some])[names] for some in ([], heads)
+            run(smol.root, ids[row], [(c, left[row][c]) for c in some])[names] for some in ([], heads)
         )
         expected = (clean[0] - clean[1]) - (without[0] - without[1])
         assert effects.effect("total")[row, -1] == pytest.approx(expected, abs=1e-5 * np.abs(clean).max())

@@ -112,10 +112,10 @@ def case(request):
     """(model, its Hugging Face model, rows as ids, task of the same rows)."""
     if request.param == "stories":  # where layers do something
         model, rows = request.getfixturevalue("stories"), texts(5, vocabulary=500)
-        model = ld.load_model(model.architecture.root, tokenizer=word_tokenizer(500))
+        model = ld.load_model(model.root, tokenizer=word_tokenizer(500))
     else:
         model, rows = ld.load_model(FAMILIES[request.param](), tokenizer=word_tokenizer()), texts(10)
-    return model, model.architecture.root, rows, asked(rows, [7, 11, 30], np.arange(len(rows)) % 3)
+    return model, model.root, rows, asked(rows, [7, 11, 30], np.arange(len(rows)) % 3)
 
 
 @pytest.mark.full
