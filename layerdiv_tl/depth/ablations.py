@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,16 +13,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..attribution.passes import OptionReader
 from ..components import Component
 from ..errors import InputError
-from ..model.batches import pad, upcast
-from ..model.capture import Activations, SublayerOutput
-from ..model.forward_pass import locate_mismatch, run
+from ..model.attribute import attribute, gradients
 from ..model.load import Model
-from ..model.patched_forward import PatchedForward
+from ..model.path import Pass
+from ..model.precision import TOLERANCE
+from ..model.units import cut_of, split
+from ..model.writers import Writer
+from .additive import carried_through
 from .effect_results import SCENARIOS
 from .engine import Place, Rows, held_values, mean_values
+from .patched_forward import PatchedForward
 
 EffectUnit = Literal["sublayer", "head"]
 Ablation = Literal["mean", "zero", "resample"]
@@ -48,7 +50,7 @@ def mean_filling(
         kind[0] = 0
         kind[end - 1], kind[end:] = 2, 3
     members = [torch.nn.functional.one_hot(kind, 4) * weight for kind, weight in zip(kinds, weights, strict=True)]
-    means = mean_values(model, [tuple(row) for row in ids], unit, members, batch_tokens)
+    means = mean_values(model, [tuple(row) for row in ids], unit == "head", members, batch_tokens)
     return lambda batch: partial(_gather, means, [kinds[row] for row in batch])
 
 
@@ -65,8 +67,9 @@ def partner_filling(
             place[0] = 0 if prompt > 1 else end - 1
             index.append(torch.as_tensor(begin + place))
             begin += len(other)
-        others = pad([partners[row][0] for row in batch])
-        return partial(_gather, dict(held_values(run(model.architecture, *others, unit))), index)
+        others = PatchedForward(model, [partners[row][0] for row in batch], unit == "head")
+        held = {place: value[others.tokens] for place, value in held_values(others, unit == "head")}
+        return partial(_gather, held, index)
 
     return fill
 
@@ -99,7 +102,6 @@ class Ablations:
         """Yield every ablation of a batch of rows."""
         read, fill = self.rows.take(batch).places(clean), self.fill(batch)
         block_of = {place: block for block, place in enumerate(clean.layers)}
-        watched = ("attn", "mlp", *(("heads", "post") if self.unit == "head" else ()))
         for number, members in enumerate(self.members):
             goes: dict[tuple[int, str], list[int | None]] = {}
             for c in members:
@@ -108,7 +110,11 @@ class Ablations:
                     c.index
                 )
             start = min(block for block, _ in goes)
-            places = [(block, place) for block in range(start, len(clean.layers)) for place in watched]
+            places = [
+                (block, writer.kind) for block in range(start, len(clean.layers)) for writer in clean.writers(block)
+            ]
+            if self.unit == "head":
+                places += [(block, "heads") for block, kind in places if kind == "attn"]
             self.seen.clear()
             hold = partial(self._hold, clean, read, fill)
             instead = {place: partial(hold, place, goes.get(place)) for place in places}
@@ -138,81 +144,117 @@ class Ablations:
                 goes = heads.flatten()
             left = torch.zeros_like(value) if fill is None else fill((place, *clean.layers[block])).to(value)
             # Whole outputs are stored as they are added to the stream.
-            left = left if place == "heads" else left / clean.scales[block, place]
-            where = (clean.tokens if self.positions == "all" else read).to(value.device)
+            left = left if place == "heads" else left / clean.scale(block, place)
+            where = clean.tokens if self.positions == "all" else read
             held = torch.where(where[..., None] & goes, left, value)
-        self.seen[key] = upcast(held[read.to(held.device)]).to(clean.ids.device)
+        self.seen[key] = held[read]
         return held if ablated else None
 
     def read_contributions(
         self, gold: Int[np.ndarray, " row"], clean: PatchedForward, batch: list[int], finals: Iterator[Tensor]
     ) -> tuple[np.ndarray, ...]:
         """Read contributions, logits in every scenario, and each ablation's changes, for options of one token."""
-        some, architecture, unit = self.rows.take(batch), self.model.architecture, self.unit
-        known = run(architecture, *pad(some.ids), unit, torch.as_tensor(some.position))
-        if known.path:
+        some, path = self.rows.take(batch), self.model.path
+        if clean.normed or not path.by_token:
             raise InputError(
                 f"the stream of {self.model.name} passes its final norm between rounds, so what an ablated component "
                 "changes there has no component of its own: effects are for models whose stream is only added to."
             )
-        reader, statistic = OptionReader(architecture, some.targets, unit), architecture.norm.statistic
-        own = reader.read(known, np.arange(len(batch)))
+        at = torch.as_tensor(some.row), torch.as_tensor(some.position)
+        known = path.record(clean.ids, clean.mask, *at, partial(cut_of, self.unit))
+        targets = torch.as_tensor(some.targets, device=path.device)
+        directions, offset = self._directions(targets)
+        own = attribute(path, known, directions, self.unit)
+        slopes = gradients(own.replay, directions)
         self.everyone, u = own.components, own.values
-        fixed = [i for i, c in enumerate(self.everyone) if c.kind == "constant"]
-        constant = u[:, fixed].sum(1)  # terms that no stream writes, and no norm scales
-        final = known.final.double().cpu()
-        sigma = statistic(final).numpy()[:, None]
+        u[:, self.everyone.index(Component("constant"))] += offset
+        assert known.unembedded is not None
+        answers = known.unembedded.gather(1, targets).to(u) * path.factor
+        size = float(u.abs().sum(1).max()) or 1.0
+        if not (u.sum(1) - answers).abs().max() <= TOLERANCE[path.dtype] * size:
+            raise InputError(f"the components of {self.model.name} do not sum to its logits: it cannot be decomposed.")
         n, _, k = u.shape
-        contrast = np.full((n, k), -1.0 / (k - 1))  # the right option minus the mean of the others
-        contrast[np.arange(n), gold[batch]] = 1.0
+        contrast = u.new_full((n, k), -1.0 / (k - 1))  # the right option minus the mean of the others
+        contrast[torch.arange(n), torch.as_tensor(gold[batch])] = 1.0
         without = np.empty((n, len(SCENARIOS), len(self.members), k))
         changes = np.empty((n, len(self.members), len(self.everyone)))
-        for number, (members, stream) in enumerate(zip(self.members, finals, strict=True)):
-            patched = self._patched(clean, known, stream)
-            there = reader.read(patched, np.arange(len(batch))).values
+        for number, (members, final) in enumerate(zip(self.members, finals, strict=True)):
+            patched = self._patched(clean, known, final)
+            ablated, removed = path.replay(patched), path.replay(self._without_writes(clean, known, patched, members))
+            total, recomputed = (
+                torch.einsum("nd,nkd->nk", x.normed.detach(), directions) + offset for x in (ablated, removed)
+            )
             # At the clean pass's norm, where changes add up: u − u' of every component.
-            frozen = there * (statistic(patched.final.double().cpu()).numpy()[:, None] / sigma)[..., None]
-            frozen[:, fixed] = there[:, fixed]
-            change = u - frozen
+            change = u - self._at_clean_norm(u, known, patched, slopes, ablated.rounding)
             mine = [self.everyone.index(member) for member in members]
             direct = u.sum(1) - change[:, mine].sum(1)
-            removed = _written(reader, known, members) - _written(reader, patched, members)
-            after = statistic(final - removed).numpy()[:, None]
-            recomputed = (direct - constant) * (sigma / after) + constant
-            without[:, :, number] = np.stack([direct, recomputed, frozen.sum(1), there.sum(1)], 1)
-            changes[:, number] = np.einsum("rmo,ro->rm", change, contrast)
+            scenarios = torch.stack([direct, recomputed, u.sum(1) - change.sum(1), total], 1)
+            without[:, :, number] = scenarios.cpu().numpy()
+            changes[:, number] = torch.einsum("rmo,ro->rm", change, contrast).cpu().numpy()
             # Check the parts against the model's own answers.
-            answers = (known.unembedded.double() - patched.unembedded.double()) * architecture.logit_multiplier
-            total = answers.gather(1, torch.as_tensor(some.targets).to(answers.device)).cpu().numpy()
-            off = change.sum(1) + frozen.sum(1) - there.sum(1) - total
-            self.gap = max(self.gap, float(np.abs(off).max() / (np.abs(u).sum(1).max() or 1.0)))
-        reader.error.check(self.model.name, unit, lambda: locate_mismatch(architecture, some.ids[0]))
-        return (u, without, changes) if self.keep_changes else (u, without)
+            after = path.read_out(final)[0].gather(1, targets).to(u) * path.factor
+            off = (u.sum(1) - total) - (answers - after)
+            self.gap = max(self.gap, float(off.abs().max()) / size)
+        values = u.cpu().numpy()
+        return (values, without, changes) if self.keep_changes else (values, without)
 
-    def _patched(self, clean: PatchedForward, known: Activations, final: Float[Tensor, "row d"]) -> Activations:
+    def _directions(self, targets: Int[Tensor, "n K"]) -> tuple[Float[Tensor, "n K d"], Float[Tensor, "n K"]]:
+        """The targets' rows of the unembedding, and what its bias adds, in logits before any soft-cap."""
+        path = self.model.path
+        rows, bias = path.unembed_rows(targets)
+        directions = rows.to(path.device, path.wide) * path.factor
+        offset = torch.zeros_like(directions[..., 0]) if bias is None else bias.to(directions) * path.factor
+        return directions, offset
+
+    def _patched(self, clean: PatchedForward, known: Pass, final: Float[Tensor, "n d"]) -> Pass:
         """Return the patched pass where rows are read: values recorded behind the patch, clean values elsewhere."""
-        architecture, outputs = clean.architecture, []
         block_of = {place: block for block, place in enumerate(clean.layers)}
-        for output, repeat in zip(known.sublayer_outputs, known.repeats, strict=True):
-            sublayer = output.sublayer
-            block = block_of[sublayer.layer, repeat]
-            if (block, sublayer.kind) in self.seen:
-                heads = None if output.values is None else self.seen[block, "heads"]
-                post = None if output.post is None else self.seen[block, "post"]
-                value = self.seen[block, sublayer.kind] * sublayer.scale
-                output = SublayerOutput(sublayer, value, heads, post, cut=output.cut)
-            outputs.append(output)
-        unembedded = architecture.unembed(clean.normed(final)[:, None])[:, 0]
-        answers = {"final": final, "unembedded": unembedded, "logits": architecture.transform(unembedded)}
-        moved: dict[str, Any] = {name: upcast(x).to(known.final.device) for name, x in answers.items()}
-        return replace(known, sublayer_outputs=tuple(outputs), **moved)
+        writes, inputs = list(known.writes), list(known.inputs)
+        for number, ((writer, _), component) in enumerate(zip(known.calls, known.components(), strict=True)):
+            block = block_of.get((component.layer, component.repeat))
+            if block is not None and (block, writer.kind) in self.seen:
+                writes[number] = self.seen[block, writer.kind][:, None]
+                if inputs[number] is not None:
+                    inputs[number] = self.seen[block, "heads"][:, None]
+        return replace(known, writes=writes, inputs=inputs, finals=[*known.finals[:-1], final[:, None]])
 
+    def _at_clean_norm(
+        self, u: Float[Tensor, "n C K"], known: Pass, patched: Pass, slopes: list[list[Tensor]], rounding: list[Tensor]
+    ) -> Float[Tensor, "n C K"]:
+        """Contributions of the patched pass's writes along the clean pass's path."""
+        found, column = u.clone(), 0
+        calls = zip(
+            known.calls, known.components(), known.writes, patched.writes, patched.inputs, slopes[0], strict=True
+        )
+        for (writer, _), whole, before, write, received, g in calls:
+            parts = split(self.unit, writer, whole, write, received, g)
+            width = sum(len(components) for components, _ in parts)
+            if write is not before:
+                found[:, column : column + width] = torch.cat([x for _, x in parts], -1).permute(1, 2, 0)
+            column += width
+        for g, leaf in zip(slopes[3], rounding, strict=True):
+            found[:, -1] = (g * leaf.detach()).flatten(2).sum(-1).T
+        return found
 
-def _written(reader: OptionReader, activations: Activations, members: Sequence[Component]) -> Float[Tensor, "row d"]:
-    """Sum the writes of some components to the stream."""
-    total = torch.zeros(activations.final.shape, dtype=torch.float64)
-    for write in reader.walk.writes(activations):
-        for block in write.blocks:
-            if mine := [i for i, component in enumerate(block.components) if component in members]:
-                total += block.vectors(mine).sum(1).cpu()
-    return total
+    def _without_writes(self, clean: PatchedForward, known: Pass, patched: Pass, members: Sequence[Component]) -> Pass:
+        """Return the clean pass where only what some components write is that of the patched one."""
+        writes, removed = list(known.writes), torch.zeros_like(known.writes[0], dtype=self.model.path.wide)
+        for number, ((writer, _), whole) in enumerate(zip(known.calls, known.components(), strict=True)):
+            heads = [c.index for c in members if c.kind == "head" and replace(c, kind="attn", index=None) == whole]
+            if whole in members:
+                gone = known.writes[number] - patched.writes[number]
+            elif heads:
+                gone = self._written(writer, heads, known.inputs[number]) - self._written(
+                    writer, heads, patched.inputs[number]
+                )
+            else:
+                continue
+            writes[number] = known.writes[number] - gone
+            removed = removed + gone * clean.scales[writer]
+        return replace(known, writes=writes, finals=[*known.finals[:-1], known.finals[-1] - removed])
+
+    def _written(self, writer: Writer, heads: list[int], values: Float[Tensor, "n 1 value"]) -> Float[Tensor, "n 1 d"]:
+        """What some heads of an attention write."""
+        own = torch.zeros_like(values).unflatten(-1, (writer.heads, -1))
+        own[..., heads, :] = values.unflatten(-1, (writer.heads, -1))[..., heads, :]
+        return carried_through(writer.maps, values, [own.flatten(-2)], self.model.path.wide)[0]

@@ -20,7 +20,6 @@ from ..ensemble.intervals import Estimate, estimate, estimates_frame, jackknife,
 from ..errors import InputError
 from ..model.load import as_model
 from ..model.options import is_task
-from ..model.patched_forward import PatchedForward
 from ..results import Figure, Result
 from .engine import (
     Rows,
@@ -34,6 +33,7 @@ from .engine import (
     tokens_between,
 )
 from .inputs import FirstToken, Part, ablatable_blocks, check_choices, read_answers
+from .patched_forward import PatchedForward
 from .tokens import SOFTMAX_CHANGE
 
 Effect = Literal["published", "skip", "skip_before", "erase"]
@@ -254,7 +254,7 @@ def depth_score(
         for block, stream in enumerate(clean.streams[:-1]):
             instead = clean.zero_ablate(part, block, where)
             if effect == "erase":
-                instead, stream = {}, torch.where(where[..., None].to(stream.device), means[block].to(stream), stream)
+                instead, stream = {}, torch.where(where[..., None], means[block].to(stream), stream)
             yield clean.component(part, block), clean.resume(block, stream, instead)
 
     count, change_of = layer_count(model), read_logits(measured, softmax_change)

@@ -21,16 +21,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .._progress import Advance, progress
-from ..components import Component, Unit
+from ..components import Component
 from ..ensemble.losses import hits
 from ..errors import InputError
-from ..model.batches import batches, inference_mode_for, pad
-from ..model.capture import Activations
-from ..model.forward_pass import run
+from ..model.batches import batches
 from ..model.load import Model
-from ..model.patched_forward import HeadsTo, Instead, PatchedForward
 from ..model.prompts import Ids
 from .inputs import Part
+from .patched_forward import LOGITS, HeadsTo, Instead, PatchedForward
 
 # Entries of one block of logits: 2 MiB in float64.
 _BLOCK = 1 << 18
@@ -119,7 +117,7 @@ def run_patches(
             for name, final in patches(clean, batch):
                 names.append(name)
                 advance(len(batch))
-                yield final[where.to(final.device)]
+                yield final[where]
 
         found = read(clean, batch, finals())
         order.append(np.asarray(batch)[some.row])
@@ -140,17 +138,25 @@ def read_logits(rows: Rows, reading: Reading) -> Reader:
 
     def read(clean: PatchedForward, batch: list[int], finals: Iterator[Tensor]) -> tuple[np.ndarray, ...]:
         some = rows.take(batch)
-        targets, own = torch.as_tensor(some.targets), clean.streams[-1]
-        own, streams, tables = own[some.places(clean).to(own.device)], list(finals), list[Tensor]()
-        for chunk in clean.chunks(len(targets)):
-            options = None if some.options is None else torch.as_tensor(some.options[some.row[chunk]])
+        targets = torch.as_tensor(some.targets)
+        options = None if some.options is None else torch.as_tensor(some.options[some.row])
+        own, streams = clean.streams[-1][some.places(clean)], list(finals)
+        step = max(1, LOGITS // clean.path.outputs)  # vectors whose logits may be formed at once
+        tables: list[Tensor] = []
+        for start in range(0, len(targets), step):
+            chunk = slice(start, start + step)
 
-            def answer(stream: Tensor, options: Tensor | None = options, chunk: slice = chunk) -> Tensor:
-                logits = clean.logits(stream[chunk])
-                return logits if options is None else logits.gather(1, options.to(logits.device))
+            def answers(streams: list[Tensor], chunk: slice = chunk) -> Iterator[Tensor]:
+                """Logits of several passes at some positions, read out as one batch."""
+                for logits in clean.logits(torch.cat([x[chunk] for x in streams])).chunk(len(streams)):
+                    yield logits if options is None else logits.gather(1, options[chunk].to(logits.device))
 
-            measure = reading(answer(own), targets[chunk])
-            tables.append(torch.stack([measure(answer(stream)).cpu() for stream in streams], -1))
+            (plain,) = answers([own])
+            measure = reading(plain, targets[chunk])
+            together = max(1, step // len(plain))
+            groups = [streams[i : i + together] for i in range(0, len(streams), together)]
+            found = [measure(logits).cpu() for group in groups for logits in answers(group)]
+            tables.append(torch.stack(found, -1))
         return tuple(torch.cat(tables, 1).numpy())
 
     return read
@@ -185,12 +191,13 @@ def map_batches(
     measure: Callable[[list[int], Advance], T],
     count: int = 1,
 ) -> list[T]:
-    """Apply `measure(row numbers, advance)` to batches of rows of similar length, in inference mode.
+    """Apply `measure(row numbers, advance)` to batches of rows of similar length, without gradients.
 
     `measure` calls `advance` with the passes that it has made, of `count` for each row.
     """
-    limit, switch = model.checked_batch_tokens(batch_tokens), model.architecture.length_switch
-    with inference_mode_for(model.architecture), progress(model.name, count * len(ids), "pass") as advance:
+    limit, switch = model.checked_batch_tokens(batch_tokens), model.path.length_switch
+    shown = progress(model.name, count * len(ids), "pass")
+    with model.path.session(), torch.no_grad(), shown as advance:
         return [measure(rows, advance) for rows in batches([len(row) for row in ids], limit, switch)]
 
 
@@ -211,7 +218,7 @@ def same_components(model: Model, of_batches: Sequence[tuple[T, ...]]) -> tuple[
 
 def layer_count(model: Model) -> int:
     """Count the layers that a pass runs; a repeated layer counts every time."""
-    return len({(sublayer.layer, repeat) for sublayer, repeat in model.sublayer_order})
+    return len({(writer.block, number) for writer, number in model.path.calls if writer.block is not None})
 
 
 def layer_components(forward: PatchedForward) -> tuple[Component, ...]:
@@ -238,18 +245,18 @@ def ablation(forward: PatchedForward, members: Collection[Component], means: Hea
     return found
 
 
-def held_values(done: Activations) -> Iterator[tuple[Place, Float[Tensor, "token _"]]]:
-    """Yield every place of a pass and its value: heads' values, or a whole output as added to the stream."""
-    for output, repeat in zip(done.sublayer_outputs, done.repeats, strict=True):
-        sublayer, values = output.sublayer, output.values
-        kind = sublayer.kind if values is None else "heads"
-        yield (kind, sublayer.layer, repeat), output.output if values is None else values
+def held_values(done: PatchedForward, heads: bool) -> Iterator[tuple[Place, Float[Tensor, "row token _"]]]:
+    """Yield every place of a pass and its value: a whole output as added to the stream, or attentions' heads' values."""
+    for (block, kind), value in done.outputs.items():
+        is_cut = (block, "heads") in done.outputs and kind == "attn"
+        if not (heads and is_cut):
+            yield (kind, *done.layers[block]), value
 
 
 def mean_values(
     model: Model,
     ids: Sequence[Ids],
-    unit: Unit,
+    heads: bool,
     weights: Sequence[Float[Tensor, "token kind"]],
     batch_tokens: int | None,
 ) -> dict[Place, Float[Tensor, "kind _"]]:
@@ -258,8 +265,9 @@ def mean_values(
 
     def add(batch: list[int], advance: Advance) -> None:
         weight = torch.cat([weights[row] for row in batch]).double()
-        for place, value in held_values(run(model.architecture, *pad([ids[row] for row in batch]), unit)):
-            total = weight.to(value.device).T @ value.double()
+        done = PatchedForward(model, [ids[row] for row in batch], heads)
+        for place, value in held_values(done, heads):
+            total = weight.to(value.device).T @ value[done.tokens].double()
             sums[place] = sums[place] + total if place in sums else total
         advance(len(batch))
 
@@ -274,12 +282,12 @@ def head_means(model: Model, rows: Rows, batch_tokens: int | None) -> HeadMeans:
     weights = [torch.zeros(len(ids), 1) for ids in rows.ids]
     for weight, at in zip(weights, rows.at, strict=True):
         weight[list(at)] = 1
-    means = mean_values(model, rows.ids, "head", weights, batch_tokens)
-    maps = {s.layer: s.output_map for s in model.architecture.sublayers if s.kind == "attn" and s.output_map}
+    means = mean_values(model, rows.ids, True, weights, batch_tokens)
+    counts = {writer.component.layer: writer.heads for writer in model.path.writers if writer.kind == "attn"}
     return {
-        (layer, repeat): mean[0].unflatten(0, (maps[layer].count, -1))
+        (layer, repeat): mean[0].unflatten(0, (counts[layer], -1))
         for (kind, layer, repeat), mean in means.items()
-        if kind == "heads" and layer in maps
+        if kind == "heads"
     }
 
 
@@ -293,7 +301,7 @@ def mean_streams(
         tokens = forward.tokens
         tokens[:, :first] = False
         advance(len(rows))
-        return [stream[tokens.to(stream.device)].double().sum(0) for stream in forward.streams[:-1]]
+        return [stream[tokens].double().sum(0) for stream in forward.streams[:-1]]
 
     count = sum(len(row) - first for row in ids)
     by_block = zip(*map_batches(model, ids, batch_tokens, add), strict=True)

@@ -16,10 +16,10 @@ from .._checks import shown
 from ..components import Component
 from ..errors import InputError
 from ..model.load import as_model
-from ..model.patched_forward import PatchedForward
 from ..results import Figure
 from .engine import Rows, mean_streams, read_logits, run_patches, softmax_change, tokens_between
 from .inputs import FirstToken, check_choices, read_answers, read_layers, read_texts
+from .patched_forward import PatchedForward
 from .tokens import SOFTMAX_CHANGE, TokenResult, read_tokens
 
 Span = Literal["position", "prefix"]
@@ -139,7 +139,7 @@ def erase(
         for block in blocks:
             stream = clean.streams[block]
             mean = means[block].to(stream)
-            erased_stream = torch.where(where.to(stream.device), mean, stream)
+            erased_stream = torch.where(where, mean, stream)
             yield clean.component("layer", block), clean.resume(block, erased_stream)
 
     reading = read_logits(rows, softmax_change)

@@ -11,8 +11,8 @@ from ..components import Component, instead_of, labels_of
 from ..errors import InputError
 from ..model.load import Model
 from ..model.options import continuations, is_task
-from ..model.patched_forward import PatchedForward
 from ..model.prompts import Prompts, encode, refuse_unordered, to_python
+from .patched_forward import PatchedForward
 
 Part = Literal["attn", "mlp", "layer"]
 FirstToken = Literal["kept", "changed"]

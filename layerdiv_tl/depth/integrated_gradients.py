@@ -17,10 +17,10 @@ from .._progress import Advance
 from ..components import Component
 from ..errors import InputError
 from ..model.load import as_model
-from ..model.patched_forward import PatchedForward
 from ..results import Figure
 from .engine import layer_count, map_batches, same_components
 from .inputs import Part, ablatable_blocks, check_choices, read_answers, read_layers
+from .patched_forward import PatchedForward
 from .tokens import TokenResult, read_tokens, summarize, sums_per_text
 
 Baseline = Literal["token_mean", "dimension_mean", "zero"]
@@ -148,19 +148,17 @@ def integrated_gradients(
             logits = forward.logits(stream.reshape(-1, stream.shape[-1])).view(*stream.shape[:2], -1)
             return logits.double().softmax(-1)[:, torch.arange(length), forward.ids[0, -length:]].sum(1)
 
-        # Tensors made in inference mode cannot take part in a gradient.
-        with torch.inference_mode(False), torch.no_grad():
-            # Each row is the text at another point of the path.
-            forward = PatchedForward(model, [row] * max(1, min(steps, size // len(row))))
-            blocks = ablatable_blocks(model, forward, part, layers)
-            attribution, change = np.empty((len(row) - 1, len(blocks))), np.empty(len(blocks))
-            change[:] = float(probability(forward.streams[-1])[0])
-            for i, block in enumerate(blocks):
-                output, value = _output_of(forward, part, block, probability)
-                base = output.mean(1 if baseline == "token_mean" else -1, keepdim=True)
-                base = torch.zeros_like(base) if baseline == "zero" else base
-                change[i] -= float(value(base.expand_as(output).clone())[0])
-                attribution[:, i] = _path_integral(value, base, output, points, weights, advance)[:-1].cpu()
+        # Each row is the text at another point of the path.
+        forward = PatchedForward(model, [row] * max(1, min(steps, size // len(row))))
+        blocks = ablatable_blocks(model, forward, part, layers)
+        attribution, change = np.empty((len(row) - 1, len(blocks))), np.empty(len(blocks))
+        change[:] = float(probability(forward.streams[-1])[0])
+        for i, block in enumerate(blocks):
+            output, value = _output_of(forward, part, block, probability)
+            base = output.mean(1 if baseline == "token_mean" else -1, keepdim=True)
+            base = torch.zeros_like(base) if baseline == "zero" else base
+            change[i] -= float(value(base.expand_as(output).clone())[0])
+            attribution[:, i] = _path_integral(value, base, output, points, weights, advance)[:-1].cpu()
         found[number] = attribution, change
         return tuple(forward.component(part, block) for block in blocks)
 
@@ -184,8 +182,8 @@ def _output_of(
     """Return (a component's output, the answer's probability as a function of it)."""
     if part == "layer":
         return forward.streams[block + 1], lambda x: probability(forward.resume(block + 1, x))
-    stream, key, scale = forward.streams[block], (block, part), forward.scales[block, part]
-    output = forward.sublayer_output(part, block)
+    stream, key, scale = forward.streams[block], (block, part), forward.scale(block, part)
+    output = forward.outputs[key]
     return output, lambda x: probability(forward.resume(block, stream, {key: lambda _: x / scale}))
 
 

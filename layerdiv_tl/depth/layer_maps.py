@@ -17,13 +17,14 @@ from .._checks import MOST_ITEMS, number, whole_number
 from ..components import Component, component_columns
 from ..ensemble.intervals import Estimate, estimate, estimates_frame, percentile_interval
 from ..errors import InputError
-from ..model.batches import batches, inference_mode_for, upcast
+from ..model.batches import batches
 from ..model.load import Model, as_model
-from ..model.patched_forward import PatchedForward
+from ..model.precision import upcast
 from ..model.prompts import Ids, encode
 from ..results import Figure, Result
 from .engine import layer_components
 from .inputs import read_texts, unwrap_texts
+from .patched_forward import PatchedForward
 from .tokens import quantile_columns, resampled_ratio
 
 # Entries of the right-hand sides that are accumulated at once: 512 MiB in float64.
@@ -151,11 +152,11 @@ def map_layers(
     count = max(1, min(len(texts) - 1, round(len(texts) * held_out)))
     held, fitting = ([texts[i] for i in sorted(some)] for some in (order[:count], order[count:]))
     limit = min(model.checked_batch_tokens(batch_tokens) for model in models)
-    with inference_mode_for(models[0].architecture), inference_mode_for(models[1].architecture):
+    with models[0].path.session(), models[1].path.session(), torch.no_grad():
         components, targets = (
             layer_components(PatchedForward(model, [ids])) for model, ids in zip(models, texts[0][0], strict=True)
         )
-        source_width, target_width = (model.architecture.norm.gain.numel() for model in models)
+        source_width, target_width = (model.path.width for model in models)
         group = max(1, ENTRIES // ((source_width + 1) * (source_width + 1 + target_width * len(targets))))
         error, largest = np.empty((2, len(held), len(components), len(targets)))
         for start in range(0, len(components), group):
@@ -176,7 +177,7 @@ def _streams(
 ) -> Iterator[tuple[int, Float[Tensor, "layer pair d"], Float[Tensor, "layer pair e"]]]:
     """Yield (number, both models' streams after every layer at the paired tokens), text by text."""
     lengths = [max(map(len, ids)) for ids, _ in texts]
-    for rows in batches(lengths, limit, models[0].architecture.length_switch):
+    for rows in batches(lengths, limit, models[0].path.length_switch):
         forwards = [PatchedForward(model, [texts[row][0][i] for row in rows]) for i, model in enumerate(models)]
         device = forwards[0].ids.device
         for i, row in enumerate(rows):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -19,26 +19,25 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._checks import shown, whole_number
-from ..attribution.vocabulary import log_sum_exp
 from ..components import Component
 from ..ensemble.intervals import Kind, estimate
 from ..errors import InputError
-from ..model.architecture import Architecture
-from ..model.capture import Activations
+from ..model.batches import batches, pad
 from ..model.load import Model, as_model
-from ..model.patched_forward import LOGITS, logits_of
-from ..model.prompts import prompt_ends, token_texts
-from ..model.stream_path import stream_after, to_final_stream
+from ..model.precision import upcast
+from ..model.probe import transformed
+from ..model.prompts import Ids, prompt_ends, token_texts
 from ..results import Figure
+from .additive import carried
 from .engine import divergence, layer_count, log_softmax
 from .inputs import check_choices, read_texts
+from .patched_forward import LOGITS, PatchedForward
 from .tokens import TokenResult, measure_tokens, sums_per_text
 
 NormAt = Literal["frozen", "recomputed"]
 Junctions = Literal["sublayer", "layer"]
+# A component, and the stream after it.
 Junction = tuple[Component, Float[Tensor, "token d"]]
-# Lists the junctions of a pass with their streams.
-Read = Callable[[Architecture, Activations], Iterable[Junction]]
 # Maps the stream after some layers to the basis of the final stream; None where there is no translator.
 Translate = Callable[[Float[Tensor, "token d"], int], Float[Tensor, "token d"] | None]
 
@@ -135,42 +134,38 @@ def logit_lens(
     """
     check_choices(norm=(norm, NormAt), junctions=(junctions, Junctions))
     model = as_model(model)
-    architecture = model.architecture
-    if norm == "recomputed" and not architecture.has_prefixes:
-        raise InputError(
-            f"the stream of {model.name} passes norms, gates or a mixing of streams after its junctions, so what it "
-            "would answer there has no meaning: use norm='frozen', the sum of what was written until then."
-        )
-    k = whole_number("k", k, 1, architecture.outputs)
-    read: Read = layer_ends if junctions == "layer" else _junctions
-    name = "logit lens"
+    path = model.path
+    k = whole_number("k", k, 1, path.outputs)
+    name, translate = "logit lens", None
     if lens is not None:
-        if norm == "frozen" or any(repeat is not None for _, repeat in model.sublayer_order):
+        if norm == "frozen" or any(number for _, number in path.calls):
             raise InputError(
                 "a lens translates the ends of layers that run once, at their own norm: norm='recomputed'."
             )
-        name, translate = read_translators(lens, layer_count(model), architecture.norm.gain.numel())
-        read, junctions = _translated(name, translate), "layer"
+        name, translate = read_translators(lens, layer_count(model), path.width)
+        junctions = "layer"
 
-    def measure(activations: Activations, tell: Callable[[float], Any]) -> tuple[tuple[Component, ...], np.ndarray]:
-        activations = to_final_stream(activations) if norm == "frozen" else activations
-        components = tuple(component for component, _ in read(architecture, activations))
-        table = torch.empty(3, tokens := len(activations.final), len(components), dtype=torch.float64)
-        for start in range(0, tokens, step := max(1, LOGITS // architecture.outputs)):
-            streams = activations.at_positions(slice(start, start + step))
-            statistic = architecture.norm.statistic(streams.final) if norm == "frozen" else None
-            final = read_out(architecture, streams.final, statistic)
-            final_log_p, here = log_softmax(final), slice(start, start + len(final))
-            in_top_k = torch.zeros_like(final, dtype=torch.bool).scatter_(1, final.topk(k).indices, True)
-            for junction, (_, stream) in enumerate(read(architecture, streams)):
-                logits = read_out(architecture, stream, statistic)
-                table[0, here, junction] = divergence(logits, final_log_p).cpu()
-                table[1, here, junction] = in_top_k.gather(1, logits.topk(k).indices).double().mean(1).cpu()
-                table[2, here, junction] = logits.argmax(1).cpu()
-                tell((start + len(final) * (junction + 1) / len(components)) / tokens)
-        return components, table.numpy()
+    def measure(rows: list[Ids], tell: Callable[[float], Any]) -> tuple[tuple[Component, ...], np.ndarray]:
+        tables: list[np.ndarray] = []
+        done, tokens = 0, sum(map(len, rows))
+        # A frozen pass gives the logits of all its tokens at once. Rows come longest first, and stay in this order.
+        size = tokens if norm == "recomputed" else max(1, LOGITS // path.outputs)
+        for some in batches([len(row) for row in rows], size, path.length_switch):
+            read = _frozen_pass if norm == "frozen" else _recomputed_pass
+            one = read(model, [rows[number] for number in some])
+            if junctions == "layer":
+                one.junctions = layer_ends(one.junctions)
+            if translate is not None:
+                one.junctions = list(_translated(name, translate, one.junctions))
+            share = len(one.junctions[0][1]) / tokens
+            tables.append(_compare(one, k, path.outputs, lambda x, done=done, share=share: tell(done + share * x)))
+            done += share
+        return tuple(component for component, _ in one.junctions), np.concatenate(tables, 1)
 
-    ids, count = read_texts(model, texts), len(model.sublayer_order) if junctions == "sublayer" else layer_count(model)
+    count = layer_count(model)
+    if junctions == "sublayer":
+        count = sum(writer.block is not None for writer, _ in path.calls)
+    ids = read_texts(model, texts)
     components, (kl, overlap, tops), text = measure_tokens(model, ids, batch_tokens, measure, count + 1)
     ends = prompt_ends(model, ids)
     last = np.cumsum([len(row) for row in ids]) - 1
@@ -178,88 +173,136 @@ def logit_lens(
     return LogitLens(components, kl, overlap, text, k, norm, model.name, name, ends, answers)
 
 
+@dataclass(eq=False)
+class _Pass:
+    """A pass to be read out: its junctions, the logits of vectors there, and the model's own logits of some tokens."""
+
+    junctions: list[Junction]
+    read: Callable[[Tensor], Tensor]
+    final: Callable[[slice], Tensor]
+
+
+def _recomputed_pass(model: Model, rows: Sequence[Ids]) -> _Pass:
+    """The streams between sublayers, read out by the model's own norm."""
+    clean = PatchedForward(model, rows)
+    final = clean.streams[-1][clean.tokens]
+    return _Pass(_junctions(clean), clean.logits, lambda some: clean.logits(final[some]))
+
+
+def _frozen_pass(model: Model, rows: Sequence[Ids]) -> _Pass:
+    """The sums of writes as they reach the unembedding, whatever they pass on the way; its biases are in all of them."""
+    path, (ids, mask) = model.path, pad(rows)
+    seen = path.record(ids, mask, *mask.nonzero(as_tuple=True))
+    replay = path.replay(seen)
+    leaves = [*replay.writes, *replay.constants]
+    parts = carried(replay.normed, leaves, leaves)
+    stream = torch.zeros_like(parts[0])
+    for constant in parts[len(replay.writes) :]:
+        stream = stream + constant
+    junctions: list[Junction] = []
+    for (writer, _), component, part in zip(seen.calls, seen.components(), parts, strict=False):
+        stream = stream + part
+        if not writer.is_partial:
+            junctions.append((component, stream))
+    weight, bias = path.unembed_rows(None)
+    weight = upcast(weight)
+
+    def read(normed: Tensor) -> Tensor:
+        unembedded = normed.to(weight) @ weight.T
+        if bias is not None:
+            unembedded = unembedded + bias.to(unembedded)
+        return transformed(unembedded, path.factor, path.soft_cap)
+
+    logits = seen.logits
+    assert logits is not None
+    return _Pass(junctions, read, lambda some: upcast(logits[some]))
+
+
+def _compare(one: _Pass, k: int, outputs: int, tell: Callable[[float], Any]) -> Float[np.ndarray, "3 token junction"]:
+    """KL, overlap of the top k, and likeliest token of every junction; the last one is the model's own answer."""
+    tokens, count = len(one.junctions[0][1]), len(one.junctions)
+    table = torch.empty(3, tokens, count, dtype=torch.float64)
+    for start in range(0, tokens, step := max(1, LOGITS // outputs)):
+        final = one.final(slice(start, start + step))
+        here = slice(start, start + len(final))
+        final_log_p = log_softmax(final)
+        in_top_k = torch.zeros_like(final, dtype=torch.bool).scatter_(1, final.topk(k).indices, True)
+        for number, (_, stream) in enumerate(one.junctions):
+            logits = final if number == count - 1 else one.read(stream[here])
+            table[0, here, number] = divergence(logits, final_log_p).cpu()
+            table[1, here, number] = in_top_k.gather(1, logits.topk(k).indices).double().mean(1).cpu()
+            table[2, here, number] = logits.argmax(1).cpu()
+            tell((start + len(final) * (number + 1) / count) / tokens)
+    return table.numpy()
+
+
 def lens_answers(
-    architecture: Architecture, activations: Activations, every: int = 1
+    model: Model, ids: Ids, every: int = 1
 ) -> tuple[tuple[Component, ...], Int[np.ndarray, "junction token"], Float[np.ndarray, "junction token"]]:
-    """Return the likeliest next token and its probability, after the embedding and after every few layers of a pass.
+    """Return the likeliest next token and its probability, after the embedding and after every few layers of a text.
 
-    The last row is the model's own answer. Call it inside `inference_mode_for`.
+    The last row is the model's own answer; the only one where its stream is not only added to. Call it inside
+    `path.session()`.
     """
-    ends = [(Component("layer", architecture.sublayers[-1].layer), activations.final)]
-    if architecture.has_prefixes:  # otherwise only the model's own answer is meaningful
-        ends = layer_ends(architecture, activations)
-    kept = [ends[n] for n in sorted({0, *range(len(ends) - 1, 0, -every)})]
-    ids, probabilities = [], []
-    step = max(1, LOGITS // architecture.outputs)
-    for _, stream in kept:
-        logits = [read_out(architecture, part, None) for part in stream.split(step)]
-        tops = [part.max(1) for part in logits]
-        ids.append(torch.cat([top.indices for top in tops]).cpu())
-        sums = torch.cat([log_sum_exp(part) for part in logits])
-        probabilities.append((torch.cat([top.values for top in tops]) - sums).exp().cpu())
-    return tuple(component for component, _ in kept), torch.stack(ids).numpy(), torch.stack(probabilities).numpy()
+    try:
+        one = _recomputed_pass(model, [ids])
+        ends = layer_ends(one.junctions)
+    except InputError:
+        one = _frozen_pass(model, [ids])
+        ends = layer_ends(one.junctions)[-1:]
+    step = max(1, LOGITS // model.path.outputs)
+    tops: list[Tensor] = []
+    probabilities: list[Tensor] = []
+    kept = sorted({0, *range(len(ends) - 1, 0, -every)})
+    for number in kept:
+        for start in range(0, len(ids), step):
+            here = slice(start, start + step)
+            logits = one.final(here) if number == len(ends) - 1 else one.read(ends[number][1][here])
+            top = logits.max(1)
+            tops.append(top.indices.cpu())
+            probabilities.append((top.values.double() - logits.double().logsumexp(1)).exp().cpu())
+    shape = len(kept), len(ids)
+    components = tuple(ends[number][0] for number in kept)
+    return components, torch.cat(tops).view(shape).numpy(), torch.cat(probabilities).view(shape).numpy()
 
 
-def layer_ends(architecture: Architecture, activations: Activations) -> list[Junction]:
+def layer_ends(junctions: Sequence[Junction]) -> list[Junction]:
     """Return the last junction before all layers, and the last one of each layer."""
-    junctions = list(_junctions(architecture, activations))
     places = [(component.layer, component.repeat) for component, _ in junctions]
     following = [*places[1:], None]
     return [junction for junction, here, after in zip(junctions, places, following, strict=True) if here != after]
 
 
-def _junctions(architecture: Architecture, activations: Activations) -> Iterator[Junction]:
-    """Yield every stream between sublayers; between attention and MLP only where one follows the other."""
-    stream, last = activations.embed, len(activations.sublayer_outputs) - 1
-    component = Component("embed")
-    if activations.pos_embed is not None:
-        stream, component = stream + activations.pos_embed, Component("pos_embed")
-    yield component, stream
-    for number, (found, repeat) in enumerate(zip(activations.sublayer_outputs, activations.repeats, strict=True)):
-        stream = stream_after(activations, stream, number) + found.output
-        here, following = found.sublayer, None if number == last else activations.sublayer_outputs[number + 1].sublayer
-        pair = (here.kind, here.layer, *((following.kind, following.layer) if following else ()))
-        if not (architecture.parallel and pair == ("attn", here.layer, "mlp", here.layer)):
-            # The sum rounds in another order than the model did; the last junction is the model's own.
-            is_last = following is None and activations.stream_bias is None
-            yield Component(here.kind, here.layer, repeat=repeat), activations.final if is_last else stream
-    if activations.stream_bias is not None:
-        yield Component("stream_bias"), activations.final
+def _junctions(clean: PatchedForward) -> list[Junction]:
+    """Every stream between sublayers; none between two that read the same stream."""
+    tokens = clean.tokens
+    embedded = [writer.component for writer in clean.path.writers if writer.block is None]
+    found = [(embedded[-1], upcast(clean.streams[0][tokens]))]
+    for block in range(len(clean.layers)):
+        stream = upcast(clean.streams[block][tokens])
+        for writer in clean.writers(block):
+            stream = stream + upcast(clean.outputs[block, writer.kind][tokens])
+            if not writer.is_partial:
+                found.append((clean.component(writer.kind, block), stream))
+    return found
 
 
-def read_out(
-    architecture: Architecture, stream: Float[Tensor, "n d"], statistic: Float[Tensor, " n"] | None
-) -> Float[Tensor, "n v"]:
-    """Compute the logits of stream vectors, normalized by a given statistic or by their own."""
-    norm = architecture.norm
-    divisor = norm.statistic(stream) if statistic is None else statistic
-    centered = stream - stream.mean(-1, keepdim=True) if norm.centered else stream
-    normed = centered / divisor[:, None] * norm.gain.to(stream)
-    if norm.bias is not None:
-        normed = normed + norm.bias.to(stream)
-    return logits_of(architecture, normed.to(architecture.dtype))
-
-
-def _translated(name: str, translate: Translate) -> Read:
+def _translated(name: str, translate: Translate, junctions: Sequence[Junction]) -> Iterator[Junction]:
     """Read the ends of layers through a lens; the final stream needs no translator."""
-
-    def read(architecture: Architecture, activations: Activations) -> Iterator[Junction]:
-        *ends, last = layer_ends(architecture, activations)
-        for done, (component, stream) in enumerate(ends):
-            shape = tuple(stream.shape)
-            try:
-                found = translate(stream, done)
-            except Exception as error:  # of a user's function or a library's module
-                reason = f"{type(error).__name__}, {error}"
-                raise InputError(f"{name} cannot translate a stream {shape} after {done} layers: {reason}.") from error
-            if found is None:
-                continue
-            if not isinstance(found, Tensor) or found.shape != stream.shape or not bool(found.isfinite().all()):
-                raise InputError(f"{name} must map streams {shape} to finite ones of the same shape.")
-            yield component, found.to(stream)
-        yield last
-
-    return read
+    *ends, last = junctions
+    for done, (component, stream) in enumerate(ends):
+        shape = tuple(stream.shape)
+        try:
+            found = translate(stream, done)
+        except Exception as error:  # of a user's function or a library's module
+            reason = f"{type(error).__name__}, {error}"
+            raise InputError(f"{name} cannot translate a stream {shape} after {done} layers: {reason}.") from error
+        if found is None:
+            continue
+        if not isinstance(found, Tensor) or found.shape != stream.shape or not bool(found.isfinite().all()):
+            raise InputError(f"{name} must map streams {shape} to finite ones of the same shape.")
+        yield component, found.to(stream)
+    yield last
 
 
 def read_translators(lens: Any, layers: int, width: int) -> tuple[str, Translate]:

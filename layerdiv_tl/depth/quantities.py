@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -17,13 +18,12 @@ from ..components import Component, Unit
 from ..ensemble.decompose import decompose
 from ..ensemble.validation import gold_options
 from ..errors import InputError
-from ..model.batches import inference_mode_for
 from ..model.load import Model
 from ..model.options import is_task, single_tokens
-from ..model.patched_forward import PatchedForward
 from ..model.prompts import Ids
 from .engine import HeadMeans, Rows, ablation, loss_and_hits, read_logits, run_patches
 from .inputs import Part, read_texts, resolved
+from .patched_forward import PatchedForward
 from .residual_norms import measure_norms
 from .tokens import sums_per_text
 
@@ -67,7 +67,7 @@ def read_rows(model: Model, given: Any) -> tuple[Rows, str]:
 def ablatable_components(model: Model, ids: Ids, part: AblatedPart) -> tuple[Component, ...]:
     """List the components of a part that add to the stream, in stream order. Raises InputError where there are none."""
     choice("part", part, get_args(AblatedPart))
-    with inference_mode_for(model.architecture):
+    with model.path.session(), torch.no_grad():
         forward = PatchedForward(model, [ids])
     if part == "head":
         heads = tuple(c for c in model.components("head") if c.kind == "head")
@@ -135,7 +135,7 @@ def direct_measures(
     if {"contribution", "diversity", "net"} & set(wanted):
         measures = (_of_texts if rows.options is None else _of_task)(model, rows, components, batch_tokens)
     if {"relative_norm", "block_influence"} & set(wanted):
-        norms = measure_norms(model, rows.ids, batch_tokens, _unit(components))
+        norms = measure_norms(model, rows.ids, batch_tokens, _unit(components) == "head")
         columns = [norms.components.index(component) for component in components]
         for name in ("relative_norm", "block_influence"):
             sums, counts = sums_per_text(getattr(norms, name)[:, columns].astype(np.float64), norms.text)

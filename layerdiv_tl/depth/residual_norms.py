@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -13,17 +12,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..attribution.blocks import cut_output
-from ..components import Component, Unit
+from ..components import Component
 from ..ensemble.intervals import percentile_interval
 from ..errors import InputError
-from ..model.architecture import Architecture
-from ..model.capture import Activations
 from ..model.load import Model, as_model
+from ..model.precision import upcast
 from ..model.prompts import Ids, prompt_ends
-from ..model.stream_path import stream_after
 from ..results import Figure, Result
+from .additive import carried_through
 from .inputs import Part, check_choices, read_texts
+from .patched_forward import PatchedForward
 from .tokens import TokenResult, measure_tokens, resampled_ratio, sums_per_text
 
 Quantity = Literal["relative_norm", "cosine", "norm", "block_influence"]
@@ -163,41 +161,50 @@ def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -
     return measure_norms(model, read_texts(model, texts), batch_tokens)
 
 
-def measure_norms(model: Model, ids: Sequence[Ids], batch_tokens: int | None, unit: Unit = "sublayer") -> ResidualNorms:
-    """Measure `residual_norms` of token ids; at unit "head" also those of every head's output."""
+def measure_norms(model: Model, ids: Sequence[Ids], batch_tokens: int | None, heads: bool = False) -> ResidualNorms:
+    """Measure `residual_norms` of token ids; with `heads` also those of every head's output."""
     components, (relative, cosine, norm), text = measure_tokens(
-        model, ids, batch_tokens, lambda activations, tell: _measure(model.architecture, activations, unit), unit=unit
+        model, ids, batch_tokens, lambda rows, tell: _measure(PatchedForward(model, rows, heads), heads)
     )
     return ResidualNorms(components, relative, cosine, norm, text, model.name, prompt_ends(model, ids))
 
 
-def _measure(
-    architecture: Architecture, activations: Activations, unit: Unit
-) -> tuple[tuple[Component, ...], np.ndarray]:
+def _measure(clean: PatchedForward, heads: bool) -> tuple[tuple[Component, ...], np.ndarray]:
     """Return components, and `[quantity, token, component]` of one pass."""
-    if any(step.mix is not None for step in activations.path):
-        raise InputError("this model has several residual streams, so what it writes has no size relative to one.")
-    stream = activations.embed if activations.pos_embed is None else activations.embed + activations.pos_embed
     components: list[Component] = []
     columns: list[Tensor] = []
-    outputs = enumerate(zip(activations.sublayer_outputs, activations.repeats, strict=True))
-    for (layer, repeat), group in groupby(outputs, key=lambda item: (item[1][0].sublayer.layer, item[1][1])):
-        entering, layer_output = None, torch.zeros_like(stream)
-        for number, (found, _) in group:
-            stream = stream_after(activations, stream, number)
-            entering = stream if entering is None else entering
-            before = entering if architecture.parallel else stream
-            components.append(Component(found.sublayer.kind, layer, repeat=repeat))
-            columns.append(_relative_to(before, found.output))
-            for block in cut_output(found, found.sublayer.components(unit, repeat)):
-                components += block.components
-                of_rows = (block.vectors([row])[:, 0].to(stream) for row in range(len(block.components)))
-                columns += [_relative_to(before, vector) for vector in of_rows]
-            stream, layer_output = stream + found.output, layer_output + found.output
-        assert entering is not None
-        components.append(Component("layer", layer, repeat=repeat))
-        columns.append(_relative_to(entering, layer_output))
+    for block, (layer, repeat) in enumerate(clean.layers):
+        entering = upcast(clean.streams[block][clean.tokens])
+        before = entering  # the stream that the next sublayer reads
+        written = torch.zeros_like(entering)
+        for writer in clean.writers(block):
+            output = upcast(clean.outputs[block, writer.kind][clean.tokens])
+            components.append(clean.component(writer.kind, block))
+            columns.append(_relative_to(before, output))
+            if heads and (block, "heads") in clean.outputs and writer.kind == "attn":
+                values = clean.outputs[block, "heads"][clean.tokens]
+                scale = clean.scale(block, writer.kind)
+                for index, write in enumerate(_head_writes(clean, block, values)):
+                    components.append(Component("head", layer, index, repeat))
+                    columns.append(_relative_to(before, write.to(output) * scale))
+            written = written + output
+            before = before if writer.is_partial else entering + written
+        components.append(clean.component("layer", block))
+        columns.append(_relative_to(entering, written))
     return tuple(components), torch.stack(columns, -1).float().cpu().numpy()
+
+
+def _head_writes(clean: PatchedForward, block: int, values: Float[Tensor, "token value"]) -> list[Tensor]:
+    """What each head of an attention writes: its part of the values behind the projection, without biases."""
+    writer = next(writer for writer in clean.writers(block) if writer.kind == "attn")
+    width = values.shape[-1] // writer.heads
+    parts = []
+    for head in range(writer.heads):
+        alone = torch.zeros_like(values[None])
+        here = slice(head * width, (head + 1) * width)
+        alone[..., here] = values[:, here]
+        parts.append(alone)
+    return [write[0] for write in carried_through(writer.maps, values[None], parts, clean.path.wide)]
 
 
 def _relative_to(stream: Float[Tensor, "token d"], output: Float[Tensor, "token d"]) -> Float[Tensor, "3 token"]:

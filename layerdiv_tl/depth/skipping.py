@@ -18,9 +18,8 @@ from .._checks import choice, listed, number
 from ..components import Component
 from ..ensemble.intervals import Estimate, estimate
 from ..errors import InputError
-from ..model.batches import upcast
 from ..model.load import as_model
-from ..model.patched_forward import PatchedForward, See
+from ..model.precision import upcast
 from ..model.prompts import prompt_ends
 from ..results import Figure
 from .engine import (
@@ -34,6 +33,7 @@ from .engine import (
     tokens_between,
 )
 from .inputs import FirstToken, Part, ablatable_blocks, check_choices, read_layers, read_texts
+from .patched_forward import PatchedForward, See
 from .residual_norms import SMALLEST
 from .tokens import SOFTMAX_CHANGE, TokenResult, quantile_columns, summarize
 
@@ -196,7 +196,7 @@ def skip(
         def see(skipped: int, layer: int, before: Tensor, stream: Tensor) -> None:
             if layer > blocks[skipped]:
                 change = (upcast(stream) - upcast(before) - outputs[layer]).norm(dim=-1) / sizes[layer]
-                change = change.masked_fill(~measured.to(change.device), 0.0)
+                change = change.masked_fill(~measured, 0.0)
                 tables[:, 0, skipped, layer] = change.sum(1, dtype=torch.float64).cpu() / measured.sum(1).cpu()
                 tables[:, 1, skipped, layer] = change.amax(1).cpu()
 
@@ -241,10 +241,10 @@ def _skip(
     streams = clean.streams
     if not mode.endswith("local"):
         return clean.resume(block, streams[block], clean.zero_ablate(part, block, where), see=see)
-    output = clean.block_outputs[block] - streams[block] if part == "layer" else clean.sublayer_output(part, block)
-    output = output.masked_fill(~where.to(output.device)[..., None], 0.0)
+    output = clean.block_outputs[block] - streams[block] if part == "layer" else clean.outputs[block, part]
+    output = output.masked_fill(~where[..., None], 0.0)
 
     def without(layer: int, _: Tensor) -> Tensor:
-        return streams[layer] - clean.through_loop_norms(output, block, layer).to(streams[layer].device)
+        return streams[layer] - clean.through_loop_norms(output, block, layer)
 
     return clean.resume(block + 1, without(block + 1, output), edit=without, see=see)

@@ -17,17 +17,17 @@ from .._checks import file_path, shown
 from .._files import written_folder
 from ..components import Component
 from ..errors import InputError
-from ..model.architecture import Sublayer
-from ..model.batches import inference_mode_for, pad
+from ..model.batches import pad
+from ..model.cache import is_transformer_lens
 from ..model.converted import REQUIREMENT
 from ..model.fingerprint import fingerprint, identify
 from ..model.load import Loadable, Model, load_model
-from ..model.patched_forward import PatchedForward
+from ..model.precision import answer_gap, tolerance
 from ..model.pretrained import without_progress_bars
-from ..model.reconstruction import answer_gap, tolerance
-from ..model.transformer_lens import is_transformer_lens
 from ..model.weights import is_adapted, is_conv1d, is_quantized
+from ..model.writers import Writer
 from .engine import ablation
+from .patched_forward import PatchedForward
 
 # Settings that give an attention's projections biases, and attributes for a layer's own number.
 _BIASES = ("attention_bias", "attention_out_bias", "use_bias", "enable_bias", "bias")
@@ -41,7 +41,8 @@ def smaller_model(model: Model, weights: str, dropped: Sequence[Component], mean
     """Copy a model of a fingerprint without some components; see `DropPlan.apply`."""
     root = _plain(model, weights, dropped)
     paths = {module: path for path, module in root.named_modules()}
-    blocks = list(dict.fromkeys(point.module for point in model.architecture.blocks))
+    writers = [writer for writer in model.path.writers if writer.block is not None]
+    blocks = list(dict.fromkeys(writer.block for writer in writers))
     gone = {c.layer for c in dropped if c.kind == "layer"}
     # Removed layers need no memory in the copy.
     twin = copying.deepcopy(root, {id(blocks[layer]): nn.Identity() for layer in gone if layer is not None})
@@ -53,11 +54,11 @@ def smaller_model(model: Model, weights: str, dropped: Sequence[Component], mean
             if c.kind == "layer":
                 continue
             kind = "attn" if c.kind == "head" else c.kind
-            (sublayer,) = (s for s in model.architecture.sublayers if (s.kind, s.layer) == (kind, c.layer))
+            writer = next(w for w in writers if (w.kind, w.component.layer) == (kind, c.layer))
             if c.kind != "head":
-                _silence(sublayer, twin, paths)
+                _silence(writer, twin, paths)
                 continue
-            path, rows = _head_rows(sublayer, twin, paths)
+            path, rows = _head_rows(writer, twin, paths)
             own = rows[c.index].double()
             if means:
                 offset = torch.as_tensor(means[number]).to(own) @ own
@@ -104,11 +105,11 @@ def write_model(model: Model, folder: Path) -> Path:
 def _difference(model: Model, folder: Path) -> str:
     """Explain why a checkpoint does not load as this model; empty if it does."""
     try:
-        again = load_model(folder, device=str(model.architecture.device))
+        again = load_model(folder, device=str(model.path.device))
     except InputError as error:
         return f" ({str(error).replace(str(folder), 'written')})"
     if fingerprint(again) != (mine := fingerprint(model)):
-        again.hf_model.to(model.architecture.dtype)  # casts rotary frequencies, too, as `to` may have cast the model's
+        again.hf_model.to(model.path.dtype)  # casts rotary frequencies, too, as `to` may have cast the model's
     is_same = fingerprint(again) == mine
     return "" if is_same else ", because its class builds layers by a rule that its config cannot change"
 
@@ -133,7 +134,7 @@ def load_again(provenance: dict[str, Any]) -> Model:
 def _plain(model: Model, weights: str, dropped: Sequence[Component]) -> Any:
     """Return the Hugging Face module of a model that can be copied and changed. Raises InputError for any other."""
     fault = ""
-    if model.engine is not None or is_transformer_lens(model.architecture.root):
+    if is_transformer_lens(model.root):
         fault = "it is no Hugging Face model in this process: make the plan of that model itself"
     elif any(c.repeat is not None for c in dropped):
         fault = "it repeats a layer, whose weights all its repeats share"
@@ -187,27 +188,22 @@ def _remove_layers(twin: Any, paths: Sequence[str], gone: set[int]) -> None:
     config.num_hidden_layers = len(kept)
 
 
-def _silence(sublayer: Sublayer, twin: Any, paths: dict[nn.Module, str]) -> None:
+def _silence(writer: Writer, twin: Any, paths: dict[nn.Module, str]) -> None:
     """Set to zero what a sublayer writes: its output projection or all its weights, and the bias of a norm behind."""
-    end = sublayer.hook_point.module
-    module = end if sublayer.inputs is None else sublayer.inputs.module
-    module = module if sublayer.output_map is None else sublayer.output_map.hook_point.module
-    held = list(twin.get_submodule(paths[module]).parameters())
-    bias = getattr(twin.get_submodule(paths[end]), "bias", None)
+    held = list(twin.get_submodule(paths[writer.projection]).parameters())
+    bias = getattr(twin.get_submodule(paths[writer.place]), "bias", None)
     for x in [*held, *([bias] if isinstance(bias, Tensor) else [])]:
         x.zero_()
 
 
-def _head_rows(sublayer: Sublayer, twin: Any, paths: dict[nn.Module, str]) -> tuple[str, Tensor]:
+def _head_rows(writer: Writer, twin: Any, paths: dict[nn.Module, str]) -> tuple[str, Tensor]:
     """Return the path of an attention's output projection in the copy, and its weight `[head, width, d]`, a view."""
-    output_map = sublayer.output_map
-    assert output_map is not None
-    path = paths[output_map.hook_point.module]
+    path = paths[writer.projection]
     projection = twin.get_submodule(path)
+    if not isinstance(projection, nn.Linear) and not is_conv1d(projection):
+        raise InputError(f"{writer.component} has no output projection of its own whose rows could be set to zero.")
     weight = projection.weight if is_conv1d(projection) else projection.weight.T
-    if tuple(weight.shape) != tuple(output_map.projection()[0].shape):
-        raise InputError(f"{sublayer} has no output projection of its own whose rows could be set to zero.")
-    return path, weight.unflatten(0, (output_map.count, -1))
+    return path, weight.unflatten(0, (writer.heads, -1))
 
 
 def _add_biases(twin: Any, offsets: dict[str, Tensor]) -> None:
@@ -235,11 +231,11 @@ def _add_biases(twin: Any, offsets: dict[str, Tensor]) -> None:
 
 def _check_logits(model: Model, smaller: Model, dropped: Sequence[Component], means: Sequence[np.ndarray]) -> None:
     """Raise InputError unless the smaller model's logits are those of the model with the components ablated."""
-    architecture = model.architecture
-    length = 24 if architecture.window is None else min(architecture.window + 8, _PROBE)
-    length = min(length, architecture.context or length)
-    ids = [int(i) for i in np.random.default_rng(0).integers(architecture.vocabulary, size=length)]
-    with inference_mode_for(architecture):
+    path = model.path
+    length = 24 if path.window is None else min(path.window + 8, _PROBE)
+    length = min(length, path.context or length)
+    ids = [int(i) for i in np.random.default_rng(0).integers(path.vocabulary, size=length)]
+    with path.session(), torch.no_grad():
         clean = PatchedForward(model, [ids])
         places: dict[Any, Tensor] = {}
         block_of: dict[Any, int] = {place: block for block, place in enumerate(clean.layers)}
@@ -249,10 +245,10 @@ def _check_logits(model: Model, smaller: Model, dropped: Sequence[Component], me
         patch = ablation(clean, dropped, places or None)
         start = min(block for block, _ in patch)
         wanted = clean.logits(clean.resume(start, clean.streams[start], patch)[0])
-    with inference_mode_for(smaller.architecture):
-        logits = smaller.architecture.logits(*pad([ids]))[0]
+    with smaller.path.session(), torch.no_grad():
+        logits = smaller.path.logits(*pad([ids]))[0]
     off = answer_gap(logits.to(wanted), wanted)
-    if not off <= tolerance(architecture.dtype, _SAME):
+    if not off <= tolerance(path.dtype, _SAME):
         raise InputError(
             f"{model.name} cannot be made smaller: without {dropped[0].label} its logits are off by {off:.1e} from "
             "those of the ablated pass, because its layers share weights or compute by their number."

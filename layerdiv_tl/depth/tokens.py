@@ -11,11 +11,8 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from .._progress import Advance
-from ..components import Component, Unit, component_columns
+from ..components import Component, component_columns
 from ..ensemble.intervals import LEAST, Estimate, estimate, estimates_frame, interval_note
-from ..model.batches import pad
-from ..model.capture import Activations
-from ..model.forward_pass import run
 from ..model.load import Model
 from ..model.prompts import Ids, token_texts
 from ..results import Result
@@ -63,9 +60,8 @@ def measure_tokens(
     model: Model,
     ids: Sequence[Ids],
     batch_tokens: int | None,
-    measure: Callable[[Activations, Callable[[float], Any]], tuple[tuple[Component, ...], np.ndarray]],
+    measure: Callable[[list[Ids], Callable[[float], Any]], tuple[tuple[Component, ...], np.ndarray]],
     count: int = 1,
-    unit: Unit = "sublayer",
 ) -> tuple[tuple[Component, ...], Float[np.ndarray, "quantity token component"], Int[np.ndarray, " token"]]:
     """Return (components, `[quantity, token, component]` of every text in their order, text of each token).
 
@@ -80,7 +76,7 @@ def measure_tokens(
             before, done = done, int(share * count * len(rows))
             advance(done - before)
 
-        found = measure(run(model.architecture, *pad([ids[row] for row in rows]), unit), tell)
+        found = measure([ids[row] for row in rows], tell)
         tell(1.0)
         return *found, np.repeat(rows, [len(ids[row]) for row in rows])
 

@@ -7,21 +7,22 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from .._checks import listed, shown, whole_number
-from ..attribution.contexts import Contexts
-from ..attribution.question import read_question
+from ..attribution.question import LogitQuestion, read_question
+from ..attribution.sequences import teacher_forced
 from ..components import Component, labels_of
 from ..ensemble.validation import gold_options
 from ..errors import InputError
+from ..model.attribute import present
 from ..model.load import Model, as_model
-from ..model.options import NONE, is_task
+from ..model.options import is_task
 from ..model.prompts import prompt_ends, refuse_task_name
 from .ablations import Ablation, Ablations, EffectUnit, Partner, Positions, Values, mean_filling, partner_filling
 from .effect_results import Effects
-from .engine import Rows, log_softmax, read_logits, run_patches
+from .engine import Rows, cross_entropy, read_logits, run_patches
 from .inputs import check_choices, known_components, resolved
 
 # Changes of every component under every ablation are kept for every row up to this many numbers (400 MB).
@@ -80,11 +81,11 @@ def effects(
     whole_number("seed", seed, 0)
     model = as_model(model)
     model.checked_batch_tokens(batch_tokens)
-    if others := {sublayer.kind for sublayer in model.architecture.sublayers} - {"attn", "mlp"}:
+    if others := {writer.kind for writer in model.path.writers if writer.block is not None} - {"attn", "mlp"}:
         raise InputError(f"{model.name} has a {min(others)} on its stream: effects are of attentions and MLPs alone.")
-    contexts, names, gold, source = _question(model, prompts, options, labels, attention_mask)
+    asked, names, gold, source = _question(model, prompts, options, labels, attention_mask)
     n = len(gold)
-    if len(set(contexts.prompts)) == 1 and ablation != "zero":
+    if len(set(asked.ids)) == 1 and ablation != "zero":
         why = "the mean over one prompt is that prompt" if ablation == "mean" else "no other has values to take"
         raise InputError(f"ablation={ablation!r} needs two different prompts: {why}; give more, or ablation='zero'.")
     known = [c for c in model.components(unit) if c.kind in ("attn", "mlp", "head")]
@@ -95,44 +96,37 @@ def effects(
         raise InputError(f"groups holds one called {taken[0]}, which is a component: give the group another name.")
 
     members = (*((c,) for c in alone), *together.values())
-    ids, *ends = contexts.plain_rows(range(n))
-    of, at = (x.numpy() for x in ends)
-    owner = np.repeat(np.arange(n), [len(tree.leaves()) for tree in contexts.trees])
-    single = contexts.option_ids.shape[2] == 1
-    targets = contexts.option_ids[:, :, 0] if single else contexts.target_ids
-    order = np.lexsort((at, of))  # the contexts of options' tokens, row by row
-    of_row = np.split(order, np.cumsum(np.bincount(of, minlength=len(ids)))[:-1])
-    rows = Rows(ids, [at[own].tolist() for own in of_row], answers=[targets[own] for own in of_row])
-    lengths = [len(contexts.prompts[example]) for example in owner.tolist()]
+    rows, of_example = _rows(model, asked)
+    lengths = [len(asked.ids[example]) for example in of_example]
     fill: Callable[[list[int]], Values] = lambda batch: None  # noqa: E731
     if ablation == "mean":
-        fill = mean_filling(model, unit, ids, lengths, 1 / np.bincount(owner)[owner], batch_tokens)
+        fill = mean_filling(model, unit, rows.ids, lengths, np.full(len(rows), n / len(rows)), batch_tokens)
     elif ablation == "resample":
-        fill = partner_filling(model, unit, ids, lengths, _partners(contexts, owner, seed))
+        fill = partner_filling(model, unit, rows.ids, lengths, _partners(asked, rows, seed))
     keep = n * len(members) * len(model.components(unit)) <= MOST_CHANGES
     ablations = Ablations(model, members, unit, positions, rows, fill, keep)
     about = {"components": alone, "groups": together, "labels": gold, "options": names, "model": model.name}
     about |= {"unit": unit, "ablation": ablation, "positions": positions, "source": source}
-    about["prompt_ends"] = prompt_ends(model, contexts.prompts)
-    if single:
+    about["prompt_ends"] = prompt_ends(model, asked.ids)
+    if asked.is_single:
         read = partial(ablations.read_contributions, gold)
         _, (values, without, *changes) = run_patches(model, rows, ablations.patches, read, len(members), batch_tokens)
+        kept = present(model.path, ablations.everyone, values)
         return Effects(
-            members=ablations.everyone,
-            values=values,
+            members=tuple(ablations.everyone[i] for i in kept),
+            values=values[:, kept],
             logits=values.sum(1),
             without=np.moveaxis(without, 1, 0),
-            changes=changes[0] if changes else None,
+            changes=changes[0][:, :, kept] if changes else None,
             gap=ablations.gap,
-            soft_cap=model.architecture.soft_cap,
+            soft_cap=model.path.soft_cap,
             score="logits",
             **about,
         )
     reading = read_logits(rows, _log_probabilities)
-    _, tables = run_patches(model, rows, ablations.with_clean, reading, 1 + len(members), batch_tokens)
-    scores = np.empty((len(order), 1 + len(members), len(tables)))
-    scores[order] = np.stack(tables, -1)
-    scores = _of_options(contexts, scores)
+    _, (table,) = run_patches(model, rows, ablations.with_clean, reading, 1 + len(members), batch_tokens)
+    # The log-likelihood of an option is the sum over its tokens.
+    scores = rows.reduce(np.add, table).reshape(n, len(rows) // n, 1 + len(members)).swapaxes(1, 2)
     return Effects(
         members=(),
         values=None,
@@ -146,37 +140,44 @@ def effects(
     )
 
 
-def _log_probabilities(clean: Tensor, targets: Int[Tensor, "n target"]) -> Callable[[Tensor], Tensor]:
+def _log_probabilities(clean: Tensor, targets: Int[Tensor, " n"]) -> Callable[[Tensor], Tensor]:
     """Read the log-probability of each target."""
     del clean
-    return lambda logits: log_softmax(logits).gather(1, targets.to(logits.device)).T
+    return lambda logits: -cross_entropy(logits, targets)[None]
 
 
-def _of_options(
-    contexts: Contexts, scores: Float[np.ndarray, "context ablation target"]
-) -> Float[np.ndarray, "row ablation option"]:
-    """Sum log-likelihoods of options over their tokens."""
-    place, column = contexts.places(range(len(contexts.prompts)))
-    by_option = np.where((place != NONE)[..., None], scores[place, :, column], 0.0).sum(2)
-    return np.moveaxis(by_option, 1, -1)
+def _rows(model: Model, asked: LogitQuestion) -> tuple[Rows, Int[np.ndarray, " row"]]:
+    """Return the rows that are read, and the example of each.
+
+    One for each prompt, or one for each prompt and option, which is read wherever a token of the option is predicted.
+    """
+    n, count = asked.option_ids.shape[:2]
+    if asked.is_single:
+        answers = list(asked.option_ids[:, None, :, 0])
+        return Rows(asked.ids, [[len(ids) - 1] for ids in asked.ids], answers=answers), np.arange(n)
+    reads, of = teacher_forced(model, asked.ids, asked.option_ids)
+    starts = np.flatnonzero(np.diff(of)) + 1
+    at, answers = (np.split(x, starts) for x in (reads.position, reads.targets[:, 0]))
+    return Rows(reads.rows, [own.tolist() for own in at], answers=answers), np.repeat(np.arange(n), count)
 
 
-def _partners(contexts: Contexts, owner: Int[np.ndarray, " row"], seed: int) -> list[Partner]:
+def _partners(asked: LogitQuestion, rows: Rows, seed: int) -> list[Partner]:
     """Return another example's tokens and prompt length for each row, by a random cycle through all examples."""
-    order = np.random.default_rng(seed).permutation(len(contexts.prompts))
+    n = len(asked.ids)
+    order = np.random.default_rng(seed).permutation(n)
     partner = dict(zip(order, np.roll(order, 1), strict=True))
+    count = len(rows) // n
     found = []
-    for row, example in enumerate(owner):
-        leaf, other = row - int(np.argmax(owner == example)), partner[example]
-        leaves, prompt = contexts.trees[other].leaves(), contexts.prompts[other]
-        found.append((prompt + leaves[min(leaf, len(leaves) - 1)], len(prompt)))
+    for row in range(len(rows)):
+        other = partner[row // count]
+        found.append((rows.ids[other * count + row % count], len(asked.ids[other])))
     return found
 
 
 def _question(
     model: Model, prompts: Any, options: Any, labels: Any, attention_mask: Any
-) -> tuple[Contexts, tuple[Any, ...], Int[np.ndarray, " row"], str]:
-    """Return the contexts of options' tokens, the options, the right ones, and a name for the rows."""
+) -> tuple[LogitQuestion, tuple[Any, ...], Int[np.ndarray, " row"], str]:
+    """Return the prompts and options' tokens, the options, the right ones, and a name for the rows."""
     source, names = "prompts", ()
     if is_task(prompts):
         if options is not None or labels is not None:
@@ -196,9 +197,7 @@ def _question(
         raise InputError("there is one option only, so nothing to compare it with: give at least two options.")
     names = names or asked.options
     gold = gold_options(np.zeros(len(asked.ids), dtype=np.int64) if labels is None else labels, shape, names)
-    contexts = Contexts(asked.ids, asked.option_ids, model.architecture.length_switch)
-    contexts.check(model)
-    return contexts, names, gold, source
+    return asked, names, gold, source
 
 
 def _groups(groups: Any) -> dict[str, Any]:

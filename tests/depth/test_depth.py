@@ -11,8 +11,7 @@ import torch
 import layerdiv_tl as ld
 from layerdiv_tl.depth.layer_maps import _aligned_tokens
 from layerdiv_tl.depth.residual_norms import change_point
-from layerdiv_tl.model.batches import inference_mode_for
-from layerdiv_tl.model.patched_forward import PatchedForward
+from layerdiv_tl.depth.patched_forward import PatchedForward
 from layerdiv_tl.results import Result
 from tests.conftest import close, gpt2, llama
 from tests.oracles.families import FAMILIES
@@ -28,7 +27,7 @@ IDS = [[5, 1, 4, 1, 5, 9, 2, 6, 8, 30, 11], [3, 14, 15], [17, 11, 60, 0, 7]]
 def test_resuming_is_the_same_as_whole_passes(name):
     """Where blocks cannot be called again, whole passes give the same numbers."""
     model = ld.load_model(FAMILIES[name]())
-    with inference_mode_for(model.architecture):
+    with model.path.session(), torch.no_grad():
         replay = PatchedForward(model, IDS)
         assert replay.resumes
         for part in ("layer", "attn", "mlp"):

@@ -11,7 +11,6 @@ from scipy.stats import t
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
 from layerdiv_tl.depth.effect_results import SCENARIOS
-from tests.benchmarks.speed import indirect_objects
 from tests.conftest import tied, unrolled
 from tests.oracles.families import BY_STRUCTURE, FAMILIES
 from tests.oracles.hooked_forward import trace
@@ -85,7 +84,7 @@ def test_total_effects_are_those_of_plain_passes(name, stories):
     chosen = ("L0.H0", "L0.H3", "L0.mlp", "L1.H2", "L2.H1", "L2.mlp")
     components = [c for c in model.components("head") if c.label in chosen]
     group = [components[0], components[-1]]
-    cap = model.architecture.soft_cap
+    cap = model.path.soft_cap
     for ablation in ("mean", "zero"):
         effects = ld.effects(
             model,
@@ -312,6 +311,8 @@ def test_a_stream_that_passes_the_final_norm_on_its_way_is_refused():
 @pytest.mark.nightly
 def test_heads_of_the_default_model_make_up_for_one_another_on_indirect_objects(smol):
     """L23.H0 to H2 write the name and are not missed: L24.H4 takes less away. Totals are those of plain passes."""
+    from tests.benchmarks.speed import indirect_objects
+
     prompts, pairs = indirect_objects(18)
     group = ["L23.H0", "L23.H1", "L23.H2"]
     effects = ld.effects(

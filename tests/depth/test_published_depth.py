@@ -14,11 +14,7 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.attribution import vocabulary
-from layerdiv_tl.attribution.vocabulary import NextTokenDistribution, Vocabulary
 from layerdiv_tl.depth import engine
-from layerdiv_tl.model.batches import inference_mode_for
-from layerdiv_tl.model.patched_forward import PatchedForward
 from tests.conftest import llama
 from tests.oracles import published_depth_rules as published
 from tests.oracles.families import FAMILIES
@@ -73,6 +69,11 @@ def alike(found, wanted, tolerance=2e-5):
     assert np.abs(found - wanted)[known].max() <= tolerance * np.abs(wanted[known]).max()
 
 
+def is_parallel(model):
+    """Whether an MLP reads the stream that its attention reads."""
+    return any(writer.is_partial for writer in model.path.writers if writer.kind == "attn")
+
+
 def later_only(table):
     """`[skipped, layer]` where the layer lies after the skipped one; the others are no effects here."""
     table = np.array(table, dtype=float)
@@ -94,7 +95,7 @@ def test_sizes(case):
     """The released rules but for a parallel MLP, which adds to what its layer reads; 1 − cos is the influence."""
     model, root, ids = case
     found = ld.depth.residual_norms(model, ids)
-    rules = [published.residual_norms(root, row, model.architecture.parallel) for row in ids]
+    rules = [published.residual_norms(root, row, is_parallel(model)) for row in ids]
     rule = {name: np.concatenate([one[name] for one in rules], 1).T for name in rules[0]}
     frame = found.frame().set_index("component")
     for part, name in PARTS.items():
@@ -171,7 +172,7 @@ def test_lens(case, norm):
         rule = {label: np.concatenate([one[label][number] for one in rules]) for label in rules[0]}
         rule[labels[0]] = rule["embed"]  # or the positions, where they are written after the embedding
         assert set(rule) - set(labels) <= {x for x in rule if x.endswith(".attn") or x == "embed"}
-        assert model.architecture.parallel or not set(rule) - set(labels) - {"embed"}
+        assert is_parallel(model) or not set(rule) - set(labels) - {"embed"}
         alike(getattr(found, name), np.stack([rule[label] for label in labels], 1), 1e-4)
         kept = [0, *(i for i, label in enumerate(labels) if label.endswith(".mlp"))]
         alike(getattr(layers, name), getattr(found, name)[:, kept])
@@ -329,10 +330,6 @@ def test_sums_over_a_vocabulary_are_in_float64():
     rows = np.arange(5)
     change, growth = engine.softmax_change(logits, targets)(other)
     sums = {
-        "log-sum-exp": (vocabulary.log_sum_exp(logits), total),
-        "entropy": (vocabulary.probabilities(logits)[1], -(p * np.log(p)).sum(1)),
-        "mean": (vocabulary.mean_and_power(logits)[0], wide.mean(1)),
-        "power": (vocabulary.mean_and_power(logits)[1], ((wide - wide.mean(1, keepdims=True)) ** 2).sum(1)),
         "cross-entropy": (engine.cross_entropy(logits, targets), total - wide[rows, targets]),
         "ablations": (engine.loss_and_hits(logits, targets)(logits)[0], total - wide[rows, targets]),
     }
@@ -343,20 +340,3 @@ def test_sums_over_a_vocabulary_are_in_float64():
     }
     for name, (found, expected) in (sums | close_by).items():
         np.testing.assert_allclose(found, expected, rtol=1e-12 if name in sums else 1e-8, atol=1e-13, err_msg=name)
-
-
-def test_means_over_the_next_token_are_in_float64(stories):
-    """E_p of the options' directions and of the logits, of a model's own float32 logits, against numpy."""
-    c = ld.contributions(stories, ["Once upon a time"], [" Lily ran", " Tim sat"])
-    gap = c.log_likelihood_parts.sum(1) + c.normalizer - c.log_likelihood
-    assert np.abs(gap).max() < 1e-12 * np.abs(c.log_likelihood).max()
-    with inference_mode_for(stories.architecture):
-        forward = PatchedForward(stories, [[1, 5, 9, 30]])
-        logits = forward.logits(forward.streams[-1][0])
-        found = NextTokenDistribution(Vocabulary(stories.architecture), logits, logits)
-    wide = logits.double().numpy()
-    p = np.exp(wide - wide.max(1, keepdims=True))
-    p /= p.sum(1, keepdims=True)
-    rows = stories.architecture.norm.fold(stories.architecture.unembed_rows(None)[0].double()).detach()
-    np.testing.assert_allclose(found.mean_logit, (p * wide).sum(1), rtol=1e-12)
-    np.testing.assert_allclose(found.directions.vectors[:, 0, :-1], p @ rows.numpy(), atol=1e-12)

@@ -80,7 +80,7 @@ def test_a_jacobian_lens_is_what_transformer_lens_reads(tmp_path):
     """Its matrices act on the outputs of blocks; a layer without one is left out."""
     lenses = pytest.importorskip("transformer_lens.tools.analysis.jacobian_lens", reason="TransformerLens 3.9 has none")
     model = ld.load_model(llama(num_hidden_layers=4))
-    width = model.architecture.norm.gain.numel()
+    width = model.path.width
     torch.manual_seed(0)
     matrices = {layer: torch.eye(width) + torch.randn(width, width) / width for layer in (0, 2)}
     lens = lenses.JacobianLens(matrices, n_prompts=1, d_model=width)

@@ -1,0 +1,133 @@
+"""What the analyses of depth ask of a path: factors on its writes, its read-out, and vectors carried along it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from math import isclose
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..model.frozen import Frozen
+from ..model.load import Model
+from ..model.patching import frozen, hooks, silent, swapped, tensor
+from ..model.path import Path, logits_in
+from ..model.writers import Writer, unwrapped
+
+
+def with_input(args: tuple[Any, ...], kwargs: dict[str, Any], x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call's arguments with another first one."""
+    if args:
+        return (x, *args[1:]), kwargs
+    return args, {**kwargs, next(iter(kwargs)): x}
+
+
+def stream_scales(model: Model) -> dict[Writer, float]:
+    """Return the factor between each sublayer's write and the stream (Granite's), measured once per model.
+
+    Raises InputError where it is no number: a pass can only resume where blocks add to their stream.
+    """
+    if "stream scales" not in model.cache:
+        model.cache["stream scales"] = _measured_scales(model)
+    return model.cache["stream scales"]
+
+
+def _measured_scales(model: Model) -> dict[Writer, float]:
+    path = model.path
+    inputs: list[Tensor] = []  # of blocks, in the order in which they run
+    outputs: list[Tensor] = []
+    running: list[int] = []  # the block in which each call of a writer was
+
+    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+        inputs.append(next(iter((*args, *kwargs.values()))))
+
+    def observe(add: Callable[[Any], None]) -> None:
+        for block in dict.fromkeys(w.block for w in path.writers if w.block is not None):
+            add(block.register_forward_pre_hook(enter, with_kwargs=True))
+            add(block.register_forward_hook(lambda m, a, output: outputs.append(tensor(output))))
+        for writer in path.writers:
+            add(writer.place.register_forward_hook(lambda m, a, output: running.append(len(inputs) - 1)))
+
+    seen = path.record(path.probe_ids, None, *path.probe_reads)
+    writes = path.replay(seen, observe=observe).writes
+    scales: dict[Writer, float] = {}
+    for block, (stream, output) in enumerate(zip(inputs, outputs, strict=True)):
+        own = [number for number, where in enumerate(running) if where == block]
+        v = torch.sin(torch.arange(output.numel(), device=output.device)).view_as(output).to(output)
+        found = torch.autograd.grad(
+            output, [stream, *(writes[i] for i in own)], v, retain_graph=True, allow_unused=True
+        )
+        factors = [_factor(g, v) for g in found]
+        for writer, factor in zip((seen.calls[i][0] for i in own), factors[1:], strict=True):
+            is_plain = factors[0] == 1 and factor is not None and isclose(scales.get(writer, factor), factor)
+            if not is_plain:
+                raise InputError(
+                    f"the stream of {model.name} passes norms, gates or a mixing of streams between its sublayers, but "
+                    "this analysis resumes passes from a layer, which only streams without these allow "
+                    "(logit_lens(…, norm='frozen') reads any stream)."
+                )
+            scales[writer] = factor
+    return scales
+
+
+def _factor(gradient: Tensor | None, v: Tensor) -> float | None:
+    """The number by which a gradient is a multiple of v, if there is one."""
+    if gradient is None or gradient.shape != v.shape:
+        return None
+    factor = float((gradient * v).sum() / (v * v).sum())
+    factor = 1.0 if abs(factor - 1) < 1e-6 else factor
+    return factor if torch.allclose(gradient, factor * v, rtol=1e-4, atol=1e-5) else None
+
+
+def carried(y: Tensor, leaves: Sequence[Tensor], vectors: Sequence[Tensor]) -> list[Tensor]:
+    """Carry a vector of each leaf's shape to y, which is affine in the leaves: J z, by differentiating Jᵀv in v."""
+    with torch.enable_grad():
+        v = torch.zeros_like(y, requires_grad=True)
+        pulled = torch.autograd.grad(y, leaves, v, create_graph=True, allow_unused=True)
+        found = []
+        for back, z in zip(pulled, vectors, strict=True):
+            if back is None or not back.requires_grad:
+                found.append(torch.zeros_like(y))
+                continue
+            product = (back * z.detach().to(back).clone()).sum()
+            found.append(torch.autograd.grad(product, v, retain_graph=True)[0])
+    return [x.detach() for x in found]
+
+
+def carried_through(
+    maps: Sequence[nn.Module], at: Float[Tensor, "*n width"], vectors: Sequence[Tensor], dtype: torch.dtype
+) -> list[Tensor]:
+    """Carry vectors through maps whose norms keep their statistics of the input `at`; biases are left out."""
+    with torch.enable_grad(), ExitStack() as stack:
+        for one in maps:
+            stack.enter_context(silent(one))
+            stack.enter_context(frozen(one))
+        leaf = at.detach().to(dtype).clone().requires_grad_()
+        with Frozen(dtype):
+            y = leaf
+            for one in maps:
+                y = tensor(unwrapped(one).forward(y))
+        return carried(y, [leaf] * len(vectors), vectors)
+
+
+def read_out(path: Path, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
+    """Compute the logits of final streams by the model's own code from the final norm on.
+
+    As `path.read_out`, which gradients do not pass.
+    """
+    if not stream.requires_grad:
+        return path.read_out(stream)[1].to(stream.device)
+    x = stream.to(path.dtype)[:, None]
+    end = path.unembed if path.norm is None else path.norm
+    with silent(path.module), hooks() as add, ExitStack() as stack:
+        for writer in path.writers:
+            nothing = torch.zeros(len(x), 1, writer.form.width, dtype=path.dtype, device=x.device)
+            output = writer.form.of(nothing)
+            stack.enter_context(swapped(writer.place, "forward", lambda *args, output=output, **kwargs: output))
+        add(end.register_forward_pre_hook(lambda module, args: (x.to(args[0].device), *args[1:])))
+        logits = logits_in(path.run(torch.zeros(len(x), 1, dtype=torch.long)))
+    return logits[:, -1].to(stream.device)

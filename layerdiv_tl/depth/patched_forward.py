@@ -1,0 +1,367 @@
+"""One clean pass with stored streams, and patched passes that resume from them at any block.
+
+A patched pass calls the model's own blocks again, with their original arguments. A model that does not allow this (its
+stream also takes another path) is run whole, with the same changes inside, at twice the cost.
+
+block   : one run of a layer, counted from 0 in the order in which they ran
+stream  : [row, token, d], right-padded, in the model's own precision; all on one device, wherever the blocks lie
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from ..components import Component, Kind
+from ..errors import InputError
+from ..model.batches import pad
+from ..model.load import Model
+from ..model.patching import by_token, hooks, tensor
+from ..model.precision import HALF, TOLERANCE, upcast
+from ..model.writers import Writer
+from .additive import carried_through, read_out, stream_scales, with_input
+
+# The most logits formed at once: 32 MiB, and 64 MiB of clean probabilities in float64.
+LOGITS = 1 << 23
+
+
+@dataclass(frozen=True)
+class ZeroAt:
+    """Zero-ablates a sublayer's output at the tokens `where`."""
+
+    where: Bool[Tensor, "row token"]
+
+    def __call__(self, output: Float[Tensor, "row token d"]) -> Tensor:
+        """Return the ablated output."""
+        return output.masked_fill(self.where.to(output.device)[..., None], 0.0)
+
+
+@dataclass(frozen=True)
+class HeadsTo:
+    """Replaces the values of some heads, before their output projection, by fixed ones at every token.
+
+    `values` holds those of all heads of the attention.
+    """
+
+    heads: Sequence[int]
+    values: Float[Tensor, "head width"]
+
+    def __call__(self, given: Float[Tensor, "row token value"]) -> Tensor:
+        """Return the values of all heads, those of the replaced ones changed."""
+        heads = given.unflatten(-1, (len(self.values), -1)).clone()
+        heads[:, :, list(self.heads)] = self.values[list(self.heads)].to(heads)
+        return heads.flatten(-2)
+
+
+# Replacements of sublayers' outputs, by block and kind: a function of the output, in the stream's shape; None is 0. A
+# function that returns None changes nothing. "heads" is the input of an attention's output projection, `[row, token,
+# head·width]`.
+Instead = Mapping[tuple[int, str], Callable[[Float[Tensor, "row token _"]], Tensor | None] | None]
+Edit = Callable[[int, Float[Tensor, "row token d"]], Tensor] | None
+See = Callable[[int, Float[Tensor, "row token d"], Float[Tensor, "row token d"]], None] | None
+
+
+class PatchedForward:
+    """Some texts, their clean pass, and patched passes that resume from it. Use it inside `path.session()`.
+
+    Attributes:
+        ids, mask: `[row, token]`.
+        streams, block_outputs: The inputs of all blocks and of the final norm; and every block's output, which is the
+            next block's input unless the stream passes the final norm in between, as after every round of a loop.
+        normed: The blocks after which the stream goes on behind the final norm.
+        layers: Layer and repeat (None where it runs once) of every block.
+        scales: The factor between each sublayer's own output and the stream.
+        outputs: By block and kind: what each sublayer adds to the stream; with `keep_heads` also attentions' "heads",
+            the inputs of their output projections.
+        resumes: True if passes resume; else they run the whole model.
+
+    Raises InputError for a model where something other than its sublayers writes to the stream.
+    """
+
+    def __init__(self, model: Model, rows: Sequence[Sequence[int]], keep_heads: bool = False) -> None:
+        self.model, self.path = model, model.path
+        self.scales = stream_scales(model)
+        self.ids, self.mask = (x.to(self.path.device) for x in pad(rows))
+        self.streams: list[Tensor] = []
+        self.outputs: dict[tuple[int, str], Tensor] = {}
+        self._blocks: dict[nn.Module, list[Writer]] = {}
+        for writer in self.path.writers:
+            if writer.block is not None:
+                self._blocks.setdefault(writer.block, []).append(writer)
+        # The module of each block, and its arguments with None in the stream's place.
+        self._calls: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = []
+        self._run_clean(keep_heads)
+
+    @property
+    def tokens(self) -> Bool[Tensor, "row token"]:
+        """The mask of real tokens."""
+        return self.mask.bool()
+
+    def component(self, kind: Kind, block: int) -> Component:
+        """The name of a block's sublayer, or of the block itself (`kind="layer"`)."""
+        layer, repeat = self.layers[block]
+        return Component(kind, layer, repeat=repeat)
+
+    def writers(self, block: int) -> list[Writer]:
+        """The sublayers of a block, in order."""
+        return self._blocks[self._calls[block][0]]
+
+    def zero_ablate(self, kind: str, block: int, where: Bool[Tensor, "row token"] | None = None) -> Instead:
+        """Zero-ablate a block's sublayer, or all of them (`kind="layer"`), at all tokens or at some."""
+        kinds = [writer.kind for writer in self.writers(block)]
+        return {(block, k): None if where is None else ZeroAt(where) for k in kinds if kind in (k, "layer")}
+
+    def head_count(self, block: int) -> int:
+        """The number of heads of a block's attention."""
+        return next(writer.heads for writer in self.writers(block) if writer.kind == "attn")
+
+    def scale(self, block: int, kind: str) -> float:
+        """The factor on a sublayer's own output on its way to the stream."""
+        return next(self.scales[writer] for writer in self.writers(block) if writer.kind == kind)
+
+    def resume(
+        self, start: int, stream: Tensor, instead: Instead | None = None, edit: Edit = None, see: See = None
+    ) -> Float[Tensor, "row token d"]:
+        """Run the blocks from `start` on the input `stream`, and return the final norm's input.
+
+        Args:
+            instead: The replacements for outputs of sublayers of the blocks from `start` on.
+            edit: (block, its input stream) → its new input stream, for every block after `start`, and for the final
+                norm under the number of blocks.
+            see: Called with (block, input stream, output stream) of every block that runs.
+        """
+        instead = instead or {}
+        if not self.resumes:
+            return self._run_whole(start, stream, instead, edit, see)
+        last = len(self._calls)
+        clean = start < last and stream is self.streams[start]
+        stream = stream.clone()
+        for block in range(start, last):
+            if edit is not None and block > start:
+                stream = edit(block, stream)
+            before, stream = stream, self._run_block(block, stream, instead, clean and block == start)
+            if see is not None:
+                see(block, before, stream)
+            if block in self.normed:
+                stream = self._norm(stream)
+        return stream if edit is None else edit(last, stream)
+
+    def through_loop_norms(self, output: Tensor, start: int, stop: int) -> Tensor:
+        """Map an output of block `start` to the input stream of block `stop`: through the norms between them."""
+        for block in range(start, stop):
+            if block in self.normed:
+                (passed,) = carried_through([self._end], self.block_outputs[block], [output], self.path.wide)
+                output = passed.to(output)
+        return output
+
+    def logits(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
+        """Compute the model's logits from stream vectors, in float32 or wider."""
+        return upcast(read_out(self.path, stream))
+
+    @property
+    def _end(self) -> nn.Module:
+        return self.path.unembed if self.path.norm is None else self.path.norm
+
+    def _norm(self, stream: Tensor) -> Tensor:
+        return tensor(self._end(stream)).to(stream.device)
+
+    def _run_clean(self, keep_heads: bool) -> None:
+        rows, tokens = self.ids.shape
+        device, order = self.path.device, list[nn.Module]()
+        left: list[Tensor] = []  # blocks' outputs
+        finals: list[tuple[int, Tensor]] = []  # the block before the final norm, and the norm's input
+
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+            order.append(module)
+            self.streams.append(_given(args, kwargs).to(device, copy=True))
+            self._calls.append((module, *with_input(args, kwargs, None)))
+
+        def wrote(writer: Writer, module: nn.Module, args: Any, output: Any) -> None:
+            key = len(order) - 1, writer.kind
+            self.outputs[key] = by_token(tensor(output), rows, tokens).to(device) * self.scales[writer]
+
+        def read(module: nn.Module, args: Any, kwargs: Any) -> None:
+            value = by_token(_given(args, kwargs), rows, tokens).flatten(2)
+            self.outputs[len(order) - 1, "heads"] = value.to(device)
+
+        def final(module: nn.Module, args: Any) -> None:
+            finals.append((len(order) - 1, args[0].to(device, copy=True)))
+
+        with hooks() as add:
+            for block, writers in self._blocks.items():
+                add(block.register_forward_pre_hook(enter, with_kwargs=True))
+                add(block.register_forward_hook(lambda m, a, output: left.append(tensor(output))))
+                for writer in writers:
+                    add(writer.place.register_forward_hook(partial(wrote, writer)))
+                    if keep_heads and writer.kind == "attn" and writer.heads:
+                        add(writer.projection.register_forward_pre_hook(read, with_kwargs=True))
+            add(self._end.register_forward_pre_hook(final))
+            last = self.mask.sum(1) - 1
+            logits = self.path.logits(self.ids, self.mask, (torch.arange(rows, device=device), last))[:, 0]
+        if not order or not finals:
+            raise InputError(f"{self.model.name} did not run the modules that it was loaded with: load it again.")
+        self.streams.append(finals[-1][1])
+        # Blocks after which the stream went on normed. The norm may also only read it, or an embedding before block 0.
+        self.normed = {block for block, x in finals[:-1] if block >= 0 and self._is_normed(block, x)}
+        normed = {block: x for block, x in finals[:-1] if block in self.normed}
+        self.block_outputs = [normed.get(block, stream) for block, stream in enumerate(self.streams[1:])]
+        self.layers = self._number(order)
+        self._check_sums(logits)
+        self.resumes = self._can_resume(left)
+
+    def _number(self, order: list[nn.Module]) -> list[tuple[int, int | None]]:
+        """The layer and repeat of each block."""
+        layers: list[tuple[int, int | None]] = []
+        runs, seen = Counter(order), Counter[nn.Module]()
+        for module in order:
+            seen[module] += 1
+            layer = self._blocks[module][0].component.layer
+            assert layer is not None
+            layers.append((layer, seen[module] if runs[module] > 1 else None))
+        return layers
+
+    def _is_normed(self, block: int, read: Tensor) -> bool:
+        before, after, normed = self._at_tokens(read, self.streams[block + 1], self._norm(read))
+        return bool((normed - after).norm() < (before - after).norm())
+
+    def _at_tokens(self, *streams: Tensor) -> list[Tensor]:
+        """Select streams at the real tokens, `[n, d]`."""
+        return [upcast(stream[self.tokens]) for stream in streams]
+
+    def _check_sums(self, logits: Float[Tensor, "row v"]) -> None:
+        """Raise InputError unless only sublayers write to the stream and the read-out is the model's own."""
+        dtype = self.streams[0].dtype
+        limit = 4 * torch.finfo(dtype).eps if dtype in HALF else TOLERANCE[dtype]
+        for block, (stream, output) in enumerate(zip(self.streams, self.block_outputs, strict=False)):
+            written = [x for (number, kind), x in self.outputs.items() if number == block and kind != "heads"]
+            if not written or stream.shape != written[0].shape:
+                raise self._not_additive(block)
+            added, before, after = self._at_tokens(torch.stack(written).sum(0), stream, output)
+            size = before.abs().amax() + added.abs().amax()
+            if not (after - before - added).abs().amax() <= limit * size:
+                raise self._not_additive(block)
+        last = self.mask.sum(1) - 1
+        ours, wanted = self.logits(self.streams[-1][torch.arange(len(last)), last]), upcast(logits)
+        if not (ours - wanted.to(ours)).abs().max() <= TOLERANCE[self.path.dtype] * wanted.abs().max().clamp_min(1e-30):
+            raise InputError(f"the final norm and unembedding of {self.model.name} do not give its logits.")
+
+    def _not_additive(self, block: int) -> InputError:
+        return InputError(
+            f"something other than its sublayers (as hooks do) writes to the stream of {self.model.name} in "
+            f"{self.component('layer', block).label}, so no pass can resume from there."
+        )
+
+    def _can_resume(self, left: list[Tensor]) -> bool:
+        """Test whether each block only passes its output to the next one, and repeats it when called again."""
+        for block, (output, (_, args, kwargs)) in enumerate(zip(left, self._calls, strict=True)):
+            others, stream = [*args, *kwargs.values()], self.streams[block]
+            alike = any(isinstance(x, Tensor) and x.is_floating_point() and x.shape == stream.shape for x in others)
+            following = self._norm(output) if block in self.normed else output
+            if alike or not torch.equal(following.to(stream.device), self.streams[block + 1]):
+                return False
+        last = len(self._calls) - 1
+        return torch.equal(self._run_block(last, self.streams[last].clone(), {}), self.streams[-1])
+
+    def _run_block(self, block: int, stream: Tensor, instead: Instead, clean: bool = False) -> Tensor:
+        """Compute a block's output for a stream; `clean` if that is the stream of the clean pass."""
+        module, args, kwargs = self._calls[block]
+        kinds = [writer.kind for writer in self.writers(block)]
+        replaced = [instead.get((block, kind), ...) for kind in kinds]
+        if all(output is None for output in replaced):  # it would only pass on its input
+            return stream
+        where = [output.where for output in replaced if isinstance(output, ZeroAt)]
+        if clean and len(where) == len(replaced) and all(mask is where[0] for mask in where):
+            # Ablated tokens pass on their input, the others their clean output.
+            return torch.where(where[0][..., None], stream, self.block_outputs[block])
+        patched = any((block, kind) in instead for kind in (*kinds, "heads"))
+        with self._patched(lambda: block, instead if patched else {}):
+            args, kwargs = with_input(args, kwargs, stream)
+            return tensor(module(*args, **kwargs)).to(stream.device)
+
+    def _run_whole(self, start: int, stream: Tensor, instead: Instead, edit: Edit, see: See) -> Tensor:
+        """Make the same changes inside a pass through the whole model."""
+        block = -1  # that runs now
+        entered: Tensor = stream
+        left: Tensor | None = None  # the running block's output, where the final norm follows it
+        final: Tensor = stream
+
+        def enter(value: Tensor, at_norm: bool) -> Tensor | None:
+            nonlocal block, entered, left, final
+            there, value = value.device, value.to(stream.device)
+            if at_norm and block + 1 < len(self.layers):
+                left = value.clone() if block in self.normed else None
+                return None
+            block += 1
+            if block > start and see is not None:
+                see(block - 1, entered, value.clone() if left is None else left)
+            left = None
+            if block == start:
+                value = stream.clone()
+            elif block > start and edit is not None:
+                value = edit(block, value)
+            entered = value.clone()
+            if at_norm:
+                final = value
+            return value.to(there) if block >= start else None
+
+        def at_block(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            changed = enter(_given(args, kwargs), False)
+            return None if changed is None else with_input(args, kwargs, changed)
+
+        first = torch.zeros(len(self.ids), dtype=torch.long, device=self.ids.device)
+        with hooks() as add, self._patched(lambda: block, instead):
+            for module in self._blocks:
+                add(module.register_forward_pre_hook(at_block, with_kwargs=True))
+            add(self._end.register_forward_pre_hook(lambda m, args: _replaced(args, enter(args[0], True))))
+            self.path.logits(self.ids, self.mask, (first, first))
+        return final
+
+    @contextmanager
+    def _patched(self, running: Callable[[], int], instead: Instead) -> Iterator[None]:
+        """Replace sublayers' outputs within the context; `running` gives the block that runs."""
+
+        def changed(place: str, value: Tensor) -> Tensor | None:
+            if (running(), place) not in instead:
+                return None
+            patch = instead[running(), place]
+            if patch is None:
+                return torch.zeros_like(value)
+            # OPT's MLP works on [row·token, d].
+            found = patch(value.reshape(*self.ids.shape, -1).to(self.ids.device))
+            return None if found is None else found.reshape(value.shape).to(value.device)
+
+        def wrote(writer: Writer, module: nn.Module, args: Any, output: Any) -> Any:
+            x = changed(writer.kind, tensor(output))
+            if x is None:
+                return None
+            return type(output)([x, *output[1:]]) if isinstance(output, tuple | list) else x
+
+        def read(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            x = changed("heads", _given(args, kwargs))
+            return None if x is None else with_input(args, kwargs, x)
+
+        wanted = {(self._calls[block][0], place) for block, place in instead}
+        with hooks() as add:
+            for writer in self.path.writers:
+                if (writer.block, writer.kind) in wanted:
+                    add(writer.place.register_forward_hook(partial(wrote, writer)))
+                if writer.kind == "attn" and (writer.block, "heads") in wanted:
+                    add(writer.projection.register_forward_pre_hook(read, with_kwargs=True))
+            yield
+
+
+def _given(args: Any, kwargs: Any) -> Tensor:
+    """The first input of a call."""
+    return next(iter((*args, *kwargs.values())))
+
+
+def _replaced(args: Any, x: Tensor | None) -> Any:
+    return None if x is None else (x, *args[1:])
