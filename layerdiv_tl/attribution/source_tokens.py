@@ -135,10 +135,11 @@ def source_tokens(
     or which other tokens a value comes from, as the stream has mixed them.
 
     Args:
-        model: A `Model`, or anything `load_model` takes. Attention is computed step by step ("eager") for the pass, as
-            in `attention_patterns`; a TransformerBridge is read as it is.
+        model: A `Model`, or anything `load_model` takes. Attention is computed step by step ("eager") for the passes,
+            as in `attention_patterns`; a TransformerBridge is read as it is.
         prompts, position, attention_mask: As in `contributions`; or a `Task`, which also provides the options.
-        options: K answers of one token each, or one list of K per prompt: texts exactly as written (" Paris"), or ids.
+        options: K answers of one token each, or one list of K per prompt: texts exactly as written (" Paris"), or ids;
+            or `{name: vector}`, as in `contributions`.
         heads: Labels or components (`"L3.H5"`), or None for all. Recurrent and linear-attention sublayers have no
             source tokens, and are left out.
         batch_tokens: The most padded tokens in one forward pass; None picks a fast size for the model's device.

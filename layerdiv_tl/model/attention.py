@@ -109,7 +109,7 @@ def attention_patterns(
     check_memory(needed, f"the patterns of {len(places)} heads over {len(row)} tokens", "take a shorter text")
     with model.path.session(), torch.inference_mode():
         read = _from_hooks if is_transformer_lens(model.root) else _from_outputs
-        patterns = read(model, row, attentions)
+        patterns = {call: x for call, x in read(model, row, attentions).items() if x.shape[1] == call[0].heads}
         if any(places[i][0] not in patterns for i in chosen):
             raise InputError(
                 f"{model.name} ({model.provenance['architecture']}) returns no attention patterns of these heads: "
@@ -130,7 +130,7 @@ def heads_of(model: Model) -> tuple[Component, ...]:
     """All attention heads, in stream order. Raises InputError for a model without any."""
     heads = tuple(c for c in model.components("head") if c.kind == "head")
     if not heads:
-        raise InputError(f"{model.name} has no attention heads, so nothing that it writes has source tokens.")
+        raise InputError(f"{model.name} has no attention heads.")
     return heads
 
 

@@ -71,7 +71,7 @@ class _Product(Frozen):
         self.found: tuple[Tensor, Tensor, Tensor] | None = None
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.found is not None:
+        if self.found is not None or func is torch._C._set_grad_enabled:
             return super().__torch_function__(func, types, args, kwargs)
         out = func(*args, **(kwargs or {}))
         if not (self.is_awaited and func in _PRODUCTS and _is_pattern(args[0], args[1])):
@@ -105,7 +105,6 @@ def read_factors(
     Raises InputError for an attention whose heads are not such products.
     """
     path, (rows, tokens) = model.path, ids.shape
-    row, position = row.to(path.device), position.to(path.device)
     mode = _Product(torch.promote_types(path.dtype, torch.float32))
     remaining = iter(gradients.items())
 
@@ -115,6 +114,7 @@ def read_factors(
     def leave(writer: Writer) -> Callable[..., Any]:
         def wrote(module: nn.Module, args: Any, output: Any) -> Any:
             found, mode.found, mode.is_awaited = mode.found, None, False
+            mode.constants.clear()
             write = tensor(output)
             heads = 0 if found is None else found[2].shape[:-1].numel() // (rows * tokens)
             if found is None or heads != writer.heads or not write.requires_grad:
@@ -145,6 +145,7 @@ def _factors(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Pull gradients at the reads' writes back to the product: the fields of `Factors` after `heads`."""
     pattern, values, product = found
+    row, position = row.to(write.device), position.to(write.device)
     rows, tokens = write.shape[:2]
     lead = product.shape[:-2]
     weights = pattern.expand(*lead, *pattern.shape[-2:]).reshape(rows, -1, *pattern.shape[-2:])
