@@ -150,9 +150,8 @@ class Path:
         self.context = None if self.is_dynamic else self.context
         self.by_token = True
         self.rows: dict[str, tuple[Component, ...]] = {}
-        first = next(p for p in self.writers[0].owner.parameters())
-        self.dtype = first.dtype
-        self.device = first.device
+        first = next(self.module.parameters())
+        self.dtype, self.device = first.dtype, device_of(self.writers[0].owner, first.device)
         self.wide = torch.float32 if self.device.type == "mps" else torch.float64
 
     def run(self, ids: Tensor, mask: Tensor | None = None) -> Any:
@@ -288,7 +287,7 @@ class Path:
             return (x, *args[1:])
 
         def unembed(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            ends.append(x[torch.arange(len(x), device=x.device), seen.position.to(x.device)])
+            ends.append(x)
             return x
 
         with ExitStack() as stack:
@@ -310,9 +309,12 @@ class Path:
                 observe(add)
             stack.enter_context(mode)
             self.run(seen.ids, None if self.by_token else seen.mask)
-        final, after_norm = at_norm[-1] if at_norm else (ends[-1], ends[-1])
+        end = ends[-1]
+        final, after_norm = at_norm[-1] if at_norm else (end, end)
+        position = seen.position.to(end.device, copy=True)  # no inference tensor
+        normed = end[torch.arange(len(end), device=end.device), position]
         added = [x for found in edits.values() for x in found]
-        return Replay(list(writes.values()), mode.constants, added, rounding, final, after_norm, ends[-1])
+        return Replay(list(writes.values()), mode.constants, added, rounding, final, after_norm, normed)
 
     def unembed_rows(self, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Rows of the unembedding `[*ids, d]`, as it stores them, and biases `[*ids]` or None; all for None."""
@@ -364,6 +366,16 @@ class Path:
 
 def _constantly(output: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: output
+
+
+def device_of(module: nn.Module, default: torch.device) -> torch.device:
+    """The device of a module's input, which Accelerate's hook holds for an offloaded one."""
+    hook = getattr(module, "_hf_hook", None)
+    if getattr(hook, "execution_device", None) is not None:
+        return torch.device(hook.execution_device)  # type: ignore[union-attr]
+    parameter = next(module.parameters(), None)
+    known = default if parameter is None else parameter.device
+    return torch.device("cpu") if known.type == "meta" else known
 
 
 def _at(x: Tensor, row: Tensor, position: Tensor) -> Tensor:

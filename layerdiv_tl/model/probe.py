@@ -42,11 +42,11 @@ def find_path(module: Any, unembed: Any, writers: list[Writer] | None = None, na
         path.by_token = _is_replayed(path, seen)
         if not path.by_token:
             seen = _probe(path, ids)
+        check_finite(path, seen)
         path.norm = _find_norm(path, seen)
         _extend_chains(path, seen)
         seen = _probe(path, ids)
         path.dtype = (seen.finals or seen.writes)[-1].dtype
-        check_finite(path, seen)
         _find_partial(path, seen)
         path.width = path.replay(seen).final.shape[-1]
         path.constant_axes = _read_axes(path, seen)
@@ -257,6 +257,8 @@ def _transform(module: Any, output: Tensor, logits: Tensor, is_half: bool) -> tu
 
     Raises InputError where these numbers do not explain the model's logits.
     """
+    if not bool(output.isfinite().all() and logits.isfinite().all()):
+        raise InputError(f"{_name(module)} gives logits that are not finite: are the weights of its read-out broken?")
     config = module.config.get_text_config()
     settings = {name: x for name, x in vars(config).items() if re.search("cap|logit|lm_head", name)}
     numbers = {abs(float(x)) for x in settings.values() if isinstance(x, int | float) and x}
@@ -289,7 +291,10 @@ def missed_matrices(path: Path, seen: Pass, names: Names) -> list[str]:
     with torch.inference_mode(False), torch.enable_grad(), frozen(path.module, matrices=True):
         normed = path.replay(seen, matrices=True).normed
         if not normed.requires_grad:
-            return []
+            raise InputError(
+                f"{_name(path.module)} cannot be decomposed: nothing that is written reaches its logits by linear steps "
+                "(as where a network of its own stands before the unembedding)."
+            )
         grads = torch.autograd.grad((normed * torch.randn_like(normed)).sum(), list(matrices.values()), allow_unused=True)
     found = [name for name, g in zip(matrices, grads, strict=True) if g is not None]
     return [name for name in found if not set(names["multipliers"]) & set(name.split("."))]

@@ -161,9 +161,13 @@ def pull_back(
         bias = None if module.bias is None else (g * module.bias.detach().to(g)).sum((-1, -2))
         return (g.to(precise) @ weight.detach().to(precise)).to(g), bias
     leaf, y, constants = _through(maps, x.expand(len(g), *x.shape))
-    at_input, *at_biases = torch.autograd.grad(y, [leaf, *constants], g.to(y).reshape(y.shape))
+    at_input, *at_biases = torch.autograd.grad(
+        y, [leaf, *constants], g.to(y).reshape(y.shape), allow_unused=True
+    )
     bias = None
     for at, value in zip(at_biases, constants, strict=True):
+        if at is None:
+            continue
         own = (at.to(g) * value.detach().to(g)).view(*g.shape[:2], -1).sum(-1)
         bias = own if bias is None else bias + own
     return at_input.to(g), bias

@@ -145,7 +145,8 @@ def measure_text(
         asked = np.where(candidates < 0, candidates[1], candidates)
         layers = len({(writer.block, number) for writer, number in path.calls})
         work = len(ids) * layers * path.outputs * path.width
-        lens = lens_answers(model, ids, max(1, round(work / _LENS_WORK + 0.49)))
+        with torch.inference_mode():
+            lens = lens_answers(model, ids, max(1, round(work / _LENS_WORK + 0.49)))
         logits = tuple(token_logits(model, here[unit], unit, asked) for unit in units)
         on_step("attention")
         attention, no_attention = (None, no_heads) if no_heads else _attention(model, ids, profiles[1])
