@@ -15,7 +15,7 @@ from ..components import Component
 from .patching import silent
 from .path import Pass, Path, Replay
 from .precision import HALF
-from .units import CustomUnit, UnitLike, check_unit, cut_of, split
+from .units import CustomUnit, UnitLike, check_unit, cut_of, split, total
 
 # The last three rows: biases of the path, what users' hooks added, what half-precision additions lost.
 _MAY_BE_ZERO = ("attn_bias", "mixer_bias", "mlp_bias", "shared_expert", "constant", "added")
@@ -47,10 +47,15 @@ def attribute(path: Path, seen: Pass, directions: Float[Tensor, "n K d"], unit: 
     columns: list[Tensor] = []
     device = replay.normed.device
     calls = zip(seen.calls, seen.components(), seen.writes, seen.inputs, at_writes, strict=True)
+    changed = directions.new_zeros(directions.shape[1], len(seen.ids))
     for (writer, _), whole, write, received, g in calls:
+        if writer in seen.hooked:  # what hooks changed in a write is no part's
+            changed = changed + total(g, write).to(changed)
         for components, u in split(unit, writer, whole, write, received, g):
             names.extend(components)
             columns.append(u.to(device))
+            if writer in seen.hooked:
+                changed = changed - u.sum(-1).to(changed)
     if isinstance(unit, CustomUnit):
         names, joined = unit.merged(names, torch.cat(columns, -1))
         columns = [joined]
@@ -65,6 +70,8 @@ def attribute(path: Path, seen: Pass, directions: Float[Tensor, "n K d"], unit: 
             # Other axes are tokens, which may be merged with the reads, streams and numbers of a vector.
             row = row + (g * leaf.detach()).movedim(1 + axis, 1).reshape(len(g), n, -1).sum(-1).to(row)
         columns.append(row[..., None])
+    if unit != "sublayer" and seen.hooked:
+        columns[-2] = columns[-2] + changed[..., None]
     values = torch.cat(columns, -1).permute(1, 2, 0)
     sums = torch.einsum("nd,nkd->nk", replay.normed.detach(), directions.to(replay.normed))
     return Attribution((*names, *REST), values, sums, replay)

@@ -99,7 +99,7 @@ def frozen(module: nn.Module, matrices: bool = False) -> Iterator[None]:
 
 
 def watch_edits(
-    module: nn.Module, keep: Callable[[Tensor], Tensor], edits: dict[Any, list[Tensor]], add: Callable[[Any], None]
+    module: nn.Module, keep: Callable[[Tensor], Tensor | None], edits: dict[Any, list[Tensor]], add: Callable[[Any], None]
 ) -> None:
     """Record what the hooks that a module has add to its first input and to its output."""
     kept: list[Tensor | None] = []
@@ -108,8 +108,9 @@ def watch_edits(
         kept.append(keep(x) if isinstance(x, Tensor) and x.dim() > 1 else None)
 
     def after(side: str, x: Any) -> None:
-        if (old := kept.pop()) is not None:
-            edits[module, side].append(keep(x) - old)
+        old, new = kept.pop(), None if not isinstance(x, Tensor) else keep(x)
+        if old is not None and new is not None:
+            edits[module, side].append(new - old)
 
     def given(args: Any, kwargs: Any) -> Any:
         return next(iter((*args, *kwargs.values())), None)
@@ -125,14 +126,22 @@ def watch_edits(
 def add_edits(module: nn.Module, side: str, edits: Iterator[Tensor], add: Callable[[Any], None]) -> None:
     """Add in a replay what hooks added in the pass."""
 
+    def edited(x: Any) -> Any:
+        edit = next(edits, None)
+        if edit is None or not isinstance(x, Tensor) or not x.requires_grad:  # it is not on the path
+            return x
+        if edit.dim() == 4 and edit.shape != x.shape:
+            edit = edit.movedim(2, 0)
+        return x + edit.reshape(x.shape)
+
     def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
         if args:
-            return (args[0] + next(edits), *args[1:]), kwargs
+            return (edited(args[0]), *args[1:]), kwargs
         name = next(iter(kwargs))
-        return args, kwargs | {name: kwargs[name] + next(edits)}
+        return args, kwargs | {name: edited(kwargs[name])}
 
     def after(module: nn.Module, args: Any, output: Any) -> Any:
-        x = tensor(output) + next(edits)
+        x = edited(tensor(output))
         return type(output)([x, *output[1:]]) if isinstance(output, tuple | list) else x
 
     if side == "input":

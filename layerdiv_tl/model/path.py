@@ -40,6 +40,7 @@ class Pass:
         inputs: What the module that is cut received, `[n, t, width]`; for experts, the arguments of the calls of the
             mixture and of its experts; None for a write that stays whole.
         edits: What users' hooks added on the path: `{(module, side): [[n, t, d] of each call]}`.
+        hooked: Writers with hooks of the user, whose writes may be more than the sum of their parts.
         finals: The final norm's inputs, one for each call, `[n, t, d]`.
         unembedded, logits: `[n, vocabulary]`: the unembedding's output, and the model's logits.
     """
@@ -51,6 +52,7 @@ class Pass:
     writes: list[Tensor] = field(default_factory=list)
     inputs: list[Any] = field(default_factory=list)
     edits: Edits = field(default_factory=lambda: defaultdict(list))
+    hooked: set[Writer] = field(default_factory=set)
     finals: list[Tensor] = field(default_factory=list)
     unembedded: Tensor | None = None
     logits: Tensor | None = None
@@ -194,6 +196,12 @@ class Path:
             x, at = by_token(x, rows, tokens), (row.to(x.device), position.to(x.device))
             return x[at][:, None] if self.by_token else x[at[0]]
 
+        def keep_edit(x: Tensor) -> Tensor | None:
+            if is_by_token(x, rows, tokens):
+                return keep(x)
+            # Several streams may stand in front of the rows.
+            return keep(x.movedim(0, 2)) if x.dim() == 4 and x.shape[1:3] == (rows, tokens) else None
+
         def kept_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
             def cut(x: Any) -> Any:
                 if not is_by_token(x, rows, tokens):
@@ -229,8 +237,8 @@ class Path:
 
         seen = Pass(keep(ids.to(self.device)), position * (not self.by_token), None if mask is None else keep(mask.to(self.device)))
         with torch.inference_mode(), hooks() as add:
-            for module in self._edited():
-                watch_edits(module, keep, seen.edits, add)
+            for module in self._edited(seen):
+                watch_edits(module, keep_edit, seen.edits, add)
             for writer in self.writers:
                 listen(writer, add)
             if self.norm is not None:
@@ -241,16 +249,20 @@ class Path:
         seen.logits = logits_in(output)[:, -1]
         return seen
 
-    def _edited(self) -> list[nn.Module]:
-        """Modules on the path with hooks of the user; what hooks do inside a writer is in its write."""
-        inside: set[nn.Module] = set()
-        for writer in self.writers:
+    def _edited(self, seen: Pass) -> list[nn.Module]:
+        """Modules on the path with hooks of the user; keeps the writers that have some inside."""
+        hooked = [m for m in self.module.modules() if m._forward_hooks or m._forward_pre_hooks]
+        inside = set(self.unembed.modules())  # the sum shows what is changed there
+        for writer in self.writers if hooked else []:
+            own: set[nn.Module] = set()
             for module in dict.fromkeys((writer.owner, writer.place, *writer.maps)):
-                inside |= set(module.modules())
+                own |= set(module.modules())
             if writer.place is not writer.owner and writer.place in set(writer.owner.modules()):
-                inside.discard(writer.owner)  # it does more behind its write
-        inside |= set(self.unembed.modules())  # the sum shows what is changed there
-        return [m for m in self.module.modules() if (m._forward_hooks or m._forward_pre_hooks) and m not in inside]
+                own.discard(writer.owner)  # it does more behind its write
+            if own & set(hooked):
+                seen.hooked.add(writer)
+            inside |= own
+        return [m for m in hooked if m not in inside]
 
     def replay(self, seen: Pass, matrices: bool = False, observe: Callable[[Callable[[Any], None]], None] | None = None) -> Replay:
         """Run the path alone: every sublayer returns what it wrote, and users' hooks are silent.
@@ -309,10 +321,10 @@ class Path:
                 observe(add)
             stack.enter_context(mode)
             self.run(seen.ids, None if self.by_token else seen.mask)
-        end = ends[-1]
+            end = ends[-1]
+            position = seen.position.to(end.device, copy=True)  # no inference tensor
+            normed = end[torch.arange(len(end), device=end.device), position]
         final, after_norm = at_norm[-1] if at_norm else (end, end)
-        position = seen.position.to(end.device, copy=True)  # no inference tensor
-        normed = end[torch.arange(len(end), device=end.device), position]
         added = [x for found in edits.values() for x in found]
         return Replay(list(writes.values()), mode.constants, added, rounding, final, after_norm, normed)
 

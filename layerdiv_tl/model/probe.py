@@ -36,7 +36,7 @@ def find_path(module: Any, unembed: Any, writers: list[Writer] | None = None, na
     generator = torch.Generator().manual_seed(0)
     path.vocabulary = _vocabulary(module)
     ids = torch.randint(min(3, path.vocabulary - 1), path.vocabulary, _SHAPE, generator=generator)
-    with one_at_a_time(module), silent(module):
+    with one_at_a_time(module), silent(module), torch.inference_mode(False), torch.enable_grad():
         _find_places(path, ids)
         seen = _probe(path, ids)
         path.by_token = _is_replayed(path, seen)
@@ -105,7 +105,7 @@ def _find_places(path: Path, ids: Tensor) -> None:
             add(module.register_forward_hook(look))
         try:
             path.run(ids)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(f"{_name(path.module)} cannot be decomposed: it does not run on token ids ({reason}).") from error
     path.writers = [w for w in path.writers if w.owner in shown]

@@ -61,9 +61,9 @@ def assert_same(whole: Any, offloaded: Any, unit: Any, texts: Any = PROMPTS[:1])
     expected, found = (ld.contributions(m, PROMPTS, OPTIONS, unit=unit) for m in (whole, offloaded))
     assert found.components == expected.components
     for name in ("values", "expectations", "model_logits", "junction_scale"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-6, err_msg=name)
     labels = [0, 1, 2]
-    np.testing.assert_array_equal(ld.decompose(found, labels).bias, ld.decompose(expected, labels).bias)
+    np.testing.assert_allclose(ld.decompose(found, labels).bias, ld.decompose(expected, labels).bias, atol=1e-6)
     expected, found = (ld.profile(m, texts, unit=unit) for m in (whole, offloaded))
     for name in ("bias", "diversity", "losses"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)

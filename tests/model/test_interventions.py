@@ -82,9 +82,10 @@ def double(module, args, output):
 
 def add_scaled(module, args, output):
     """Steer, whatever the width and the number of streams."""
-    first = output[0] if isinstance(output, tuple) else output
+    several = isinstance(output, tuple | list)
+    first = output[0] if several else output
     moved = first + 0.1 * torch.linspace(-1, 1, first.shape[-1])
-    return (moved, *output[1:]) if isinstance(output, tuple) else moved
+    return type(output)([moved, *output[1:]]) if several else moved
 
 
 STEERED = {"gpt2", "gemma4", "deepseek_v4", "gemma3n", "openai_gpt", "bloom", "minimax", "hrm_text"}
