@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -34,6 +34,7 @@ from .reading import Gathered, Reads, gather
 # The tolerance for the gap between parts and their head, relative to max Σ|parts|; half precisions have their own.
 _EXACT = 1e-6
 _INSTEAD = "take fewer prompts, options or heads, or a shorter text"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,22 +166,22 @@ def source_tokens(
     needed = f"{shape[0]} prompts × {shape[1]} heads × {shape[2]} tokens × {k} options"
     check_memory(8 * math.prod(shape) * (2 * k + 1), needed, _INSTEAD)
     values, weights, own = np.zeros((*shape, k)), np.zeros(shape), np.zeros((shape[0], shape[1], k))
-    logit_gap = 0.0
+    logit_gap, logit_size = 0.0, 1e-300
+    wanted = set(kept)
+
+    def read(factors: Factors) -> tuple[Tensor, Tensor]:
+        some = [number for number, head in enumerate(factors.heads) if head in wanted]
+        return factors.contributions(slice(None), some), factors.patterns(some)
+
     with model.path.session(), progress(model.name, len(ids), "prompt"):
         for rows in batches(lengths, batch_tokens, model.path.length_switch):
             reads = Reads([ids[i] for i in rows], np.arange(len(rows)), at[rows], option_ids[rows], question.directions)
-            of_batch: list[tuple[Tensor, Tensor]] = []
-
-            def keep(factors: Factors, of_batch: list[tuple[Tensor, Tensor]] = of_batch) -> None:
-                some = [i for i, head in enumerate(factors.heads) if head in kept]
-                of_batch.append((factors.contributions(slice(None), some), factors.patterns(some)))
-
-            found = _split(model, reads, lambda g: g[:k], keep)
-            parts, patterns = (torch.cat(x, -2).numpy() for x in zip(*of_batch, strict=True))
+            found, of_attentions = _split(model, reads, lambda g: g[:k], read)
+            parts, patterns = (torch.cat(x, -2).numpy() for x in zip(*of_attentions, strict=True))
             values[rows, :, : parts.shape[-1]] = np.moveaxis(parts, 0, -1)
             weights[rows, :, : parts.shape[-1]] = patterns
-            own[rows] = found.arrays["values"][:, [found.components.index(head) for head in kept]]
-            logit_gap = max(logit_gap, found.gap / max(found.size, 1e-300))
+            own[rows] = found.arrays["values"][:, [head in wanted for head in found.components]]
+            logit_gap, logit_size = max(logit_gap, found.gap), max(logit_size, found.size)
     gap = float(np.abs(values.sum(2) - own).max() / max(np.abs(values).sum(2).max(), 1e-300))
     if not gap <= tolerance(model.path.dtype, _EXACT):  # NaN too
         raise InputError(
@@ -193,7 +194,7 @@ def source_tokens(
         heads=kept,
         tokens=tuple(token_texts(model, row) for row in ids),
         identity_gap=gap,
-        logit_gap=logit_gap,
+        logit_gap=logit_gap / logit_size,
         model=model.name,
         **question.fields(labels=False),
     )
@@ -217,9 +218,9 @@ class _Heads(CustomUnit):
 
 
 def _split(
-    model: Model, reads: Reads, directions: Callable[[Tensor], Tensor], keep: Callable[[Factors], None]
-) -> Gathered:
-    """Attribute the heads of a batch, and give `keep` the factors of each attention from a second run of it.
+    model: Model, reads: Reads, directions: Callable[[Tensor], Tensor], read: Callable[[Factors], T]
+) -> tuple[Gathered, list[T]]:
+    """Attribute the heads of a batch, and `read` the factors of each attention in a second run of it.
 
     `directions` picks from gradients of all targets' logits, and of their means over p and over the vocabulary. Raises
     InputError for a model that answers differently with step-by-step attention.
@@ -235,8 +236,7 @@ def _split(
         check_same_answers(model, seen.logits, plain)
         found = gather(model, reads, unit, ids.numel(), seen)
         gradients = {whole: directions(torch.cat(parts, 1)) for whole, parts in unit.gradients.items()}
-        read_factors(model, ids, mask, *at, gradients, keep)
-    return found
+        return found, read_factors(model, ids, mask, *at, gradients, read)
 
 
 class TextSources:
@@ -251,22 +251,17 @@ class TextSources:
     @cached_property
     def _heads(self) -> dict[Component, tuple[Factors, int]]:
         """Every head's attention, and its index there."""
-        model, count, found = self.model, len(self.ids), dict[Component, tuple[Factors, int]]()
+        model, count, k = self.model, len(self.ids), len(self.asked)
         if not model.path.by_token:
             raise InputError(
                 f"{model.name} mixes tokens behind its heads: take ld.source_tokens, a position at a time."
             )
         heads = len(heads_of(model))
         check_memory(8 * heads * count**2, f"{heads} heads × {count}² tokens", _INSTEAD)
-
-        def keep(factors: Factors) -> None:
-            found.update({head: (factors, number) for number, head in enumerate(factors.heads)})
-
-        k = len(self.asked)
         reads = Reads([tuple(self.ids)], np.zeros(count, dtype=np.int64), np.arange(count), self.asked.T)
         with model.path.session():
-            _split(model, reads, lambda g: g[:k] - g[k + 1 :], keep)
-        return found
+            _, attentions = _split(model, reads, lambda g: g[:k] - g[k + 1 :], lambda factors: factors)
+        return {head: (factors, number) for factors in attentions for number, head in enumerate(factors.heads)}
 
     def split(
         self, places: Mapping[Component, Sequence[int]]

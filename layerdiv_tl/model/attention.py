@@ -102,7 +102,7 @@ def attention_patterns(
     attentions = [(writer, call) for writer, call in model.path.calls if writer.kind == "attn"]
     places = [(call, head) for call in attentions for head in range(call[0].heads)]
     every = heads_of(model)
-    chosen = range(len(every))
+    chosen = list(range(len(every)))
     if heads is not None:
         chosen = [positions(every, label=label)[0] for label in labels_of("heads", heads)]
     needed = 2 * 4 * len(places) * len(row) ** 2
@@ -162,8 +162,9 @@ def _from_hooks(model: Model, row: Sequence[int], attentions: Sequence[Call]) ->
 
     with hooks() as add:
         for writer in dict.fromkeys(writer for writer, _ in attentions):
-            if hasattr(writer.owner, "hook_pattern"):
-                add(writer.owner.hook_pattern.register_forward_hook(listen(writer)))
+            point: Any = getattr(writer.owner, "hook_pattern", None)
+            if point is not None:
+                add(point.register_forward_hook(listen(writer)))
         model.path.run(*pad([row]))
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -22,6 +22,7 @@ from .writers import Writer
 _PRODUCTS = (torch.matmul, torch.bmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul__)
 # The most that the weights of half-precision attention may sum to, which round.
 _WHOLE = 1.02
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,7 @@ class _Product(Frozen):
         if self.found is not None or func is torch._C._set_grad_enabled:
             return super().__torch_function__(func, types, args, kwargs)
         out = func(*args, **(kwargs or {}))
-        if not (self.is_awaited and func in _PRODUCTS and _is_pattern(args[0], args[1])):
+        if not (self.is_awaited and func in _PRODUCTS and len(args) > 1 and _is_pattern(args[0], args[1])):
             return out
         leaf = out.detach().to(self.dtype).requires_grad_()
         self.found = args[0], args[1], leaf
@@ -95,9 +96,9 @@ def read_factors(
     row: Int[Tensor, " n"],
     position: Int[Tensor, " n"],
     gradients: Mapping[Component, Float[Tensor, "K n t d"]],
-    keep: Callable[[Factors], None],
-) -> None:
-    """Run a batch, and give `keep` the factors of each call of an attention with heads, one after another.
+    read: Callable[[Factors], T],
+) -> list[T]:
+    """Run a batch, and `read` the factors of each call of an attention with heads, one after another.
 
     `gradients` are those at the writes of these calls. Inside an attention, a graph leads from the product of weights
     and values to the write, with gates and norms held; everything before runs without one. Use it inside `eager`.
@@ -107,6 +108,7 @@ def read_factors(
     path, (rows, tokens) = model.path, ids.shape
     mode = _Product(torch.promote_types(path.dtype, torch.float32))
     remaining = iter(gradients.items())
+    results: list[T] = []
 
     def enter(module: nn.Module, args: Any) -> None:
         mode.is_awaited = True
@@ -124,8 +126,8 @@ def read_factors(
                 )
             whole, at_write = next(remaining)
             factors = _factors(path, found, by_token(write, rows, tokens), row, position, at_write)
-            keep(Factors(names_of("head", whole, heads), *factors))
-            x = write.detach().to(path.dtype)
+            results.append(read(Factors(names_of("head", whole, heads), *factors)))
+            x = write.detach().to(found[1].dtype)
             return type(output)([x, *output[1:]]) if isinstance(output, tuple | list) else x
 
         return wrote
@@ -138,6 +140,7 @@ def read_factors(
         add(path.unembed.register_forward_pre_hook(lambda m, args: (args[0][:, -1:], *args[1:])))
         with mode:
             path.run(ids, mask)
+    return results
 
 
 def _factors(

@@ -20,7 +20,7 @@ NO_HEADS = {"jetmoe", "mamba", "falcon_mamba", "mamba2", "recurrent_gemma", "xls
 NO_HEADS |= {"deepseek_v4"}
 NO_PRODUCT = {"diffllama"}  # a difference of two patterns behind a norm
 OTHERWISE = {"falcon_alibi"}  # it answers differently when its attention is computed step by step
-NO_BRIDGE = {"falcon_new_decoder", "falcon_alibi", "jetmoe", "opt", "xglm"}
+NO_BRIDGE = {"falcon_new_decoder", "falcon_alibi", "jetmoe"}
 
 
 def plain_parts(model, ids, options):
@@ -206,6 +206,12 @@ def test_a_text_read_everywhere_has_the_parts_of_its_beginnings(tiny):
         assert (text.gap(head, found[head], own) < 1e-12).all()
         with pytest.raises(ld.InputError, match="eager"):
             text.gap(head, found[head], own + 1)
+
+
+def test_a_head_with_two_patterns_has_not_one():
+    """DiffLlama returns twice as many patterns as it has heads."""
+    with pytest.raises(ld.InputError, match="patterns"):
+        ld.attention_patterns(BY_STRUCTURE["diffllama"](), PROMPTS[0])
 
 
 def test_half_precision_carries_its_gap():
