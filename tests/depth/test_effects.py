@@ -333,9 +333,7 @@ def test_heads_of_the_default_model_make_up_for_one_another_on_indirect_objects(
     left = means(smol.root, ids, heads)
     for row in (0, 1, 2):
         names = [smol.tokenizer(name)["input_ids"][0] for name in pairs[row]]
-        clean, without = (
-            run(smol.root, ids[row], [(c, left[row][c]) for c in some])[names] for some in ([], heads)
-        )
+        clean, without = (run(smol.root, ids[row], [(c, left[row][c]) for c in some])[names] for some in ([], heads))
         expected = (clean[0] - clean[1]) - (without[0] - without[1])
         assert effects.effect("total")[row, -1] == pytest.approx(expected, abs=1e-5 * np.abs(clean).max())
 
