@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -225,18 +225,17 @@ class Ablations:
         self, u: Float[Tensor, "n C K"], known: Pass, patched: Pass, slopes: list[list[Tensor]], rounding: list[Tensor]
     ) -> Float[Tensor, "n C K"]:
         """Contributions of the patched pass's writes along the clean pass's path."""
-        found, column = u.clone(), 0
-        calls = zip(
-            known.calls, known.components(), known.writes, patched.writes, patched.inputs, slopes[0], strict=True
-        )
-        for (writer, _), whole, before, write, received, g in calls:
-            parts = split(self.unit, writer, whole, write, received, g)
-            width = sum(len(components) for components, _ in parts)
-            if write is not before:
-                found[:, column : column + width] = torch.cat([x for _, x in parts], -1).permute(1, 2, 0)
-            column += width
+        found = u.clone()
+        for number, ((writer, _), whole) in enumerate(zip(known.calls, known.components(), strict=True)):
+            write = patched.writes[number]
+            if write is known.writes[number]:
+                continue
+            for components, x in split(self.unit, writer, whole, write, patched.inputs[number], slopes[0][number]):
+                start = self.everyone.index(components[0])
+                found[:, start : start + len(components)] = x.permute(1, 2, 0)
+        found[:, -1] = 0.0
         for g, leaf in zip(slopes[3], rounding, strict=True):
-            found[:, -1] = (g * leaf.detach()).flatten(2).sum(-1).T
+            found[:, -1] += (g * leaf.detach()).flatten(2).sum(-1).T
         return found
 
     def _without_writes(self, clean: PatchedForward, known: Pass, patched: Pass, members: Sequence[Component]) -> Pass:

@@ -147,11 +147,13 @@ def logit_lens(
 
     def measure(rows: list[Ids]) -> tuple[tuple[Component, ...], np.ndarray]:
         tables: list[np.ndarray] = []
-        # A frozen pass gives the logits of all its tokens at once. Rows come longest first, and stay in this order.
-        size = sum(map(len, rows)) if norm == "recomputed" else max(1, LOGITS // path.outputs)
-        for some in batches([len(row) for row in rows], size, path.length_switch):
-            read = _frozen_pass if norm == "frozen" else _recomputed_pass
-            one = read(model, [rows[number] for number in some])
+        read, groups = _recomputed_pass, [list(range(len(rows)))]
+        if norm == "frozen":
+            # It gives the logits of all its tokens at once. Rows come longest first, and stay in this order.
+            size = max(1, LOGITS // path.outputs)
+            read, groups = _frozen_pass, batches([len(row) for row in rows], size, path.length_switch)
+        for group in groups:
+            one = read(model, [rows[number] for number in group])
             if junctions == "layer":
                 one.junctions = layer_ends(one.junctions)
             if translate is not None:

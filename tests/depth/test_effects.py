@@ -188,6 +188,15 @@ def test_effects_of_a_saved_result_are_the_same(tiny, tmp_path):
     np.testing.assert_allclose(small.without, effects.without, atol=1e-5)
 
 
+@pytest.mark.parametrize("unit", ["sublayer", "head"])
+def test_the_clean_passs_values_are_its_contributions(tiny, unit):
+    ids, labels = rows(4)
+    effects = ld.effects(tiny, ids, OPTIONS, labels, unit=unit, components=["L0.mlp"])
+    c = ld.contributions(tiny, ids, OPTIONS, unit=unit)
+    assert effects.members == c.components
+    np.testing.assert_allclose(effects.values, c.values, atol=1e-6)
+
+
 def test_without_labels_the_first_option_is_right(tiny):
     ids, _ = rows(4)
     pairs = [(7, 9), (9, 7), (12, 7), (7, 12)]
