@@ -31,14 +31,14 @@ def test_a_log_gets_plain_lines_of_the_whole(monkeypatch, capsys):
 
 
 def test_bars_of_hugging_face_are_not_drawn_into_a_log(capsys):
-    """Whoever keeps them keeps them for a terminal or a notebook; afterwards they are as they were."""
+    """Afterwards they are as they were."""
     from transformers.utils import logging
 
     from layerdiv_tl.model.pretrained import without_progress_bars
 
     before = logging.is_progress_bar_enabled()
     logging.enable_progress_bar()
-    with without_progress_bars(keep=True):
+    with without_progress_bars():
         assert not logging.is_progress_bar_enabled()
         for _ in logging.tqdm(range(3), desc="weights"):
             pass

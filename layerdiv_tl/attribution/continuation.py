@@ -16,9 +16,9 @@ from .._checks import listed, number, shown, whole_number
 from ..components import component_columns
 from ..errors import InputError
 from ..model.batches import pad
-from ..model.generation import generate_tokens
 from ..model.load import Model, as_model
 from ..model.options import read_options
+from ..model.predictions import generate_tokens
 from ..model.prompts import Ids, Prompts, encode, is_id, prompt_ends, token_texts, with_mask
 from ..model.units import UnitLike, check_unit, unit_of
 from ..results import Result

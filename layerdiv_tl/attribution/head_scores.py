@@ -41,7 +41,7 @@ def head_scores(model: Any, length: int = 40, n_texts: int = 2, seed: int = 0) -
     if model.context is not None and 2 * length > model.context:
         raise InputError(f"length={length} makes texts of {2 * length} tokens, but this model reads {model.context}.")
     rng = np.random.default_rng(whole_number("seed", seed, 0))
-    size = model.architecture.vocabulary
+    size = model.vocabulary
     query = np.arange(length + 1, 2 * length)  # the first token of the second half is repeated here
     keys = {"induction": query - length + 1, "duplicate token": query - length, "previous token": query - 1}
     keys["first token"] = np.zeros_like(query)

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 import torch
 
-from .._checks import check_memory, choice
+from .._checks import check_memory, choice, whole_number
 from ..ensemble.losses import Gauge
-from ..model import forward_pass
-from ..model.architecture import UnitLike
-from ..model.batches import inference_mode_for, pad
-from ..model.cuts import is_fine
-from ..model.prompts import Prompts, prompt_ends, token_texts, with_mask
-from .profile_passes import ProfileRun, Texts, profile_blocks, profile_run
+from ..errors import InputError
+from ..model.batches import pad
+from ..model.load import Model, as_model
+from ..model.path import Pass
+from ..model.prompts import Prompts, encode, prompt_ends, token_texts, with_mask
+from ..model.units import UnitLike, check_unit, cut_of, unit_name, unit_of
+from .profile_passes import PRECISIONS, ProfileRun, Texts, Window, windows
 from .profile_results import Profile
 from .promoted_tokens import promotions_of_pairs
-
-if TYPE_CHECKING:
-    from ..model.capture import Activations
-    from ..model.load import Model
 
 
 def profile(
@@ -63,57 +60,79 @@ def profile(
     ((9, 4), True)
     """
     choice("gauge", gauge, get_args(Gauge))
-    run = profile_run(model, unit, window, stride, precision, batch_tokens)
-    return run_profile(run, run.encode(with_mask(text_or_ids, attention_mask)), gauge)
+    choice("precision", precision, PRECISIONS)
+    model, unit = as_model(model), unit_of(unit)
+    check_unit(unit, model.path)
+    # No more than the model's context; and windows with gaps between them would skip tokens.
+    window = (model.context or 2048) if window is None else whole_number("window", window, 1, model.context)
+    stride = max(1, window // 2) if stride is None else whole_number("stride", stride, 1, window)
+    ids = encode(model, with_mask(text_or_ids, attention_mask), any_length=True)
+    run = ProfileRun(model, unit, PRECISIONS[precision], model.checked_batch_tokens(batch_tokens))
+    return run_profile(run, ids, gauge, window, stride)
 
 
-def profile_of_pass(model: Model, ids: Sequence[int], unit: UnitLike, activations: Activations) -> Profile:
-    """Make the `profile` of one text, at most as long as the model's context, from an earlier pass."""
-    run = profile_run(model, unit, None, None, "float32", None)
-    return run_profile(run, run.encode(Prompts([ids])), "centered", activations)
+def profile_of_pass(model: Model, ids: Sequence[int], unit: UnitLike, seen: Pass) -> Profile:
+    """Make the `profile` of one text, at most as long as the model's context, from its recorded pass."""
+    run = ProfileRun(model, unit, torch.float32, model.batch_tokens)
+    return run_profile(run, Prompts([ids]), "centered", len(ids), len(ids), seen)
 
 
-def run_profile(run: ProfileRun, ids: Texts, gauge: Gauge, activations: Activations | None = None) -> Profile:
+def run_profile(
+    run: ProfileRun, ids: Texts, gauge: Gauge, window: int, stride: int, known: Pass | None = None
+) -> Profile:
     """Run the profile of texts with checked arguments. Raises InputError where the tables do not fit into memory."""
-    lengths, width = [len(row) for row in ids], run.readout.width
+    model = run.model
+    if any(token >= model.path.outputs for row in ids for token in row[1:]):
+        raise InputError(f"{model.name} takes ids beyond the {model.path.outputs} that it has logits of, as next tokens.")
+    lengths, width = [len(row) for row in ids], len(model.components(run.unit))
     count = sum(lengths)
-    half = is_fine(run.readout.unit) and run.readout.dtype == torch.float32
-    needed = count * width * 4 * (4 if half else 8)
+    dtype = torch.float32 if run.unit == "neuron" and run.dtype == torch.float32 else torch.float64
+    needed = count * width * 4 * dtype.itemsize
     check_memory(needed, f"{count} tokens × {width} components", "take a shorter text, or another unit")
+    cuts = list(windows(ids, window, stride))
     columns = dict[str, torch.Tensor]()
-    for places, found in profile_blocks(run, ids, activations, torch.float32 if half else torch.float64, count):
+    for places, found in run.blocks(ids, cuts, known):
         for name, x in found.items():
             if name not in columns:
                 # By torch: numpy requests huge pages, whose first touch costs up to ten times as much.
-                columns[name] = torch.empty(count, *x.shape[1:], dtype=x.dtype)
-            columns[name][torch.as_tensor(places)] = x.cpu()
+                columns[name] = torch.empty(count, *x.shape[1:], dtype=dtype if x.dim() == 2 else torch.float64)
+            columns[name][torch.as_tensor(places)] = x.detach().to(columns[name].dtype).cpu()
         found.clear()  # else it would be held while the next positions are read out
     token_ids = np.concatenate([np.array(row, dtype=np.int64) for row in ids])
-    return run.result(
-        {name: x.numpy() for name, x in columns.items()},
+    return Profile(
+        **{name: x.numpy() for name, x in columns.items()},
         gauge=gauge,
         token_ids=token_ids,
-        tokens=token_texts(run.model, token_ids),
+        tokens=token_texts(model, token_ids),
         documents=np.repeat(np.arange(len(ids)), lengths),
-        contexts=np.concatenate([np.arange(w.first, w.stop) - w.start + 1 for w in run.windows(ids)]),
-        token_lookup=partial(_top_tokens, run, ids),
-        prompt_ends=prompt_ends(run.model, ids),
+        contexts=np.concatenate([np.arange(w.first, w.stop) - w.start + 1 for w in cuts]),
+        token_lookup=partial(_top_tokens, run, ids, cuts),
+        prompt_ends=prompt_ends(model, ids),
+        components=run.components,
+        window=window,
+        stride=stride,
+        identity_gap=run.gap / max(run.size, 1e-300),
+        absolute_gap=run.gap,
+        vocabulary=model.path.outputs,
+        unit=unit_name(run.unit),
+        model=model.name,
+        soft_cap=model.path.soft_cap,
     )
 
 
 def _top_tokens(
-    run: ProfileRun, ids: Texts, columns: Sequence[int], document: int, position: int, k: int
+    run: ProfileRun, ids: Texts, cuts: Sequence[Window], columns: Sequence[int], document: int, position: int, k: int
 ) -> pd.DataFrame:
     """Find the k largest and smallest logits of some components at a position of a text, with another pass up to it."""
-    model, readout, row = run.model, run.readout, ids[document]
-    window = next(w for w in run.windows([row]) if w.first <= position < w.stop)
+    model, path = run.model, run.model.path
+    window = next(w for w in cuts if w.document == document and w.first <= position < w.stop)
     # A model that reads long texts differently must see the text at its full length.
-    stop = position + 1 if model.architecture.length_switch is None else window.stop
-    at = position - window.start
-    with inference_mode_for(model.architecture):
-        tokens = pad([row[window.start : stop]])
-        activations = forward_pass.run(model.architecture, *tokens, readout.unit, interventions=True)
-        token_ids, logits, means = promotions_of_pairs(readout, activations, [(at, column) for column in columns], k)
+    stop = position + 1 if path.length_switch is None else window.stop
+    with path.session():
+        tokens = pad([ids[document][window.start : stop]])
+        at = torch.tensor([0]), torch.tensor([position - window.start])
+        seen = path.record(*tokens, *at, partial(cut_of, run.unit))
+        token_ids, logits, means = promotions_of_pairs(model, seen, run.unit, [(0, column) for column in columns], k)
     # [component, promotes or suppresses, rank] as rows, all promoted first.
     token_id, centered = (x.reshape(-1, 2, k).swapaxes(0, 1).ravel() for x in (token_ids, logits.astype(np.float64)))
     frame = pd.DataFrame(

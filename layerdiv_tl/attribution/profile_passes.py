@@ -1,45 +1,37 @@
-"""The passes of a whole-vocabulary profile: windows of texts in batches, their terms, and the checks of both.
+"""The passes of a whole-vocabulary profile: windows of texts in batches, the sums over the vocabulary, and their checks.
 
-The terms of all components at some positions are means, norms and inner products of logit vectors over the vocabulary,
-computed here. `profile_results` makes bias and diversity of them.
+The logits of components are never formed: with G = RᵀR the Gram matrix of the unembedding's centered rows, sums of
+their squares and products are |R y_i|² and y_i · G y_j of the carried vectors y_i.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .._checks import choice, whole_number
 from .._progress import progress
 from ..components import Component
 from ..errors import InputError
-from ..model import forward_pass
-from ..model.architecture import UnitLike
-from ..model.batches import batches, inference_mode_for, pad
-from ..model.capture import Activations
-from ..model.cuts import unit_name, unit_of
-from ..model.forward_pass import locate_mismatch
-from ..model.load import Model, as_model
-from ..model.prompts import encode
-from ..model.reconstruction import ReconstructionError
-from .blocks import ALIKE, Rows, check_finite
-from .directions import Directions, reconstruct
-from .profile_results import Profile
-from .vocabulary import (
-    PRECISIONS,
-    VocabularyReadout,
-    log_sum_exp,
-    mean_and_power,
-    model_logits,
-    vocabulary_readout,
-)
+from ..model.batches import batches, pad
+from ..model.load import Model
+from ..model.path import Pass
+from ..model.precision import TOLERANCE
+from ..model.probe import check_finite
+from ..model.units import UnitLike, cut_of
+from .carried import carried
+from .reading import ALIKE
+from .vocabulary import Vocabulary, log_sum_exp
 
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
+# The most numbers of one table of positions and components or ids.
+NUMBERS = 32_000_000
 Texts = Sequence[tuple[int, ...]]
 
 
@@ -52,176 +44,130 @@ class Window(NamedTuple):
     first: int
 
 
+def windows(ids: Texts, window: int, stride: int) -> Iterator[Window]:
+    """Cut texts into windows, each token measured in the first window that holds it."""
+    for document, row in enumerate(ids):
+        start, done = 0, 0
+        while done < len(row):
+            stop = min(start + window, len(row))
+            yield Window(document, start, stop, done)
+            start, done = start + stride, stop
+
+
 @dataclass(eq=False)
 class ProfileRun:
-    """The checked arguments of a profile, and the components and errors of its passes so far."""
+    """A profile's model, unit and precision, and the components and largest errors of its passes so far.
+
+    `gap` and `size` are max |Σ u_i − logit| and max Σ|u_i| at next tokens, in logits.
+    """
 
     model: Model
-    window: int
-    stride: int
+    unit: UnitLike
+    dtype: torch.dtype
     batch_tokens: int
-    readout: VocabularyReadout
     components: tuple[Component, ...] = ()
-    error: ReconstructionError = field(default_factory=ReconstructionError)
+    gap: float = 0.0
+    size: float = 0.0
 
-    def result(self, columns: dict[str, np.ndarray], **about: Any) -> Profile:
-        """Make a profile of its columns."""
-        about |= columns | {"components": self.components, "window": self.window, "stride": self.stride}
-        about |= {"identity_gap": self.error.identity_gap, "absolute_gap": self.error.absolute}
-        about |= {"vocabulary": self.readout.vocabulary.size, "unit": unit_name(self.readout.unit)}
-        about |= {"model": self.model.name, "soft_cap": self.model.architecture.soft_cap}
-        return Profile(**about)
+    def blocks(
+        self, ids: Texts, cuts: Sequence[Window], known: Pass | None = None
+    ) -> Iterator[tuple[Int[np.ndarray, " position"], dict[str, Tensor]]]:
+        """Yield some positions' places among all tokens, and their columns; `known` is the pass of a lone window.
 
-    def encode(self, texts: Any) -> list[tuple[int, ...]]:
-        """Encode each text as token ids. Raises InputError for ids without a logit, as they are next tokens."""
-        ids = encode(self.model, texts, any_length=True)
-        outputs = self.readout.vocabulary.size
-        if any(token >= outputs for row in ids for token in row[1:]):
-            raise InputError(f"{self.model.name} takes ids beyond the {outputs} that it has logits of, as next tokens.")
-        return ids
+        Raises InputError where the components do not sum to the logits.
+        """
+        path = self.model.path
+        starts = np.cumsum([0] + [len(row) for row in ids])
+        next_ids = np.concatenate([[*row[1:], -1] for row in ids])
+        lengths = [w.stop - w.start for w in cuts]
+        with path.session(), progress(self.model.name, int(starts[-1]), "token") as advance:
+            for rows in batches(lengths, self.batch_tokens, path.length_switch):
+                some = [cuts[row] for row in rows]
+                reads = [(n, place) for n, w in enumerate(some) for place in range(w.first - w.start, w.stop - w.start)]
+                row, position = torch.tensor(reads).T
+                seen = known
+                if seen is None:
+                    tokens, mask = pad([ids[w.document][w.start : w.stop] for w in some])
+                    seen = path.record(tokens, mask, row, position, partial(cut_of, self.unit))
+                places = np.concatenate([starts[w.document] + np.arange(w.first, w.stop) for w in some])
+                step = max(1, NUMBERS // (8 * max(path.outputs, len(path.calls) * path.width)))
+                for start in range(0, len(places), step):
+                    part = slice(start, start + step)
+                    yield places[part], self._columns(seen.take(part), next_ids[places[part]])
+                    advance(len(places[part]))
+        tolerance = TOLERANCE.get(path.dtype, 1e-4)
+        if not self.gap <= tolerance * self.size:
+            raise InputError(
+                f"{self.model.name} cannot be decomposed: its components miss its logits by {self.gap / self.size:.1e} of "
+                f"Σ|u|, where rounding explains {tolerance:.0e}."
+            )
 
-    def windows(self, ids: Texts) -> Iterator[Window]:
-        """Cut texts into windows, each token measured in the first window that holds it."""
-        for document, row in enumerate(ids):
-            start, done = 0, 0
-            while done < len(row):
-                stop = min(start + self.window, len(row))
-                yield Window(document, start, stop, done)
-                start, done = start + self.stride, stop
+    def _columns(self, seen: Pass, next_ids: Int[np.ndarray, " position"]) -> dict[str, Tensor]:
+        """Compute tables `[position, component]` and columns `[position]` of some positions; NaN without a next token."""
+        vocabulary = Vocabulary.of(self.model)
+        assert seen.unembedded is not None and seen.logits is not None
+        if not bool(seen.unembedded.isfinite().all()):
+            check_finite(self.model.path, seen)
+        device = seen.unembedded.device
+        known = torch.as_tensor(next_ids, device=device)
+        target = known.clamp_min(0)
+        root = vocabulary.root(self.dtype).to(self.dtype)
+        mean = torch.cat([vocabulary.mean, vocabulary.mean_bias[None]])
+        to_target = vocabulary.centered(target)
+        # The sum of all components is the unembedding's input.
+        total = self._total(seen)
+        rooted = total.to(self.dtype) @ root.T
+        crossing = rooted @ root
+        self._check_moments(seen, rooted, total @ mean)
+        names: list[Component] = []
+        tables: dict[str, list[Tensor]] = {name: [] for name in ("means", "centered_targets", "sizes", "crosses")}
+        for components, y in carried(self.model.path, seen, self.unit):
+            names += components
+            precise = y.to(self.dtype)
+            tables["means"].append(y @ mean)
+            tables["centered_targets"].append((y * to_target).sum(-1))
+            tables["sizes"].append((precise @ root.T).square().sum(-1).to(y))
+            tables["crosses"].append((precise * crossing).sum(-1).to(y))
+        if self.components and tuple(names) != self.components:
+            raise InputError(f"{self.model.name} runs its layers a varying number of times in these texts: {ALIKE}.")
+        self.components = tuple(names)
+        columns = {name: torch.cat(parts).T for name, parts in tables.items()}
+        count = len(names)
+        columns["crosses"] = columns["crosses"] / count
+        u = columns["means"] + columns["centered_targets"]
+        logit = seen.unembedded.gather(1, target[:, None])[:, 0].to(u) * self.model.path.factor
+        self.gap = max(self.gap, float((u.sum(1) - logit).abs().max()))
+        self.size = max(self.size, float(u.abs().sum(1).max()))
+        losses = log_sum_exp(seen.logits) - seen.logits.gather(1, target[:, None])[:, 0].double()
+        size = len(vocabulary.rows)
+        columns |= {
+            "losses": losses,
+            "powers": rooted.square().sum(1).to(u) / count**2,
+            "ensemble_means": total @ mean / count,
+            "target_powers": torch.full_like(losses, 1 - 1 / size),
+            "target_means": torch.full_like(losses, 1 / size),
+        }
+        for name in ("losses", "target_powers", "target_means", "centered_targets"):
+            columns[name][known < 0] = torch.nan
+        return columns
 
+    def _total(self, seen: Pass) -> Float[Tensor, "position d+1"]:
+        """The unembedding's input and 1, times the logits' factor."""
+        normed = self.model.path.replay(seen).normed.detach()
+        return torch.cat([normed, torch.ones_like(normed[:, :1])], 1) * self.model.path.factor
 
-def profile_run(model: Any, unit: UnitLike, window: Any, stride: Any, precision: Any, batch_tokens: Any) -> ProfileRun:
-    """Check the arguments of `profile`. Raises InputError for unusable ones."""
-    model = as_model(model)
-    unit = unit_of(unit)
-    choice("precision", precision, PRECISIONS)
-    # No more than the model's context; and windows with gaps between them would skip tokens.
-    window = (model.context or 2048) if window is None else whole_number("window", window, 1, model.context)
-    stride = max(1, window // 2) if stride is None else whole_number("stride", stride, 1, window)
-    readout = vocabulary_readout(model, unit, precision)
-    return ProfileRun(model, window, stride, model.checked_batch_tokens(batch_tokens), readout)
-
-
-def profile_blocks(
-    run: ProfileRun,
-    ids: Texts,
-    known: Activations | None = None,
-    dtype: torch.dtype = torch.float64,
-    total: int | None = None,
-) -> Iterator[tuple[Int[np.ndarray, " position"], dict[str, Tensor]]]:
-    """Yield the terms of texts some positions at a time: their slice of all positions, and their columns.
-
-    `known` is the pass of a single window if it was run before, `dtype` that of tables, `total` the number of
-    positions, for the progress bar. Raises InputError where the components do not sum to the logits.
-    """
-    architecture, readout = run.model.architecture, run.readout
-    windows, starts = list(run.windows(ids)), np.cumsum([0] + [len(row) for row in ids])
-    next_ids = np.concatenate([[*row[1:], -1] for row in ids])
-    with inference_mode_for(architecture), progress(run.model.name, total, "token") as advance:
-        for rows in batches([w.stop - w.start for w in windows], run.batch_tokens, architecture.length_switch):
-            batch = [windows[row] for row in rows]
-            texts = [ids[w.document][w.start : w.stop] for w in batch]
-            tokens, mask = pad(texts)
-            activations = known or forward_pass.run(architecture, tokens, mask, readout.unit, interventions=True)
-            run.error.dtypes = (activations.dtype, activations.answer_dtype)
-            # Compares the model's own logits at the last tokens with those of its norm and unembedding.
-            ends = (mask.sum(1).cumsum(0) - 1).to(activations.final.device)
-            ours = model_logits(architecture, activations.final[ends])[1]
-            run.error.add("unexplained", (ours - activations.logits).abs())
-            places = np.concatenate([starts[w.document] + np.arange(w.start, w.stop) for w in batch])
-            measured = np.flatnonzero(np.concatenate([np.arange(w.start, w.stop) >= w.first for w in batch]))
-            for start in range(0, len(measured), readout.step):
-                some = measured[start : start + readout.step]
-                at = places[some]
-                # Adjacent positions as a slice, which copies nothing.
-                neighbors = slice(int(some[0]), int(some[-1]) + 1) if some[-1] - some[0] + 1 == len(some) else None
-                part = activations.at_positions(neighbors or torch.as_tensor(some))
-                components, columns = _terms(run, part, next_ids[at], dtype)
-                if run.components and components != run.components:
-                    raise InputError(
-                        f"{run.model.name} runs its layers a varying number of times in these texts: {ALIKE}."
-                    )
-                run.components = components
-                yield at, columns
-                advance(len(some))
-            _check(run, texts[0])
-            del activations, part, columns  # or they would be held during the next pass
-
-
-def _check(run: ProfileRun, ids: Sequence[int]) -> None:
-    """Raise InputError unless components sum to the model's logits and the vocabulary's sums use the same weights."""
-    error, tolerance = run.error, max(*run.error.tolerances, 2e-4)
-    error.check(run.model.name, run.readout.unit, lambda: locate_mismatch(run.model.architecture, ids))
-    if not error.moments <= tolerance:
-        raise InputError(
-            f"the moments of {run.model.name}'s unembedding are {error.moments:.1e} off its own logits, where rounding "
-            f"explains {tolerance:.0e}: its weights were changed in a way that leaves no trace (load it again), or "
-            "products run in TF32 (set torch.set_float32_matmul_precision('highest'))."
-        )
-
-
-def _terms(
-    run: ProfileRun,
-    activations: Activations,
-    next_ids: Int[np.ndarray, " position"],
-    dtype: torch.dtype,
-) -> tuple[tuple[Component, ...], dict[str, Tensor]]:
-    """Compute the components of some positions, their tables `[position, component]` and columns `[position]` by name.
-
-    NaN where there is no next token (an id below 0).
-    """
-    readout, vocabulary, device = run.readout, run.readout.vocabulary, activations.final.device
-    unembedded, logits = model_logits(readout.architecture, activations.final)
-    partition = log_sum_exp(logits)
-    if not (activations.final.isfinite().all() and partition.isfinite().all()):
-        check_finite(readout.walk.writes(activations), activations.final, logits)
-    unembedded = unembedded * readout.architecture.logit_multiplier
-    rows = readout.rows_of(activations)
-    last = torch.as_tensor(next_ids < 0, device=device)
-    # At the end of a text the sum is checked at the model's own prediction.
-    token = torch.as_tensor(next_ids, device=device)
-    token[last] = logits[last].argmax(1)
-    losses = partition - logits.gather(1, token[:, None])[:, 0].double()
-    direction, mean, power = _whole_stream(run, rows, unembedded)
-
-    # The directions of all rows, by the name of the table; and the columns of positions.
-    target, members = vocabulary.rows(token), len(rows.components)
-    along = {"centered_targets": target, "crosses": direction / members}
-    columns = {"losses": losses.masked_fill(last, torch.nan)}
-    columns |= {"powers": power / members**2, "ensemble_means": mean / members}
-    ones = torch.ones(len(last), dtype=torch.float64, device=device).masked_fill_(last, torch.nan)
-    columns |= {"target_powers": ones * (1 - 1 / vocabulary.size), "target_means": ones / vocabulary.size}
-
-    def table() -> Tensor:
-        return torch.empty(len(token), len(rows.components), dtype=dtype, device=device)
-
-    tables = {name: table() for name in along}
-    stacked = torch.stack([x.to(device) for x in along.values()], 1).to(readout.dtype)
-    Directions(stacked, precision=readout.dtype).fill(rows, list(tables.values()))
-    targets, means = tables["centered_targets"], tables.setdefault("means", table())
-    readout.means(rows, means)
-    readout.sizes(rows, tables.setdefault("sizes", table()))
-    own_logit = unembedded.gather(1, token[:, None]).double()
-    of_token = Directions((target + vocabulary.mean)[:, None])
-    reconstruct(run.error, rows, of_token, lambda some: (targets[:, some] + means[:, some])[:, :, None], own_logit)
-    targets[last] = torch.nan
-    return tuple(rows.components), tables | columns
-
-
-def _whole_stream(run: ProfileRun, rows: Rows, logits: Float[Tensor, "position v"]) -> tuple[Tensor, ...]:
-    """Compute the sum of all components over the vocabulary, and the error of the model's own logits.
-
-    Returns the direction of the final stream, `[position, d+1]`, and mean and power of its logits, `[position]`.
-    As ū·|L| = W · (final/σ, 1), its size and its products with other rows follow from the Gram matrix.
-    """
-    vocabulary = run.readout.vocabulary
-    streams = torch.cat([rows.final / rows.sigma[:, None], torch.ones_like(rows.final[:, :1])], 1)
-    direction, mean = streams @ vocabulary.gram(run.readout.dtype), streams @ vocabulary.mean
-    power = (streams * direction).sum(1)
-    own_mean, own_power = mean_and_power(logits)
-    # Where all logits are 0, as in planted models, only rounding is left, which must not be compared with itself.
-    least = 1e-20 * streams.square().sum(1) * vocabulary.gram(run.readout.dtype).trace() + 1e-300
-    spread = (torch.maximum(power, least) / vocabulary.size).sqrt() + mean.abs()
-    run.error.add("moments", (power - own_power).abs() / torch.maximum(power, least))
-    run.error.add("moments", (mean - own_mean).abs() / spread)
-    return direction, mean, power
+    def _check_moments(self, seen: Pass, rooted: Tensor, mean: Float[Tensor, " position"]) -> None:
+        """Raise InputError unless the vocabulary's sums use the weights that the model has now."""
+        assert seen.unembedded is not None
+        logits = seen.unembedded.double() * self.model.path.factor
+        own = logits.var(1, correction=0) * logits.shape[1]
+        power = rooted.double().square().sum(1)
+        scale = torch.maximum(own, power) + logits.square().sum(1) * 1e-6 + 1e-30
+        off = torch.maximum(((power - own) / scale).abs().max(), ((mean - logits.mean(1)).abs() / scale.sqrt()).max())
+        tolerance = max(TOLERANCE.get(self.model.path.dtype, 1e-4), 2e-4)
+        if not float(off) <= tolerance:
+            raise InputError(
+                f"the moments of {self.model.name}'s unembedding are {float(off):.1e} off its own logits, where rounding "
+                f"explains {tolerance:.0e}: its weights were changed in a way that leaves no trace (load it again), or "
+                "products run in TF32 (set torch.set_float32_matmul_precision('highest'))."
+            )

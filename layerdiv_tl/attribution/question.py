@@ -127,4 +127,13 @@ def _read_directions(
         rows = torch.empty(0, 0)
     if rows.dim() != 2 or rows.shape[1] != width or not bool(rows.isfinite().all() and rows.any(1).all()):
         raise InputError(f"options={{name: vector}} needs vectors of {width} finite numbers, none of them zero.")
+    # A centering norm removes the direction along which its gains are equal; gains are known up to rounding.
+    if model.path.norm is not None and model.path.width == width:
+        streams = torch.randn(16, width, dtype=rows.dtype, generator=torch.Generator().manual_seed(0))
+        normed = model.path.normed(streams.to(model.path.device, model.path.wide)).double().cpu()
+        seen = (normed - normed.mean(0)) @ rows.T
+        nothing = seen.norm(dim=0) <= 1e-5 * normed.norm() * rows.norm(dim=1)
+        if bool(nothing.any()):
+            name = list(directions)[int(nothing.nonzero()[0])]
+            raise InputError(f"{name!r} is a direction that {model.name}'s final norm removes: no component writes to it.")
     return rows, tuple(map(str, directions))

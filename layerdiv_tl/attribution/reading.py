@@ -20,7 +20,7 @@ from ..model.batches import batches, pad
 from ..model.load import Model
 from ..model.path import Pass, Path, Replay
 from ..model.precision import HALF, TOLERANCE
-from ..model.probe import transformed
+from ..model.probe import check_finite, transformed
 from ..model.prompts import Ids
 from ..model.units import UnitLike, cut_of
 from .vocabulary import Vocabulary
@@ -56,7 +56,8 @@ class Gathered:
         arrays: By name: `values [read, component, K]`, `logits`, `log_likelihood` and `normalizer` `[read, K]`,
             `expectations` and `vocabulary_means` `[read, component]`, `junction_scale [read, junction]`.
         junctions, partial: The names of junctions, and which of these the stream never holds.
-        gap, size, rounding: max |Σ u − logits|, max Σ|u| and the largest rounding row, in logits.
+        gap, size, rounding, means: max |Σ u − logits|, max Σ|u|, the largest rounding row, and the largest error of a
+            mean over the vocabulary, in logits.
     """
 
     count: int
@@ -67,6 +68,7 @@ class Gathered:
     gap: float = 0.0
     size: float = 0.0
     rounding: float = 0.0
+    means: float = 0.0
 
     def put(self, reads: Int[np.ndarray, " n"], found: dict[str, Tensor]) -> None:
         """Keep the numbers of some reads."""
@@ -143,7 +145,8 @@ def _contributions(
     u = values[:, :, :count]
     gap, size = (u.sum(1) - answers).abs(), u.abs().sum(1)
     if not bool(gap.isfinite().all()):
-        raise InputError(f"{model.name} gives numbers that are not finite: are its weights broken?")
+        check_finite(path, seen)
+        raise InputError(f"{model.name} gives logits that are not finite: are its weights broken?")
     gathered.gap = max(gathered.gap, float(gap.max()))
     gathered.size = max(gathered.size, float(size.max()))
     gathered.rounding = max(gathered.rounding, float(u[:, names.index(Component("rounding"))].abs().max()))
@@ -152,6 +155,8 @@ def _contributions(
     if scale is not None:
         result["junction_scale"] = scale
     if reads.directions is None:
+        means = (values[:, :, count + 1].sum(1) - seen.unembedded.to(sums).mean(1) * path.factor).abs()
+        gathered.means = max(gathered.means, float(means.max()))
         result |= {"expectations": values[:, :, count], "vocabulary_means": values[:, :, count + 1]}
         logits = seen.logits.gather(1, torch.as_tensor(targets, device=seen.logits.device)).double()
         # −H(p) and a soft-cap's effect are what no component holds.
@@ -200,6 +205,11 @@ def _check(model: Model, gathered: Gathered) -> None:
                 f"{tolerance:.0e}. Something on the way to its logits is not linear even with norms and gates held (a "
                 "custom kernel, an error function), or a hook changes what its unembedding gives."
             )
+    if not gathered.means <= tolerance * max(gathered.size, 1e-300):
+        raise InputError(
+            f"the unembedding of {model.name} does not give the means of its logits: its weights were changed in a way "
+            "that leaves no trace (load it again)."
+        )
 
 
 ALIKE = "give texts for which they run alike, or each alone"
@@ -211,18 +221,22 @@ def junction_scale(path: Path, seen: Pass, replay: Replay) -> Float[Tensor, "n j
     None where the stream passes more than additions and numbers, so that no such stream exists.
     """
     final, n = replay.final, len(seen.ids)
-    v = torch.randn(final.shape, dtype=final.dtype, device=final.device)
-    pulled = torch.autograd.grad(final, replay.writes, v, retain_graph=True, allow_unused=True)
+    v = torch.randn(final.shape, dtype=final.dtype, device=final.device, requires_grad=True)
+    pulled = torch.autograd.grad(final, replay.writes, v, create_graph=True, allow_unused=True)
+    is_loop = len(seen.finals) > 1  # whose norms between rounds are matrices
     streams: list[Tensor] = []
     stream = torch.zeros_like(final)
-    for g, write in zip(pulled, replay.writes, strict=True):
+    for g, leaf in zip(pulled, replay.writes, strict=True):
         if g is None or g.shape != v.shape:
             return None
-        scale = (g.to(v) * v).flatten(1).sum(1) / v.square().flatten(1).sum(1)
-        carried = scale.view(n, 1, 1) * v
-        if not bool((g.to(v) - carried).abs().max() <= 1e-6 * carried.abs().max()):
-            return None
-        stream = stream + scale.view(n, 1, 1) * write.detach().to(stream)
+        scale = (g.to(v) * v).detach().flatten(1).sum(1) / v.square().detach().flatten(1).sum(1)
+        write = leaf.detach().to(stream)
+        carried = scale.view(n, 1, 1) * write
+        if not bool((g.to(v) - scale.view(n, 1, 1) * v).abs().max() <= 1e-6 * g.abs().max()):
+            if not is_loop:
+                return None
+            (carried,) = torch.autograd.grad(g, v, write, retain_graph=True)
+        stream = stream + carried
         streams.append(stream)
     if not bool((stream - final).abs().max() <= (0.1 if path.dtype in HALF else 1e-3) * final.abs().max()):
         return None

@@ -57,13 +57,17 @@ class Vocabulary:
         bias = total.new_zeros(len(p)) if self.bias is None else p @ self.bias.to(p)
         return total, bias
 
+    def centered(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n d+1"]:
+        """Rows and biases of some ids minus their means over the vocabulary, float64."""
+        rows = self.rows[ids.to(self.rows.device)].to(self.mean) - self.mean
+        bias = torch.zeros_like(rows[..., 0]) if self.bias is None else self.bias[ids.to(self.bias.device)].to(rows) - self.mean_bias
+        return torch.cat([rows, bias[..., None]], -1)
+
     def chunks(self, dtype: torch.dtype) -> Iterator[tuple[slice, Float[Tensor, "id d+1"]]]:
         """Yield a slice of ids and their rows minus the mean, with the biases, CHUNK ids at a time."""
         for start in range(0, len(self.rows), CHUNK):
-            some = slice(start, min(start + CHUNK, len(self.rows)))
-            rows = self.rows[some].to(self.mean.dtype) - self.mean
-            own = self.mean_bias.expand(len(rows)) if self.bias is None else self.bias[some].to(rows)
-            yield some, torch.cat([rows, (own - self.mean_bias)[:, None]], 1).to(dtype)
+            ids = torch.arange(start, min(start + CHUNK, len(self.rows)))
+            yield slice(start, start + len(ids)), self.centered(ids).to(dtype)
 
     def root(self, dtype: torch.dtype) -> Float[Tensor, "d+1 d+1"]:
         """R, upper triangular, with |R x|² = Σ_v of x's logits minus their mean, squared; `dtype` is that of products."""

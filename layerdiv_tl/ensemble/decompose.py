@@ -76,7 +76,6 @@ def decompose(
         t = np.eye(members.values.shape[2])[gold]
     shared = ("values", "components", "junctions", "junction_scale", "partial_junctions", "identity_gap", "soft_cap")
     fields = {name: getattr(members, name) for name in shared}
-    # The note is on a cut's error.
-    fields |= {name: getattr(members, name, "") for name in ("error_note", "model", "task")}
+    fields |= {name: getattr(members, name, "") for name in ("model", "task")}
     fields["prompt_ends"] = getattr(members, "prompt_ends", ())
     return Decomposition(target=t, gold=gold, loss_name=loss, gauge=gauge, temperature=temperature, **fields)

@@ -49,7 +49,7 @@ class Decomposition(Result):
         loss_name, gauge: One of `losses.LOSSES`, and the gauge of its terms and of pairs (for other losses than the
             squared error, of pairs alone).
         temperature: The factor on logits before a softmax; None is the loss's default.
-        junctions, junction_scale, partial_junctions, identity_gap, soft_cap, error_note, model, task, prompt_ends:
+        junctions, junction_scale, partial_junctions, identity_gap, soft_cap, model, task, prompt_ends:
             As in `Contributions`; None or empty for a plain array, in which every member closes a junction.
 
     Asking for a number or a table that a loss does not have raises InputError.
@@ -75,7 +75,6 @@ class Decomposition(Result):
     partial_junctions: Bool[np.ndarray, " junction"] | None
     identity_gap: float | None
     soft_cap: float | None
-    error_note: str = ""
     model: str = ""
     task: str = ""
     prompt_ends: tuple[str, ...] = ()
@@ -359,7 +358,6 @@ class Decomposition(Result):
         unit_of = self.loss_function.unit_of
         units = {column: unit for column in frame.columns if (unit := unit_of(column))}
         frame.attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap, "units": units}
-        frame.attrs |= {"error_note": self.error_note} if self.error_note else {}
         frame.attrs.update(attrs)
         return frame
 
@@ -370,6 +368,5 @@ class Decomposition(Result):
         shown += [f"{name} {self._mean(name):.4g}" for name, x in self.terms.extras.items() if x.ndim == 1]
         shown += [f"temperature {self.used_temperature:g}"] if "temperature" in loss.offers else []
         shown += [] if self.soft_cap is None else [f"before a soft-cap at {self.soft_cap:g}"]
-        shown += [self.error_note] if self.error_note else []
         name = f"{self.gauge} {loss.name}" if loss.has_gauges else loss.name
         return f"Decomposition({n} examples × {count} members, {name} in {loss.unit}: {'; '.join(shown)})"

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..components import Component
+from .patching import silent
 from .path import Pass, Path, Replay
 from .precision import HALF
 from .units import CustomUnit, UnitLike, check_unit, cut_of, split
@@ -89,7 +90,7 @@ def rows_of(path: Path, unit: UnitLike) -> tuple[Component, ...]:
     check_unit(unit, path)
     key = unit if isinstance(unit, str) else None
     if key is None or key not in path.rows:
-        with path.session():
+        with path.session(), silent(path.module):
             ids = path.probe_ids
             seen = path.record(ids, None, *path.probe_reads, partial(cut_of, unit))
             found = attribute(path, seen, torch.randn(len(ids), 1, path.read_width, dtype=path.wide), unit)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..components import Component, Kind
@@ -140,11 +140,11 @@ def _lost_value_bias(root: Any) -> str | None:
 
 def hook_names(path: Path, cut_of: CutOf) -> tuple[str, ...]:
     """TransformerLens' names of all that a unit needs: a `names_filter` for `run_with_cache`."""
-    names = [_name(_end(path), "hook_in")]
+    names = [_name(path, _end(path), "hook_in")]
     for writer in path.writers:
-        names.append(_name(writer.place, "hook_out"))
+        names.append(_name(path, writer.place, "hook_out"))
         if (source := _source(writer, cut_of(writer))) is not None:
-            names.append(_name(source, "hook_in"))
+            names.append(_name(path, source, "hook_in"))
     return tuple(dict.fromkeys(names))
 
 
@@ -159,8 +159,11 @@ def _source(writer: Writer, cut: str | None) -> nn.Module | None:
     return None if cut is None else writer.owner if cut == "input" else writer.projection
 
 
-def _name(module: Any, side: str) -> str:
+def _name(path: Path, module: Any, side: str) -> str:
     """TransformerLens' name of a module's input or output, or of a hook point."""
+    if type(module).__name__ != "HookPoint" and not hasattr(module, side):  # a module that a component wraps
+        wrappers = (m for m in path.module.modules() if getattr(m, "original_component", None) is module)
+        module = next(wrappers, module)
     point = module if type(module).__name__ == "HookPoint" else getattr(module, side, None)
     if not isinstance(getattr(point, "name", None), str):
         raise InputError(f"TransformerLens has no hook on {type(module).__name__}, so a cache cannot be read: give prompts.")
@@ -169,7 +172,7 @@ def _name(module: Any, side: str) -> str:
 
 def cached_tokens(path: Path, cache: Any) -> Int[Tensor, "row token"]:
     """The token ids that a cache was taken with, if it holds them (a bridge's does); else −1 for each."""
-    name = _name(path.writers[0].place, "hook_out")
+    name = _name(path, path.writers[0].place, "hook_out")
     if name not in cache:
         raise InputError(f"the cache lacks {name}: {_TAKE}")
     shape = cache[name].shape[:-1]
@@ -196,12 +199,12 @@ def read_cache(
     rows, column = torch.arange(len(ids)), column.cpu()
 
     def take(module: nn.Module, side: str) -> Tensor:
-        x = cache[_name(module, side)]
+        x = cache[_name(path, module, side)]
         x = x[None] if x.shape[0] == ids.shape[1] and len(ids) == 1 and x.shape[:2] != ids.shape else x
         x = x.expand(len(ids), *x.shape[1:]) if len(x) == 1 else x  # learned positions: one row for all
         if x.shape[:2] != ids.shape:
             raise InputError(
-                f"the cache's {_name(module, side)} has the shape {tuple(x.shape)}, but tokens have {tuple(ids.shape)}: "
+                f"the cache's {_name(path, module, side)} has the shape {tuple(x.shape)}, but tokens have {tuple(ids.shape)}: "
                 "give the tokens it was taken with."
             )
         return x[rows, column][:, None].flatten(2)
@@ -214,23 +217,28 @@ def read_cache(
         final = take(_end(path), "hook_in")
         seen.finals = [] if path.norm is None else [final]
         seen.unembedded, seen.logits = path.read_out(final[:, 0])
-        _check_tokens(path, ids[rows, column], seen.writes[0][:, 0])
+        _check_tokens(path, ids, mask, cache[_name(path, path.writers[0].place, "hook_out")])
     return seen
 
 
-def _check_tokens(path: Path, ids: Int[Tensor, " row"], embedded: Tensor) -> None:
+def _check_tokens(
+    path: Path, ids: Int[Tensor, "row token"], mask: Int[Tensor, "row token"], embedded: Float[Tensor, "row token d"]
+) -> None:
     """Raise InputError for a cache whose embedding is not that of these tokens."""
-    if bool((ids < 0).any()) or type(path.writers[0].owner).__name__ == "HookPoint":
+    embed = path.writers[0]
+    if bool((ids < 0).any()) or type(embed.owner).__name__ == "HookPoint":
         return
     with torch.inference_mode(), silent(path.module):
-        own = path.writers[0].owner(ids[:, None].to(path.device))
-        for one in path.writers[0].maps[1:]:
+        own = embed.owner(ids.to(path.device))
+        for one in embed.maps[1:]:
             own = one(own)
-    own = own[:, 0].float().cpu()
-    off = (embedded.float().cpu() - own).norm(dim=1) > 0.01 * own.norm(dim=1) + 1e-6
+    own, embedded = own.float().cpu(), embedded.float().cpu().view(own.shape)
+    off = (embedded - own).norm(dim=2) > 0.01 * own.norm(dim=2) + 1e-6
+    off &= mask.bool().cpu()
     if bool(off.any()):
-        row = int(off.nonzero()[0])
+        row, token = (int(i) for i in off.nonzero()[0])
         raise InputError(
-            f"the cache was taken with other tokens: in row {row} its stream does not begin with the embedding of token "
-            f"{int(ids[row])}. Give the tokens and attention_mask of its own pass, with today's hooks on the embedding."
+            f"the cache was taken with other tokens: at row {row}, token {token} its stream does not begin with the "
+            f"embedding of token {int(ids[row, token])}. Give the tokens and attention_mask of its own pass, with today's "
+            "hooks on the embedding."
         )

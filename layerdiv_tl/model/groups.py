@@ -52,15 +52,18 @@ class Groups(CustomUnit):
         if unit is None:
             return None
         found: list[Parts] = []
-        rest = total(g, write)
+        left: list[Tensor] = []
         for components, u in cut(unit, writer, whole, write, received, g) or []:
             groups = [self.group_of.get(component) for component in components]
             for group in dict.fromkeys(x for x in groups if x is not None):
                 own = u[..., [place for place, x in enumerate(groups) if x == group]].sum(-1)
                 found.append(((group,), own[..., None]))
-                rest = rest - own
+            if None in groups:
+                left.append(u[..., [place for place, x in enumerate(groups) if x is None]].sum(-1))
+        if not left or not bool(sum(left).any()):
+            return found
         kind = cast(Kind, f"{whole.kind}.rest")
-        return [((replace(whole, kind=kind),), rest[..., None]), *found]
+        return [((replace(whole, kind=kind),), sum(left)[..., None]), *found]
 
     def merged(
         self, components: Sequence[Component], values: Float[Tensor, "K n component"]

@@ -27,41 +27,61 @@ def read_options(model: Model, given: Any, prompts: Prompts, at_end: bool = True
     """Parse options as ids `[example, option, token]`, padded by NONE, and texts (K, or K per example).
 
     A text's tokens are those that continue its prompt's text; after ids, or where a prompt is not read `at_end`, its
-    tokens after any text.
-
-    Raises InputError for no options, an option without tokens or with unknown ones, two options with the same tokens,
-    a set, ids outside the vocabulary, and a text that does not begin at a token boundary.
+    tokens after any text. Raises InputError for an option without tokens, with unknown ones, with those of another
+    option, with ids outside the vocabulary, or whose text does not begin at a token boundary.
     """
     if isinstance(given, list | tuple) and any(hasattr(column, "iloc") for column in given):
         raise InputError("options holds columns of a table: give the answers of each prompt, list(zip(right, wrong)).")
-    rows = items("options", [] if given is None else given, "a list of options, as in [' Yes', ' No']")
-    shared = not rows or any(isinstance(row, str | bytes) or not isinstance(row, Iterable) for row in rows)
-    if len(rows) == 1 and _is_nested(rows[0]) and len(prompts) != 1:  # a list in a list
+    rows = items("options", given, "a list of options, as in [' Yes', ' No']")
+    shared = any(isinstance(row, str) or not isinstance(row, Iterable) for row in rows)
+    if len(rows) == 1 and len(prompts) != 1 and _is_nested(rows[0]):  # options of several ids, for all prompts
         shared, rows = True, rows[0]
-    if shared:
-        lists, names = [rows] * len(prompts), ["options"] * len(prompts)
-    elif len(rows) == len(prompts):
-        names = [f"options of prompt {number}" for number in range(len(prompts))]
-        lists = [items(name, row, "a list of options") for name, row in zip(names, rows, strict=True)]
-    else:
+    lists = [rows] * len(prompts) if shared else [items("options of a prompt", row, "a list") for row in rows]
+    if len(lists) != len(prompts) or len({len(row) for row in lists}) > 1:
         raise InputError(
-            f"options holds {len(rows)} lists for {len(prompts)} prompts: give one list of options, or one per prompt "
-            "(of columns: list(zip(right, wrong)); options of several ids that all prompts share: a list in a list, "
-            "[[[5, 6], [7]]])."
+            f"options holds {len(lists)} lists for {len(prompts)} prompts: give one list, or one for each prompt, all "
+            "with the same number of options (columns: list(zip(right, wrong)); options of several ids for all: "
+            "a list in a list, [[[5, 6], [7]]])."
         )
-    if len(sizes := {len(row) for row in lists}) != 1:
-        raise InputError(f"every prompt needs the same number of options, but there are {sorted(sizes)}.")
-    asked = [row if all(isinstance(option, str) for option in row) else [] for row in lists]
-    of_texts = continuations(model, prompts.texts if at_end else [None] * len(prompts), asked)
-    limit = model.path.outputs
-    read = [_read(row, tokens, limit, name) for row, tokens, name in zip(lists, of_texts, names, strict=True)]
+    before = prompts.texts if at_end else [None] * len(prompts)
+    read = [_read_row(model, row, text, number) for number, (row, text) in enumerate(zip(lists, before, strict=True))]
     longest = max(len(tokens) for row in read for tokens in row)
-    ids = np.full((len(read), len(read[0]), longest), NONE, dtype=np.int64)
-    for i, row in enumerate(read):
-        for k, tokens in enumerate(row):
-            ids[i, k, : len(tokens)] = tokens
+    ids = np.array([[[*tokens, *[NONE] * (longest - len(tokens))] for tokens in row] for row in read], dtype=np.int64)
     texts = tuple(tuple(_name_of(model, option) for option in row) for row in (lists[:1] if shared else lists))
     return ids, texts[0] if shared else texts
+
+
+def _read_row(model: Model, row: Sequence[Any], before: str | None, number: int) -> list[Ids]:
+    """Parse the options of one prompt, which continue the text `before` them."""
+    read = []
+    for option in row:
+        if isinstance(option, str):
+            read.append(_continuation(model, before, option, f"option {shown(option)}", number))
+            continue
+        ids = option if isinstance(option, list | tuple | range) else [option]
+        check_ids(ids, model.path.outputs, f"options of prompt {number}")
+        read.append(tuple(int(i) for i in ids))
+    if not read or () in read:
+        raise InputError(
+            f"options of prompt {number}, {shown(list(row))}, are or hold an empty list: name the answers."
+        )
+    twin = next((option for option, ids in zip(row, read, strict=True) if read.count(ids) > 1), None)
+    if twin is not None:
+        raise InputError(f"options of prompt {number} hold {shown(twin)} and another one of the same tokens.")
+    return read
+
+
+def _is_nested(row: Any) -> bool:
+    """True if a list holds lists, so that its elements are options of several ids."""
+    return isinstance(row, list | tuple) and any(isinstance(item, list | tuple) for item in row)
+
+
+def _name_of(model: Model, option: Any) -> str:
+    """Return an option's text in tables and figures."""
+    if isinstance(option, str):
+        return option
+    between = " " if model.tokenizer is None else ""  # "token 5 token 6"
+    return between.join(token_texts(model, np.atleast_1d(option)))
 
 
 def single_tokens(
@@ -69,21 +89,16 @@ def single_tokens(
 ) -> tuple[Int[np.ndarray, "example option"], tuple[Any, ...]]:
     """Parse single-token options as ids `[example, option]`. Raises InputError for others, with their pieces."""
     ids, texts = read_options(model, given, prompts, at_end)
-    if ids.shape[2] == 1:
-        return ids[:, :, 0], texts
-    row, option = np.argwhere((ids != NONE).sum(2) > 1)[0]
-    row_texts = texts if isinstance(texts[0], str) else texts[row]
-    text = row_texts[option]
-    tokenizer, tokens = model.tokenizer, [int(i) for i in ids[row, option] if i != NONE]
-    pieces = tokenizer.convert_ids_to_tokens(tokens) if tokenizer else tokens
-    message = f"{name} {shown(text)} is {len(tokens)} tokens {pieces} but must be a single one"
-    if alike := [i for i in np.flatnonzero(ids[row, :, 0] == tokens[0]) if i != option]:
-        message += f", and {shown(row_texts[alike[0]])} starts with the same token {pieces[0]!r}"
-    spaced = f" {text.strip()}"
-    again = ids_after_text(tokenizer, spaced) if tokenizer and text != spaced else []
-    if len(again) == 1 and knows(tokenizer, again, spaced):
-        raise InputError(f"{message}: {spaced!r}, with its leading space, is one.")
-    raise InputError(f"{message}: choose a shorter one (often the leading space matters), or give token ids.")
+    if ids.shape[2] > 1:
+        row, option = np.argwhere(ids[:, :, 1] != NONE)[0]
+        text = texts[option] if isinstance(texts[0], str) else texts[row][option]
+        tokens = [int(i) for i in ids[row, option] if i != NONE]
+        pieces = tokens if model.tokenizer is None else model.tokenizer.convert_ids_to_tokens(tokens)
+        raise InputError(
+            f"{name} {shown(text)} is the tokens {pieces} but must be a single one: choose a shorter one (often the "
+            "leading space matters), or give a token id."
+        )
+    return ids[:, :, 0], texts
 
 
 def is_task(given: Any) -> bool:
@@ -98,12 +113,12 @@ def pair_options(right: Any, wrong: Any) -> tuple[list[Any], tuple[str, ...]]:
     """
     names = tuple(str(getattr(answers, "name", None) or "") for answers in (right, wrong))
     answers = [to_python(right), to_python(wrong)]
-    counts = {len(each) for each in answers if isinstance(each, list | tuple)}
+    counts = {len(each) for each in answers if isinstance(each, list)}
     if not counts:
         return answers, ()
     if len(counts) > 1:
         raise InputError(f"right and wrong hold {min(counts)} and {max(counts)} answers: give one per prompt, or one.")
-    columns = [each if isinstance(each, list | tuple) else [each] * min(counts) for each in answers]
+    columns = [each if isinstance(each, list) else [each] * min(counts) for each in answers]
     return [list(pair) for pair in zip(*columns, strict=True)], names if all(names) else ()
 
 
@@ -120,22 +135,22 @@ def read_positions(position: Any, lengths: Sequence[int]) -> Int[np.ndarray, " e
 
 
 def warn_of_missing_spaces(model: Model, prompts: Prompts, options: Any) -> None:
-    """Warn of options glued as words to a prompt's last word, if they take no more tokens with a leading space.
+    """Warn of options glued as words to the first prompt's last word, if a leading space costs them no token.
 
     "The capital of France is" and "Paris" make "isParis". As many vocabularies contain both spellings, it is a warning,
     not an error. There is none after a bracket, a quotation mark, a digit or a line break.
     """
-    prompt, row = prompts.texts[0], options
-    if prompt is None and model.tokenizer is not None and min(prompts[0]) >= 0:
-        prompt = model.tokenizer.decode(prompts[0][-8:])
-    if isinstance(options, list | tuple) and options and isinstance(options[0], list | tuple):
-        row = options[0]
-    if prompt is None or not (prompt[-1:].isalpha() or prompt[-1:] in tuple(".,:;?!")):
+    tokenizer, prompt = model.tokenizer, prompts.texts[0]
+    if tokenizer is None or min(prompts[0]) < 0:
         return
-    words = [o for o in row if isinstance(o, str) and o[:1].isalpha()] if isinstance(row, list | tuple) else []
-    tokenizer = tokenizer_for(model, "a prompt") if words else None
+    if prompt is None:
+        prompt = tokenizer.decode(prompts[0][-8:])
+    row = to_python(options)
+    if isinstance(row, list) and isinstance(row[0], list):
+        row = row[0]
+    words = [option for option in row if isinstance(option, str) and option[:1].isalpha()]
     glued = [o for o in words if len(ids_after_text(tokenizer, f" {o}")) <= len(ids_after_text(tokenizer, o))]
-    if glued:
+    if glued and (prompt[-1:].isalpha() or prompt.endswith(tuple(".,:;?!"))):
         warnings.warn(
             f"options {shown(glued)} follow {shown(prompt[-20:])} without a space, as parts of its last word: "
             f"write {shown([f' {o}' for o in glued])} where the answer is a word of its own.",
@@ -149,51 +164,43 @@ def continuations(
     """Tokenize texts as they continue the text before them in each row, or any text where that is None.
 
     Messages refer to a text by its `name`, made of the {number} of its row and the {text} itself. Raises InputError for
-    a text without tokens, with unknown or unpredictable ones, or that begins inside a token.
+    a text without tokens, with unknown ones, or that begins inside a token.
     """
     found: list[list[Ids]] = []
     for number, (prompt, row) in enumerate(zip(before, rows, strict=True)):
-        found.append([])
-        for text in row:
-            called = name.format(number=number, text=shown(text))
-            tokenizer = tokenizer_for(model, called)
-            if prompt is None:
-                ids = ids_after_text(tokenizer, text, called)
-            else:
-                ids = _ids_after_prompt(tokenizer, prompt, text, called, number)
-            if not ids:
-                if text:
-                    raise InputError(f"{called} adds no tokens to its prompt: the tokenizer may not know its text.")
-                raise InputError(f"{called} is empty: it has no tokens, so nothing scores it. Give it at least one.")
-            check_known(tokenizer, ids, text, called)
-            check_ids(ids, model.path.outputs, called)
-            found[-1].append(tuple(ids))
+        names = [name.format(number=number, text=shown(text)) for text in row]
+        found.append([_continuation(model, prompt, *each, number) for each in zip(row, names, strict=True)])
     return found
 
 
-def _ids_after_prompt(tokenizer: Any, prompt: str, text: str, name: str, number: int) -> list[int]:
-    """Tokenize prompt and text together; return the text's ids. Raises InputError if they begin inside a token."""
-    alone, whole = (tokenize(tokenizer, x, name) for x in (prompt, prompt + text))
-    if whole[: len(alone)] == alone:
-        return whole[len(alone) :]
-    kept = next((n for n, (a, b) in enumerate(zip(alone, whole, strict=False)) if a != b), len(whole))
-    ends, reads = (tokenizer.convert_ids_to_tokens(x[kept:]) for x in (alone, whole))
-    raise InputError(
-        f"{name} begins inside a token of prompt {number}: the prompt ends in {ends}, but together the tokenizer reads "
-        f"{reads}. Move a space at the prompt's end to the beginning of {shown(text)}, or give token ids."
-    )
+def _continuation(model: Model, before: str | None, text: str, name: str, number: int) -> Ids:
+    tokenizer = tokenizer_for(model, name)
+    ids = ids_after_text(tokenizer, text) if before is None else _ids_after(tokenizer, before, text)
+    if ids is None:
+        raise InputError(
+            f"{name} begins inside a token of prompt {number}, as the tokenizer reads the two together: move a space "
+            "at the prompt's end to the beginning of the option, or give token ids."
+        )
+    if not ids:
+        raise InputError(f"{name} adds no tokens to its prompt: give it at least one.")
+    check_known(tokenizer, ids, text, name)
+    check_ids(ids, model.path.outputs, name)
+    return tuple(ids)
 
 
-def ids_after_text(tokenizer: Any, text: str, name: str = "an option") -> list[int]:
-    """Tokenize a string as it is tokenized after other text.
+def _ids_after(tokenizer: Any, before: str, text: str) -> list[int] | None:
+    """Tokenize a text as it is tokenized after another one; None if it begins inside a token of that."""
+    alone, both = tokenize(tokenizer, before), tokenize(tokenizer, before + text)
+    return both[len(alone) :] if both[: len(alone)] == alone else None
 
-    SentencePiece-like tokenizers put a space in front of a string alone, but not after an anchor.
+
+def ids_after_text(tokenizer: Any, text: str) -> list[int]:
+    """Tokenize a text as it is tokenized after any other text.
+
+    SentencePiece-like tokenizers put a space in front of a text alone, but not after an anchor.
     """
-    for anchor in (":", "\n", "a"):
-        before, both = (tokenize(tokenizer, x, name) for x in (anchor, anchor + text))
-        if both[: len(before)] == before:
-            return both[len(before) :]
-    return tokenize(tokenizer, text, name)
+    found = (_ids_after(tokenizer, anchor, text) for anchor in (":", "\n", "a"))
+    return next((ids for ids in found if ids is not None), tokenize(tokenizer, text))
 
 
 def check_known(tokenizer: Any, ids: Sequence[int], text: str, name: str) -> None:
@@ -203,45 +210,3 @@ def check_known(tokenizer: Any, ids: Sequence[int], text: str, name: str) -> Non
             f"{name} holds text that the tokenizer does not know, so {tokenizer.unk_token} would be scored: choose "
             "other words."
         )
-
-
-def _read(row: Sequence[Any], of_texts: Sequence[Ids], vocabulary: int, where: str) -> list[Ids]:
-    """Parse the ids of one list of options; `of_texts` has those of its texts."""
-    if not row:
-        raise InputError(
-            f"{where} has no answers: give some, as in options=[' Yes', ' No'] (ld.top_tokens lists what a model "
-            "answers), or a Task in the place of prompts; a task has option_ids after task.resolve(model)."
-        )
-    read = list(of_texts)
-    if not read:
-        for option in row:
-            ids = list(option) if isinstance(option, list | tuple | range) else [option]
-            if not ids:
-                raise InputError(f"{where} holds an empty list: an option needs at least one token id.")
-            check_ids(ids, vocabulary, where)
-            read.append(tuple(int(i) for i in ids))
-    _check_distinct(read, row, where)
-    return read
-
-
-def _check_distinct(read: Sequence[Ids], row: Sequence[Any], where: str) -> None:
-    """Raise InputError for two options with the same tokens."""
-    first: dict[Ids, int] = {}
-    for number, tokens in enumerate(read):
-        twin = first.setdefault(tokens, number)
-        if twin != number:
-            what = f"token ({tokens[0]})" if len(tokens) == 1 else f"tokens {list(tokens)}"
-            raise InputError(f"{where}: {shown(row[twin])} and {shown(row[number])} are the same {what}.")
-
-
-def _name_of(model: Model, option: Any) -> str:
-    """Return an option's text in tables and figures."""
-    if isinstance(option, str):
-        return option
-    between = " " if model.tokenizer is None else ""  # "token 5 token 6"
-    return between.join(token_texts(model, np.atleast_1d(option)))
-
-
-def _is_nested(row: Any) -> bool:
-    """True if a list holds lists, so that its elements are options of several ids."""
-    return isinstance(row, list | tuple) and any(isinstance(item, list | tuple) for item in row)

@@ -87,14 +87,15 @@ def silent(module: nn.Module) -> Iterator[None]:
 @contextmanager
 def frozen(module: nn.Module, matrices: bool = False) -> Iterator[None]:
     """No parameter requires a gradient, or only matrices do."""
-    before = [(p, p.requires_grad) for p in module.parameters() if p.is_floating_point()]
+    wanted = [(p, matrices and p.dim() > 1) for p in module.parameters() if p.is_floating_point()]
+    changed = [(p, needed) for p, needed in wanted if p.requires_grad != needed and not p.is_inference()]
     try:
-        for p, _ in before:
-            p.requires_grad_(matrices and p.dim() > 1)
+        for p, needed in changed:
+            p.requires_grad_(needed)
         yield
     finally:
-        for p, needed in before:
-            p.requires_grad_(needed)
+        for p, needed in changed:
+            p.requires_grad_(not needed)
 
 
 def watch_edits(

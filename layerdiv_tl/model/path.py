@@ -66,6 +66,10 @@ class Pass:
         repeated = {writer for writer, number in self.calls if number}
         return [replace(w.component, repeat=n + 1 if w in repeated else None) for w, n in self.calls]
 
+    def uncut(self) -> Pass:
+        """The same pass with whole writes."""
+        return replace(self, inputs=[None] * len(self.inputs))
+
     def take(self, some: slice) -> Pass:
         """Select some reads."""
         return replace(
@@ -146,9 +150,8 @@ class Path:
         self.context = None if self.is_dynamic else self.context
         self.by_token = True
         self.rows: dict[str, tuple[Component, ...]] = {}
-        first = next(p for p in self.writers[0].owner.parameters())
-        self.dtype = first.dtype
-        self.device = first.device
+        first = next(self.module.parameters())
+        self.dtype, self.device = first.dtype, device_of(self.writers[0].owner, first.device)
         self.wide = torch.float32 if self.device.type == "mps" else torch.float64
 
     def run(self, ids: Tensor, mask: Tensor | None = None) -> Any:
@@ -246,6 +249,7 @@ class Path:
                 inside |= set(module.modules())
             if writer.place is not writer.owner and writer.place in set(writer.owner.modules()):
                 inside.discard(writer.owner)  # it does more behind its write
+        inside |= set(self.unembed.modules())  # the sum shows what is changed there
         return [m for m in self.module.modules() if (m._forward_hooks or m._forward_pre_hooks) and m not in inside]
 
     def replay(self, seen: Pass, matrices: bool = False, observe: Callable[[Callable[[Any], None]], None] | None = None) -> Replay:
@@ -283,7 +287,7 @@ class Path:
             return (x, *args[1:])
 
         def unembed(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            ends.append(x[torch.arange(len(x), device=x.device), seen.position.to(x.device)])
+            ends.append(x)
             return x
 
         with ExitStack() as stack:
@@ -305,9 +309,12 @@ class Path:
                 observe(add)
             stack.enter_context(mode)
             self.run(seen.ids, None if self.by_token else seen.mask)
-        final, after_norm = at_norm[-1] if at_norm else (ends[-1], ends[-1])
+        end = ends[-1]
+        final, after_norm = at_norm[-1] if at_norm else (end, end)
+        position = seen.position.to(end.device, copy=True)  # no inference tensor
+        normed = end[torch.arange(len(end), device=end.device), position]
         added = [x for found in edits.values() for x in found]
-        return Replay(list(writes.values()), mode.constants, added, rounding, final, after_norm, ends[-1])
+        return Replay(list(writes.values()), mode.constants, added, rounding, final, after_norm, normed)
 
     def unembed_rows(self, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Rows of the unembedding `[*ids, d]`, as it stores them, and biases `[*ids]` or None; all for None."""
@@ -321,11 +328,11 @@ class Path:
         some = slice(None) if ids is None else ids.to(weight.device)
         return weight.detach()[some], None if bias is None else bias.detach()[some]
 
-    @torch.inference_mode()
     def _matrix_of(self, module: nn.Module) -> tuple[Tensor, Tensor]:
-        unit = torch.eye(self.read_width, dtype=self.dtype, device=self.device)
-        bias = module(torch.zeros_like(unit[:1]))[0]
-        return (module(unit) - bias).T, bias
+        with torch.inference_mode(False), torch.no_grad(), silent(module):
+            unit = torch.eye(self.read_width, dtype=self.dtype, device=self.device)
+            bias = module(torch.zeros_like(unit[:1]))[0]
+            return (module(unit) - bias).T, bias
 
     def read_out(self, stream: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n v"], Float[Tensor, "n v"]]:
         """Run the model's own code from the final norm on: the unembedding's output and the logits of final streams."""
@@ -359,6 +366,16 @@ class Path:
 
 def _constantly(output: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: output
+
+
+def device_of(module: nn.Module, default: torch.device) -> torch.device:
+    """The device of a module's input, which Accelerate's hook holds for an offloaded one."""
+    hook = getattr(module, "_hf_hook", None)
+    if getattr(hook, "execution_device", None) is not None:
+        return torch.device(hook.execution_device)  # type: ignore[union-attr]
+    parameter = next(module.parameters(), None)
+    known = default if parameter is None else parameter.device
+    return torch.device("cpu") if known.type == "meta" else known
 
 
 def _at(x: Tensor, row: Tensor, position: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
-"""The model's own next-token predictions, as probabilities."""
+"""What a model predicts itself: the next tokens with their probabilities, and the text that it writes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ import torch
 
 from .._checks import whole_number
 from .batches import pad
+from .load import Model, as_model
 from .precision import upcast
-from .load import as_model
 from .prompts import encode_one, token_texts
 
 
@@ -52,3 +53,28 @@ def top_tokens(model: Any, text_or_ids: Any, k: int = 5) -> pd.DataFrame:
     )
     frame.attrs["units"] = {"probability": "probability"}
     return frame
+
+
+def generate_tokens(
+    model: Model, ids: Sequence[int], count: int, temperature: float = 0.0, generator: torch.Generator | None = None
+) -> list[int]:
+    """Write up to `count` tokens after a prompt; fewer where the model ends the text, whose end token is left out.
+
+    A `temperature` of 0 takes the likeliest token each time; otherwise tokens are drawn from the softmax of the logits
+    divided by it.
+    """
+    end = getattr(model.tokenizer, "eos_token_id", None)
+    written: list[int] = []
+    with model.path.session(), torch.inference_mode():
+        while len(written) < count:
+            tokens, mask = pad([[*ids, *written]])
+            logits = model.path.logits(tokens, mask, (torch.zeros(1, dtype=torch.long), mask.sum(1) - 1))
+            scores = upcast(logits[0, 0]).double().cpu()
+            if temperature > 0:
+                chosen = int(torch.multinomial(torch.softmax(scores / temperature, -1), 1, generator=generator))
+            else:
+                chosen = int(scores.argmax())
+            if chosen == end:
+                break
+            written.append(chosen)
+    return written

@@ -9,17 +9,14 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import threading
 from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .._checks import file_path
-from .._progress import shows_bars
 from ..errors import InputError
 from .converted import DEFAULT_NAME, GGUF_SHA256, REQUIREMENT, converted_gguf, default_model_folder
 from .hub import is_local_only
@@ -27,32 +24,27 @@ from .precision import TOLERANCE, answer_gap
 
 # Transformers replaces methods of its classes while it loads; two threads would leave them replaced.
 _ONE_AT_A_TIME = threading.Lock()
-# Ten times as many as in any published model.
-MOST_LAYERS = 4096
 # Buffers of a causal mask that older versions of Transformers stored.
 _MASK = re.compile(r"(^|\.)(attn|attention)\.(bias|masked_bias|causal_mask)$")
-_LAYERS = re.compile("(n|num|num_hidden|num_decoder|decoder)_layers?")
-# Files of weights, whose names are no Hugging Face ids.
-_FILES = (".gguf", ".safetensors", ".bin", ".pth", ".ckpt")
 # Loading arguments of a model that its config and its tokenizer also take.
-_SHARED = ("trust_remote_code", "local_files_only", "revision", "gguf_file")
+_SHARED = ("trust_remote_code", "local_files_only", "revision")
 
 
 def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, Any, str, str]:
     """Load (model, tokenizer, source, name) of the default model (None), of something on disk, or of a hub id."""
     from huggingface_hub import try_to_load_from_cache
 
-    place, source, name, more = _find(x)
-    kwargs = {**kwargs, **more}
-    with without_progress_bars(keep="gguf_file" in kwargs):
-        model = _causal_lm(place, kwargs, source)
+    with _naming(x), without_progress_bars():
+        place, source, name, more = _find(x)
+        kwargs = {**kwargs, **more}
+        model = _load_whole(place, kwargs, source)
         if not os.path.exists(place) and getattr(model.config, "_commit_hash", None) is None:  # newer versions drop it
             file = try_to_load_from_cache(place, "config.json", revision=kwargs.get("revision"))  # none for adapters
             model.config._commit_hash = Path(file).parent.name if isinstance(file, str) else None
-        if tokenizer is None:
-            tokenizer = _tokenizer(place, _shared(kwargs), required=False)
-        else:
-            tokenizer = read_tokenizer(tokenizer, kwargs["trust_remote_code"])
+    if tokenizer is not None:
+        return model, read_tokenizer(tokenizer, kwargs["trust_remote_code"]), source, name
+    with contextlib.suppress(InputError):  # ids work without one, and text says what is missing
+        tokenizer = _tokenizer(place, _shared(kwargs))
     return model, tokenizer, source, name
 
 
@@ -61,91 +53,72 @@ def _find(x: Any) -> tuple[str, str, str, dict[str, Any]]:
     if x is None or (x == DEFAULT_NAME and not os.path.exists(x)):
         source = f"{REQUIREMENT}, Q4_1 GGUF with sha256 {GGUF_SHA256}"
         return str(default_model_folder(convert_gguf)), source, DEFAULT_NAME, {}
-    if not (text := str(x)).strip():
-        raise InputError("load_model('') names nothing: give a folder, a .gguf file, a Hugging Face id, or None.")
-    path = file_path("model", x)
-    if path.suffix.lower() in _FILES and not os.path.isfile(path):
-        raise InputError(f"there is no file {text!r}: check the path of a GGUF file, or give a model's folder.")
-    if path.suffix.lower() == ".gguf":
-        folder = converted_gguf(path, partial(convert_gguf, needs_tokenizer=False))
-        if folder is None:
-            return str(path.parent), text, path.name, {"gguf_file": path.name}
-        return str(folder), text, path.name, {}
-    if os.path.exists(path):  # Path.exists raises for a name that is too long
-        _check_folder(path, text)
+    path, text = file_path("model", x), str(x)
+    if path.suffix.lower() == ".gguf" and path.is_file():
+        return str(converted_gguf(path, convert_gguf)), text, path.name, {}
+    if path.exists():
         return str(path), text, path.name, {}
-    if _is_path(text):
-        raise InputError(f"there is no folder or file {text!r:.200}: check the path, or give a Hugging Face id.")
-    place, at, revision = text.partition("@")
-    if at and not revision.strip():
-        raise InputError(f"{text!r:.100} names no revision after @: write for example 'gpt2@main'.")
-    more: dict[str, Any] = {"revision": revision} if at else {}
+    if path.is_absolute() or text.startswith(".") or text.count("/") > 1 or path.suffix in (".gguf", ".safetensors"):
+        raise InputError(f"there is no folder or file {text!r}: check the path, or give a Hugging Face id.")
+    place, _, revision = text.partition("@")
+    more: dict[str, Any] = {"revision": revision} if revision else {}
     if is_local_only(place, revision or None):  # Transformers also looks for adapters by itself
         more |= {"local_files_only": True, "adapter_kwargs": {"local_files_only": True}}
     return place, text, text, more
 
 
 def read_tokenizer(x: Any, trust_remote_code: bool, owner: Any = None) -> Any:
-    """Load the given tokenizer, or that of a folder or Hugging Face id; for None that of `owner`, if any.
-
-    Raises InputError where there is none.
-    """
+    """Load the given tokenizer, or that of a folder or Hugging Face id; for None that of `owner`, if any."""
     if not isinstance(x, str | os.PathLike):
         return getattr(owner, "tokenizer", None) if x is None else x
-    place, kwargs = str(file_path("tokenizer", x)), {"trust_remote_code": trust_remote_code}
-    if not os.path.exists(place):
-        place = str(x)
-        if not place.strip() or _is_path(place):
-            raise InputError(f"no tokenizer could be loaded from {place!r:.200}: there is no such folder.")
-        kwargs |= {"local_files_only": True} if is_local_only(place) else {}
-    return _tokenizer(place, kwargs, required=True)
+    place = file_path("tokenizer", x)
+    if place.exists():
+        return _tokenizer(str(place), {"trust_remote_code": trust_remote_code})
+    with _naming(x):
+        local = {"local_files_only": True} if is_local_only(str(x)) else {}
+    return _tokenizer(str(x), {"trust_remote_code": trust_remote_code, **local})
 
 
-def convert_gguf(gguf: Path, folder: Path, needs_tokenizer: bool = True) -> None:
-    """Convert a GGUF file to a Hugging Face folder with safetensors, float32. Raises OSError where there is no room."""
-    with without_progress_bars(keep=True):
-        model = _causal_lm(str(gguf.parent), {"gguf_file": gguf.name}, str(gguf))
-        tokenizer = _tokenizer(str(gguf.parent), {"gguf_file": gguf.name}, required=needs_tokenizer)
+def _tokenizer(place: str, kwargs: dict[str, Any]) -> Any:
+    from transformers import AutoTokenizer
+
+    with _naming(f"the tokenizer of {place}"):
+        return AutoTokenizer.from_pretrained(place, **kwargs)
+
+
+def convert_gguf(gguf: Path, folder: Path) -> None:
+    """Convert a GGUF file to a Hugging Face folder with safetensors, float32."""
+    kwargs = {"gguf_file": gguf.name}
+    with _naming(gguf):
+        model = _load_whole(str(gguf.parent), kwargs, str(gguf))
+    with contextlib.suppress(InputError):
+        _tokenizer(str(gguf.parent), kwargs).save_pretrained(folder)
     # The weights are plain numbers now, but saving refuses while the config calls them quantized.
     model.config.__dict__.pop("quantization_config", None)
     model.hf_quantizer = None
-    size, free = sum(p.numel() * p.element_size() for p in model.parameters()), shutil.disk_usage(folder.parent).free
-    if free < 1.05 * size:
-        raise OSError(f"it needs {size / 1e9:.2g} GB, and {free / 1e9:.2g} GB are free")
-    with without_progress_bars():
-        model.save_pretrained(folder)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
 
 
-def _causal_lm(place: str, kwargs: dict[str, Any], shown: str) -> Any:
+@contextlib.contextmanager
+def _naming(source: Any) -> Iterator[None]:
+    """Put the name of a source in front of what readers of foreign files raise, who fail in many ways."""
     try:
-        if "gguf_file" in kwargs:
-            return _load_gguf(place, kwargs, shown)
-        _refuse_layers(settings := _config(place, kwargs), shown)
-        return _load_whole(_auto_class(place, kwargs), place, kwargs, shown, "text_config" in settings)
+        yield
     except InputError:
         raise
-    # Readers of foreign files fail in many ways; the user needs to know which file and why.
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        reason = reason if len(reason) < 300 else reason[:300] + " …"
-        if "gguf_file" in kwargs:
-            raise InputError(f"{shown!r} is not a GGUF file that can be read ({reason}).") from error
-        if Path(place).exists():
-            raise InputError(f"the model in {shown!r} cannot be loaded ({reason}).") from error
-        raise InputError(
-            f"{shown!r} is not a local folder and could not be loaded as a Hugging Face id ({reason})."
-        ) from error
+        raise InputError(f"{str(source)!r} cannot be loaded ({reason:.300}).") from error
 
 
-def _load_whole(auto: Any, place: str, kwargs: dict[str, Any], shown: str, has_parts: bool = False) -> Any:
+def _load_whole(place: str, kwargs: dict[str, Any], shown: str) -> Any:
     """Load a model whose checkpoint is complete. Raises InputError for missing or unused tensors.
 
     Transformers would fill missing tensors with random numbers and ignore unused ones. A folder of adapters is loaded
-    in two steps, since Transformers reports on only one of them. If a checkpoint `has_parts` other than its text side,
-    for pictures or sound, its text side has to be complete.
+    in two steps, since Transformers reports on only one of them. Of a checkpoint with parts for pictures or sound, the
+    text side has to be complete.
     """
+    from transformers import AutoConfig
     from transformers.utils import find_adapter_config_file, is_peft_available
 
     way = {name: kwargs[name] for name in ("revision", "local_files_only") if name in kwargs}
@@ -157,21 +130,14 @@ def _load_whole(auto: Any, place: str, kwargs: dict[str, Any], shown: str, has_p
             base = json.loads(Path(adapters).read_text(encoding="utf-8"))["base_model_name_or_path"]
         # A folder without adapters, so that the base is loaded alone.
         kwargs = {**kwargs, "adapter_kwargs": {**way, "subfolder": "without-adapters"}}
+    config = None if "gguf_file" in kwargs else AutoConfig.from_pretrained(base, **_shared(kwargs))
     # Reports mismatched tensors, too.
     report: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
-    try:
-        with _ONE_AT_A_TIME:
-            model, loading = auto.from_pretrained(base, **report, **kwargs)
-    except RuntimeError as error:
-        if "CONVERSION" not in str(error):
-            raise
-        raise InputError(
-            f"the checkpoint {shown!r} lacks some of the tensors that Transformers puts together as one (of experts, "
-            "say), as its log says: get a whole copy."
-        ) from error
+    with _ONE_AT_A_TIME:
+        model, loading = _auto_class(config).from_pretrained(base, **report, **kwargs)
     # With and without the prefix of the inner model, as in checkpoints.
     buffers = {name.removeprefix(f"{model.base_model_prefix}.") for name, _ in model.named_buffers()}
-    if has_parts:
+    if hasattr(config, "text_config"):
         loading = _of_text(model, loading)
     _refuse_tensors(loading, shown, buffers)
     if adapters is not None:
@@ -179,29 +145,6 @@ def _load_whole(auto: Any, place: str, kwargs: dict[str, Any], shown: str, has_p
         loading = model.load_adapter(place, adapter_kwargs=way, ignore_mismatched_sizes=True, **as_base)
         _refuse_tensors(loading.to_dict(), shown)
     return model
-
-
-def _load_gguf(place: str, kwargs: dict[str, Any], shown: str) -> Any:
-    """Load a GGUF's model. Raises InputError also for blocks beyond the declared ones, which Transformers ignores."""
-    from gguf import GGUFReader
-    from transformers import AutoModelForCausalLM
-
-    reader = GGUFReader(Path(place, kwargs["gguf_file"]))
-    blocks = max((int(x.contents()) for name, x in reader.fields.items() if name.endswith(".block_count")), default=0)
-    _refuse_layers({"num_layers": blocks}, shown)
-    numbers = {tensor.name: re.match(r"blk\.(\d+)\.", tensor.name) for tensor in reader.tensors}
-    beyond = [name for name, number in numbers.items() if number and int(number[1]) >= blocks]
-    _refuse_tensors({"unexpected_keys": beyond}, shown)
-    return _load_whole(AutoModelForCausalLM, place, kwargs, shown)
-
-
-def _refuse_layers(settings: dict[str, Any], shown: str) -> None:
-    """Raise InputError for impossibly many layers, which would be built before missing weights are noticed."""
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            _refuse_layers(value, shown)
-        elif _LAYERS.fullmatch(name) and isinstance(value, int) and value > MOST_LAYERS:
-            raise InputError(f"{shown!r} says {name}: {value}, above {MOST_LAYERS}: correct its config.")
 
 
 def _of_text(model: Any, loading: dict[str, Any]) -> dict[str, Any]:
@@ -238,26 +181,17 @@ def _refuse_tensors(loading: dict[str, Any], shown: str, made: Iterable[str] = (
             raise InputError(f"the checkpoint {shown!r} {what} {first}{more}: get a whole copy, or correct its config.")
 
 
-def _auto_class(place: str, kwargs: dict[str, Any]) -> Any:
+def _auto_class(config: Any) -> Any:
     """The class that loads a checkpoint: some multimodal models are not registered as causal language models."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-    try:
-        kind = type(AutoConfig.from_pretrained(place, **_shared(kwargs)))
-    except Exception:  # loading the model has the better message
-        return AutoModelForCausalLM
     of_text, of_pictures = AutoModelForCausalLM._model_mapping, AutoModelForImageTextToText._model_mapping
-    return AutoModelForImageTextToText if kind not in of_text and kind in of_pictures else AutoModelForCausalLM
+    is_of_pictures = type(config) not in of_text and type(config) in of_pictures
+    return AutoModelForImageTextToText if is_of_pictures else AutoModelForCausalLM
 
 
-def _config(place: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Read a checkpoint's config.json; empty if there is none to read."""
-    from transformers import PretrainedConfig
-
-    try:
-        return dict(PretrainedConfig.get_config_dict(place, **_shared(kwargs))[0])
-    except Exception:  # loading the model has the better message
-        return {}
+def _shared(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: kwargs[name] for name in _SHARED if name in kwargs}
 
 
 def text_side(model: Any) -> Any:
@@ -307,50 +241,15 @@ def _shells(text: Any, base: Any, head: Any) -> Iterator[Any]:
     yield shell
 
 
-def _tokenizer(place: str, kwargs: dict[str, Any], required: bool) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(place, **kwargs)
-    except Exception as error:
-        if required:
-            reason = " ".join(str(error).split())[:300]
-            raise InputError(f"no tokenizer could be loaded from {place!r} ({reason}).") from error
-        return None  # a folder without a tokenizer is fine: ids work, and text says what is missing
-
-
-def _check_folder(path: Path, shown: str) -> None:
-    if path.is_file():
-        with path.open("rb") as file:
-            is_result = b"layerdiv_tl.result" in file.read(4096)
-        saved = "it holds a saved result; that of ld.depth.drop_plan writes its model by .save_model(folder)"
-        where = saved if is_result else "give the folder that holds config.json"
-        raise InputError(f"{shown!r} is a file, but not a .gguf file: {where}.")
-    if not any((path / name).is_file() for name in ("config.json", "adapter_config.json")):  # PEFT's names its base
-        ggufs = sorted(path.glob("*.gguf"))
-        hint = f"give the file itself, {str(ggufs[0])!r}" if ggufs else "give the folder that holds config.json"
-        raise InputError(f"the folder {shown!r} is not a model (it has no config.json): {hint}.")
-
-
-def _shared(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {name: kwargs[name] for name in _SHARED if name in kwargs}
-
-
-def _is_path(text: str) -> bool:
-    """True if a text can only be meant as a path, not as a Hugging Face id."""
-    return Path(text).is_absolute() or text.startswith((".", "~")) or text.count("/") > 1
-
-
 @contextlib.contextmanager
-def without_progress_bars(keep: bool = False) -> Iterator[None]:
-    """Hide the bars that Hugging Face draws for every load, even in logs; `keep` shows those that a reader sees."""
+def without_progress_bars() -> Iterator[None]:
+    """Hide the bars that Hugging Face draws for every load, even in logs."""
     from transformers.utils import logging
 
-    if (keep and shows_bars()) or not logging.is_progress_bar_enabled():
-        yield
-        return
+    shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        logging.enable_progress_bar()
+        if shown:
+            logging.enable_progress_bar()

@@ -42,9 +42,11 @@ def find_path(module: Any, unembed: Any, writers: list[Writer] | None = None, na
         path.by_token = _is_replayed(path, seen)
         if not path.by_token:
             seen = _probe(path, ids)
+        check_finite(path, seen)
         path.norm = _find_norm(path, seen)
         _extend_chains(path, seen)
         seen = _probe(path, ids)
+        path.dtype = (seen.finals or seen.writes)[-1].dtype
         _find_partial(path, seen)
         path.width = path.replay(seen).final.shape[-1]
         path.constant_axes = _read_axes(path, seen)
@@ -75,6 +77,17 @@ def _vocabulary(module: Any) -> int:
 
 def _probe(path: Path, ids: Tensor) -> Pass:
     return path.record(ids, None, torch.arange(len(ids)), torch.tensor(_READ))
+
+
+def check_finite(path: Path, seen: Pass) -> None:
+    """Raise InputError for numbers of a pass that are not finite, naming the component that wrote the first of them."""
+    for component, write in zip(seen.components(), seen.writes, strict=True):
+        if not bool(write.isfinite().all()):
+            raise InputError(
+                f"{_name(path.module)} gives numbers that are not finite, first in {component}: its weights or its "
+                "precision are broken (NaN weights, an overflow in float16), or a sliding window meets padding (run rows "
+                "one by one, batch_tokens=1)."
+            )
 
 
 def _find_places(path: Path, ids: Tensor) -> None:
@@ -138,7 +151,7 @@ def _is_replayed(path: Path, seen: Pass) -> bool:
     """True if a replay gives a pass's logits."""
     assert seen.unembedded is not None
     try:
-        normed = path.replay(seen).normed
+        normed = path.replay(seen).normed.detach()
     except RuntimeError:  # a path that cannot run on one token
         return False
     answer = path.unembed_rows(None)
@@ -244,6 +257,8 @@ def _transform(module: Any, output: Tensor, logits: Tensor, is_half: bool) -> tu
 
     Raises InputError where these numbers do not explain the model's logits.
     """
+    if not bool(output.isfinite().all() and logits.isfinite().all()):
+        raise InputError(f"{_name(module)} gives logits that are not finite: are the weights of its read-out broken?")
     config = module.config.get_text_config()
     settings = {name: x for name, x in vars(config).items() if re.search("cap|logit|lm_head", name)}
     numbers = {abs(float(x)) for x in settings.values() if isinstance(x, int | float) and x}
@@ -276,7 +291,10 @@ def missed_matrices(path: Path, seen: Pass, names: Names) -> list[str]:
     with torch.inference_mode(False), torch.enable_grad(), frozen(path.module, matrices=True):
         normed = path.replay(seen, matrices=True).normed
         if not normed.requires_grad:
-            return []
+            raise InputError(
+                f"{_name(path.module)} cannot be decomposed: nothing that is written reaches its logits by linear steps "
+                "(as where a network of its own stands before the unembedding)."
+            )
         grads = torch.autograd.grad((normed * torch.randn_like(normed)).sum(), list(matrices.values()), allow_unused=True)
     found = [name for name, g in zip(matrices, grads, strict=True) if g is not None]
     return [name for name in found if not set(names["multipliers"]) & set(name.split("."))]

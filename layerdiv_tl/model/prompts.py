@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping, MappingView, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,6 @@ Ids = tuple[int, ...]
 _TASKS = ("sample/", "synthetic/", "lm_eval/")
 # So many prompts are named in captions, by so many characters of their end.
 _FEW, _END = 8, 100
-_PART_OF_WORD = re.compile(r"^\S{1,15}\s+")  # what is left of a word that is cut
 _ROLES = ("bos", "eos", "unk", "sep", "cls", "mask")
 _WHAT = "a list of texts, of lists of token ids or of {'role': ..., 'content': ...}, or a tokenizer's output"
 
@@ -39,11 +38,7 @@ class Prompts(list[Ids]):
 
 def with_mask(prompts: Any, attention_mask: Any) -> Any:
     """Combine prompts and their mask as a tokenizer returns the two; without a mask, return the prompts."""
-    if attention_mask is None:
-        return prompts
-    if isinstance(prompts, Mapping):
-        raise InputError("attention_mask is given twice, alone and with input_ids: leave one out.")
-    return {"input_ids": prompts, "attention_mask": attention_mask}
+    return prompts if attention_mask is None else {"input_ids": prompts, "attention_mask": attention_mask}
 
 
 def encode(model: Model, given: Any, any_length: bool = False) -> Prompts:
@@ -51,14 +46,12 @@ def encode(model: Model, given: Any, any_length: bool = False) -> Prompts:
 
     Args:
         given: A text, a list of token ids, or a list of either; a `[row, token]` tensor or array; a tokenizer's output
-            (`BatchEncoding`, or a dict with `input_ids` and its `attention_mask`); a conversation, or a list of them,
-            to which the tokenizer's chat template is applied, up to where the assistant's answer begins or its last
-            turn ends. Ids are used unchanged, without padding according to the mask. A rectangular batch whose rows
-            begin or end with the pad token is read as padded.
+            with its mask; a conversation, or a list of them, to which the chat template is applied, up to where the
+            assistant's answer begins or its last turn ends. A rectangular batch without a mask, whose rows begin or end
+            with the pad token, is read as padded.
 
     Raises InputError for input that is empty, outside the vocabulary, the name of a task, or, unless `any_length`,
-    longer than the model's context; for a mask that does not fit; and for rows that end in a pad token that is also the
-    end-of-text token, where only a mask can tell padding from text.
+    longer than the model's context; for a mask that does not fit; and for rows with a pad token that may be text.
     """
     prompts = given if isinstance(given, Prompts) else _read(model, given)
     limit = None if any_length else model.context
@@ -85,46 +78,29 @@ def refuse_task_name(given: Any) -> None:
 def _read(model: Model, given: Any) -> Prompts:
     from .cache import is_cache  # not on top: tasks read prompts without torch
 
-    mask = None
     refuse_task_name(given)
-    if is_cache(given):
-        raise InputError(
-            "an ActivationCache is not a prompt: ld.contributions(cache, options=…) takes one without a model; other "
-            "functions take the text or the tokens that it is of."
-        )
+    if is_cache(given):  # iterating it would give the names of its hooks
+        raise InputError("an ActivationCache is not a prompt: give the text or the tokens that it is of.")
+    mask = None
     if isinstance(given, Mapping) and "input_ids" in given:  # a tokenizer's output
         given, mask = given["input_ids"], to_python(given.get("attention_mask"))
-    given = [given] if isinstance(given, str) or _is_message(given) else given
-    rows = items("prompts", given, _WHAT)
+    rows = items("prompts", [given] if isinstance(given, str) or _is_message(given) else given, _WHAT)
     if not rows:
         raise InputError("there are no prompts: give at least one text or list of token ids.")
     if all(map(is_id, rows)) or all(map(_is_message, rows)):  # one prompt of ids, one conversation
         rows = [rows]
-        mask = [mask] if isinstance(mask, list) and mask and not isinstance(mask[0], list) else mask
-    reads_text = model.tokenizer is not None and any(isinstance(row, str) for row in rows)
-    front, appended = _affixes(model.tokenizer) if reads_text else ([], [])
-    if appended:  # without a stacklevel: Python shows it once
-        warnings.warn(
-            f"the tokenizer of {model.name} ends every text with {model.tokenizer.decode(appended)!r}: prompts are "
-            "read without it, so that the answer follows the text.",
-            stacklevel=1,
-        )
+        mask = [mask] if isinstance(mask, list) and all(map(is_id, mask)) else mask
+    front = _tokens_in_front(model) if any(isinstance(row, str) for row in rows) else []
     read = [_read_row(model, row, f"prompt {number}", front) for number, row in enumerate(rows)]
     encoded, texts = [ids for ids, _ in read], [text for _, text in read]
-    # A token in front may be the unknown one, as in OPT, whose tokens before and after a text are one.
-    unknown = [n for n, (ids, text) in enumerate(read) if text and not knows(model.tokenizer, ids, text)]
-    if strange := unknown if getattr(model.tokenizer, "unk_token_id", None) not in front else []:
-        warnings.warn(
-            f"the tokenizer of {model.name} does not know all words of {len(strange)} of {len(read)} prompts (prompt "
-            f"{strange[0]} is the first): the model reads {model.tokenizer.unk_token!r} in their place.",
-            stacklevel=1,
-        )
+    _warn_of_unknown(model, encoded, texts, front)
     if mask is not None:
-        encoded = _masked(encoded, texts, mask)
+        encoded = _masked(encoded, mask)
     elif all(text is None for text in texts):
         encoded = _without_padding(model, encoded)
-    if empty := [number for number, ids in enumerate(encoded) if not len(ids)]:
-        raise InputError(f"prompt {empty[0]} is empty: give it at least one token.")
+    for number, ids in enumerate(encoded):
+        if not len(ids):
+            raise InputError(f"prompt {number} is empty: give it at least one token.")
     return Prompts(encoded, texts)
 
 
@@ -133,18 +109,43 @@ def _read_row(model: Model, row: Any, name: str, front: list[int]) -> tuple[Sequ
 
     The part of `front` that the text does not already begin with, after optional white space, precedes its ids.
     """
-    is_chat = isinstance(row, list) and row and all(map(_is_message, row))
-    if not is_chat and not isinstance(row, str):
+    if isinstance(row, list) and row and all(map(_is_message, row)):
+        row, front = _rendered(tokenizer_for(model, name), row), []
+    if not isinstance(row, str):
         ids = items(name, row, "a text or a list of token ids")
         check_ids(ids, model.vocabulary, name)
         return ids, None
-    text, front = (_rendered(model, row, name), []) if is_chat else (row, front)
-    ids, bare = (tokenize(tokenizer_for(model, name), x, name) for x in (text, text.lstrip()))
-    if not text:
-        return [], text
+    tokenizer = tokenizer_for(model, name)
+    ids, bare = tokenize(tokenizer, row), tokenize(tokenizer, row.lstrip())
     check_ids(ids, model.vocabulary, name)
     own = next(n for n in range(len(front), -1, -1) if bare[:n] == front[len(front) - n :])
-    return [*front[: len(front) - own], *ids], text
+    return [*front[: len(front) - own], *ids] if row else [], row
+
+
+def _rendered(tokenizer: Any, turns: list[Any]) -> str:
+    """Apply the chat template to a conversation, up to where the assistant's answer begins or continues."""
+    answered = turns[-1]["role"] == "assistant"
+    return tokenizer.apply_chat_template(
+        turns, tokenize=False, add_generation_prompt=not answered, continue_final_message=answered
+    )
+
+
+def _tokens_in_front(model: Model) -> list[int]:
+    """The ids that a tokenizer puts in front of a text. Warns if it appends some, which prompts are read without."""
+    tokenizer = tokenizer_for(model, "a prompt")
+    for anchor in ("a", "0", "\n"):
+        alone, whole = tokenize(tokenizer, anchor), tokenizer(anchor)["input_ids"]
+        for start in range(len(whole) - len(alone) + 1):
+            end = start + len(alone)
+            if alone and whole[start:end] == alone:
+                if whole[end:]:
+                    warnings.warn(  # without a stacklevel: Python shows it once
+                        f"the tokenizer of {model.name} ends every text with {tokenizer.decode(whole[end:])!r}: "
+                        "prompts are read without it, so that the answer follows the text.",
+                        stacklevel=1,
+                    )
+                return whole[:start]
+    return []
 
 
 def knows(tokenizer: Any, ids: Sequence[int], text: str) -> bool:
@@ -153,46 +154,31 @@ def knows(tokenizer: Any, ids: Sequence[int], text: str) -> bool:
     return not unknown or tokenizer.unk_token_id not in ids or unknown in text
 
 
-def _affixes(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The ids that a tokenizer puts in front of a text, and those that it appends."""
-    for anchor in ("a", "0", "\n"):
-        alone = tokenizer(anchor, add_special_tokens=False)["input_ids"]
-        whole = tokenizer(anchor)["input_ids"]
-        for start in range(len(whole) - len(alone) + 1):
-            if alone and whole[start : start + len(alone)] == alone:
-                return whole[:start], whole[start + len(alone) :]
-    return [], []
+def _warn_of_unknown(
+    model: Model, encoded: Sequence[Sequence[int]], texts: Sequence[str | None], front: list[int]
+) -> None:
+    tokenizer, known = model.tokenizer, zip(encoded, texts, strict=True)
+    unknown = [number for number, (ids, text) in enumerate(known) if text and not knows(tokenizer, ids, text)]
+    # A token in front may be the unknown one, as in OPT, whose tokens before and after a text are one.
+    if unknown and tokenizer.unk_token_id not in front:
+        warnings.warn(
+            f"the tokenizer of {model.name} does not know all words of {len(unknown)} of {len(texts)} prompts (prompt "
+            f"{unknown[0]} is the first): the model reads {tokenizer.unk_token!r} in their place.",
+            stacklevel=1,
+        )
 
 
-def _rendered(model: Model, turns: list[Any], name: str) -> str:
-    """Apply the chat template to a conversation, up to where the assistant's answer begins or continues."""
-    tokenizer, answered = tokenizer_for(model, name), turns[-1]["role"] == "assistant"
-    how = {"add_generation_prompt": not answered, "continue_final_message": answered}
-    try:
-        return tokenizer.apply_chat_template(turns, tokenize=False, **how)
-    except Exception as error:  # jinja's errors, transformers' ValueError, a template's own
-        reason = " ".join(str(error).split())[:120]
-        raise InputError(
-            f"the tokenizer of {model.name} cannot make a chat of {name} ({reason}): give text."
-        ) from error
-
-
-def _masked(rows: Sequence[Sequence[int]], texts: Sequence[str | None], mask: Any) -> list[Sequence[int]]:
+def _masked(rows: Sequence[Sequence[int]], mask: Any) -> list[Sequence[int]]:
     """Select the real tokens of each row by its mask, which must be one contiguous run."""
-    if any(text is not None for text in texts):
-        raise InputError("attention_mask belongs to token ids, but there is a text among the prompts: leave it out.")
     masks = items("attention_mask", mask, "1 for every real token and 0 for padding, in rows")
-    kept: list[Sequence[int]] = []
+    kept = []
     for row, real in zip(rows, masks, strict=False):
         ones = [n for n, x in enumerate(real) if x == 1] if isinstance(real, list) else []
         start, end = (ones[0], ones[-1] + 1) if ones else (0, 0)
         if real == [0] * start + [1] * (end - start) + [0] * (len(row) - end):
             kept.append(row[start:end])
     if not len(kept) == len(rows) == len(masks):
-        raise InputError(
-            "attention_mask must hold 1 for every real token and 0 for padding, in the shape of the token ids and "
-            "without a 0 between the tokens of a row."
-        )
+        raise InputError("attention_mask must have the shape of the token ids, 1 between the 0 of padding at the ends.")
     return kept
 
 
@@ -235,21 +221,37 @@ def tokenizer_for(model: Model, text: str) -> Any:
     return model.tokenizer
 
 
-def tokenize(tokenizer: Any, text: str, name: str) -> list[int]:
-    """Tokenize a text without special tokens. Raises InputError if it cannot be encoded (a lone surrogate)."""
-    try:
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    except TypeError as error:
-        raise InputError(f"{name} is not a text that can be encoded ({shown(text)}).") from error
+def tokenize(tokenizer: Any, text: str) -> list[int]:
+    """Tokenize a text without special tokens."""
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def token_texts(model: Model, ids: Any) -> tuple[str, ...]:
-    """Decode every token by itself; without a tokenizer, return its number."""
+    """Decode every token by itself, one that is a part of a character to its bytes; without a tokenizer, to its number.
+
+    The first of the two tokens of "🙂" may be ⟨F0⟩⟨9F⟩.
+    """
     if model.tokenizer is None:
         return tuple(f"token {i}" for i in np.asarray(ids).tolist())
     distinct, index = np.unique(np.asarray(ids, dtype=np.int64), return_inverse=True)
-    texts = [model.tokenizer.decode([i]) for i in distinct.tolist()]
+    texts = [_text_of_token(model.tokenizer, i) for i in distinct.tolist()]
     return tuple(texts[i] for i in index)
+
+
+def _text_of_token(tokenizer: Any, token: int) -> str:
+    text = tokenizer.decode([token])
+    if "\ufffd" not in text:
+        return text
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    piece = str(tokenizer.convert_ids_to_tokens(token))
+    if re.fullmatch("<0x[0-9A-F]{2}>", piece):  # of SentencePiece
+        return f"⟨{piece[3:5]}⟩"
+    byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
+    if any(character not in byte_of for character in piece):
+        return text
+    decoded = bytes(byte_of[character] for character in piece).decode("utf-8", "surrogateescape")
+    return re.sub("[\udc80-\udcff]", lambda byte: f"⟨{ord(byte[0]) - 0xDC00:02X}⟩", decoded)
 
 
 def prompt_ends(model: Model, rows: Sequence[Ids]) -> tuple[str, ...]:
@@ -257,7 +259,7 @@ def prompt_ends(model: Model, rows: Sequence[Ids]) -> tuple[str, ...]:
     if model.tokenizer is None or len(rows) > _FEW or any(i < 0 for row in rows for i in row):
         return ()
     texts = [model.tokenizer.decode(list(row)) for row in rows]
-    return tuple(text if len(text) <= _END else f"…{_PART_OF_WORD.sub('', text[1 - _END :])}" for text in texts)
+    return tuple(text if len(text) <= _END else f"…{text[1 - _END :]}" for text in texts)
 
 
 def check_ids(ids: Sequence[Any], vocabulary: int | None, where: str) -> None:
@@ -268,20 +270,19 @@ def check_ids(ids: Sequence[Any], vocabulary: int | None, where: str) -> None:
         if vocabulary is not None and not 0 <= i < vocabulary:
             raise InputError(
                 f"{where} holds the token id {i}, but the vocabulary has ids 0 to {vocabulary - 1}: give ids, or a "
-                "tokenizer, of this model (tokens may have been added to the tokenizer alone)."
+                "tokenizer, of this model."
             )
 
 
 def items(name: str, given: Any, what: str) -> list[Any]:
-    """Return the items of a list, as plain Python. Raises InputError for tables and unordered collections."""
-    refuse_unordered(name, given)
+    """Return the items of a list, as plain Python. Raises InputError for tables and sets."""
     return listed(name, to_python(given), what)
 
 
 def refuse_unordered(name: str, given: Any) -> None:
-    """Raise InputError for tables, sets, mappings' views and their iterators, whose order is not the user's."""
+    """Raise InputError for tables and sets, whose order is not the user's."""
     refuse_tables(name, given)
-    if isinstance(given, Set | MappingView | type(iter(set())) | type(iter({}))):
+    if isinstance(given, Set):
         raise InputError(f"{name} is a {type(given).__name__}, which has no order of its own: give a list.")
 
 

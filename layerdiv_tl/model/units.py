@@ -6,9 +6,10 @@ input that belongs to a head or a neuron is its contribution.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast, get_args
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, cast, get_args
 
 import torch
 from jaxtyping import Float
@@ -159,22 +160,64 @@ def pull_back(
         precise = torch.promote_types(weight.dtype, torch.float32)
         bias = None if module.bias is None else (g * module.bias.detach().to(g)).sum((-1, -2))
         return (g.to(precise) @ weight.detach().to(precise)).to(g), bias
-    with torch.inference_mode(False), torch.enable_grad(), frozen(maps[0]), silent(maps[0]):
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        leaf = x.detach().to(dtype).expand(len(g), *x.shape).clone().requires_grad_()
-        with Frozen(dtype) as mode:
-            y = leaf.flatten(0, 1)
-            for one in maps:
-                with silent(one), frozen(one):
-                    y = tensor(unwrapped(one).forward(y))
-        if not y.requires_grad:
-            raise InputError(
-                f"{type(module).__name__} has no gradient (it may be quantized with dynamic activations), so its input "
-                "cannot be cut: use unit='sublayer', or dequantize it."
-            )
-        at_input, *at_biases = torch.autograd.grad(y, [leaf, *mode.constants], g.to(y).reshape(y.shape))
+    leaf, y, constants = _through(maps, x.expand(len(g), *x.shape))
+    at_input, *at_biases = torch.autograd.grad(
+        y, [leaf, *constants], g.to(y).reshape(y.shape), allow_unused=True
+    )
     bias = None
-    for at, value in zip(at_biases, mode.constants, strict=True):
+    for at, value in zip(at_biases, constants, strict=True):
+        if at is None:
+            continue
         own = (at.to(g) * value.detach().to(g)).view(*g.shape[:2], -1).sum(-1)
         bias = own if bias is None else bias + own
     return at_input.to(g), bias
+
+
+def _through(maps: Sequence[nn.Module], x: Float[Tensor, "K n t width"]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Run maps, with their norms frozen, on a leaf that holds x; the leaf, the output, and leaves for their biases."""
+    with torch.inference_mode(False), torch.enable_grad(), ExitStack() as stack:
+        for one in maps:
+            stack.enter_context(silent(one))
+            stack.enter_context(frozen(one))
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        leaf = x.detach().to(dtype).clone().requires_grad_()
+        with Frozen(dtype) as mode:
+            y = leaf.flatten(0, 1)
+            for one in maps:
+                y = tensor(unwrapped(one).forward(y))
+    if not y.requires_grad:
+        raise InputError(
+            f"{type(unwrapped(maps[0])).__name__} has no gradient (it may be quantized with dynamic activations), so its "
+            "input cannot be cut: use unit='sublayer', or dequantize it."
+        )
+    return leaf, y, mode.constants
+
+
+def part_vectors(
+    writer: Writer, whole: Component, write: Float[Tensor, "n t d"], received: Any, unit: UnitLike, step: int
+) -> Iterator[tuple[tuple[Component, ...], Float[Tensor, "part n t d"]]]:
+    """Yield what heads or neurons write to the stream, `step` at a time, then the bias; the write itself if it is whole."""
+    if received is None:
+        yield (whole,), write[None]
+        return
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf, y, constants = _through(writer.maps, received[None])
+        y = y.reshape(write.shape)
+        v = torch.zeros_like(y, requires_grad=True)
+        # As in `attribution.carried`: the maps are applied to each part by differentiating their transpose.
+        (pulled,) = torch.autograd.grad(y, leaf, v, create_graph=True)
+        count = writer.heads if unit == "head" else leaf.shape[-1]
+        names = names_of(_PART[writer.kind], whole, count)
+        bias = y.detach().clone()
+        width = leaf.shape[-1] // count
+        for start in range(0, count, step):
+            some = range(start, min(start + step, count))
+            parts = leaf.new_zeros(len(some), *leaf.shape)
+            for number, part in enumerate(some):
+                own = slice(part * width, (part + 1) * width)
+                parts[number, ..., own] = leaf.detach()[..., own]
+            (z,) = torch.autograd.grad(pulled, v, parts, retain_graph=True, is_grads_batched=True)
+            bias -= z.sum(0)
+            yield names[start : start + len(some)], z
+    if constants:
+        yield (replace(whole, kind=_BIAS[writer.kind]),), bias[None]

@@ -213,8 +213,8 @@ class Task:
             option_tokens.check_sequences(own, self.row_options)
             return replace(self, option_ids=(), scored=option_tokens.AS_SEQUENCES)
         start, ids, scored = option_tokens.option_ids(own, shared, multi_token)
-        if (architecture := getattr(tokenizer, "architecture", None)) is not None:  # a model
-            check_ids(ids, architecture.outputs, "options")
+        if (path := getattr(tokenizer, "path", None)) is not None:  # a model
+            check_ids(ids, path.outputs, "options")
         joined = option_tokens.note_on_blanks(own, self.prompts, shared)
         return replace(
             self,

@@ -65,7 +65,7 @@ _MODULES = {
     "laurel": ("#999933", "Laurel"),
     "constant": ("#8a8f98", "Constant"),
     "rounding": ("#b0b5bd", "Rounding"),
-    "intervention": ("#cc79a7", "Intervention"),
+    "added": ("#cc79a7", "Added by hooks"),
     "member": ("#0072b2", "Member"),
     "layer": ("#7a5cc7", "Whole layer"),
 }

@@ -168,7 +168,6 @@ def test_log_likelihoods_are_the_models_own(name):
     wanted = torch.stack(log_p)[:, [7, 30]].numpy()
     np.testing.assert_allclose(c.log_likelihood, wanted, atol=1e-5)
     np.testing.assert_allclose(c.log_likelihood_parts.sum(1) + c.normalizer, wanted, atol=1e-5)
-    assert c.likelihood_gap < 1e-5
 
 
 def test_means_of_other_weights_are_never_given_back():

@@ -44,7 +44,6 @@ def test_equals_the_definition(name):
     c = ld.contributions(model, PROMPTS, [OPTIONS])
     check(unrolled(model) if name == "looped" else model, c, PROMPTS, OPTIONS)
     assert c.identity_gap <= 1e-6
-    assert c.likelihood_gap <= 1e-4
 
 
 @pytest.mark.full
@@ -58,7 +57,7 @@ def test_equals_the_definition_on_the_default_model(smol, unit):
     c = ld.contributions(smol, prompts, options, unit=unit)
     ids = [[int(i) for i in row if i >= 0] for row in c.option_ids[0]]
     if unit == "sublayer":
-        check(smol.architecture.root, c, c.tokens, ids)
+        check(smol.root, c, c.tokens, ids)
     whole = ld.contributions(smol, prompts, options)
     for layer in (0, 29):
         for module in ("attention", "mlp"):

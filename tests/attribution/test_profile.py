@@ -32,7 +32,7 @@ def logits_form(model, ids, unit="sublayer"):
     model = ld.load_model(model)
     places = list(range(len(ids)))
     c = ld.contributions(
-        model, [list(ids)] * len(ids), list(range(model.architecture.outputs)), unit=unit, position=places
+        model, [list(ids)] * len(ids), list(range(model.path.outputs)), unit=unit, position=places
     )
     return c, c.values.transpose(1, 0, 2)
 

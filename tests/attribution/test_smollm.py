@@ -22,7 +22,7 @@ def test_equals_the_brute_force_reference(smol, unit):
     """Values agree to 1e-5 of Σ|u| with hooks and matrix products, one prompt at a time; the gap is ≤ 1e-6."""
     c = ld.contributions(smol, PROMPTS, OPTIONS, unit=unit)
     assert c.identity_gap <= 1e-6
-    hf = smol.architecture.root
+    hf = smol.root
     for row in range(len(PROMPTS)):
         expected = reference(hf, list(c.tokens[row]), c.option_ids[row].tolist(), unit=unit)
         assert [x.label for x in c.components] == expected.labels
@@ -37,7 +37,7 @@ def test_through_a_bridge(smol):
 
     from transformer_lens.model_bridge import TransformerBridge
 
-    hf, tokenizer = copy.deepcopy(smol.architecture.root), copy.deepcopy(smol.tokenizer)
+    hf, tokenizer = copy.deepcopy(smol.root), copy.deepcopy(smol.tokenizer)
     bridge = TransformerBridge.boot_transformers("a-label", hf_model=hf, tokenizer=tokenizer, device="cpu")
     text = ld.contributions(bridge, PROMPTS, OPTIONS)
     assert [list(ids) for ids in text.tokens] == [bridge.to_tokens(prompt)[0].tolist() for prompt in PROMPTS]

@@ -61,12 +61,12 @@ def plain(model: Model, prompts: Sequence[Any], batch_tokens: int = 4096, **keep
         for rows in batches([len(row) for row in ids], batch_tokens):
             tokens, mask = pad([ids[row] for row in rows])
             tokens, mask = (x.to(model.architecture.device) for x in (tokens, mask))
-            model.architecture.root(input_ids=tokens, attention_mask=mask, use_cache=False, **keep)
+            model.root(input_ids=tokens, attention_mask=mask, use_cache=False, **keep)
 
 
 def shared_prefixes(model: Model, prompts: list[list[int]], options: list[list[int]]) -> None:
     """Hugging Face's own way to score options: prompts once, with a cache, then all options as continuations."""
-    net, heads = model.architecture.root, [option[:-1] for option in options]
+    net, heads = model.root, [option[:-1] for option in options]
     with inference_mode_for(model.architecture):
         for rows in batches([len(p) for p in prompts], 1024):
             ids = torch.tensor([prompts[row] for row in rows])
@@ -201,7 +201,7 @@ def fingerprint() -> Case:
 
     def sha256() -> None:
         digest = hashlib.sha256()
-        for parameter in model.architecture.root.parameters():
+        for parameter in model.root.parameters():
             digest.update(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
 
     yield (

@@ -24,12 +24,12 @@ def mixed(model: Any, folder: Path) -> Any:
     """Every second block on disk, and so are the final norm and an untied unembedding; the rest in memory."""
     from accelerate import dispatch_model
 
-    architecture = ld.load_model(model).architecture
+    path = ld.load_model(model).path
     names = {module: name for name, module in model.named_modules()}
-    blocks = [names[module] for module in dict.fromkeys(point.module for point in architecture.blocks)]
-    away = {*blocks[::2], names[architecture.norm_module]}
-    if architecture.unembed.weight is not model.get_input_embeddings().weight:
-        away.add(names[architecture.unembed])
+    blocks = [names[block] for block in dict.fromkeys(w.block for w in path.writers if w.block is not None)]
+    away = {*blocks[::2], names[path.norm]}
+    if path.unembed.weight is not model.get_input_embeddings().weight:
+        away.add(names[path.unembed])
     places: dict[str, str] = {}
 
     def place(prefix: str, module: Any) -> None:

@@ -74,7 +74,8 @@ def gap(model, unit, refused):
 def uncut(model, kind):
     """Whether a model must refuse to be cut: TransformerLens' families by name, the others by what they are made of."""
     kinds = {"attn": ("attn",), "mlp": ("mlp", "moe")}[kind]
-    return any(s.kind in kinds and s.output_map is None for s in model.architecture.sublayers)
+    unit = {"attn": "head", "mlp": "neuron"}[kind]
+    return any(w.kind in kinds and not w.is_cut(unit) for w in model.path.writers)
 
 
 # What is found by structure does not ask TransformerLens: one of its versions is enough.
@@ -88,7 +89,7 @@ def test_a_family(name):
     c = ld.contributions(model, PROMPTS, OPTIONS)
     for row, prompt in enumerate(PROMPTS):
         with torch.no_grad():
-            logits = model.architecture.root(torch.tensor([prompt]), use_cache=False).logits
+            logits = model.root(torch.tensor([prompt]), use_cache=False).logits
         plain = logits[0, -1, OPTIONS].double().numpy()
         np.testing.assert_allclose(c.model_logits[row], plain, atol=2e-5)
         if c.soft_cap is None:
@@ -100,7 +101,7 @@ def test_a_family(name):
         f"{c.identity_gap:.0e}",
         gap(model, "head", uncut(model, "attn")),
         gap(model, "neuron", uncut(model, "mlp")),
-        gap(model, "expert", all(s.mixture is None for s in model.architecture.sublayers)),
+        gap(model, "expert", not any(w.is_cut("expert") for w in model.path.writers)),
     )
     if name in FAMILIES:
         assert (uncut(model, "attn"), uncut(model, "mlp")) == (name in NO_HEADS, name in NO_NEURONS)
@@ -153,16 +154,14 @@ def test_a_family_in_compatibility_mode(name):
 @pytest.mark.parametrize("name", each(FAMILIES))
 def test_a_stream_half_way_through_a_parallel_block_is_said_to_be_partial(name):
     """Asked of the model: does a block's MLP see what its attention wrote?"""
-    from layerdiv_tl.model.batches import inference_mode_for, pad
-    from layerdiv_tl.model.forward_pass import run
-
     model = ld.load_model(FAMILIES[name]())
-    attention, mlp = model.architecture.sublayers[:2]
-    ids, mask = pad(PROMPTS[:1])
+    attention, mlp = (w for w in model.path.writers if w.component.layer == 0)
 
     def wrote():
-        with inference_mode_for(model.architecture):
-            return run(model.architecture, ids, mask, at=torch.tensor([ids.shape[1] - 1])).sublayer_outputs[1].output
+        found = []
+        with torch.no_grad(), mlp.place.register_forward_hook(lambda m, args, output: found.append(output)):
+            model.root(torch.tensor(PROMPTS[:1]), use_cache=False)
+        return found[0][0] if isinstance(found[0], tuple) else found[0]
 
     def nudge(module, args, output):
         first = output[0] if isinstance(output, tuple) else output
@@ -170,7 +169,7 @@ def test_a_stream_half_way_through_a_parallel_block_is_said_to_be_partial(name):
         return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
     before = wrote()
-    with attention.hook_point.module.register_forward_hook(nudge):
+    with attention.place.register_forward_hook(nudge):
         blind = bool((wrote() - before).abs().max() < 1e-7)
     assert (attention.kind, mlp.kind) == ("attn", "mlp")
     c = ld.contributions(model, PROMPTS, OPTIONS)

@@ -118,11 +118,6 @@ def test_a_revision_is_loaded_by_its_name(tmp_path):
     assert "step7" in told
 
 
-def test_a_revision_without_a_name_is_refused():
-    with pytest.raises(ld.InputError, match="revision"):
-        ld.load_model("somebody/steps@")
-
-
 @pytest.mark.nightly
 def test_offline_nothing_is_asked(home, broken):
     address, calls = broken

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from tests.conftest import gpt2, llama
+from tests.conftest import llama
 from tests.model.test_bridge import boot
+from tests.oracles.families import BY_STRUCTURE, FAMILIES
 from tests.oracles.loops import ouro
 
 PROMPTS, OPTIONS = [[1, 2, 3, 4, 5], [7, 8, 9], [3, 4]], [7, 9, 11]
@@ -51,25 +52,42 @@ def replace_all(module, args):
     return (steering().expand_as(args[0]),)
 
 
-# A hook, and the layers of the interventions that it makes at units sublayer, head and neuron.
+# A hook, and whether it adds to the stream outside of what components write.
 HOOKS = {
-    "block": ("L1 L1 L1", lambda layers, base: layers[1].register_forward_hook(add)),
-    "block, first": ("L1 L1 L1", lambda layers, base: layers[1].register_forward_hook(add, prepend=True)),
-    "next block": ("L1 L1 L1", lambda layers, base: layers[2].register_forward_pre_hook(add_before)),
-    "one token": ("L1 L1 L1", lambda layers, base: layers[1].register_forward_hook(add_late)),
-    "embedding": ("embed embed embed", lambda layers, base: base.embed_tokens.register_forward_hook(add)),
-    "first block": ("embed embed embed", lambda layers, base: layers[0].register_forward_pre_hook(add_before)),
-    "final norm": ("L2 L2 L2", lambda layers, base: base.norm.register_forward_pre_hook(replace_all)),
-    "attention": ("- L1 -", lambda layers, base: layers[1].self_attn.register_forward_hook(take_away)),
-    "attention's output": ("- L1 -", lambda layers, base: layers[1].self_attn.o_proj.register_forward_hook(add)),
-    "heads": ("- - -", lambda layers, base: layers[1].self_attn.o_proj.register_forward_pre_hook(silence)),
-    "MLP": ("- - L1", lambda layers, base: layers[1].mlp.register_forward_hook(take_away)),
-    "a norm's input": (
-        "- - -",
-        lambda layers, base: layers[1].input_layernorm.register_forward_pre_hook(add_before),
+    "block": (True, lambda layers, base: layers[1].register_forward_hook(add)),
+    "block, first": (True, lambda layers, base: layers[1].register_forward_hook(add, prepend=True)),
+    "next block": (True, lambda layers, base: layers[2].register_forward_pre_hook(add_before)),
+    "one token": (True, lambda layers, base: layers[1].register_forward_hook(add_late)),
+    "first block": (True, lambda layers, base: layers[0].register_forward_pre_hook(add_before)),
+    "final norm": (True, lambda layers, base: base.norm.register_forward_pre_hook(replace_all)),
+    "twice as much": (True, lambda layers, base: layers[1].register_forward_hook(double)),
+    "embedding": (False, lambda layers, base: base.embed_tokens.register_forward_hook(add)),
+    "attention": (False, lambda layers, base: layers[1].self_attn.register_forward_hook(take_away)),
+    "attention's output": (False, lambda layers, base: layers[1].self_attn.o_proj.register_forward_hook(add)),
+    "heads": (False, lambda layers, base: layers[1].self_attn.o_proj.register_forward_pre_hook(silence)),
+    "MLP": (False, lambda layers, base: layers[1].mlp.register_forward_hook(take_away)),
+    "a norm's input": (False, lambda layers, base: layers[1].input_layernorm.register_forward_pre_hook(add_before)),
+    "nothing": (
+        False,
+        lambda layers, base: [m.register_forward_hook(lambda *seen: None) for m in base.modules()],
     ),
-    "nothing": ("- - -", lambda layers, base: [m.register_forward_hook(lambda *seen: None) for m in base.modules()]),
 }
+# Units at which a changed write is more than its parts, and what is left of it is added.
+SPLIT = {"attention": "head", "attention's output": "head", "MLP": "neuron"}
+
+
+def double(module, args, output):
+    return output * 2
+
+
+def add_scaled(module, args, output):
+    """Steer, whatever the width and the number of streams."""
+    first = output[0] if isinstance(output, tuple) else output
+    moved = first + 0.1 * torch.linspace(-1, 1, first.shape[-1])
+    return (moved, *output[1:]) if isinstance(output, tuple) else moved
+
+
+STEERED = {"gpt2", "gemma4", "deepseek_v4", "gemma3n", "openai_gpt", "bloom", "minimax", "hrm_text"}
 
 
 def hooked(place):
@@ -99,35 +117,51 @@ def logits_and_writes(model):
     return [torch.stack(x).double().numpy() for x in zip(*expected, strict=True)]
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("place", HOOKS)
+@pytest.mark.parametrize("place", [p if p in ("block", "MLP") else pytest.param(p, marks=pytest.mark.full) for p in HOOKS])
 def test_what_a_hook_adds(place):
-    """All sum to the hooked model's logits, and every layer's to what it adds to the stream, hooks included."""
-    model = hooked(place)
+    """All sum to the hooked model's logits; outside of writes it is one row, a changed write is its component's."""
+    model, calls = hooked(place), []
+    model.model.embed_tokens.register_forward_hook(lambda *seen: calls.append(1))
     logits, moves = logits_and_writes(model)
     plain = ld.contributions(llama(), PROMPTS, OPTIONS)
-    for unit, expected in zip(UNITS, HOOKS[place][0].split(), strict=True):
+    for unit in UNITS:
         for batch_tokens in (None, 5):
+            calls.clear()
             c = ld.contributions(model, PROMPTS, OPTIONS, unit=unit, batch_tokens=batch_tokens)
-            label = {"-": [], "embed": ["intervention"]}.get(expected, [f"{expected}.intervention"])
-            assert [x.label for x in c.components if x.kind == "intervention"] == label
+            assert len(calls) == (1 if batch_tokens is None else 3)  # the replay is silent
+            assert ("added" in c) == (HOOKS[place][0] or SPLIT.get(place) == unit)
             assert c.identity_gap <= 1e-6
             np.testing.assert_allclose(c.logits, logits, atol=1e-5)
-            layers = [None, 0, 1, 2]
-            sums = [c.values[:, [x.layer == layer for x in c.components]].sum(1) for layer in layers]
-            np.testing.assert_allclose(np.stack(sums, 1), moves, atol=1e-5)
-            if place == "embedding":  # the embedding itself is that of the model without hooks
-                ratio = c.values[:, 0] / plain.values[:, 0]
-                np.testing.assert_allclose(ratio, ratio[:, :1].repeat(3, 1), rtol=1e-4)
-            if unit == "sublayer" and place in ("attention", "MLP"):  # the changed write is the component
+            if not HOOKS[place][0] and SPLIT.get(place) != unit:
+                sums = [c.values[:, [x.layer == layer for x in c.components]].sum(1) for layer in (None, 0, 1, 2)]
+                np.testing.assert_allclose(np.stack(sums, 1), moves, atol=1e-5)
+            if unit == "sublayer" and place in ("attention", "MLP"):
                 assert not c[f"L1.{'attn' if place == 'attention' else 'mlp'}"].any()
             if place == "one token":
-                assert not c.select(kind="intervention").values[1:].any()
-            if expected == "L1":  # before it, the layer's sums may be no stream of the hooked model
-                partial = [j.label for j, p in zip(c.junctions, c.partial_junctions, strict=True) if p]
-                assert partial == ["L1.attn", "L1.mlp"]
+                assert not c["added"][1:].any()
     if place == "nothing":
         np.testing.assert_array_equal(ld.contributions(model, PROMPTS, OPTIONS).values, plain.values)
+
+
+def test_what_is_added_is_the_difference_that_the_hook_makes():
+    """By plain hooks: the steering vector at the final norm's statistic, for a hook that adds, doubles or replaces."""
+    for place in ("block", "twice as much", "final norm"):
+        model, streams = hooked(place), []
+        before = {"block": None, "twice as much": 1, "final norm": 2}[place]
+        handles = [] if before is None else [
+            model.model.layers[before].register_forward_hook(lambda m, a, out: streams.append(out[0, -1]), prepend=True)
+        ]
+        finals = []
+        handles.append(model.model.norm.register_forward_hook(lambda m, a, out: finals.append(a[0][0, -1].double())))
+        with torch.no_grad():
+            model(torch.tensor(PROMPTS[:1]))
+        for handle in handles:
+            handle.remove()
+        moved = {"block": steering, "twice as much": lambda: streams[0], "final norm": lambda: steering() - streams[0]}
+        sigma = (finals[0].square().mean() + model.model.norm.variance_epsilon).sqrt()
+        read = (model.lm_head.weight * model.model.norm.weight).detach().double()[OPTIONS] / sigma
+        c = ld.contributions(model, PROMPTS[:1], OPTIONS)
+        np.testing.assert_allclose(c["added"][0], read @ moved[place]().double(), atol=1e-5)
 
 
 def test_several_hooks_and_what_they_restore():
@@ -139,12 +173,11 @@ def test_several_hooks_and_what_they_restore():
     model.model.embed_tokens.register_forward_hook(add)
     c = ld.contributions(model, PROMPTS, OPTIONS)
     np.testing.assert_allclose(c.logits, logits_and_writes(model)[0], atol=1e-5)
-    assert [x.label for x in c.components if x.kind == "intervention"] == ["intervention", "L2.intervention"]
     assert not c["L1.attn"].any()
-    assert "intervention" in ld.decompose(c, [0, 1, 2]).by_module()["module"].tolist()
+    assert "added" in ld.decompose(c, [0, 1, 2]).by_module()["module"].tolist()
     profile = ld.profile(model, PROMPTS[0], unit="head")
     assert profile.identity_gap <= 1e-6
-    assert ld.Component.parse("L2.intervention") in profile.components
+    assert ld.Component.parse("added") in profile.components
     model, held = llama(), {}
 
     def keep(module, args, output):
@@ -155,35 +188,46 @@ def test_several_hooks_and_what_they_restore():
     model.model.layers[1].register_forward_hook(lambda module, args, output: output + held["taken"])
     c = ld.contributions(model, PROMPTS, OPTIONS)
     assert not c["L1.attn"].any()
-    assert c["L1.intervention"].any()
+    assert c["added"].any()
 
 
 def test_what_no_hook_explains_is_refused():
-    """A wrapped module beside hooks that change something else in its layer; a hook within a block; both by name."""
+    """A hook that changes the stream in place, within a block; and one on what the unembedding gives."""
     model = llama()
-    layer = model.model.layers[1]
-    forward = layer.forward
-    layer.forward = lambda *args, **kwargs: forward(*args, **kwargs) + steering() ** 2
-    for module in (layer.mlp, layer.self_attn.q_proj, model.model.layers[2]):
-        module.register_forward_hook(add)
-    inside = llama()  # changes the stream within a block, where no component stands
-    inside.model.layers[1].post_attention_layernorm.register_forward_pre_hook(add_in_place)
-    for refused in (model, inside):
+    model.model.layers[1].post_attention_layernorm.register_forward_pre_hook(add_in_place)
+    behind = llama()
+    behind.lm_head.register_forward_hook(lambda module, args, output: output * 2)
+    for refused in (model, behind):
         for unit in UNITS:
-            with pytest.raises(ld.InputError, match="block 1 .* block 2.*model.layers.1"):
+            with pytest.raises(ld.InputError, match="decomposed"):
                 ld.contributions(refused, PROMPTS, OPTIONS, unit=unit)
 
 
+@pytest.mark.parametrize("name", sorted(STEERED))
+def test_steering_on_every_kind_of_path(name):
+    """Norms, gates and several streams behind a block's hook: what it adds goes the model's own way."""
+    model = (FAMILIES | BY_STRUCTURE)[name]()
+    block = next(w.block for w in ld.load_model(model).path.writers if w.component.layer == 1)
+    block.register_forward_hook(add_scaled)
+    with torch.no_grad():
+        logits = np.stack([model(torch.tensor([p]), use_cache=False).logits[0, -1, OPTIONS].numpy() for p in PROMPTS])
+    c = ld.contributions(model, PROMPTS, OPTIONS)
+    assert c.identity_gap <= 1e-6
+    assert "added" in c
+    if c.soft_cap is None:
+        np.testing.assert_allclose(c.logits, logits, atol=1e-5)
+
+
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "adds"),
     [
-        ("blocks.2.hook_resid_pre", "L1.intervention"),
-        ("blocks.2.hook_resid_post", "L2.intervention"),
-        ("blocks.2.hook_mlp_out", None),
-        ("hook_embed", "intervention"),
+        ("blocks.2.hook_resid_pre", True),
+        ("blocks.2.hook_resid_post", True),
+        ("blocks.2.hook_mlp_out", False),
+        ("hook_embed", False),
     ],
 )
-def test_hooks_of_a_bridge(name, expected):
+def test_hooks_of_a_bridge(name, adds):
     """`bridge.hooks(...)` as TransformerLens runs them."""
     bridge = boot(llama())
     model = ld.load_model(bridge)
@@ -193,17 +237,12 @@ def test_hooks_of_a_bridge(name, expected):
         with torch.no_grad():
             logits = [bridge(torch.tensor([p]), return_type="logits")[0, -1, OPTIONS] for p in PROMPTS]
     np.testing.assert_allclose(c.logits, torch.stack(logits).numpy(), atol=1e-5)
-    assert [x.label for x in c.components if x.kind == "intervention"] == ([expected] if expected else [])
+    assert ("added" in c) == adds
     np.testing.assert_array_equal(ld.contributions(model, PROMPTS, OPTIONS).values, before.values)
 
 
-def test_positions_and_loops():
-    """GPT-2's positions belong to the embedding; of a looped layer every round has the row, or none."""
-    model = gpt2()
-    model.transformer.wpe.register_forward_hook(lambda module, args, output: output * 2)
-    c = ld.contributions(model, PROMPTS, OPTIONS, unit="head")
-    assert [x.label for x in c.components[:3]] == ["embed", "pos_embed", "intervention"]
-    np.testing.assert_allclose(c["intervention"], c["pos_embed"], rtol=1e-4, atol=1e-6)
+def test_loops():
+    """Of a looped layer a hook may act in one round only."""
     model, rounds = ouro(), []
 
     def second_round(module, args, output):
@@ -213,8 +252,4 @@ def test_positions_and_loops():
     model.model.layers[0].register_forward_hook(second_round)
     c = ld.contributions(model, PROMPTS, OPTIONS)
     assert c.identity_gap <= 1e-6
-    assert [bool(c[f"L0@{repeat}.intervention"].any()) for repeat in (1, 2, 3)] == [False, True, False]
-    model = ouro()
-    model.model.layers[0].register_forward_pre_hook(add_before)
-    with pytest.raises(ld.InputError, match="block 0"):
-        ld.contributions(model, PROMPTS, OPTIONS)
+    assert "added" in c

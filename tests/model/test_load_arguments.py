@@ -154,7 +154,7 @@ def test_one_column_is_a_list_of_texts(stories):
         ld.contributions(stories, FRAME, [300, 301])
 
 
-UNORDERED = [set, frozenset, lambda x: dict.fromkeys(x).keys(), lambda x: dict.fromkeys(x), lambda x: iter(set(x))]
+UNORDERED = [set, frozenset, lambda x: dict.fromkeys(x)]
 
 
 @pytest.mark.parametrize("unordered", UNORDERED)
@@ -162,11 +162,11 @@ def test_options_without_an_order(stories, unordered):
     """Label 0 is the first option, so there must be a first, everywhere."""
     words = ["no", "yes"]
     frame = pd.DataFrame({"q": ["a", "b"], "label": [0, 1]})
-    with pytest.raises(ld.InputError, match=r"no order|=\{"):
+    with pytest.raises(ld.InputError, match="options"):
         ld.contributions(stories, ["Once"], unordered([300, 301]))
     with pytest.raises(ld.InputError):
         ld.contributions(stories, ["Once"], [unordered([300, 301])])
-    with pytest.raises(ld.InputError, match=r"no order|=\{"):
+    with pytest.raises(ld.InputError, match="prompts="):
         ld.contributions(stories, unordered(["Once", "One"]), [300, 301])
     with pytest.raises(ld.InputError, match="options"):
         ld.Task.from_frame(frame, template="{q} is", options=unordered(words))
@@ -204,42 +204,11 @@ def test_an_identity_for_a_final_norm_is_read_out_exactly():
     assert (c.junction_scale == 1).all()
 
 
-@pytest.mark.parametrize("width", [16, 17])
-def test_a_map_that_divides_by_nothing_is_known_from_its_answers(width):
-    """Gains alone and a bias, also of an odd width; and an RMSNorm's epsilon is found at odd widths too."""
-    from layerdiv_tl.model.norm import probe
-
-    class Gains(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.linspace(0.5, 2, width))
-
-        def forward(self, x):
-            return x * self.weight + 1
-
-    found = probe(Gains(), width, torch.float32, torch.device("cpu"))
-    assert (found.eps, found.centered) == (None, False)
-    np.testing.assert_allclose(found.gain, np.linspace(0.5, 2, width), rtol=1e-5)
-    x = torch.randn(3, width)
-    np.testing.assert_allclose(found(x), Gains()(x).detach(), rtol=1e-5)
-    norm = torch.nn.RMSNorm(width, eps=1e-5)
-    assert probe(norm, width, torch.float32, torch.device("cpu")).eps == pytest.approx(1e-5, rel=1e-2)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU of number 0")
 def test_the_device_of_number_0_is_a_device(stories_folder):
     """0 is the first GPU, not nothing: where there is none it is refused."""
     with pytest.raises(ld.InputError, match="device"):
         ld.load_model(stories_folder, device=0)
-
-
-def test_a_family_that_is_none_is_said(monkeypatch):
-    """A generator in place of a `Family`, as a newcomer writes."""
-    from layerdiv_tl.model.streams import FAMILIES
-
-    monkeypatch.setitem(FAMILIES, "llama", lambda parts, number, block, sublayers: iter(()))
-    with pytest.raises(ld.InputError, match="must be a Family"):
-        ld.load_model(llama())
 
 
 def test_a_default_device_other_than_the_cpu_is_refused() -> None:

@@ -62,9 +62,3 @@ def test_a_dynamic_model_reads_beyond_its_own_length():
     assert ld.load_model(network("dynamic")).context is None
     with pytest.raises(ld.InputError, match="reads at most 64"):
         ld.contributions(network("longrope"), [[1] * 65], [7, 9])
-
-
-def test_effects_of_options_on_both_sides_are_refused():
-    prompt = [3, 10, 17, 24, 31, 38, 45]
-    with pytest.raises(ld.InputError, match="options of prompt 1"):
-        ld.effects(network("longrope"), [prompt[:2], prompt], [[[[7], [9, 4, 11]]]][0] * 2, [0, 1], ablation="zero")

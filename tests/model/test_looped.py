@@ -12,8 +12,7 @@ import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.model.attention import attention_patterns
-from layerdiv_tl.model.batches import inference_mode_for
-from layerdiv_tl.model.patched_forward import PatchedForward
+from layerdiv_tl.depth.patched_forward import PatchedForward
 from layerdiv_tl.views.explorer.data import pack_text
 from tests.conftest import tied, unrolled
 from tests.model.test_bridge import boot
@@ -123,32 +122,30 @@ def test_a_loop_through_a_bridge():
         np.testing.assert_allclose(bridged.values, plain.values, atol=1e-5)
         np.testing.assert_allclose(bridged.junction_scale, plain.junction_scale, rtol=1e-5)
     tokens = torch.tensor(PROMPTS[:1])
-    _, cache = bridge.architecture.root.run_with_cache(tokens)
+    _, cache = bridge.root.run_with_cache(tokens)
     with pytest.raises(ld.InputError, match="cache"):
         ld.contributions(cache, tokens, OPTIONS)
 
 
 def test_what_cannot_be_decomposed_says_why():
     """A random state with norms on the stream itself, and an answer from another round than the last."""
-    with pytest.raises(ld.InputError, match="random"):
+    with pytest.raises(ld.InputError, match="decomposed"):
         ld.load_model(raven())
-    with pytest.raises(ld.InputError, match="exit early"):
+    with pytest.raises(ld.InputError, match="decomposed"):
         ld.contributions(ouro(early_exit_threshold=0.1), PROMPTS, OPTIONS)
 
 
-def test_norms_whose_biases_nobody_wrote():
-    """A LayerNorm between rounds is refused; the bias of one after a sublayer goes the way of that sublayer."""
+@pytest.mark.parametrize("place", ["norm", "input_layernorm_2"])
+def test_norms_whose_biases_nobody_wrote(place):
+    """The bias of a norm between rounds is constant; that of one after a sublayer goes the way of that sublayer."""
     model = ouro()
-    model.model.norm = torch.nn.LayerNorm(32)
-    torch.nn.init.normal_(model.model.norm.bias)
-    with pytest.raises(ld.InputError, match="LayerNorm"):
-        ld.contributions(model, PROMPTS, OPTIONS)
-    model = ouro()
-    for layer in model.model.layers:
-        layer.input_layernorm_2 = torch.nn.LayerNorm(32)
-        torch.nn.init.normal_(layer.input_layernorm_2.bias)
+    for holder in [model.model] if place == "norm" else model.model.layers:
+        setattr(holder, place, torch.nn.LayerNorm(32))
+        torch.nn.init.normal_(getattr(holder, place).bias)
     for unit in ("sublayer", "head", "neuron"):
-        assert ld.contributions(model, PROMPTS, OPTIONS, unit=unit).identity_gap <= 1e-6
+        c = ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
+        assert c.identity_gap <= 1e-6
+        assert ("constant" in c) == (place == "norm")
 
 
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
@@ -220,7 +217,7 @@ def test_depth_of_a_loop_by_hand(bridged):
             off = (after[later] - before[later] - wrote[later]).norm(dim=-1) / wrote[later].norm(dim=-1)
             np.testing.assert_allclose(skip.downstream_change[0, number, later], off.mean(), rtol=1e-4)
 
-    with inference_mode_for(model.architecture):
+    with model.path.session(), torch.inference_mode():
         assert PatchedForward(model, [ids]).resumes != bridged
     # A layer that is skipped at some tokens is not run again, except in whole passes.
     kept = [ld.depth.skip(m, [ids]) for m in (model, ouro())]

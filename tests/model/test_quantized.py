@@ -51,22 +51,33 @@ def test_weights_in_few_bits_are_exact_at_every_unit(bits):
         assert one.components == two.components
         np.testing.assert_allclose(one.values, two.values, atol=1e-5)
     assert ld.profile(model, PROMPTS[0], unit="head").identity_gap <= 1e-6
-    assert fingerprint(ld.load_model(model)) != fingerprint(ld.load_model(FAMILIES["llama_biased"]()))
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_quantized_weights_are_told_apart_by_their_numbers(bits):
+    """The same numbers are the same model, one other number is another, and so are plain weights."""
+    found = []
+    for change in (0, 0, 9):
+        model = FAMILIES["llama_biased"]()
+        model.model.layers[1].mlp.up_proj.weight.data[20, 20] += change
+        found.append(fingerprint(ld.load_model(quantized(model, BITS[bits]()))))
+    plain = fingerprint(ld.load_model(FAMILIES["llama_biased"]()))
+    assert found[0] == found[1]
+    assert len({*found, plain}) == 3
 
 
 def test_a_projection_that_rounds_its_input_has_sublayers_but_no_heads():
     model = quantized(FAMILIES["llama"](), quantization.Int8DynamicActivationInt8WeightConfig(), unembedding=False)
     assert ld.contributions(model, PROMPTS, OPTIONS).identity_gap <= 1e-6
-    with pytest.raises(ld.InputError, match="heads"):
+    with pytest.raises(ld.InputError, match="no gradient"):
         ld.contributions(model, PROMPTS, OPTIONS, unit="head")
 
 
-def test_adapters_on_quantized_weights_are_not_merged():
+def test_adapters_on_quantized_weights_are_exact():
     peft = pytest.importorskip("peft")
     model = quantized(FAMILIES["llama"](), quantization.Int8WeightOnlyConfig(), unembedding=False)
     model = peft.get_peft_model(
         model, peft.LoraConfig(r=3, target_modules=["o_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
     ).eval()
-    assert ld.contributions(model, PROMPTS, OPTIONS).identity_gap <= 1e-6
-    with pytest.raises(ld.InputError, match="adapters on quantized"):
-        ld.contributions(model, PROMPTS, OPTIONS, unit="head")
+    for unit in ("sublayer", "head"):
+        assert ld.contributions(model, PROMPTS, OPTIONS, unit=unit).identity_gap <= 1e-6

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.attribution.contribution_results import Contributions
+from layerdiv_tl.attribution.results import Contributions
 
 from ..oracles.families import FAMILIES
 

@@ -1,5 +1,6 @@
 """What cannot be used is answered by one sentence that says what to do, and never by a number."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -8,11 +9,13 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 import layerdiv_tl as ld
-from layerdiv_tl.attribution.contribution_results import Contributions
+from layerdiv_tl.attribution.results import Contributions
 from layerdiv_tl.model.options import single_tokens
-from layerdiv_tl.model.prompts import Prompts
+from layerdiv_tl.model.prompts import Prompts, token_texts
 from tests.conftest import gpt2, llama
 from tests.oracles.families import FAMILIES
 
@@ -41,14 +44,14 @@ GOOD = {"prompts": [[1, 2, 3]], "options": [7, 9]}
         ({"prompts": [b"ab"]}, "prompt 0=b'ab'"),
         ({"options": [[[7]], [[9]]]}, "options .* prompts"),
         ({"options": [[[7], [9.5]]]}, r"options of prompt 0 .* 9.5"),
-        ({"options": [[[7], []]]}, "options of prompt 0 .* empty"),
+        ({"options": [[[7], []]]}, "options of prompt 0.* empty"),
         ({"options": [[[7, 9], [7, 9]]]}, "same tokens"),
         ({"options": [[[7, 9], 61]]}, "options .* 61, .* 60"),
         ({"options": [[[7] * 70, [9]]]}, "prompt and its option .* 72 tokens"),
         ({"options": [7, 7]}, "same token"),
         ({"options": [7, 99]}, "options .* 99"),
         ({"options": [" Yes", " No"]}, "tokenizer"),
-        ({"options": [" Yes", 7]}, "options"),
+        ({"options": [" Yes", 7]}, "option ' Yes' .* tokenizer"),
         ({"options": [[1, 2], [3, 4]]}, "options .* prompts"),
         ({"prompts": [[1], [2]], "options": [[1, 2], [3]]}, "number of options"),
         ({"unit": "layer"}, "unit='layer'"),
@@ -59,7 +62,7 @@ GOOD = {"prompts": [[1, 2, 3]], "options": [7, 9]}
         ({"position": 1.0}, "position=1.0"),
         ({"batch_tokens": 0}, "batch_tokens=0"),
         ({"unit": "neurons"}, "unit='neurons'"),
-        ({"prompts": [[1, 2], "text"]}, "prompt 1"),
+        ({"prompts": [[1, 2], "text"]}, "tokenizer"),
         ({"prompts": 7}, "prompts=7"),
         ({"prompts": [None]}, "prompt 0=None"),
         ({"prompts": [[[1, 2]]]}, r"prompt 0 .*\[1, 2\]"),
@@ -83,10 +86,10 @@ def test_bad_arguments_of_contributions(change, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["", " the"], "option '' is empty"),
+        (["", " the"], "option '' adds no tokens"),
         ([" the", " the"], "same token"),
         ([" elephant", " elephant"], "same tokens"),
-        (["sat on", " the"], r"'sat on' begins inside a token of prompt 0: .*\['▁'\].*\['▁s', 'at'"),
+        (["sat on", " the"], "'sat on' begins inside a token of prompt 0"),
     ],
 )
 def test_options_that_cannot_be_scored(stories, options, message):
@@ -103,21 +106,28 @@ def test_options_that_the_tokenizer_does_not_know():
             with pytest.raises(ld.InputError, match="purple.* does not know"):
                 ld.contributions("zoo/d2", **given)
     assert ld.contributions("zoo/d2", ["A: red"], ["<unknown>", " red"]).values.shape == (1, 5, 2)
-    with pytest.raises(ld.InputError, match="'redred' is 2 tokens.*choose a shorter one"):
+    with pytest.raises(ld.InputError, match="'redred' is the tokens .*choose a shorter one"):
         single_tokens(ld.load_model("zoo/d2"), [[[67, 67], [68]]], Prompts([()]))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([" elephant", " the"], r"option ' elephant' is \d+ tokens \['▁"),
-        ([" elephants", " elephant"], "' elephant' starts with the same token"),
-        (["said", " the"], "' said', with its leading space, is one"),
-    ],
-)
-def test_where_options_must_be_single_tokens(stories, options, message):
-    with pytest.raises(ld.InputError, match=message):
-        single_tokens(stories, options, Prompts([()]))
+def test_where_options_must_be_single_tokens(stories):
+    with pytest.raises(ld.InputError, match=r"option ' elephant' is the tokens \['▁"):
+        single_tokens(stories, [" the", " elephant"], Prompts([()]))
+
+
+def test_a_part_of_a_character_is_shown_by_its_bytes(stories):
+    """Of a byte-level vocabulary, with and without a whole character before them, and of SentencePiece's."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    numbers = {letter: number for number, letter in enumerate([*letters, "Ġæ"])}
+    bytewise = Tokenizer(models.BPE(vocab=numbers, merges=[("Ġ", "æ")]))
+    bytewise.pre_tokenizer, bytewise.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    model = ld.load_model(llama(vocab_size=300), tokenizer=PreTrainedTokenizerFast(tokenizer_object=bytewise))
+    assert len(set(token_texts(model, range(len(numbers))))) == len(numbers)
+    spelled = tuple(f"⟨{byte:02X}⟩" for byte in "🙂".encode())
+    for each in (model, stories):
+        ids = each.tokenizer("a🙂", add_special_tokens=False)["input_ids"]
+        assert token_texts(each, ids)[-4:] == spelled
+    assert token_texts(model, model.tokenizer("a 日")["input_ids"]) == ("a", " ⟨E6⟩", "⟨97⟩", "⟨A5⟩")
 
 
 def test_words_glued_to_the_prompt_give_a_warning(stories):
@@ -182,8 +192,8 @@ def test_the_place_of_the_first_nan_is_named():
         ("/no/such/folder", "no folder or file"),
         ("./nothing-here", "no folder or file"),
         ("model.gguf", "'model.gguf'"),
-        ("here/model.safetensors", "no file 'here/model.safetensors'"),
-        ("", r"load_model\(''\) names nothing"),
+        ("here/model.safetensors", "'here/model.safetensors'"),
+        ("", "model=''"),
         ("nobody/no-such-model", "nobody/no-such-model"),
         (42, "^42 is not a model"),
         (torch.nn.Linear(2, 2), "Linear"),
@@ -203,11 +213,8 @@ def test_a_base_model_is_answered_with_the_class_that_loads_it():
 def test_folders_that_are_not_a_model(tmp_path):
     with pytest.raises(ld.InputError, match=r"config\.json"):
         ld.load_model(tmp_path)
-    (tmp_path / "a.gguf").write_bytes(b"GGUF")
-    with pytest.raises(ld.InputError, match=r"a\.gguf"):
-        ld.load_model(tmp_path)
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ld.InputError, match="the model in"):
+    with pytest.raises(ld.InputError, match=re.escape(str(tmp_path))):
         ld.load_model(tmp_path)
     (tmp_path / "weights.bin").write_bytes(b"")
     with pytest.raises(ld.InputError, match=r"weights\.bin"):
@@ -217,7 +224,7 @@ def test_folders_that_are_not_a_model(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"not a gguf at all", b"GGUF\x03\0\0\0" + b"\xff" * 200])
 def test_a_corrupt_gguf(tmp_path, content):
     (tmp_path / "broken.gguf").write_bytes(content)
-    with pytest.raises(ld.InputError, match="GGUF"):
+    with pytest.raises(ld.InputError, match=r"broken\.gguf"):
         ld.load_model(tmp_path / "broken.gguf")
 
 
@@ -227,7 +234,7 @@ def test_a_truncated_checkpoint(tmp_path, stories_folder):
     shutil.copytree(stories_folder, folder, copy_function=shutil.copyfile)
     data = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
-    with pytest.raises(ld.InputError, match="the model in"):
+    with pytest.raises(ld.InputError, match=re.escape(str(folder))):
         ld.load_model(folder)
 
 
@@ -293,7 +300,7 @@ def test_files_that_are_no_result(tmp_path):
     ld.decompose(np.zeros((1, 2, 2)), [0]).save(path)
     with pytest.raises(ld.InputError, match="Decomposition"):
         Contributions.load(path)
-    code = "from layerdiv_tl.attribution.contribution_results import Contributions"
+    code = "from layerdiv_tl.attribution.results import Contributions"
     code += f"; Contributions.load({str(path)!r})"
     fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "holds a Decomposition" in fresh.stderr.splitlines()[-1]

@@ -105,7 +105,7 @@ def test_lm_eval_tasks_are_scored_as_lm_eval_scores_them(tmp_path):
     from lm_eval.models.huggingface import HFLM
 
     model = ld.load_model()
-    runner = HFLM(pretrained=model.architecture.root, tokenizer=model.tokenizer, backend="causal", batch_size=4)
+    runner = HFLM(pretrained=model.root, tokenizer=model.tokenizer, backend="causal", batch_size=4)
     for name, file in lm_eval_data(tmp_path).items():
         t = ld.task(f"lm_eval/{name}", data=file if name == "rte" else tmp_path)
         assert ld.task(f"lm_eval/{name}", file, limit=2).frame().equals(t.frame()[:2])

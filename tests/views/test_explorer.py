@@ -77,7 +77,7 @@ class Truth:
 
     def __init__(self, model, ids, target=None):
         self.model, self.ids, self.target = model, ids, target
-        self.size = model.architecture.outputs
+        self.size = model.path.outputs
         prompts = [ids[: i + 1] for i in range(len(ids))]
         self.c = {u: ld.contributions(model, prompts, list(range(self.size)), unit=u) for u in ("sublayer", "head")}
         self.p = np.exp(self.c["sublayer"].logits)
@@ -141,7 +141,7 @@ def test_what_travels_are_the_profile_s_numbers(name):
     row = {unit: [c.label for c in p.components] for unit, p in profiles.items()}
     labels = [c["label"] for c in header["components"]]
     assert labels == [*row["sublayer"], *(label for label in row.get("head", []) if ".H" in label)]
-    size = model.architecture.outputs
+    size = model.path.outputs
     shown = {
         "size": ("sizes", size),
         "cross": ("crosses", size),
@@ -164,7 +164,7 @@ def test_what_travels_are_the_profile_s_numbers(name):
     for position, (u, right) in enumerate(zip(values, IDS[1:], strict=False)):
         np.testing.assert_allclose(linear[: len(u), position], u @ p[position] - u[:, right], rtol=1e-3, atol=1e-5)
     with torch.no_grad():
-        p = softmax(model.architecture.root(torch.tensor([IDS])).logits[0].double().numpy(), 1)
+        p = softmax(model.root(torch.tensor([IDS])).logits[0].double().numpy(), 1)
     np.testing.assert_allclose(arrays["entropy"], -(p * np.log(p)).sum(1), rtol=1e-4)
     if name == "jetmoe":
         assert "use unit='sublayer'" in header["no_heads"]
@@ -197,7 +197,7 @@ def test_the_lens_reads_what_the_layers_leave(model, truth):
     text = ld.explore(model, IDS).text
     components, ids, probabilities = text.lens
     assert [c.label for c in components] == ["embed", "L0.mlp", "L1.mlp", "L2.mlp"]
-    root = model.architecture.root
+    root = model.root
     with torch.no_grad():
         states = root(torch.tensor([IDS]), output_hidden_states=True).hidden_states
         read = [root.lm_head(root.model.norm(states[layer]))[0].softmax(1).max(1) for layer in (0, 1, 2)]
@@ -212,7 +212,7 @@ def test_generated_text_is_the_profile_of_the_finished_text(model):
     e = ld.explore(model, IDS, generate=5)
     with torch.no_grad():
         options = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
-        whole = model.architecture.root.generate(torch.tensor([IDS]), **options)[0].tolist()
+        whole = model.root.generate(torch.tensor([IDS]), **options)[0].tolist()
     text = e.text
     assert (text.written, text.sublayers.token_ids.tolist()) == (5, whole)
     p = ld.profile(model, whole, "head")

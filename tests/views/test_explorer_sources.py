@@ -16,7 +16,7 @@ IDS = [5, 1, 4, 1, 5, 9, 2, 6, 7, 8, 12, 13]
 
 def truth(model, label, position):
     """A head's parts `[source, id]` and value bias `[id]`, less the mean over the vocabulary, by `ld.source_tokens`."""
-    found = ld.source_tokens(model, [IDS[: position + 1]], list(range(model.architecture.outputs)), label)
+    found = ld.source_tokens(model, [IDS[: position + 1]], list(range(model.path.outputs)), label)
     values, bias = found.values[0, 0], found.value_bias[0, 0]
     return values - values.mean(1, keepdims=True), bias - bias.mean()
 

@@ -62,7 +62,7 @@ def test_experts_by_hooks_are_those_of_the_unit(experts):
         model = ld.load_model("zoo/moe" + seed)
         task = ld.task("synthetic/recall", limit=8).resolve(model)
         ids = [list(model.tokenizer(p)["input_ids"]) for p in task.prompts]
-        seen = experts.look(model.architecture.root, ids, task.option_ids)
+        seen = experts.look(model.root, ids, task.option_ids)
         assert experts.gap_to_library(model, task, seen) < 1e-6
 
 

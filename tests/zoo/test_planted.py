@@ -314,7 +314,7 @@ def test_planted_models_are_models():
         model = ld.load_model(x)
         assert (model.name, model.provenance["dtype"]) == (name, "float64")
         assert model.tokenizer.decode(model.tokenizer(p.prompts[0])["input_ids"]) == p.prompts[0]
-    assert ld.load_model(p).architecture.root is p.model
+    assert ld.load_model(p).root is p.model
     assert ld.load_model("zoo/planted-together").provenance["source"] == "zoo/planted-together"
 
 

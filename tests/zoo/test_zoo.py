@@ -36,11 +36,11 @@ def test_every_model_is_what_its_name_says(model):
     loaded = ld.load_model(model.name)
     assert (loaded.name, loaded.provenance["source"]) == (model.name, model.name)
     assert loaded.provenance["dtype"] == "float32"
-    assert loaded.architecture.root.config.hidden_size == model.width
+    assert loaded.root.config.hidden_size == model.width
     components = loaded.components()
     assert len(components) == model.members
     repeats = [(c.layer, c.repeat) for c in components if c.kind == "mlp"]
-    blocks = {id(block) for block in loaded.architecture.root.model.layers}
+    blocks = {id(block) for block in loaded.root.model.layers}
     if model.shared:
         assert repeats == [(layer, repeat) for layer in range(model.depth // 2) for repeat in (1, 2)]
         assert len(blocks) == model.depth // 2
@@ -49,7 +49,7 @@ def test_every_model_is_what_its_name_says(model):
         assert len(blocks) == model.depth
     row = ld.zoo.models().set_index("name").loc[model.name]
     assert row["parameters"] == loaded.provenance["parameters"]
-    config = loaded.architecture.root.config
+    config = loaded.root.config
     assert row["experts"] == model.experts == getattr(config, "num_local_experts", 0)
     assert not model.experts or config.num_experts_per_tok == ACTIVE
 
@@ -260,8 +260,8 @@ def test_what_is_saved_is_what_was_trained(model, tmp_path):
     task = asked("synthetic/recall", 8, seed=2)
     loaded = ld.load_model(tmp_path / "x", dtype="float32")
     if model.shared:
-        repeat_blocks(loaded.architecture.root)
-        loaded = ld.load_model(loaded.architecture.root, tokenizer=loaded.tokenizer)
+        repeat_blocks(loaded.root)
+        loaded = ld.load_model(loaded.root, tokenizer=loaded.tokenizer)
     found = ld.contributions(loaded, task.prompts, task.options)
     ids = torch.tensor(words.tokenizer()(list(task.prompts))["input_ids"])
     with torch.no_grad():

@@ -92,8 +92,6 @@ def information(
         given = {field.name: getattr(sample, field.name) for field in fields(sample)}
         i = Information(**given | numbers, confidence_level=confidence_level, bound_rows=rows)
         warnings = [*_contradictions(i), *i.warnings]
-    error = str(getattr(ensemble, "error_note", ""))  # of a dictionary or another cut
-    warnings += [f"{error[0].upper()}{error[1:]}."] if error else []
     model, task = (str(getattr(ensemble, name, "")) for name in ("model", "task"))
     return replace(i, warnings=tuple(warnings), model=model, task=task)
 

@@ -11,11 +11,9 @@ import numpy as np
 
 from ...attribution.promoted_tokens import promotions_of_pairs
 from ...attribution.source_tokens import TextSources
-from ...attribution.vocabulary import vocabulary_readout
 from ...components import Unit
 from ...depth.total_effects import effects
 from ...errors import InputError
-from ...model.batches import inference_mode_for
 from ...model.load import Model
 from ..html import read
 from .measure import TextNumbers
@@ -100,21 +98,20 @@ def pack_promotions(model: Model, text: TextNumbers, at: Sequence[int], size: in
     if not at:
         return []
     k = min(PROMOTED, text.sublayers.vocabulary)
-    per_position = text.sublayers.vocabulary * model.architecture.norm.gain.numel() * len(at)
+    per_position = text.sublayers.vocabulary * model.path.width * len(at)
     most = min(len(text.shown), max(8, int(_WORK / per_position)))
     chosen = np.sort(np.argsort(-np.abs(text.target_logits[:2]).max(0)[:, at], axis=0, kind="stable")[:most], axis=0).T
     pairs = [(position, component) for position, row in zip(at, chosen.tolist(), strict=True) for component in row]
     ids, logits = np.zeros((len(pairs), 2 * k), np.int64), np.zeros((len(pairs), 2 * k), np.float32)
     units: tuple[Unit, ...] = ("sublayer", "head")
-    with inference_mode_for(model.architecture):
+    with model.path.session():
         for unit, profile in zip(units, text.profiles, strict=False):
             own = [n for n, (_, i) in enumerate(pairs) if (text.shown[i].kind == "head") == (unit == "head")]
             if not own:
                 continue
             column = {c: i for i, c in enumerate(profile.components)}
             of_unit = [(pairs[n][0], column[text.shown[pairs[n][1]]]) for n in own]
-            readout = vocabulary_readout(model, unit, "float32")
-            ids[own], logits[own], _ = promotions_of_pairs(readout, text.pass_at(unit), of_unit, k)
+            ids[own], logits[own], _ = promotions_of_pairs(model, text.pass_at(unit), unit, of_unit, k)
     blobs = []
     for start in range(0, len(at), size):
         some = slice(start * most, (start + size) * most)

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
 
 from ..._checks import whole_number
 from ...attribution.profile import profile_of_pass
 from ...attribution.profile_results import Profile
 from ...attribution.promoted_tokens import next_tokens, token_logits
-from ...attribution.vocabulary import vocabulary_readout
 from ...components import Component, Unit
 from ...depth.logit_lens import lens_answers
 from ...errors import InputError
 from ...model.attention import AttentionPatterns, attention_patterns
-from ...model.batches import inference_mode_for, pad
-from ...model.capture import Activations
-from ...model.forward_pass import run
-from ...model.generation import generate_tokens
+from ...model.batches import pad
 from ...model.load import Model
 from ...model.options import single_tokens
+from ...model.path import Pass
+from ...model.predictions import generate_tokens
 from ...model.prompts import encode, to_python
+from ...model.units import cut_of
 
 # Maximal number of tokens that a page can hold; ld.profile has no such limit.
 LONGEST = 512
@@ -68,7 +69,7 @@ class TextNumbers:
     no_attention: str = ""
     written: int = 0
     # The pass, kept for later requests while the text is explored.
-    activations: Activations | None = field(default=None, repr=False)
+    seen: Pass | None = field(default=None, repr=False)
 
     @property
     def profiles(self) -> list[Profile]:
@@ -91,10 +92,10 @@ class TextNumbers:
         heads = [] if self.heads is None else [tables[1][..., [c.kind == "head" for c in self.heads.components]]]
         return np.concatenate([tables[0], *heads], -1).swapaxes(-1, -2)
 
-    def pass_at(self, unit: Unit) -> Activations:
+    def pass_at(self, unit: Unit) -> Pass:
         """Return the pass with or without heads."""
-        assert self.activations is not None
-        return self.activations if unit == "head" else _uncut(self.activations)
+        assert self.seen is not None
+        return self.seen if unit == "head" else self.seen.uncut()
 
     @property
     def target_logits(self) -> Float[np.ndarray, "token component position"]:
@@ -122,29 +123,31 @@ def measure_text(
     """
     given, targets = _checked(model, text_or_ids, target, generate)
     on_step("components")
-    ids, architecture = [*given, *generate_tokens(model, given, generate)], model.architecture
+    ids, path = [*given, *generate_tokens(model, given, generate)], model.path
     no_heads = _why_no_heads(model)
     units: tuple[Unit, ...] = ("sublayer",) if no_heads else ("sublayer", "head")
-    with inference_mode_for(architecture):
+    with path.session():
         # The target is appended, which changes nothing before it.
-        passed = run(architecture, *pad([[*ids, *targets[:1]]]), units[-1])
-        of_unit = dict(zip(units, (_uncut(passed), passed), strict=False))
+        tokens, mask = pad([[*ids, *targets[:1]]])
+        every = torch.arange(tokens.shape[1])
+        passed = path.record(tokens, mask, torch.zeros_like(every), every, partial(cut_of, units[-1]))
+        of_unit = dict(zip(units, (passed.uncut(), passed), strict=False))
         profiles = [
             _first_positions(profile_of_pass(model, [*ids, *targets[:1]], unit, of_unit[unit]), len(ids))
             for unit in units
         ]
         on_step("answers")
-        here = {unit: activations.at_positions(slice(0, len(ids))) for unit, activations in of_unit.items()}
-        readouts = {unit: vocabulary_readout(model, unit, "float32") for unit in units}
+        here = {unit: seen.take(slice(0, len(ids))) for unit, seen in of_unit.items()}
         known = np.array([[*ids[1:], *targets[:1], -1][: len(ids)], *([i] * len(ids) for i in targets)])
-        top = min(LIKELIEST, architecture.outputs)
-        best, p_best, p_known, entropies = next_tokens(readouts["sublayer"], here["sublayer"], top, known)
+        best, p_best, p_known, entropies = next_tokens(here["sublayer"], min(LIKELIEST, path.outputs), known)
         candidates = np.concatenate([known[:1], best, known[1:]])
         # If the next token is unknown, its row holds contributions to the likeliest token.
         asked = np.where(candidates < 0, candidates[1], candidates)
-        work = len(ids) * (len(architecture.blocks) + 1) * architecture.outputs * passed.final.shape[1]
-        lens = lens_answers(architecture, here["sublayer"], max(1, round(work / _LENS_WORK + 0.49)))
-        logits = tuple(token_logits(readouts[unit], here[unit], asked) for unit in units)
+        layers = len({(writer.block, number) for writer, number in path.calls})
+        work = len(ids) * layers * path.outputs * path.width
+        with torch.inference_mode():
+            lens = lens_answers(model, ids, max(1, round(work / _LENS_WORK + 0.49)))
+        logits = tuple(token_logits(model, here[unit], unit, asked) for unit in units)
         on_step("attention")
         attention, no_attention = (None, no_heads) if no_heads else _attention(model, ids, profiles[1])
     return TextNumbers(
@@ -160,7 +163,7 @@ def measure_text(
         no_heads=no_heads,
         no_attention=no_attention,
         written=written + len(ids) - len(given),
-        activations=here[units[-1]],
+        seen=here[units[-1]],
     )
 
 
@@ -202,11 +205,6 @@ def _attention(model: Model, ids: list[int], heads: Profile) -> tuple[AttentionP
         return attention_patterns(model, ids), ""
     except InputError as error:
         return None, str(error)
-
-
-def _uncut(activations: Activations) -> Activations:
-    """Return a pass whose sublayers are not split into heads."""
-    return replace(activations, sublayer_outputs=tuple(replace(o, values=None) for o in activations.sublayer_outputs))
 
 
 def _first_positions(profile: Profile, count: int) -> Profile:

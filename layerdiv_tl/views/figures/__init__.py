@@ -62,10 +62,9 @@ def figure(
         if name.startswith("max_"):
             whole_number(name, value, 1)
     drawn = draw(result, **options)
-    note = getattr(result, "error_note", "")  # on the error of a cut
     told = f"{title or drawn.layout.title.text} {drawn.layout.title.subtitle.text}".replace("<br>", "")
     names = [(field.capitalize(), getattr(result, field, "")) for field in ("model", "task")]
-    remarks = [f"{note[0].upper()}{note[1:]}."] if note else []
+    remarks: list[str] = []
     ends, named = re.compile(r"\(−?[\d.,]+ to −?[\d.,]+\)"), re.compile(r"95\s?%|% interval|lowest row")
     has_ends = ends.search(told) and not named.search(told)
     level = 100 * getattr(result, "confidence_level", 0.95)

@@ -1,0 +1,68 @@
+"""Components in the normed residual stream: every write carried along the frozen path to the unembedding's input.
+
+With the path frozen, what component i writes reaches the unembedding as y_i = J_i z_i, and its logit of token v is
+W_v · y_i. J_i itself is never formed: v ↦ J_iᵀ v is linear in v, and its derivative in v, applied to z_i, is J_i z_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..components import Component
+from ..errors import InputError
+from ..model.attribute import rows_of
+from ..model.path import Pass, Path
+from ..model.units import UnitLike, part_vectors
+
+# The most numbers of carried vectors that are held at a time.
+NUMBERS = 16_000_000
+# Some components, and their vectors.
+Block = tuple[tuple[Component, ...], Float[Tensor, "component n d+1"]]
+
+
+def carried(path: Path, seen: Pass, unit: UnitLike) -> Iterator[Block]:
+    """Yield components at all reads of a pass, some at a time, in stream order.
+
+    A vector's logits are its products with (W_v, b_v): its last number is the weight of the unembedding's bias, which
+    only `constant` has. Together they sum to the unembedding's input (and 1), times the logits' factor.
+
+    Raises InputError for units that are not sublayers, heads or neurons.
+    """
+    if unit not in ("sublayer", "head", "neuron"):
+        raise InputError(f"unit={unit!r} has no vectors in the stream here: use 'sublayer', 'head' or 'neuron'.")
+    replay = path.replay(seen)
+    with torch.inference_mode(False), torch.enable_grad():
+        v = torch.zeros_like(replay.normed, requires_grad=True)
+        groups = [replay.writes, replay.constants, replay.edits, replay.rounding]
+        leaves = [leaf for group in groups for leaf in group]
+        pulled = torch.autograd.grad(replay.normed, leaves, v, create_graph=True, allow_unused=True)
+
+        def carry(place: int, z: Float[Tensor, "m ..."]) -> Float[Tensor, "m n d+1"]:
+            back = pulled[place]
+            if back is None:  # it does not reach the logits
+                return z.new_zeros(len(z), *v.shape[:-1], v.shape[-1] + 1)
+            (y,) = torch.autograd.grad(back, v, z, retain_graph=True, is_grads_batched=True)
+            return torch.cat([y, torch.zeros_like(y[..., :1])], -1) * path.factor
+
+        known = set(rows_of(path, unit))
+        calls = zip(seen.calls, seen.components(), seen.writes, seen.inputs, strict=True)
+        for place, ((writer, _), whole, write, received) in enumerate(calls):
+            step = max(1, NUMBERS // max(1, write.numel()))
+            for components, z in part_vectors(writer, whole, write, received, unit, step):
+                if components[0] in known:
+                    yield components, carry(place, z.to(leaves[place]))
+        start = len(replay.writes)
+        for name, group in zip(("constant", "added", "rounding"), groups[1:], strict=True):
+            places = range(start, start + len(group))
+            start += len(group)
+            total = torch.zeros(1, *v.shape[:-1], v.shape[-1] + 1, dtype=v.dtype, device=v.device)
+            for place in places:
+                total = total + carry(place, leaves[place].detach()[None])
+            if name == "constant":
+                total[..., -1] = path.factor
+            if Component(name) in known or (name == "added" and bool(total.any())):
+                yield (Component(name),), total
