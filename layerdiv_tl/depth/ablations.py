@@ -164,7 +164,8 @@ class Ablations:
         known = path.record(clean.ids, clean.mask, *at, partial(cut_of, self.unit))
         targets = torch.as_tensor(some.targets, device=path.device)
         directions, offset = self._directions(targets)
-        own = attribute(path, known, directions, self.unit)
+        with torch.enable_grad():
+            own = attribute(path, known, directions, self.unit)
         slopes = gradients(own.replay, directions)
         self.everyone, u = own.components, own.values
         u[:, self.everyone.index(Component("constant"))] += offset

@@ -190,7 +190,8 @@ def _frozen_pass(model: Model, rows: Sequence[Ids]) -> _Pass:
     path, (ids, mask) = model.path, pad(rows)
     row, position = mask.nonzero(as_tuple=True)
     seen = path.record(ids, mask, row, position)
-    replay = path.replay(seen)
+    with torch.enable_grad():
+        replay = path.replay(seen)
     leaves = [*replay.writes, *replay.constants]
     parts = carried(replay.normed, leaves, leaves)
     stream = torch.zeros_like(parts[0])
