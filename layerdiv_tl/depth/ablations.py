@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -110,9 +110,9 @@ class Ablations:
                     c.index
                 )
             start = min(block for block, _ in goes)
-            places = [
-                (block, writer.kind) for block in range(start, len(clean.layers)) for writer in clean.writers(block)
-            ]
+            places: list[tuple[int, str]] = []
+            for block in range(start, len(clean.layers)):
+                places += [(block, writer.kind) for writer in clean.writers(block)]
             if self.unit == "head":
                 places += [(block, "heads") for block, kind in places if kind == "attn"]
             self.seen.clear()
@@ -147,7 +147,7 @@ class Ablations:
             left = left if place == "heads" else left / clean.scale(block, place)
             where = clean.tokens if self.positions == "all" else read
             held = torch.where(where[..., None] & goes, left, value)
-        self.seen[key] = held[read]
+        self.seen[key] = held[read][:, None] if self.model.path.by_token else held
         return held if ablated else None
 
     def read_contributions(
@@ -155,7 +155,7 @@ class Ablations:
     ) -> tuple[np.ndarray, ...]:
         """Read contributions, logits in every scenario, and each ablation's changes, for options of one token."""
         some, path = self.rows.take(batch), self.model.path
-        if clean.normed or not path.by_token:
+        if clean.normed:
             raise InputError(
                 f"the stream of {self.model.name} passes its final norm between rounds, so what an ablated component "
                 "changes there has no component of its own: effects are for models whose stream is only added to."
@@ -164,7 +164,8 @@ class Ablations:
         known = path.record(clean.ids, clean.mask, *at, partial(cut_of, self.unit))
         targets = torch.as_tensor(some.targets, device=path.device)
         directions, offset = self._directions(targets)
-        own = attribute(path, known, directions, self.unit)
+        with torch.enable_grad():
+            own = attribute(path, known, directions, self.unit)
         slopes = gradients(own.replay, directions)
         self.everyone, u = own.components, own.values
         u[:, self.everyone.index(Component("constant"))] += offset
@@ -208,37 +209,39 @@ class Ablations:
 
     def _patched(self, clean: PatchedForward, known: Pass, final: Float[Tensor, "n d"]) -> Pass:
         """Return the patched pass where rows are read: values recorded behind the patch, clean values elsewhere."""
-        block_of = {place: block for block, place in enumerate(clean.layers)}
+        block_of: dict[Any, int] = {place: block for block, place in enumerate(clean.layers)}
         writes, inputs = list(known.writes), list(known.inputs)
         for number, ((writer, _), component) in enumerate(zip(known.calls, known.components(), strict=True)):
             block = block_of.get((component.layer, component.repeat))
             if block is not None and (block, writer.kind) in self.seen:
-                writes[number] = self.seen[block, writer.kind][:, None]
+                writes[number] = self.seen[block, writer.kind]
                 if inputs[number] is not None:
-                    inputs[number] = self.seen[block, "heads"][:, None]
-        return replace(known, writes=writes, inputs=inputs, finals=[*known.finals[:-1], final[:, None]])
+                    inputs[number] = self.seen[block, "heads"]
+        finals = [x.clone() for x in known.finals]
+        if finals:
+            finals[-1][torch.arange(len(final)), known.position] = final
+        return replace(known, writes=writes, inputs=inputs, finals=finals)
 
     def _at_clean_norm(
         self, u: Float[Tensor, "n C K"], known: Pass, patched: Pass, slopes: list[list[Tensor]], rounding: list[Tensor]
     ) -> Float[Tensor, "n C K"]:
         """Contributions of the patched pass's writes along the clean pass's path."""
-        found, column = u.clone(), 0
-        calls = zip(
-            known.calls, known.components(), known.writes, patched.writes, patched.inputs, slopes[0], strict=True
-        )
-        for (writer, _), whole, before, write, received, g in calls:
-            parts = split(self.unit, writer, whole, write, received, g)
-            width = sum(len(components) for components, _ in parts)
-            if write is not before:
-                found[:, column : column + width] = torch.cat([x for _, x in parts], -1).permute(1, 2, 0)
-            column += width
+        found = u.clone()
+        for number, ((writer, _), whole) in enumerate(zip(known.calls, known.components(), strict=True)):
+            write = patched.writes[number]
+            if write is known.writes[number]:
+                continue
+            for components, x in split(self.unit, writer, whole, write, patched.inputs[number], slopes[0][number]):
+                start = self.everyone.index(components[0])
+                found[:, start : start + len(components)] = x.permute(1, 2, 0)
+        found[:, -1] = 0.0
         for g, leaf in zip(slopes[3], rounding, strict=True):
-            found[:, -1] = (g * leaf.detach()).flatten(2).sum(-1).T
+            found[:, -1] += (g * leaf.detach()).flatten(2).sum(-1).T
         return found
 
     def _without_writes(self, clean: PatchedForward, known: Pass, patched: Pass, members: Sequence[Component]) -> Pass:
         """Return the clean pass where only what some components write is that of the patched one."""
-        writes, removed = list(known.writes), torch.zeros_like(known.writes[0], dtype=self.model.path.wide)
+        writes, removed = list(known.writes), torch.zeros((), device=self.model.path.device)
         for number, ((writer, _), whole) in enumerate(zip(known.calls, known.components(), strict=True)):
             heads = [c.index for c in members if c.kind == "head" and replace(c, kind="attn", index=None) == whole]
             if whole in members:
@@ -251,9 +254,12 @@ class Ablations:
                 continue
             writes[number] = known.writes[number] - gone
             removed = removed + gone * clean.scales[writer]
-        return replace(known, writes=writes, finals=[*known.finals[:-1], known.finals[-1] - removed])
+        finals = [*known.finals[:-1], *(x - removed for x in known.finals[-1:])]
+        return replace(known, writes=writes, finals=finals)
 
-    def _written(self, writer: Writer, heads: list[int], values: Float[Tensor, "n 1 value"]) -> Float[Tensor, "n 1 d"]:
+    def _written(
+        self, writer: Writer, heads: list[int | None], values: Float[Tensor, "n 1 value"]
+    ) -> Float[Tensor, "n 1 d"]:
         """What some heads of an attention write."""
         own = torch.zeros_like(values).unflatten(-1, (writer.heads, -1))
         own[..., heads, :] = values.unflatten(-1, (writer.heads, -1))[..., heads, :]

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..model.frozen import Frozen
+from ..model.frozen import Frozen, is_on_path
 from ..model.load import Model
 from ..model.patching import frozen, hooks, silent, swapped, tensor
 from ..model.path import Path, logits_in
@@ -58,20 +58,26 @@ def _measured_scales(model: Model) -> dict[Writer, float]:
     for block, (stream, output) in enumerate(zip(inputs, outputs, strict=True)):
         own = [number for number, where in enumerate(running) if where == block]
         v = torch.sin(torch.arange(output.numel(), device=output.device)).view_as(output).to(output)
-        found = torch.autograd.grad(
-            output, [stream, *(writes[i] for i in own)], v, retain_graph=True, allow_unused=True
-        )
+        leaves = [stream, *(writes[i] for i in own)]
+        found: tuple[Tensor | None, ...] = (None,)
+        if is_on_path(stream):
+            found = torch.autograd.grad(output, leaves, v, retain_graph=True, allow_unused=True)
         factors = [_factor(g, v) for g in found]
-        for writer, factor in zip((seen.calls[i][0] for i in own), factors[1:], strict=True):
-            is_plain = factors[0] == 1 and factor is not None and isclose(scales.get(writer, factor), factor)
-            if not is_plain:
-                raise InputError(
-                    f"the stream of {model.name} passes norms, gates or a mixing of streams between its sublayers, but "
-                    "this analysis resumes passes from a layer, which only streams without these allow "
-                    "(logit_lens(…, norm='frozen') reads any stream)."
-                )
-            scales[writer] = factor
+        if factors[0] != 1:
+            raise _refusal(model)
+        for number, factor in zip(own, factors[1:], strict=True):
+            writer = seen.calls[number][0]
+            if factor is None or not isclose(scales.setdefault(writer, factor), factor, rel_tol=1e-5):
+                raise _refusal(model)
     return scales
+
+
+def _refusal(model: Model) -> InputError:
+    return InputError(
+        f"the stream of {model.name} passes norms, gates or a mixing of streams between its sublayers, but this "
+        "analysis resumes passes from a layer, which only streams without these allow (logit_lens(…, norm='frozen') "
+        "reads any stream)."
+    )
 
 
 def _factor(gradient: Tensor | None, v: Tensor) -> float | None:

@@ -26,17 +26,16 @@ from .engine import (
     as_it_is,
     layer_count,
     loss_and_hits,
-    mean_streams,
     read_logits,
     run_patches,
     softmax_change,
     tokens_between,
 )
-from .inputs import FirstToken, Part, ablatable_blocks, check_choices, read_answers
+from .inputs import Part, ablatable_blocks, check_choices, read_answers
 from .patched_forward import PatchedForward
 from .tokens import SOFTMAX_CHANGE
 
-Effect = Literal["published", "skip", "skip_before", "erase"]
+Effect = Literal["published", "skip_before"]
 # Smaller total effects of all layers are rounding and have no depth.
 _SMALLEST = 1e-5
 
@@ -75,7 +74,6 @@ class DepthScore(Result):
     model: str
     n_resamples: int = 1000
     seed: int = 0
-    first_token: str = "kept"
 
     @cached_property
     def shares(self) -> Float[np.ndarray, "question layer"]:
@@ -157,13 +155,6 @@ class DepthScore(Result):
         units = {"group": self.by, "effect": SOFTMAX_CHANGE, "share": "share of all layers' effects"}
         return estimates_frame(dict(pd.concat(frames, ignore_index=True)), units)
 
-    def by_question(self) -> pd.DataFrame:
-        """One row per question: its name, score, the answer's probability, rank and correctness, and lengths."""
-        columns = {"id": self.ids, "group": self.groups, "score": self.scores, "probability": self.probability}
-        columns |= {"rank": self.rank, "correct": self.correct}
-        columns |= {"length": self.lengths, "answer_length": self.answer_lengths}
-        return estimates_frame(columns, {"score": "layers", "length": "tokens", "answer_length": "tokens"})
-
     def _score(self, mask: Bool[np.ndarray, " question"]) -> Estimate:
         """Score the mean effects of some questions, with the interval over them."""
         effects, last = self.effects[mask], len(self.components) - 1
@@ -189,7 +180,6 @@ def depth_score(
     *,
     effect: Effect = "published",
     part: Part = "layer",
-    first_token: FirstToken = "kept",
     by: Any = None,
     n_resamples: int = 1000,
     seed: int = 0,
@@ -205,12 +195,9 @@ def depth_score(
         questions: `ld.depth.questions(…)`, a list of (text, answer, number of hops), or a `Task` with `by`. The answer
             is appended to its text exactly as written.
         effect: "published": the layer is skipped at the tokens before the answer's first, and e is the maximum over the
-            positions from that token to the end. The others take the mean over the positions that predict the answer's
-            tokens. "skip" skips the layer at every token; "skip_before" at the tokens before the one that predicts the
-            answer: what the answer needs computed there; "erase" replaces the stream of the same tokens, where it
-            enters the layer, by the mean token (over all questions, without first tokens): what it has yet to read.
-        first_token: Whether a text's first token, an attention sink, is also skipped or erased: "kept" (published) or
-            "changed".
+            positions from that token to the end. "skip_before": it is skipped at the tokens before the one that
+            predicts the answer, which is what the answer needs computed there; and e is the mean over the positions
+            that predict the answer's tokens. Either leaves a text's first token, an attention sink, alone.
         part: What a skip zero-ablates: the "layer", its "attn" or its "mlp".
         by: One number per question, used instead of its hops or difficulty.
         n_resamples, seed: Number of permutations for p, and their seed.
@@ -224,44 +211,35 @@ def depth_score(
     >>> score.frame()[["group", "length", "answer_length"]].values.tolist()
     [[1.0, 3.0, 1.0], [2.0, 4.0, 2.0]]
     """
-    check_choices(effect=(effect, Effect), part=(part, Part), first_token=(first_token, FirstToken))
-    if effect == "published" and first_token != "kept":
-        raise InputError(f"effect='published' keeps the first token: leave first_token={first_token!r} out.")
-    if effect == "erase" and part != "layer":
-        raise InputError(f"effect='erase' erases the stream that enters a layer: leave part={part!r} out.")
+    check_choices(effect=(effect, Effect), part=(part, Part))
     resampling(n_resamples, seed)
     texts, answers, groups, names, label = _read_questions(questions, by)
     model = as_model(model)
     ids, answer_lengths = read_answers(model, texts, answers)
     starts = [len(row) - length for row, length in zip(ids, answer_lengths, strict=True)]
-    kept = first_token == "kept"
-    least = 1 + kept + (effect in ("skip_before", "erase"))
+    least = 2 if effect == "published" else 3
     for i, start in enumerate(starts):
         if start < least:
             has = f"question {i} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs {least}"
-            raise InputError(f"{has}{', the first of which is kept' * kept}: give a longer one.")
+            raise InputError(f"{has}, the first of which is kept: give a longer one.")
     # Where answers are predicted, where changes are measured, and the token from which a layer is left alone again.
     ends, begins = np.array([len(row) for row in ids]), np.array(starts)
     predicting = measured = Rows(ids, list(map(range, begins - 1, ends - 1)))
+    stop = begins - 1
     if effect == "published":
-        measured = Rows(ids, list(map(range, begins, ends)))
-    stop = {"published": begins, "skip": ends}.get(effect, begins - 1)
-    means = mean_streams(model, ids, batch_tokens, first=1) if effect == "erase" else []
+        measured, stop = Rows(ids, list(map(range, begins, ends))), begins
 
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Tensor]]:
-        where = tokens_between(clean, int(kept), stop[batch])
+        where = tokens_between(clean, 1, stop[batch])
         ablatable_blocks(model, clean, part)
         for block, stream in enumerate(clean.streams[:-1]):
-            instead = clean.zero_ablate(part, block, where)
-            if effect == "erase":
-                instead, stream = {}, torch.where(where[..., None], means[block].to(stream), stream)
-            yield clean.component(part, block), clean.resume(block, stream, instead)
+            yield clean.component(part, block), clean.resume(block, stream, clean.zero_ablate(part, block, where))
 
     count, change_of = layer_count(model), read_logits(measured, softmax_change)
     components, (change, _) = run_patches(model, measured, patches, change_of, count, batch_tokens)
     answered = read_logits(predicting, _answers)
     loss, right, rank = (x[:, 0] for x in run_patches(model, predicting, as_it_is, answered, 1, batch_tokens)[1])
-    about = {"effect": effect, "part": part, "model": model.name, "first_token": first_token}
+    about = {"effect": effect, "part": part, "model": model.name}
     return DepthScore(
         components=components,
         effects=measured.reduce(np.maximum, change) if effect == "published" else measured.mean(change),

@@ -246,7 +246,7 @@ def ablation(forward: PatchedForward, members: Collection[Component], means: Hea
 
 
 def held_values(done: PatchedForward, heads: bool) -> Iterator[tuple[Place, Float[Tensor, "row token _"]]]:
-    """Yield every place of a pass and its value: a whole output as added to the stream, or attentions' heads' values."""
+    """Yield every place of a pass and its value: an output as added to the stream, or an attention's heads' values."""
     for (block, kind), value in done.outputs.items():
         is_cut = (block, "heads") in done.outputs and kind == "attn"
         if not (heads and is_cut):

@@ -18,12 +18,11 @@ from ..errors import InputError
 from ..model.load import as_model
 from ..results import Figure
 from .engine import Rows, mean_streams, read_logits, run_patches, softmax_change, tokens_between
-from .inputs import FirstToken, check_choices, read_answers, read_layers, read_texts
+from .inputs import check_choices, read_answers, read_layers, read_texts
 from .patched_forward import PatchedForward
 from .tokens import SOFTMAX_CHANGE, TokenResult, read_tokens
 
 Span = Literal["position", "prefix"]
-Measured = Literal["answer", "later"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,7 +46,6 @@ class Erasure(TokenResult):
     span: str
     model: str
     measured: str = "answer"
-    first_token: str = "kept"
 
     def __repr__(self) -> str:
         mean = np.array([x[np.isfinite(x)].mean() if np.isfinite(x).any() else 0.0 for x in self.effect.T])
@@ -74,8 +72,6 @@ def erase(
     texts: Any,
     span: Span = "position",
     *,
-    measured: Measured | None = None,
-    first_token: FirstToken = "kept",
     answers: Any = None,
     reference: Any = None,
     layers: Any = None,
@@ -89,38 +85,30 @@ def erase(
 
     Args:
         model, texts, batch_tokens: As in `residual_norms`.
-        span: "position": one token, including a text's first; "prefix": it and those before it.
-        measured: Where the probabilities are compared: "answer", where the answer's tokens are predicted; "later", at
-            every token after the erased one, except the one right after a prefix. None is the published choice:
-            "answer" for a position, "later" for a prefix.
-        first_token: Whether a prefix includes the first token: "kept" (not erased, as published) or "changed".
+        span: "position": one token, including a text's first, and probabilities are compared where the answer's tokens
+            are predicted; or "prefix": it and those before it except the first, and they are compared at every token
+            after the one right after it. Both as published.
         answers: Number of tokens at the end of each text that are its answer (default 1); or the answers themselves,
             one text or list of ids per text; a task brings its gold options.
         reference: Texts whose mean stream replaces erased ones; None is `texts`. (The paper uses ten of GSM8K.)
         layers: Layers to erase at, in order of use; None means all.
 
     Makes 1 + L/2 passes over a text for each of its tokens and L layers. Raises InputError for input that cannot be
-    used, for answers where later tokens are measured, and for a layer that does not exist.
+    used, for answers of prefixes, and for a layer that does not exist.
 
     >>> import layerdiv_tl as ld
     >>> ld.depth.erase("zoo/d2", [[1, 2, 3, 4], [4, 5]]).effect.shape
     (4, 2)
     """
     check_choices(span=(span, Span))
-    measured = ("later" if span == "prefix" else "answer") if measured is None else measured
-    check_choices(measured=(measured, Measured), first_token=(first_token, FirstToken))
-    if measured == "later" and answers is not None:
-        raise InputError(f"measured='later' has to do with no answers: leave answers={shown(answers)} out.")
+    if span == "prefix" and answers is not None:
+        raise InputError(f"span='prefix' compares later tokens, not answers: leave answers={shown(answers)} out.")
     model = as_model(model)
-    first = int(span == "prefix" and first_token == "kept")
-    if measured == "answer":
+    first = int(span == "prefix")
+    if span == "position":
         ids, lengths = read_answers(model, texts, answers)
-        for number, (row, length) in enumerate(zip(ids, lengths, strict=True)):
-            if len(row) - length <= first:
-                raise InputError(f"text {number} has one token before its answer, which is kept: give a longer one.")
     else:
-        least = 2 if span == "position" else 3 + first
-        ids = read_texts(model, texts, least, "a token is erased and a later one measured")
+        ids = read_texts(model, texts, 4, "a token is erased and a later one measured")
         lengths = [0] * len(ids)
     means = mean_streams(model, ids if reference is None else read_texts(model, reference), batch_tokens)
     blocks = read_layers(layers, len(means))
@@ -129,13 +117,13 @@ def erase(
     text, position, at = tokens["text"], tokens["position"], list[range]()
     for i, p in zip(text, position, strict=True):
         end = len(ids[i])
-        at.append(range(end - 1 - lengths[i], end - 1) if lengths[i] else range(p + 1 + (span == "prefix"), end))
+        at.append(range(end - 1 - lengths[i], end - 1) if lengths[i] else range(p + 2, end))
     ran = [number for number, positions in enumerate(at) if len(positions) and position[number] >= first]
     rows = Rows([ids[text[number]] for number in ran], [at[number] for number in ran])
 
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Tensor]]:
         erased = position[ran][batch]
-        where = tokens_between(clean, first if span == "prefix" else erased, erased + 1)[..., None]
+        where = tokens_between(clean, 1 if span == "prefix" else erased, erased + 1)[..., None]
         for block in blocks:
             stream = clean.streams[block]
             mean = means[block].to(stream)
@@ -146,5 +134,5 @@ def erase(
     components, (change, _) = run_patches(model, rows, patches, reading, len(blocks), batch_tokens)
     effect = np.full((2, len(text), len(blocks)), np.nan)
     effect[:, ran] = rows.mean(change), rows.reduce(np.maximum, change)
-    about = {"span": span, "model": model.name, "measured": measured, "first_token": first_token}
+    about = {"span": span, "model": model.name, "measured": "answer" if span == "position" else "later"}
     return Erasure(components, effect[0], effect[1], **tokens, **about)

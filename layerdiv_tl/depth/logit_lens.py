@@ -145,28 +145,24 @@ def logit_lens(
         name, translate = read_translators(lens, layer_count(model), path.width)
         junctions = "layer"
 
-    def measure(rows: list[Ids], tell: Callable[[float], Any]) -> tuple[tuple[Component, ...], np.ndarray]:
+    def measure(rows: list[Ids]) -> tuple[tuple[Component, ...], np.ndarray]:
         tables: list[np.ndarray] = []
-        done, tokens = 0, sum(map(len, rows))
-        # A frozen pass gives the logits of all its tokens at once. Rows come longest first, and stay in this order.
-        size = tokens if norm == "recomputed" else max(1, LOGITS // path.outputs)
-        for some in batches([len(row) for row in rows], size, path.length_switch):
-            read = _frozen_pass if norm == "frozen" else _recomputed_pass
-            one = read(model, [rows[number] for number in some])
+        read, groups = _recomputed_pass, [list(range(len(rows)))]
+        if norm == "frozen":
+            # It gives the logits of all its tokens at once. Rows come longest first, and stay in this order.
+            size = max(1, LOGITS // path.outputs)
+            read, groups = _frozen_pass, batches([len(row) for row in rows], size, path.length_switch)
+        for group in groups:
+            one = read(model, [rows[number] for number in group])
             if junctions == "layer":
                 one.junctions = layer_ends(one.junctions)
             if translate is not None:
                 one.junctions = list(_translated(name, translate, one.junctions))
-            share = len(one.junctions[0][1]) / tokens
-            tables.append(_compare(one, k, path.outputs, lambda x, done=done, share=share: tell(done + share * x)))
-            done += share
+            tables.append(_compare(one, k, path.outputs))
         return tuple(component for component, _ in one.junctions), np.concatenate(tables, 1)
 
-    count = layer_count(model)
-    if junctions == "sublayer":
-        count = sum(writer.block is not None for writer, _ in path.calls)
     ids = read_texts(model, texts)
-    components, (kl, overlap, tops), text = measure_tokens(model, ids, batch_tokens, measure, count + 1)
+    components, (kl, overlap, tops), text = measure_tokens(model, ids, batch_tokens, measure)
     ends = prompt_ends(model, ids)
     last = np.cumsum([len(row) for row in ids]) - 1
     answers = tuple(token_texts(model, tops[at].astype(int)) for at in last[: len(ends)])
@@ -190,10 +186,12 @@ def _recomputed_pass(model: Model, rows: Sequence[Ids]) -> _Pass:
 
 
 def _frozen_pass(model: Model, rows: Sequence[Ids]) -> _Pass:
-    """The sums of writes as they reach the unembedding, whatever they pass on the way; its biases are in all of them."""
+    """The sums of writes as they reach the unembedding, whatever they pass; the path's biases are in all of them."""
     path, (ids, mask) = model.path, pad(rows)
-    seen = path.record(ids, mask, *mask.nonzero(as_tuple=True))
-    replay = path.replay(seen)
+    row, position = mask.nonzero(as_tuple=True)
+    seen = path.record(ids, mask, row, position)
+    with torch.enable_grad():
+        replay = path.replay(seen)
     leaves = [*replay.writes, *replay.constants]
     parts = carried(replay.normed, leaves, leaves)
     stream = torch.zeros_like(parts[0])
@@ -218,7 +216,7 @@ def _frozen_pass(model: Model, rows: Sequence[Ids]) -> _Pass:
     return _Pass(junctions, read, lambda some: upcast(logits[some]))
 
 
-def _compare(one: _Pass, k: int, outputs: int, tell: Callable[[float], Any]) -> Float[np.ndarray, "3 token junction"]:
+def _compare(one: _Pass, k: int, outputs: int) -> Float[np.ndarray, "3 token junction"]:
     """KL, overlap of the top k, and likeliest token of every junction; the last one is the model's own answer."""
     tokens, count = len(one.junctions[0][1]), len(one.junctions)
     table = torch.empty(3, tokens, count, dtype=torch.float64)
@@ -232,7 +230,6 @@ def _compare(one: _Pass, k: int, outputs: int, tell: Callable[[float], Any]) -> 
             table[0, here, number] = divergence(logits, final_log_p).cpu()
             table[1, here, number] = in_top_k.gather(1, logits.topk(k).indices).double().mean(1).cpu()
             table[2, here, number] = logits.argmax(1).cpu()
-            tell((start + len(final) * (number + 1) / count) / tokens)
     return table.numpy()
 
 

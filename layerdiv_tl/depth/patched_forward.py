@@ -34,17 +34,6 @@ LOGITS = 1 << 23
 
 
 @dataclass(frozen=True)
-class ZeroAt:
-    """Zero-ablates a sublayer's output at the tokens `where`."""
-
-    where: Bool[Tensor, "row token"]
-
-    def __call__(self, output: Float[Tensor, "row token d"]) -> Tensor:
-        """Return the ablated output."""
-        return output.masked_fill(self.where.to(output.device)[..., None], 0.0)
-
-
-@dataclass(frozen=True)
 class HeadsTo:
     """Replaces the values of some heads, before their output projection, by fixed ones at every token.
 
@@ -117,7 +106,8 @@ class PatchedForward:
     def zero_ablate(self, kind: str, block: int, where: Bool[Tensor, "row token"] | None = None) -> Instead:
         """Zero-ablate a block's sublayer, or all of them (`kind="layer"`), at all tokens or at some."""
         kinds = [writer.kind for writer in self.writers(block)]
-        return {(block, k): None if where is None else ZeroAt(where) for k in kinds if kind in (k, "layer")}
+        patch = None if where is None else lambda output: output.masked_fill(where[..., None], 0.0)
+        return {(block, k): patch for k in kinds if kind in (k, "layer")}
 
     def head_count(self, block: int) -> int:
         """The number of heads of a block's attention."""
@@ -142,12 +132,11 @@ class PatchedForward:
         if not self.resumes:
             return self._run_whole(start, stream, instead, edit, see)
         last = len(self._calls)
-        clean = start < last and stream is self.streams[start]
         stream = stream.clone()
         for block in range(start, last):
             if edit is not None and block > start:
                 stream = edit(block, stream)
-            before, stream = stream, self._run_block(block, stream, instead, clean and block == start)
+            before, stream = stream, self._run_block(block, stream, instead)
             if see is not None:
                 see(block, before, stream)
             if block in self.normed:
@@ -270,17 +259,13 @@ class PatchedForward:
         last = len(self._calls) - 1
         return torch.equal(self._run_block(last, self.streams[last].clone(), {}), self.streams[-1])
 
-    def _run_block(self, block: int, stream: Tensor, instead: Instead, clean: bool = False) -> Tensor:
-        """Compute a block's output for a stream; `clean` if that is the stream of the clean pass."""
+    def _run_block(self, block: int, stream: Tensor, instead: Instead) -> Tensor:
+        """Compute a block's output for a stream."""
         module, args, kwargs = self._calls[block]
         kinds = [writer.kind for writer in self.writers(block)]
         replaced = [instead.get((block, kind), ...) for kind in kinds]
         if all(output is None for output in replaced):  # it would only pass on its input
             return stream
-        where = [output.where for output in replaced if isinstance(output, ZeroAt)]
-        if clean and len(where) == len(replaced) and all(mask is where[0] for mask in where):
-            # Ablated tokens pass on their input, the others their clean output.
-            return torch.where(where[0][..., None], stream, self.block_outputs[block])
         patched = any((block, kind) in instead for kind in (*kinds, "heads"))
         with self._patched(lambda: block, instead if patched else {}):
             args, kwargs = with_input(args, kwargs, stream)

@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..model.load import Model, as_model
 from ..model.precision import upcast
 from ..model.prompts import Ids, prompt_ends
-from ..results import Figure, Result
+from ..results import Figure
 from .additive import carried_through
 from .inputs import Part, check_choices, read_texts
 from .patched_forward import PatchedForward
@@ -29,43 +29,6 @@ UNITS = {"relative_norm": "times the stream's norm", "cosine": "cosine", "norm":
 UNITS |= {"block_influence": "1 − cosine"}
 # Streams this short are only rounding error.
 SMALLEST = 1e-6
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class ChangePoint(Result):
-    """The layer from which on a quantity is smaller than before, by Pettitt's rank statistic (1979).
-
-    Attributes:
-        layer, low, high: The first layer of the later part, counted from 0 in order of use, and its 95 % interval over
-            texts.
-        before, after: The medians of the layers' means on either side, in the quantity's unit.
-        p: Pettitt's approximate p-value; layers are not independent, so it only separates clear falls from others.
-        quantity: The quantity and the kind of component.
-    """
-
-    quantity: str
-    layer: int
-    low: float
-    high: float
-    before: float
-    after: float
-    p: float
-
-    def __repr__(self) -> str:
-        place = f"layer {self.layer}, 95 % CI {self.low:.0f} to {self.high:.0f}, p = {self.p:.2g}"
-        if self.p >= 0.05:
-            return f"ChangePoint({self.quantity}: no significant change point; best candidate: {place})"
-        return f"ChangePoint({self.quantity}: falls from {self.before:.3g} to {self.after:.3g} at {place})"
-
-    figures: ClassVar = {"bars": "depth.change_point_bars"}
-
-    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
-
-    def frame(self) -> pd.DataFrame:
-        """One row."""
-        return pd.DataFrame([vars(self)])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -130,15 +93,19 @@ class ResidualNorms(TokenResult):
         """One row per component: means over tokens, 95 % intervals over texts, quantiles and maxima over tokens."""
         return self._summary(UNITS)
 
-    def change_point(self, part: Part = "layer", quantity: Quantity = "relative_norm") -> ChangePoint:
-        """Find the layer from which on the mean over tokens is smaller than before, with its interval over texts.
+    def change_point(self, part: Part = "layer", quantity: Quantity = "relative_norm") -> pd.Series:
+        """Find the layer from which on the mean over tokens is smaller than before, by Pettitt's rank statistic (1979).
+
+        `layer`, `low`, `high`: the first layer of the later part, counted from 0 in order of use, and its 95 % interval
+        over texts. `before`, `after`: the medians of the layers' means on either side. `p`: Pettitt's approximate
+        p-value; layers are not independent, so it only separates clear falls from others.
 
         Raises InputError for an unknown part or quantity, and for fewer than three layers.
         """
         check_choices(part=(part, Part), quantity=(quantity, Quantity))
         of_part = [i for i, component in enumerate(self.components) if component.kind == part]
         values = getattr(self, quantity)[:, of_part]
-        return change_point(f"{quantity} of {part}", *resampled_ratio(*sums_per_text(values, self.text)))
+        return change_point(*resampled_ratio(*sums_per_text(values, self.text)))
 
 
 def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -> ResidualNorms:
@@ -164,7 +131,7 @@ def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -
 def measure_norms(model: Model, ids: Sequence[Ids], batch_tokens: int | None, heads: bool = False) -> ResidualNorms:
     """Measure `residual_norms` of token ids; with `heads` also those of every head's output."""
     components, (relative, cosine, norm), text = measure_tokens(
-        model, ids, batch_tokens, lambda rows, tell: _measure(PatchedForward(model, rows, heads), heads)
+        model, ids, batch_tokens, lambda rows: _measure(PatchedForward(model, rows, heads), heads)
     )
     return ResidualNorms(components, relative, cosine, norm, text, model.name, prompt_ends(model, ids))
 
@@ -214,9 +181,7 @@ def _relative_to(stream: Float[Tensor, "token d"], output: Float[Tensor, "token 
     return torch.stack([norm / stream_norm, product / (norm * stream_norm).clamp_min(SMALLEST**2), norm])
 
 
-def change_point(
-    quantity: str, mean: Float[np.ndarray, " layer"], drawn: Float[np.ndarray, "draw layer"]
-) -> ChangePoint:
+def change_point(mean: Float[np.ndarray, " layer"], drawn: Float[np.ndarray, "draw layer"]) -> pd.Series:
     """Find the change point of `mean`, with its interval over resamples; ranks decide, not outlying layers.
 
     Raises InputError for fewer than three layers.
@@ -227,9 +192,10 @@ def change_point(
     (layer,), (statistic,) = _pettitt(mean[None])
     layers = _pettitt(drawn)[0].astype(float) if np.isfinite(drawn).all() else np.full(len(drawn), np.nan)
     low, high = percentile_interval(layers)
-    before, after = float(np.median(mean[:layer])), float(np.median(mean[layer:]))
-    p = float(min(1.0, np.exp(-6 * statistic**2 / (count**3 + count**2))))
-    return ChangePoint(quantity, int(layer), float(low), float(high), before, after, p)
+    found = {"layer": int(layer), "low": float(low), "high": float(high)}
+    found |= {"before": float(np.median(mean[:layer])), "after": float(np.median(mean[layer:]))}
+    found["p"] = float(min(1.0, np.exp(-6 * statistic**2 / (count**3 + count**2))))
+    return pd.Series(found, dtype=object)
 
 
 def _pettitt(series: Float[np.ndarray, "draw layer"]) -> tuple[np.ndarray, np.ndarray]:

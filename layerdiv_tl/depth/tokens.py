@@ -60,27 +60,16 @@ def measure_tokens(
     model: Model,
     ids: Sequence[Ids],
     batch_tokens: int | None,
-    measure: Callable[[list[Ids], Callable[[float], Any]], tuple[tuple[Component, ...], np.ndarray]],
-    count: int = 1,
+    measure: Callable[[list[Ids]], tuple[tuple[Component, ...], np.ndarray]],
 ) -> tuple[tuple[Component, ...], Float[np.ndarray, "quantity token component"], Int[np.ndarray, " token"]]:
-    """Return (components, `[quantity, token, component]` of every text in their order, text of each token).
-
-    `measure` may report the share of a pass that is done, which counts as `count` in the progress.
-    """
+    """Return (components, `[quantity, token, component]` of every text in their order, text of each token)."""
 
     def measure_batch(rows: list[int], advance: Advance) -> tuple[tuple[Component, ...], np.ndarray, np.ndarray]:
-        done = 0
-
-        def tell(share: float) -> None:
-            nonlocal done
-            before, done = done, int(share * count * len(rows))
-            advance(done - before)
-
-        found = measure([ids[row] for row in rows], tell)
-        tell(1.0)
+        found = measure([ids[row] for row in rows])
+        advance(len(rows))
         return *found, np.repeat(rows, [len(ids[row]) for row in rows])
 
-    components, tables, texts = zip(*map_batches(model, ids, batch_tokens, measure_batch, count), strict=True)
+    components, tables, texts = zip(*map_batches(model, ids, batch_tokens, measure_batch), strict=True)
     text = np.concatenate(texts)
     order = np.argsort(text, kind="stable")
     return same_components(model, components), np.concatenate(tables, 1)[:, order], text[order]

@@ -10,8 +10,8 @@ import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.depth.layer_maps import _aligned_tokens
-from layerdiv_tl.depth.residual_norms import change_point
 from layerdiv_tl.depth.patched_forward import PatchedForward
+from layerdiv_tl.depth.residual_norms import change_point
 from layerdiv_tl.results import Result
 from tests.conftest import close, gpt2, llama
 from tests.oracles.families import FAMILIES
@@ -61,7 +61,7 @@ def test_a_layer_that_writes_nothing_can_go():
         assert found.output_change[:, 0].max() > 1e-3
 
 
-@pytest.mark.parametrize("options", [{}, {"measured": "later"}, {"span": "prefix"}])
+@pytest.mark.parametrize("options", [{}, {"span": "prefix"}])
 def test_texts_may_be_longer_than_the_vocabulary(options):
     """No position is read as an id: texts of byte-level models have more tokens than there are ids."""
     row = [token % 7 for token in range(40)]
@@ -81,7 +81,6 @@ ANALYSES = {
     "gradients": (lambda m, **more: ld.depth.integrated_gradients(m, IDS[:1], "mlp", steps=8, **more), "attribution"),
     "map_layers": (lambda m, **more: ld.depth.map_layers(m, m, IDS, **more), "error"),
     "depth_score": (lambda m, **more: ld.depth.depth_score(m, ASKED, n_resamples=50, **more), "effects"),
-    "erased score": (lambda m, **more: ld.depth.depth_score(m, ASKED, effect="erase", **more), "effects"),
     "drop_plan": (lambda m, **more: ld.depth.drop_plan(m, IDS, 1, "contribution", "head", random=1, **more), "loss"),
     "effects": (lambda m, **more: ld.effects(m, IDS, [7, 9], [0, 1, 1], components=["L1.mlp"], **more), "without"),
 }
@@ -139,7 +138,7 @@ def test_results_survive_the_disk(name, tmp_path):
     result = ANALYSES[name][0](ld.load_model(llama(num_hidden_layers=4)))
     loaded = type(result).load(result.save(tmp_path / "result.safetensors"))
     assert repr(loaded) == repr(result)
-    for frame in ("frame", "by_pair", "by_token", "by_layer", "by_question", "correlations", "compare", "scores"):
+    for frame in ("frame", "by_pair", "by_token", "by_layer", "correlations", "compare", "scores"):
         if callable(getattr(result, frame, None)):
             pd.testing.assert_frame_equal(getattr(loaded, frame)(), getattr(result, frame)())
     for field in dataclasses.fields(result):
@@ -215,10 +214,10 @@ def test_a_change_point_is_found_where_it_was_planted():
     rng = np.random.default_rng(0)
     level = np.where(np.arange(12) < 7, 1.0, 0.4)
     level[0] = 30.0
-    found = change_point("x", level, level + 0.05 * rng.normal(size=(500, 12)))
+    found = change_point(level, level + 0.05 * rng.normal(size=(500, 12)))
     assert found.layer == 7
     assert 5 <= found.low <= 7 == found.high
-    assert found.p < 0.05 < change_point("x", rng.normal(size=12), rng.normal(size=(50, 12))).p
+    assert found.p < 0.05 < change_point(rng.normal(size=12), rng.normal(size=(50, 12))).p
     by_hand = [sum(np.sign(level[i] - level[j]) for i in range(k) for j in range(k, 12)) for k in range(1, 12)]
     assert np.isclose(found.p, np.exp(-6 * max(by_hand) ** 2 / (12**3 + 12**2)), rtol=0.3)
 
@@ -251,12 +250,8 @@ def test_a_task_brings_its_prompts_and_answers(stories):
         (lambda m: ld.depth.skip(m, IDS, mode="future", cuts="all"), "cuts='all'"),
         (lambda m: ld.depth.skip(m, IDS, mode="future", cuts="published"), "13"),
         (lambda m: ld.depth.skip(m, IDS, first_token="skipped"), "first_token='skipped'"),
-        (lambda m: ld.depth.erase(m, IDS, measured="all"), "measured='all'"),
         (lambda m: ld.depth.erase(m, IDS, "prefix", answers=1), "answers=1"),
         (lambda m: ld.depth.erase(m, [[1, 2, 3]], "prefix"), "text 0"),
-        (lambda m: ld.depth.integrated_gradients(m, IDS, baseline="mean"), "baseline='mean'"),
-        (lambda m: ld.depth.integrated_gradients(m, IDS, path="even"), "path='even'"),
-        (lambda m: ld.depth.integrated_gradients(m, IDS, baseline="zero"), "path='graded'"),
         (lambda m: ld.depth.logit_lens(m, IDS, "none"), "norm='none'"),
         (lambda m: ld.depth.logit_lens(m, IDS, k=62), "k=62"),
         (lambda m: ld.depth.residual_norms(m, []), "prompts"),
@@ -329,7 +324,6 @@ def test_every_result_states_what_was_found():
     model, texts = llama(), [[i % 61, (3 * i) % 61, 5, i // 2, 7, 11 + i, 40 - i] for i in range(8)]
     measure = {
         "ResidualNorms": lambda: ld.depth.residual_norms(model, texts),
-        "ChangePoint": lambda: ld.depth.residual_norms(llama(num_hidden_layers=6), texts).change_point(),
         "Skip": lambda: ld.depth.skip(model, texts),
         "LogitLens": lambda: ld.depth.logit_lens(model, texts),
         "Erasure": lambda: ld.depth.erase(model, texts),

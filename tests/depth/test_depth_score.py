@@ -1,7 +1,5 @@
 """The depth score: its formulas against closed forms (its effects are those of test_published_depth)."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -41,7 +39,7 @@ def made(effects, groups, lengths=None, rank=None, n_resamples=1000):
         correct=(rank == 1).astype(float),
         ids=tuple(map(str, range(count))),
         by="hops",
-        effect="skip",
+        effect="skip_before",
         part="layer",
         model="made",
         n_resamples=n_resamples,
@@ -61,7 +59,6 @@ def test_the_score_is_the_mean_place_of_the_effects():
         mine = layers[layers["group"] == group]
         assert np.isclose((mine["share"] * mine["layer"]).sum(), score)
     np.testing.assert_allclose(layers["effect"], [0.4, 0.1, 0.1, 0.1, 0.1, 0.15, 0, 0, 0, 0.05])
-    assert found.by_question()["id"].tolist() == ["0", "1", "2", "3"]
 
 
 def pointed(places, layers=24):
@@ -169,7 +166,7 @@ def test_only_those_answered_rightly():
     right = found.correct_only()
     assert right.ids == ("0", "2")
     np.testing.assert_allclose(right.scores, [3, 5])
-    assert right.by_question()["correct"].all()
+    assert right.correct.all()
     with pytest.raises(ld.InputError, match="correctly"):
         made(pointed([3.0]), [1], rank=[2]).correct_only()
 
@@ -178,14 +175,15 @@ def test_right_is_what_the_model_writes(stories):
     """A rank of 1 is where greedy decoding gives the answer."""
     asked = [*TEXTS, ("Once upon", " a time", 1), ("Once upon a time there was a little girl named", " Lily", 2)]
     found = ld.depth.depth_score(stories, asked)
-    for row, (text, answer, _) in zip(found.by_question().itertuples(), asked, strict=True):
+    for number, (text, answer, _) in enumerate(asked):
         ids, start = (stories.tokenizer(text + answer)["input_ids"], len(stories.tokenizer(text)["input_ids"]))
         given = torch.tensor([ids[:start]])
         written = stories.root.generate(
             given, max_new_tokens=len(ids) - start, do_sample=False, attention_mask=torch.ones_like(given)
         )
-        assert row.correct == (row.rank == 1) == (written[0, start:].tolist() == ids[start:])
-    assert 0 < found.by_question()["correct"].sum() < len(asked)
+        is_right = written[0, start:].tolist() == ids[start:]
+        assert found.correct[number] == (found.rank[number] == 1) == is_right
+    assert 0 < found.correct.sum() < len(asked)
 
 
 @pytest.mark.full
@@ -238,14 +236,10 @@ def test_tasks_and_other_groups():
         ([([], [3], 1)], {}, "prompt 0"),
         ([([1], [99], 1)], {}, "token id 99"),
         ([([1] * 60, [2] * 9, 1)], {}, "64"),
-        ([([1], [3], 1)], {"effect": "erase"}, "question 0 .*effect="),
         ([([1, 2], [3], 1)], {"effect": "skip_before"}, "question 0 .*effect="),
         ([([1], [3], 1)], {}, "question 0 .*effect="),
         (ROWS, {"effect": "drop"}, "effect='drop'"),
-        (ROWS, {"first_token": "skipped"}, "first_token='skipped'"),
-        (ROWS, {"first_token": "changed"}, "first_token='changed'"),
         (ROWS, {"part": "head"}, "part='head'"),
-        (ROWS, {"effect": "erase", "part": "mlp"}, "part='mlp'"),
         (ROWS, {"by": [1, 2]}, "by="),
         (ROWS, {"by": "hops"}, "by="),
         (ROWS, {"by": np.array(3)}, "by="),
@@ -256,35 +250,12 @@ def test_tasks_and_other_groups():
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(questions, options, says):
-    """What cannot be used is an InputError that says what it was; a question of one token can be skipped in."""
+    """What cannot be used is an InputError that says what it was."""
     with pytest.raises(ld.InputError, match=says):
         ld.depth.depth_score(llama(), questions, **options)
-    one = ld.depth.depth_score(llama(), [([1], [2], 1)], effect="skip", first_token="changed")
-    assert np.isfinite(one.scores).all()
 
 
 def test_an_answer_without_tokens_is_refused(stories):
     """Text that the tokenizer makes nothing of is not an answer."""
     with pytest.raises(ld.InputError, match="answer 1"):
         ld.depth.depth_score(stories, [("Once upon", " a", 1), ("Once upon", "", 2)])
-
-
-def test_bars_and_lines_are_the_frames():
-    """Bars are the groups' scores with their intervals; every line is one group's shares; of many those with most."""
-    found = ld.depth.depth_score(llama(), ROWS)
-    frame, layers, figure = found.frame(), found.by_layer(), found.plot()
-    bars, *lines = figure.data
-    np.testing.assert_array_equal(bars.y, frame["score"])
-    np.testing.assert_array_equal(bars.error_y.array, frame["score_high"] - frame["score"])
-    assert len(lines) == len(frame)
-    for group, line in zip(frame["group"], lines, strict=True):
-        np.testing.assert_array_equal(line.y, layers[layers["group"] == group]["share"])
-        assert line.name == f"hops {group:g}"
-    hostile = "</script><img src=x>"
-    text = str(dataclasses.replace(found, model=hostile, by=hostile).plot().to_dict())
-    assert "<img" not in text
-    assert "&lt;" in text
-    figure = made(pointed(np.linspace(2, 9, 20)), [*range(12), *range(4, 12)]).plot()
-    assert len(figure.data[0].y) == 12
-    assert [line.name for line in figure.data[1:]] == [f"hops {group}" for group in range(4, 12)]
-    assert made(pointed([3, 4]), [1, 1]).plot().data  # of one group, which has no slope

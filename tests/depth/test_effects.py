@@ -188,6 +188,15 @@ def test_effects_of_a_saved_result_are_the_same(tiny, tmp_path):
     np.testing.assert_allclose(small.without, effects.without, atol=1e-5)
 
 
+@pytest.mark.parametrize("unit", ["sublayer", "head"])
+def test_the_clean_passs_values_are_its_contributions(tiny, unit):
+    ids, labels = rows(4)
+    effects = ld.effects(tiny, ids, OPTIONS, labels, unit=unit, components=["L0.mlp"])
+    c = ld.contributions(tiny, ids, OPTIONS, unit=unit)
+    assert effects.members == c.components
+    np.testing.assert_allclose(effects.values, c.values, atol=1e-6)
+
+
 def test_without_labels_the_first_option_is_right(tiny):
     ids, _ = rows(4)
     pairs = [(7, 9), (9, 7), (12, 7), (7, 12)]
@@ -333,9 +342,7 @@ def test_heads_of_the_default_model_make_up_for_one_another_on_indirect_objects(
     left = means(smol.root, ids, heads)
     for row in (0, 1, 2):
         names = [smol.tokenizer(name)["input_ids"][0] for name in pairs[row]]
-        clean, without = (
-            run(smol.root, ids[row], [(c, left[row][c]) for c in some])[names] for some in ([], heads)
-        )
+        clean, without = (run(smol.root, ids[row], [(c, left[row][c]) for c in some])[names] for some in ([], heads))
         expected = (clean[0] - clean[1]) - (without[0] - without[1])
         assert effects.effect("total")[row, -1] == pytest.approx(expected, abs=1e-5 * np.abs(clean).max())
 

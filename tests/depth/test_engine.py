@@ -5,8 +5,11 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
+from layerdiv_tl.depth.additive import read_out, stream_scales
 from layerdiv_tl.depth.engine import Rows, as_it_is, read_logits, run_patches
-from tests.oracles.families import FAMILIES
+from layerdiv_tl.depth.patched_forward import PatchedForward
+from layerdiv_tl.depth.residual_norms import _head_writes
+from tests.oracles.families import BY_STRUCTURE, FAMILIES
 
 IDS = [(5, 1, 4, 1, 5, 9), (3, 14, 15), (17, 11, 60, 2, 7)]
 AT = [range(2, 6), [1], [0, 4]]
@@ -71,3 +74,51 @@ def test_the_pass_as_it_is_changes_nothing():
         [0, 4, 2, 3, 4, 5],
     )
     np.testing.assert_array_equal(some.targets, [11, -1, 1, 5, 9, -1])
+
+
+@pytest.mark.parametrize(("name", "factor"), [("llama", 1.0), ("granite", 0.5)])
+def test_factors_between_writes_and_the_stream_are_those_of_the_config(name, factor):
+    model = ld.load_model(FAMILIES[name]())
+    with model.path.session():
+        assert set(stream_scales(model).values()) == {factor}
+
+
+def test_a_stream_that_passes_norms_between_its_sublayers_has_only_a_frozen_lens():
+    root = BY_STRUCTURE["opt_post_ln"]()
+    with pytest.raises(ld.InputError, match="between its sublayers"):
+        ld.depth.skip(root, IDS)
+    kl = ld.depth.logit_lens(root, IDS, "frozen").kl
+    assert np.isfinite(kl).all()
+    assert kl[:, 0].min() > 1e-3
+    assert kl[:, -1].max() < 1e-12
+
+
+@pytest.mark.parametrize("name", ["llama", "olmo3", "granite"])
+def test_heads_write_what_their_attention_writes(name):
+    """Without a bias the heads' writes sum to the attention's, also through a norm behind it."""
+    model = ld.load_model(FAMILIES[name]())
+    bias = next((w.projection.bias for w in model.path.writers if w.kind == "attn"), None)
+    with model.path.session(), torch.no_grad():
+        clean = PatchedForward(model, IDS, keep_heads=True)
+        for block in range(len(clean.layers)):
+            whole = clean.outputs[block, "attn"][clean.tokens] / clean.scale(block, "attn")
+            writes = _head_writes(clean, block, clean.outputs[block, "heads"][clean.tokens])
+            if bias is None:
+                torch.testing.assert_close(sum(writes).float(), whole, rtol=1e-4, atol=1e-5)
+            else:  # what is left is the same at every token
+                left = whole - sum(writes).float()
+                torch.testing.assert_close(left, left[:1].expand_as(left), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "cohere", "opt"])
+def test_gradients_pass_the_models_own_read_out(name):
+    """Its values are those without a gradient, and its slope is that of a small step."""
+    model = ld.load_model(FAMILIES[name]().double())
+    stream = torch.randn(3, model.path.width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with model.path.session():
+        logits = read_out(model.path, stream.requires_grad_())
+        torch.testing.assert_close(logits.detach(), model.path.read_out(stream.detach())[1].clone())
+        (slope,) = torch.autograd.grad(logits[:, 7].sum(), stream)
+        step = 1e-3 * torch.randn(stream.shape, generator=torch.Generator().manual_seed(1))
+        there, here = (read_out(model.path, (stream + sign * step).detach())[:, 7].sum() for sign in (1, -1))
+    assert float((there - here) / 2) == pytest.approx(float((slope * step).sum()), rel=1e-3)

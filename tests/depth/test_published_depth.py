@@ -182,61 +182,40 @@ def test_lens(case, norm):
 
 
 @slow
-@pytest.mark.parametrize("span", ["position", "prefix", "whole prefix"])
-def test_erasure_where_answers_are_predicted(case, span):
-    """A token, those from the second up to it, or all up to it: overwritten by the mean where they enter a layer."""
+def test_erasure_where_answers_are_predicted(case):
+    """One token at a time, overwritten by the mean where it enters a layer."""
     model, root, ids = case
     short, mean = ids[0][:7], published.mean_residuals(root, ids)
-    given = {"first_token": "changed" if span == "whole prefix" else "kept", "reference": ids}
-    found = ld.depth.erase(model, [short], span.split()[-1], measured="answer", answers=2, **given)
-    begin = {"position": None, "prefix": 1, "whole prefix": 0}[span]
+    found = ld.depth.erase(model, [short], answers=2, reference=ids)
     for row, t in enumerate(found.position):
         for layer in range(found.effect.shape[1]):
-            if begin == 1 and not t:
-                assert np.isnan(found.effect[row, layer])
-                continue
-            rule = published.erased(root, short, mean, layer, t if begin is None else begin, t + 1)[-3:-1]
+            rule = published.erased(root, short, mean, layer, t, t + 1)[-3:-1]
             assert found.effect[row, layer] == pytest.approx(rule.mean(), rel=1e-4, abs=1e-6)
             assert found.effect_max[row, layer] == pytest.approx(rule.max(), rel=1e-4, abs=1e-6)
 
 
 @on_stories
-def test_erasure_measured_later(case):
-    """Of a token after it; of a prefix 1 to t − 1 after t: here the row of the last erased one."""
+def test_erasure_of_prefixes(case):
+    """Of a prefix 1 to t − 1, measured after t: here the row of the last erased one."""
     model, root, ids = case
     short, mean = ids[0][:7], published.mean_residuals(root, ids)
-    token, prefix = (ld.depth.erase(model, [short], s, measured="later", reference=ids) for s in ("position", "prefix"))
-    for layer in range(token.effect.shape[1] - 1):
-        rule = [published.erased(root, short, mean, layer, t, t + 1)[t + 1 :].max() for t in token.position]
-        alike(token.effect_max[:, layer], rule)
-        known = np.isfinite(prefix.effect_max[:, layer])
-        assert prefix.position[known].tolist() == list(range(1, len(short) - 2))
+    found = ld.depth.erase(model, [short], "prefix", reference=ids)
+    for layer in range(found.effect.shape[1]):
+        known = np.isfinite(found.effect_max[:, layer])
+        assert found.position[known].tolist() == list(range(1, len(short) - 2))
         rule = [published.erased(root, short, mean, layer, 1, t)[t + 1 :].max() for t in range(2, len(short) - 1)]
-        alike(prefix.effect_max[known, layer], rule)
+        alike(found.effect_max[known, layer], rule)
 
 
 @slow
-@pytest.mark.parametrize(
-    ("part", "baseline", "path"),
-    [
-        ("layer", "token_mean", "straight"),
-        ("layer", "dimension_mean", "graded"),
-        ("attn", "zero", "graded"),
-        ("mlp", "token_mean", "graded"),
-        ("attn", "token_mean", "straight"),
-        ("mlp", "token_mean", "straight"),
-    ],
-)
-def test_integrated_gradients(case, part, baseline, path):
-    """A loop over the same path; along the graded one they sum to the change of the answer's probability."""
+@pytest.mark.parametrize("part", PARTS)
+def test_integrated_gradients(case, part):
+    """A loop over the same path."""
     model, root, ids = case
-    how = {} if path == "straight" else {"baseline": baseline, "path": path}
-    found = ld.depth.integrated_gradients(model, [ids[0][:7]], part, answers=2, steps=12, **how)
-    rule = published.integrated_gradients(root, ids[0][:7], 2, PARTS[part], 12, baseline, path)
+    found = ld.depth.integrated_gradients(model, [ids[0][:7]], part, answers=2, steps=12)
+    rule = published.integrated_gradients(root, ids[0][:7], 2, PARTS[part], 12, "token_mean", "straight")
     assert np.abs(rule[:, -1]).max() <= 1e-9  # nothing reads the last token
     alike(found.attribution, rule[:, :-1].T, 1e-4)
-    if path == "graded":
-        assert ld.depth.integrated_gradients(model, [ids[0][:7]], part, steps=256, **how).gap <= 0.01
 
 
 @pytest.fixture(scope="module")
@@ -263,31 +242,16 @@ def test_depth_score(case, questions):
 
 
 @on_small_models
-@pytest.mark.parametrize(
-    ("effect", "part", "first_token"),
-    [
-        *(("skip", part, "kept") for part in PARTS),
-        ("skip", "layer", "changed"),
-        ("skip_before", "layer", "kept"),
-        pytest.param("skip_before", "attn", "kept", marks=pytest.mark.full),
-        ("erase", "layer", "kept"),
-    ],
-)
-def test_depth_scores_where_answers_are_predicted(case, questions, effect, part, first_token):
+@pytest.mark.parametrize("part", ["layer", pytest.param("attn", marks=pytest.mark.full)])
+def test_depth_scores_where_answers_are_predicted(case, questions, part):
     """‖Δ softmax‖₂ there, in the mean; probabilities and ranks of the answers are those of a plain pass."""
     model, root, _ = case
     asked, rows = questions
-    found = ld.depth.depth_score(model, asked, effect=effect, part=part, first_token=first_token)
-    mean = published.mean_residuals(root, [ids for ids, _ in rows], first=1)
+    found = ld.depth.depth_score(model, asked, effect="skip_before", part=part)
     for number, (ids, start) in enumerate(rows):
         at = slice(start - 1, len(ids) - 1)
-        if effect == "erase":
-            layers = range(found.effects.shape[1])
-            wanted = [published.erased(root, ids, mean, layer, 1, start - 1)[at].mean() for layer in layers]
-        else:
-            stop, begin = (start - 1 if effect == "skip_before" else None), int(first_token == "kept")
-            changes = published.skip_effects(root, ids, PARTS[part], stop, begin)["output_change"]
-            wanted = changes[:, slice(0, len(ids) - start) if stop else at].mean(1)
+        changes = published.skip_effects(root, ids, PARTS[part], start - 1, 1)["output_change"]
+        wanted = changes[:, : len(ids) - start].mean(1)
         alike(found.effects[number], wanted, 1e-4)
         p = trace(root, ids).probabilities[at]
         gold = p[range(len(p)), ids[start:]]
