@@ -16,6 +16,7 @@ from ..components import Component
 from ..errors import InputError
 from ..model.attribute import rows_of
 from ..model.path import Pass, Path
+from ..model.precision import TOLERANCE
 from ..model.units import UnitLike, part_vectors
 
 # The most numbers of carried vectors that are held at a time.
@@ -49,12 +50,18 @@ def carried(path: Path, seen: Pass, unit: UnitLike) -> Iterator[Block]:
             return torch.cat([y, torch.zeros_like(y[..., :1])], -1) * path.factor
 
         known = set(rows_of(path, unit))
+        changed = torch.zeros(1, *v.shape[:-1], v.shape[-1] + 1, dtype=v.dtype, device=v.device)
         calls = zip(seen.calls, seen.components(), seen.writes, seen.inputs, strict=True)
         for place, ((writer, _), whole, write, received) in enumerate(calls):
             step = max(1, NUMBERS // max(1, write.numel()))
+            rest = write.to(leaves[place])
             for components, z in part_vectors(writer, whole, write, received, unit, step):
+                rest = rest - z.sum(0).to(rest)
                 if components[0] in known:
                     yield components, carry(place, z.to(leaves[place]))
+            # What hooks changed in a write is no part's.
+            if writer in seen.hooked and bool(rest.abs().max() > TOLERANCE[path.dtype] * write.abs().max()):
+                changed = changed + carry(place, rest[None])
         start = len(replay.writes)
         for name, group in zip(("constant", "added", "rounding"), groups[1:], strict=True):
             places = range(start, start + len(group))
@@ -64,5 +71,7 @@ def carried(path: Path, seen: Pass, unit: UnitLike) -> Iterator[Block]:
                 total = total + carry(place, leaves[place].detach()[None])
             if name == "constant":
                 total[..., -1] = path.factor
+            if name == "added":
+                total = total + changed
             if Component(name) in known or (name == "added" and bool(total.any())):
                 yield (Component(name),), total

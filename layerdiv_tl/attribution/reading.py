@@ -215,6 +215,7 @@ def _check(model: Model, gathered: Gathered) -> None:
 ALIKE = "give texts for which they run alike, or each alone"
 
 
+@torch.enable_grad()
 def junction_scale(path: Path, seen: Pass, replay: Replay) -> Float[Tensor, "n junction"] | None:
     """The final norm's statistic of the stream after each write, relative to that of the whole stream.
 
@@ -243,7 +244,7 @@ def junction_scale(path: Path, seen: Pass, replay: Replay) -> Float[Tensor, "n j
     if path.norm is None:
         return torch.ones(n, len(streams), dtype=final.dtype)
     # With r the normed final stream: r · N(x) at the final statistic over r · N(x) at x's own.
-    at = torch.arange(n, device=final.device), seen.position.to(final.device)
+    at = torch.arange(n, device=final.device), seen.position.to(final.device, copy=True)  # no inference tensor
     r = replay.after_norm.detach()[at]
     (a,) = torch.autograd.grad(replay.after_norm[at], final, r, retain_graph=True)
     prefixes = torch.stack([x[at] for x in streams], 1)

@@ -141,6 +141,8 @@ def _lost_value_bias(root: Any) -> str | None:
 def hook_names(path: Path, cut_of: CutOf) -> tuple[str, ...]:
     """TransformerLens' names of all that a unit needs: a `names_filter` for `run_with_cache`."""
     names = [_name(path, _end(path), "hook_in")]
+    if hasattr(path.writers[0].owner, "hook_in"):
+        names.append(_TOKENS)
     for writer in path.writers:
         names.append(_name(path, writer.place, "hook_out"))
         if (source := _source(writer, cut_of(writer))) is not None:
@@ -176,11 +178,12 @@ def cached_tokens(path: Path, cache: Any) -> Int[Tensor, "row token"]:
     if name not in cache:
         raise InputError(f"the cache lacks {name}: {_TAKE}")
     shape = cache[name].shape[:-1]
-    own = [cache[name] for name in ("embed.hook_in",) if name in cache]
+    own = [cache[name] for name in (_TOKENS,) if name in cache]
     own = [ids for ids in own if not ids.is_floating_point() and ids.shape == shape]
     return torch.atleast_2d(own[0] if own else torch.full(shape, -1))
 
 
+_TOKENS = "embed.hook_in"  # a bridge's hook on the token ids
 _TAKE = "take it without names_filter=, or with names_filter=list(model.hook_names(unit)), where model = ld.load_model(…)."
 
 
@@ -194,7 +197,7 @@ def read_cache(
     if not path.by_token:
         raise InputError("the path of this model mixes tokens, so a cache cannot be read: give prompts.")
     names = hook_names(path, cut_of)
-    if missing := [name for name in names if name not in cache]:
+    if missing := [name for name in names if name not in cache and name != _TOKENS]:
         raise InputError(f"the cache lacks {missing[0]} ({len(missing)} of {len(names)} names): {_TAKE}")
     rows, column = torch.arange(len(ids)), column.cpu()
     positions = next((w.place for w in path.writers if w.kind == "pos_embed"), None)
@@ -219,23 +222,24 @@ def read_cache(
         final = take(_end(path), "hook_in")
         seen.finals = [] if path.norm is None else [final]
         seen.unembedded, seen.logits = path.read_out(final[:, 0])
-        _check_tokens(path, ids, mask, cache[_name(path, path.writers[0].place, "hook_out")])
+        # A model may have multiplied its embedding in place, after it was cached.
+        scale = _embedding_scale(path, ids, mask, cache[_name(path, path.writers[0].place, "hook_out")])
+        seen.writes[0] = seen.writes[0] / scale
     return seen
 
 
-def _check_tokens(
+def _embedding_scale(
     path: Path, ids: Int[Tensor, "row token"], mask: Int[Tensor, "row token"], embedded: Float[Tensor, "row token d"]
-) -> None:
-    """Raise InputError for a cache whose embedding is not that of these tokens."""
+) -> float:
+    """What a cached embedding is multiplied by. Raises InputError for one that is not that of these tokens."""
     embed = path.writers[0]
     if bool((ids < 0).any()) or type(embed.owner).__name__ == "HookPoint":
-        return
+        return 1.0
     with torch.inference_mode(), silent(path.module):
         own = embed.owner(ids.to(path.device))
         for one in embed.maps[1:]:
             own = one(own)
     own, embedded = own.float().cpu(), embedded.float().cpu().view(own.shape)
-    # Some models scale it.
     off = torch.cosine_similarity(embedded, own, dim=2) < 0.99
     off &= mask.bool().cpu()
     if bool(off.any()):
@@ -245,3 +249,5 @@ def _check_tokens(
             f"embedding of token {int(ids[row, token])}. Give the tokens and attention_mask of its own pass, with today's "
             "hooks on the embedding."
         )
+    scale = float((embedded * own).sum() / own.square().sum())
+    return 1.0 if abs(scale - 1) < 1e-2 else scale

@@ -174,8 +174,8 @@ class Path:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """The frame of all passes: evaluation mode, one thread at a time."""
-        with one_at_a_time(self.module):
+        """The frame of all passes: evaluation mode, one thread at a time, no graph but where one is asked for."""
+        with one_at_a_time(self.module), torch.inference_mode(False), torch.no_grad():
             yield
 
     # The two passes -------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def _sublayers(block: nn.Module, names: Names) -> Iterator[tuple[Kind, nn.Module
     for role, roles in (("mixing", ("mixer", "attention")), *((role, (role,)) for role in ("mlp", "ple", "laurel"))):
         seen: set[nn.Module] = set()
         for name in (name for each in roles for name in names[each]):
-            module = first(block, (name,))
+            module = first(unwrapped(block), (name,))
             if module is None or seen & set(module.modules()):
                 continue
             kind: Any = role

@@ -58,7 +58,7 @@ def vectors(model: Any, prompt: list[int]) -> dict[str, Tensor]:
     """What each part of every mixture adds to the stream at a prompt's last token, `[d]`, undone from the final norm."""
     streams: list[Tensor] = []
     norm = model.model.norm
-    axes = {str(i): axis for i, axis in enumerate(np.eye(families.D_MODEL))}
+    axes = {str(i): axis for i, axis in enumerate(np.eye(model.config.hidden_size))}
     with norm.register_forward_pre_hook(lambda m, a: streams.append(a[0][0, -1].double())):
         c = ld.contributions(ld.load_model(model), [prompt], axes, unit="expert")
     sigma = (streams[-1].square().mean() + norm.variance_epsilon).sqrt()
