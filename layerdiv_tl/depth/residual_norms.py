@@ -96,9 +96,10 @@ class ResidualNorms(TokenResult):
     def change_point(self, part: Part = "layer", quantity: Quantity = "relative_norm") -> pd.Series:
         """Find the layer from which on the mean over tokens is smaller than before, by Pettitt's rank statistic (1979).
 
-        `quantity`: what was compared. `layer`, `low`, `high`: the first layer of the later part, counted from 0 in order of use, and its 95 % interval
-        over texts. `before`, `after`: the medians of the layers' means on either side. `p`: Pettitt's approximate
-        p-value; layers are not independent, so it only separates clear falls from others.
+        `quantity`: what was compared. `layer`, `low`, `high`: the first layer of the later part, counted from 0 in
+        order of use, and its 95 % interval over texts. `before`, `after`: the medians of the layers' means on either
+        side. `p`: Pettitt's approximate p-value; layers are not independent, so it only separates clear falls from
+        others.
 
         Raises InputError for an unknown part or quantity, and for fewer than three layers.
         """
