@@ -96,16 +96,17 @@ class ResidualNorms(TokenResult):
     def change_point(self, part: Part = "layer", quantity: Quantity = "relative_norm") -> pd.Series:
         """Find the layer from which on the mean over tokens is smaller than before, by Pettitt's rank statistic (1979).
 
-        `layer`, `low`, `high`: the first layer of the later part, counted from 0 in order of use, and its 95 % interval
-        over texts. `before`, `after`: the medians of the layers' means on either side. `p`: Pettitt's approximate
-        p-value; layers are not independent, so it only separates clear falls from others.
+        `quantity`: what was compared. `layer`, `low`, `high`: the first layer of the later part, counted from 0 in
+        order of use, and its 95 % interval over texts. `before`, `after`: the medians of the layers' means on either
+        side. `p`: Pettitt's approximate p-value; layers are not independent, so it only separates clear falls from
+        others.
 
         Raises InputError for an unknown part or quantity, and for fewer than three layers.
         """
         check_choices(part=(part, Part), quantity=(quantity, Quantity))
         of_part = [i for i, component in enumerate(self.components) if component.kind == part]
         values = getattr(self, quantity)[:, of_part]
-        return change_point(*resampled_ratio(*sums_per_text(values, self.text)))
+        return change_point(f"{quantity} of {part}", *resampled_ratio(*sums_per_text(values, self.text)))
 
 
 def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -> ResidualNorms:
@@ -181,7 +182,7 @@ def _relative_to(stream: Float[Tensor, "token d"], output: Float[Tensor, "token 
     return torch.stack([norm / stream_norm, product / (norm * stream_norm).clamp_min(SMALLEST**2), norm])
 
 
-def change_point(mean: Float[np.ndarray, " layer"], drawn: Float[np.ndarray, "draw layer"]) -> pd.Series:
+def change_point(quantity: str, mean: Float[np.ndarray, " layer"], drawn: Float[np.ndarray, "draw layer"]) -> pd.Series:
     """Find the change point of `mean`, with its interval over resamples; ranks decide, not outlying layers.
 
     Raises InputError for fewer than three layers.
@@ -192,7 +193,7 @@ def change_point(mean: Float[np.ndarray, " layer"], drawn: Float[np.ndarray, "dr
     (layer,), (statistic,) = _pettitt(mean[None])
     layers = _pettitt(drawn)[0].astype(float) if np.isfinite(drawn).all() else np.full(len(drawn), np.nan)
     low, high = percentile_interval(layers)
-    found = {"layer": int(layer), "low": float(low), "high": float(high)}
+    found = {"quantity": quantity, "layer": int(layer), "low": float(low), "high": float(high)}
     found |= {"before": float(np.median(mean[:layer])), "after": float(np.median(mean[layer:]))}
     found["p"] = float(min(1.0, np.exp(-6 * statistic**2 / (count**3 + count**2))))
     return pd.Series(found, dtype=object)

@@ -214,10 +214,10 @@ def test_a_change_point_is_found_where_it_was_planted():
     rng = np.random.default_rng(0)
     level = np.where(np.arange(12) < 7, 1.0, 0.4)
     level[0] = 30.0
-    found = change_point(level, level + 0.05 * rng.normal(size=(500, 12)))
+    found = change_point("x", level, level + 0.05 * rng.normal(size=(500, 12)))
     assert found.layer == 7
     assert 5 <= found.low <= 7 == found.high
-    assert found.p < 0.05 < change_point(rng.normal(size=12), rng.normal(size=(50, 12))).p
+    assert found.p < 0.05 < change_point("x", rng.normal(size=12), rng.normal(size=(50, 12))).p
     by_hand = [sum(np.sign(level[i] - level[j]) for i in range(k) for j in range(k, 12)) for k in range(1, 12)]
     assert np.isclose(found.p, np.exp(-6 * max(by_hand) ** 2 / (12**3 + 12**2)), rtol=0.3)
 
