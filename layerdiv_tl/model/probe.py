@@ -156,7 +156,8 @@ def _is_replayed(path: Path, seen: Pass) -> bool:
         return False
     answer = path.unembed_rows(None)
     logits = normed.float() @ answer[0].float().T + (0 if answer[1] is None else answer[1].float())
-    off = (logits - seen.unembedded.float()).abs().max() / seen.unembedded.float().abs().max()
+    size = seen.unembedded.float().abs().max().clamp_min(1e-30)
+    off = (logits - seen.unembedded.float()).abs().max() / size
     return bool(off <= _ROUNDING.get(path.dtype, 1e-4))
 
 
@@ -227,20 +228,31 @@ def _extend_chains(path: Path, seen: Pass) -> None:
 
 
 def _find_partial(path: Path, seen: Pass) -> None:
-    """Find writes after which nothing reads the stream: the next writer does not depend on them."""
-    received: list[Any] = []
+    """Find writes after which nothing reads the stream: what runs until the next write does not depend on them."""
+    since: list[list[Tensor]] = [[]]  # what modules received after each write, on the path
+    places = {w.place for w in path.writers}
+    written: list[Any] = [None]
+
+    def received(module: nn.Module, args: Any, kwargs: Any) -> None:
+        x = next(iter((*args, *kwargs.values())), None)
+        if isinstance(x, Tensor) and x.requires_grad and x is not written[-1]:  # a dropout reads the write, no stream
+            since[-1].append(x)
+
+    def wrote(module: nn.Module, args: Any, output: Any) -> None:
+        since.append([])
+        written.append(tensor(output))
 
     def observe(add: Callable[[Any], None]) -> None:
-        for writer in path.writers:
-            add(writer.owner.register_forward_pre_hook(lambda m, a, k: received.append(next(iter((*a, *k.values())), None)), with_kwargs=True))
+        for module in path.module.modules():
+            add(module.register_forward_pre_hook(received, with_kwargs=True))
+        for module in places:
+            add(module.register_forward_hook(wrote))
 
     replay = path.replay(seen, observe=observe)
-    for (writer, _), leaf, x in zip(seen.calls, replay.writes, received[1:], strict=False):
-        reads = isinstance(x, Tensor) and x.requires_grad
-        if reads:
-            (at,) = torch.autograd.grad((x * torch.randn_like(x)).sum(), leaf, retain_graph=True, allow_unused=True)
-            reads = at is not None and bool(at.any())
-        writer.is_partial = not reads
+    calls = zip(seen.calls, replay.writes, since[1:], strict=True)
+    for (writer, _), leaf, inputs in calls:
+        found = [torch.autograd.grad(x.sum(), leaf, retain_graph=True, allow_unused=True)[0] for x in inputs]
+        writer.is_partial = all(g is None for g in found)
 
 
 def _read_axes(path: Path, seen: Pass) -> list[int]:

@@ -51,7 +51,6 @@ MAKERS = {
     "AttentionPatterns": lambda: ld.attention_patterns(llama(), [1, 2, 3, 4]),
     "SourceTokens": lambda: ld.source_tokens(llama(), PROMPTS[:2], OPTIONS),
     "ResidualNorms": lambda: ld.depth.residual_norms(deep(), TEXTS),
-    "ChangePoint": lambda: ld.depth.residual_norms(deep(), TEXTS).change_point(),
     "Skip": lambda: ld.depth.skip(deep(), TEXTS),
     "LogitLens": lambda: ld.depth.logit_lens(deep(), TEXTS),
     "Erasure": lambda: ld.depth.erase(deep(), TEXTS, layers=[0, 2, 3]),

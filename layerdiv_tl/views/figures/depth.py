@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...depth.integrated_gradients import IntegratedGradients
     from ...depth.layer_maps import LayerMaps
     from ...depth.logit_lens import LogitLens
-    from ...depth.residual_norms import ChangePoint, ResidualNorms
+    from ...depth.residual_norms import ResidualNorms
     from ...depth.skipping import Skip
     from ...ensemble.fits import Slope
 
@@ -39,18 +39,7 @@ _EFFECTS = {
 _RUNS = 4  # of equal predictions
 
 
-def change_point_bars(change: ChangePoint) -> go.Figure:
-    """Draw the medians of the layers before and after a change point; `ResidualNorms.plot()` shows the layers."""
-    bars = go.Bar(x=[change.before, change.after], y=[0, 1], orientation="h", marker_color=style.MODULE["layer"])
-    about = f"Medians over the layers before layer {change.layer} and from it on, of each layer's mean over tokens."
-    x, y = (
-        {"title_text": f"{change.quantity.replace('_', ' ')}, median of the layers"},
-        axes.named_rows(["before", "after"]),
-    )
-    return layout.finish(bars, _change(change, str(change.layer)), about, x=x, y=y, plot=110)
-
-
-def _change(change: ChangePoint, layer: str) -> str:
+def _change(change: Any, layer: str) -> str:
     ends, p = style.interval(change.low, change.high, ".0f", none=""), f"Pettitt's test {style.p_value(change.p)}"
     if change.p < style.SIGNIFICANT:
         return f"Layers write less from layer {' '.join(filter(None, [layer, ends]))} on, {p}"
@@ -162,8 +151,7 @@ def _mode(skip: Skip) -> str:
 
 def _erased(erasure: Erasure) -> str:
     """Describe what an erasure replaces, including whether the first token is exempt."""
-    kept = " but the first" * (erasure.first_token == "kept")
-    span = "One token" if erasure.span == "position" else f"A token and all before it{kept}"
+    span = "One token" if erasure.span == "position" else "A token and all before it but the first"
     return f"{span} replaced by the mean stream where it enters the layer."
 
 
@@ -219,8 +207,8 @@ def gradient_map(gradients: IntegratedGradients, text: int = 0) -> go.Figure:
     """Draw a map layer × token of integrated gradients of the answer's probability, of one text."""
     title = f"Integrated gradients of {gradients.model} are largest at {{token}} in {{layer}}"
     subtitle = (
-        f"Over the output of each {_PARTS[gradients.part]}: {gradients.steps} {gradients.path} steps, baseline "
-        f"{gradients.baseline.replace('_', ' ')}; sums are off by {style.number(100 * gradients.gap)} % of the change."
+        f"Over the output of each {_PARTS[gradients.part]}: {gradients.steps} steps from the mean over tokens; "
+        f"sums are off by {style.number(100 * gradients.gap)} % of the change."
     )
     return _token_map(gradients, gradients.attribution, text, "attribution", title, subtitle)
 
@@ -262,11 +250,10 @@ def score_bars(score: DepthScore) -> go.Figure:
     groups = axes.ticks(x, [f"{group:g}" for group in frame["group"]]) | {"title_text": score.by}
     figure.update_xaxes(groups, row=1, col=1)
     figure.update_xaxes(axes.component_axis(score.components, part), row=2, col=1)
-    first = {"kept": "left alone", "changed": "changed too"}[score.first_token]
     title = f"Depth score of {score.model}: {_slope(score.slope, score.by)}"
     subtitle = (
         f"Σ l·e / Σ e, e the change of the answer's probabilities when {_EFFECTS[score.effect].format(part=part)}; the "
-        f"first token is {first}. Among questions of equal length: {_slope(score.slope_at_length, score.by)}."
+        f"first token is left alone. Among questions of equal length: {_slope(score.slope_at_length, score.by)}."
     )
     return layout.finish(figure, title, subtitle, y={"rangemode": "tozero"}, plot=440)
 
