@@ -15,16 +15,16 @@ IDS = [5, 1, 4, 1, 5, 9, 2, 6, 7, 8, 12, 13]
 
 
 def truth(model, label, position):
-    """A head's parts `[source, id]` and value bias `[id]`, less the mean over the vocabulary, by `ld.source_tokens`."""
+    """A head's parts `[source, id]`, less the mean over the vocabulary, by `ld.source_tokens`."""
     found = ld.source_tokens(model, [IDS[: position + 1]], list(range(model.path.outputs)), label)
-    values, bias = found.values[0, 0], found.value_bias[0, 0]
-    return values - values.mean(1, keepdims=True), bias - bias.mean()
+    values = found.values[0, 0]
+    return values - values.mean(1, keepdims=True)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "gpt_oss", "llama_biased"])
 def test_what_travels_are_the_source_tokens_of_the_head(name, monkeypatch):
-    """Listed sources, the others' sum and the value bias are the parts of `ld.source_tokens`; together the head."""
+    """Listed sources and the others' sum are the parts of `ld.source_tokens`; together the head."""
     monkeypatch.setattr(room, "LISTED", 4)
     model = ld.load_model(FAMILIES[name]())
     text = ld.explore(model, IDS, target=3).text
@@ -34,7 +34,7 @@ def test_what_travels_are_the_source_tokens_of_the_head(name, monkeypatch):
     assert arrays["place"].tolist() == [list(pair) for pair in pairs]
     assert arrays["gap"].max() < 1e-5
     for (position, component), source, logit in zip(pairs, arrays["source"], arrays["logit"], strict=True):
-        values, bias = truth(model, text.shown[component].label, position)
+        values = truth(model, text.shown[component].label, position)
         ids = np.where(text.candidates[:, position] < 0, text.candidates[1, position], text.candidates[:, position])
         parts, near = values[:, ids], 1e-5 * max(1.0, np.abs(values).sum(0).max())
         kept = source[source >= 0]
@@ -42,7 +42,6 @@ def test_what_travels_are_the_source_tokens_of_the_head(name, monkeypatch):
         np.testing.assert_allclose(logit[: len(kept)], parts[kept], atol=near)
         others = np.setdiff1d(np.arange(position + 1), kept)
         np.testing.assert_allclose(logit[4], parts[others].sum(0), atol=near)
-        np.testing.assert_allclose(logit[5], bias[ids], atol=near)
         np.testing.assert_allclose(logit.sum(0), text.target_logits[:, component, position], atol=near)
         if len(kept) == 4 and len(others):  # those that wrote most to some candidate are listed
             share = (np.abs(parts) / np.abs(parts).sum(0)).max(1)
@@ -82,8 +81,8 @@ def test_the_widget_answers_for_one_head_and_keeps_the_pass(monkeypatch):
     """A second head of the same text needs no second pass; what does not exist is a message."""
     explorer = ld.explore(llama(), IDS)
     sent, runs = [], []
-    real = attribution.run
-    monkeypatch.setattr(attribution, "run", lambda *a, **k: (runs.append(1), real(*a, **k))[1])
+    real = attribution.gather
+    monkeypatch.setattr(attribution, "gather", lambda *a, **k: (runs.append(1), real(*a, **k))[1])
     monkeypatch.setattr(explorer.widget, "send", lambda content, buffers=None: sent.append((content, buffers)))
     for component in ("L1.H2", "L0.H0"):
         asks(explorer.widget, ask="sources", version=0, position=4, component=component)
@@ -113,7 +112,7 @@ def test_a_page_shows_whose_values_were_written(browser, tmp_path):
         drawn = dict(
             view.locator("[data-source]").evaluate_all("a => a.map(m => [+m.dataset.source, +m.dataset.value])")
         )
-        values, _ = truth(model, "L2.H1", 9)
+        values = truth(model, "L2.H1", 9)
         for source, value in drawn.items():
             assert value == pytest.approx(values[source, 3] - values[source, 7], abs=1e-4)
         assert float(view.locator("[data-sum]").get_attribute("data-sum")) == pytest.approx(

@@ -109,14 +109,14 @@ class TextNumbers {
   }
 
   // What a head contributes to a candidate, or to it minus another, by source token, in the order of size: {sources:
-  // [position, logits], rest, bias, gap}; {why} where it cannot be told, undefined where nobody looked.
+  // [position, logits], rest, gap}; {why} where it cannot be told, undefined where nobody looked.
   sourcesOf(component, position, slot, minus) {
     if (this.untraced) return { why: this.untraced };
     const found = this.traced.get(`${[position, component]}`);
     if (!found) return undefined;
-    const [rest, bias, ...listed] = [...found.logit.slice(-2), ...found.logit].map((to) => to[slot] - (minus === undefined ? 0 : to[minus]));
+    const [rest, ...listed] = [...found.logit.slice(-1), ...found.logit].map((to) => to[slot] - (minus === undefined ? 0 : to[minus]));
     const sources = Array.from(found.source, (key, part) => [key, listed[part]]).filter(([key]) => key >= 0);
     sources.sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
-    return { sources, rest, bias, gap: found.gap };
+    return { sources, rest, gap: found.gap };
   }
 }

@@ -199,21 +199,20 @@ def text_sources(model: Model, text: TextNumbers) -> TextSources:
 def pack_sources(sources: TextSources, text: TextNumbers, pairs: Sequence[Pair], exact: bool = True) -> bytes:
     """Pack the source tokens with the largest contributions through some heads, for `unpack` in data.js.
 
-    For each head and candidate: the LISTED sources, then the sum of all others and the value bias, and the identity gap
-    to the head's contribution relative to Σ|parts|. The header's `why` names heads that cannot be split. Without
+    For each head and candidate: the LISTED sources, then the sum of all others, and the identity gap to the head's contribution relative to Σ|parts|. The header's `why` names heads that cannot be split. Without
     `exact`, numbers keep about five digits of float32.
     """
     own, count = text.target_logits, len(pairs)
     source, gap = np.full((count, LISTED), -1, dtype=np.int32), np.zeros(count, dtype=np.float32)
-    logit = np.zeros((count, LISTED + 2, len(own)), dtype=np.float32)
+    logit = np.zeros((count, LISTED + 1, len(own)), dtype=np.float32)
     rows_of: dict[int, list[int]] = {}
     for n, (_, component) in enumerate(pairs):
         rows_of.setdefault(component, []).append(n)
     places = {text.shown[component]: [pairs[n][0] for n in rows] for component, rows in rows_of.items()}
     try:
         split = sources.split(places)
-        for (component, rows), (head, values, bias) in zip(rows_of.items(), split, strict=True):
-            gap[rows] = sources.gap(head, values, bias, own[:, component, places[head]].T)
+        for (component, rows), (head, values) in zip(rows_of.items(), split, strict=True):
+            gap[rows] = sources.gap(head, values, own[:, component, places[head]].T)
             share = (np.abs(values) / np.maximum(np.abs(values).sum(1, keepdims=True), 1e-30)).max(2)
             order = np.argsort(-share, axis=1, kind="stable")[:, :LISTED]
             enough = np.take_along_axis(share, order, axis=1) >= LEAST
@@ -221,7 +220,6 @@ def pack_sources(sources: TextSources, text: TextNumbers, pairs: Sequence[Pair],
             source[rows, : order.shape[1]] = np.where(enough, order, -1)
             logit[rows, : order.shape[1]] = listed
             logit[rows, LISTED] = values.sum(1) - listed.sum(1)
-            logit[rows, LISTED + 1] = bias
     except InputError as error:
         return pack({"why": str(error)}, {})
     logit = logit if exact else _rough(logit, 8, 0x80)
@@ -236,7 +234,7 @@ def page_pairs(text: TextNumbers, position: int) -> list[Pair]:
     """
     heads = np.flatnonzero([c.kind == "head" for c in text.shown])
     strength = np.abs(text.target_logits[:2]).max(0)[heads]
-    numbers = LISTED + (LISTED + 2) * len(text.candidates)
+    numbers = LISTED + (LISTED + 1) * len(text.candidates)
     count = min(len(heads), HEADS, max(1, NUMBERS // (numbers * text.length)))
     top = np.argsort(-strength, axis=0, kind="stable")
     counts = [len(heads) if p == position else count for p in range(text.length)]

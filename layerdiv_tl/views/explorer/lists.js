@@ -67,7 +67,6 @@ VIEWS.sources = {
     const terms = [...found.sources];
     const others = position + 1 - terms.length;
     if (others > 0) terms.push([`${others} other${others > 1 ? "s" : ""}`, found.rest]);
-    if (found.bias) terms.push(["value bias", found.bias]);
     const [most, head] = [largest(terms), text.heads.indexOf(x.component)];
     const lines = terms.map(([key, value]) => {
       if (typeof key === "string") return entry(key, value, value / most, { "data-part": key }, put("span", { className: "number from" }));

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 Term = Literal["bias", "diversity", "net", "target_logit"]
 # More rows than this are thinner than a pixel; fewer neurons or latents are shown, because each needs its name.
 MOST_ROWS, _MOST_NEURONS = 400, 40
-_BIAS = "value bias"
 _SHARP = "Sharp: the mean over rows after the first of the largest weight on a token other than the first. "
 _MEANING: dict[Term, str] = {
     "bias": "The squared distance from the target, 1 for the next token and 0 for all others.",
@@ -325,7 +324,7 @@ def source_map(sources: SourceTokens, example: int = 0, option: int = 0, max_hea
     head, token = np.unravel_index(np.abs(shown).argmax(), shown.shape)
     place = sources.positions[example]
     title = f"Contribution of each head by source token: most by {labels[head]} from "
-    title += f"'{quoted(tokens[token])}' (token {token})" if tokens[token] != _BIAS else _BIAS
+    title += f"'{quoted(tokens[token])}' (token {token})"
     title += f", {style.number(shown[head, token])} logits"
     which = f"Example {example} of {len(sources.tokens)}. " * (len(sources.tokens) > 1)
     subtitle = f"{which}To {of} at '{quoted(sources.tokens[example][place])}' (token {place}).{remark}"
@@ -358,7 +357,7 @@ def source_bars(sources: SourceTokens, example: int = 0, option: int = 0) -> go.
     ]
     traces.append(kit.trace(frame, frame.index, total, style.SERIES[1], texts, name="sum"))
     most = int(np.abs(total).argmax())
-    named = tokens[most] if tokens[most] == _BIAS else f"'{quoted(tokens[most])}' (token {most})"
+    named = f"'{quoted(tokens[most])}' (token {most})"
     title = f"Head contributions by source token: most from {named}, {style.number(total[most])} logits"
     about = f"Example {example} of {len(sources.tokens)}. " * (len(sources.tokens) > 1)
     at = sources.positions[example]
@@ -367,23 +366,16 @@ def source_bars(sources: SourceTokens, example: int = 0, option: int = 0) -> go.
     )
     about += "of the heads' parts above 0 and below 0; dots: of all."
     y = {"title_text": "logits", "zeroline": True}
-    return layout.finish(traces, title, about, x=_source_axis(tokens, most), y=y, below=60, barmode="relative")
+    return layout.finish(traces, title, about, x=axes.token_axis(tokens, "source token", most), y=y, below=60, barmode="relative")
 
 
 def _score(sources: SourceTokens, example: int, option: int) -> tuple[np.ndarray, str, list[str]]:
-    """Parts `[head, source]` of an option's score, with the value bias last where there is one; their names."""
+    """Parts `[head, source]` of an option's score; their names."""
     n, _, _, k = sources.values.shape
     example, option = whole_number("example", example, 0, n - 1), whole_number("option", option, 0, k - 1)
     end, texts = sources.positions[example] + 1, sources.option_texts(example)
     values, tokens = sources.values[example, :, :end], list(sources.tokens[example][:end])
-    if sources.value_bias.any():
-        values, tokens = np.concatenate([values, sources.value_bias[example, :, None]], 1), [*tokens, _BIAS]
     others = [j for j in range(k) if j != option]
     score = values[:, :, option] - (values[:, :, others].mean(2) if others else 0.0)
     minus = f" − {quoted(texts[others[0]])}" if len(others) == 1 else f" − the mean of {len(others)} others"
     return score, quoted(texts[option]) + minus * bool(others), tokens
-
-
-def _source_axis(tokens: list[str], named: int) -> dict[str, Any]:
-    axis = axes.token_axis(tokens, "source token", named)
-    return axis | {"ticktext": [_BIAS if text == quoted(_BIAS) else text for text in axis["ticktext"]]}
