@@ -20,7 +20,7 @@ import torch
 
 import layerdiv_tl as ld
 from assets.experts_table import FIGURE, SEEDS, TABLE, TASKS, figure, ratios, routing, within
-from layerdiv_tl.attribution.contribution_results import Contributions
+from layerdiv_tl.attribution.results import Contributions
 from layerdiv_tl.ensemble.intervals import jackknife, leave_one_out
 from layerdiv_tl.model.load import Model
 from tests.training.nets import build

@@ -138,7 +138,7 @@ def test_a_table_or_a_figure_is_not_saved_under_its_name(found, tmp_path, name, 
 
 
 def test_a_saved_result_is_no_model(found, tmp_path):
-    with pytest.raises(ld.InputError, match="holds a saved result"):
+    with pytest.raises(ld.InputError, match="cannot be loaded"):
         ld.load_model(str(found.save(tmp_path / "plan")))
 
 

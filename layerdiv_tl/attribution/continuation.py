@@ -150,9 +150,7 @@ def _is_ids(prompt: Any) -> bool:
     return isinstance(prompt, list | tuple) and bool(prompt) and all(is_id(token) for token in prompt)
 
 
-def _read(
-    model: Model, rows: Prompts, answers: Sequence[Sequence[int]]
-) -> tuple[Reads, LogitQuestion, dict[str, Any]]:
+def _read(model: Model, rows: Prompts, answers: Sequence[Sequence[int]]) -> tuple[Reads, LogitQuestion, dict[str, Any]]:
     """Prepare one pass over each finished text, read at all tokens of its continuation; also the fields of the result."""
     texts = [(*row, *answer) for row, answer in zip(rows, answers, strict=True)]
     _check_length(model, list(map(len, texts)))

@@ -107,7 +107,10 @@ def answer(model: Model, question: LogitQuestion, unit: UnitLike, batch_tokens: 
     reads, of = teacher_forced(model, question.beginnings, question.option_ids)
     found = gather(model, reads, unit, batch_tokens)
     count = question.option_ids.shape[1]
-    arrays = {name: x[..., 0] if name in ("values", "logits", "log_likelihood", "normalizer") else x for name, x in found.arrays.items()}
+    arrays = {
+        name: x[..., 0] if name in ("values", "logits", "log_likelihood", "normalizer") else x
+        for name, x in found.arrays.items()
+    }
     kept = ("values", "logits", "log_likelihood", "normalizer", "expectations")
     found.arrays = {name: summed(arrays[name], of, count) for name in kept}
     return result(model, question, unit, found)
@@ -170,15 +173,15 @@ def _of_cache(
         )
     column = mask.argmax(1).cpu() + torch.as_tensor(question.at)
     seen = read_cache(model.path, cache, tokens, mask, column, partial(cut_of, unit))
-    reads = Reads(
-        question.ids, np.arange(len(tokens)), question.at, question.option_ids[:, :, 0], question.directions
-    )
+    reads = Reads(question.ids, np.arange(len(tokens)), question.at, question.option_ids[:, :, 0], question.directions)
     if not is_known:
         question = replace(question, ids=Prompts((-1,) * len(row) for row in question.ids))
     return result(model, question, unit, gather(model, reads, unit, model.batch_tokens, seen))
 
 
-def _tokens_and_mask(tokens: Any, attention_mask: Any) -> tuple[Int[torch.Tensor, "row token"], Int[torch.Tensor, "row token"]]:
+def _tokens_and_mask(
+    tokens: Any, attention_mask: Any
+) -> tuple[Int[torch.Tensor, "row token"], Int[torch.Tensor, "row token"]]:
     """Convert ids and mask to `[row, token]` tensors. Raises InputError where their shapes do not fit."""
     ids = torch.atleast_2d(torch.as_tensor(tokens))
     if ids.dim() != 2 or ids.is_floating_point() or ids.numel() == 0:

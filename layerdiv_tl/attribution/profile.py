@@ -83,7 +83,9 @@ def run_profile(
     """Run the profile of texts with checked arguments. Raises InputError where the tables do not fit into memory."""
     model = run.model
     if any(token >= model.path.outputs for row in ids for token in row[1:]):
-        raise InputError(f"{model.name} takes ids beyond the {model.path.outputs} that it has logits of, as next tokens.")
+        raise InputError(
+            f"{model.name} takes ids beyond the {model.path.outputs} that it has logits of, as next tokens."
+        )
     lengths, width = [len(row) for row in ids], len(model.components(run.unit))
     count = sum(lengths)
     dtype = torch.float32 if run.unit == "neuron" and run.dtype == torch.float32 else torch.float64

@@ -118,7 +118,6 @@ class ProfileRun:
         total = self._total(seen)
         rooted = total.to(self.dtype) @ root.T
         crossing = rooted @ root
-        self._check_moments(seen, rooted, total @ mean)
         names: list[Component] = []
         tables: dict[str, list[Tensor]] = {name: [] for name in ("means", "centered_targets", "sizes", "crosses")}
         for components, y in carried(self.model.path, seen, self.unit):
@@ -132,6 +131,8 @@ class ProfileRun:
             raise InputError(f"{self.model.name} runs its layers a varying number of times in these texts: {ALIKE}.")
         self.components = tuple(names)
         columns = {name: torch.cat(parts).T for name, parts in tables.items()}
+        floor = total.square().sum(1) * root.double().square().sum()
+        self._check_moments(seen, rooted, total @ mean, floor, columns)
         count = len(names)
         columns["crosses"] = columns["crosses"] / count
         u = columns["means"] + columns["centered_targets"]
@@ -156,14 +157,18 @@ class ProfileRun:
         normed = self.model.path.replay(seen).normed.detach()
         return torch.cat([normed, torch.ones_like(normed[:, :1])], 1) * self.model.path.factor
 
-    def _check_moments(self, seen: Pass, rooted: Tensor, mean: Float[Tensor, " position"]) -> None:
+    def _check_moments(
+        self, seen: Pass, rooted: Tensor, mean: Tensor, floor: Tensor, columns: dict[str, Tensor]
+    ) -> None:
         """Raise InputError unless the vocabulary's sums use the weights that the model has now."""
         assert seen.unembedded is not None
         logits = seen.unembedded.double() * self.model.path.factor
         own = logits.var(1, correction=0) * logits.shape[1]
         power = rooted.double().square().sum(1)
-        scale = torch.maximum(own, power) + logits.square().sum(1) * 1e-6 + 1e-30
-        off = torch.maximum(((power - own) / scale).abs().max(), ((mean - logits.mean(1)).abs() / scale.sqrt()).max())
+        # Components may cancel, in planted models to nothing but rounding.
+        scale = torch.maximum(own, power) + 1e-9 * columns["sizes"].sum(1) + 1e-12 * floor
+        spread = (scale / logits.shape[1]).sqrt() + columns["means"].abs().sum(1)
+        off = torch.maximum(((power - own) / scale).abs().max(), ((mean - logits.mean(1)) / spread).abs().max())
         tolerance = max(TOLERANCE.get(self.model.path.dtype, 1e-4), 2e-4)
         if not float(off) <= tolerance:
             raise InputError(

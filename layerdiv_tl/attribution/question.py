@@ -135,5 +135,7 @@ def _read_directions(
         nothing = seen.norm(dim=0) <= 1e-5 * normed.norm() * rows.norm(dim=1)
         if bool(nothing.any()):
             name = list(directions)[int(nothing.nonzero()[0])]
-            raise InputError(f"{name!r} is a direction that {model.name}'s final norm removes: no component writes to it.")
+            raise InputError(
+                f"{name!r} is a direction that {model.name}'s final norm removes: no component writes to it."
+            )
     return rows, tuple(map(str, directions))

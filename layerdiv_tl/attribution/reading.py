@@ -83,7 +83,7 @@ class Gathered:
         if len(kept) < len(self.components):
             for name in ("values", "expectations", "vocabulary_means"):
                 if name in self.arrays:
-                    self.arrays[name] = self.arrays[name][:, kept]
+                    self.arrays[name] = np.ascontiguousarray(self.arrays[name][:, kept])
             self.components = tuple(self.components[i] for i in kept)
         return self
 
@@ -99,7 +99,9 @@ def gather(model: Model, reads: Reads, unit: UnitLike, batch_tokens: int, known:
         of_row[row].append(read)
     lengths = [len(row) for row in reads.rows]
     with path.session(), progress(model.name, len(lengths), "prompt") as advance:
-        for rows in batches(lengths, batch_tokens, path.length_switch) if known is None else [list(range(len(lengths)))]:
+        for rows in (
+            batches(lengths, batch_tokens, path.length_switch) if known is None else [list(range(len(lengths)))]
+        ):
             own = [read for row in rows for read in of_row[row]]
             number = {row: place for place, row in enumerate(rows)}
             seen = known
@@ -179,7 +181,12 @@ def _directions(
     if reads.directions is not None:
         directions = reads.directions[torch.as_tensor(targets)].to(path.device, path.wide)
         normed = path.replay(seen).normed.detach()
-        return directions, torch.zeros_like(directions[..., 0]), torch.einsum("nd,nkd->nk", normed, directions), normed[:, 0]
+        return (
+            directions,
+            torch.zeros_like(directions[..., 0]),
+            torch.einsum("nd,nkd->nk", normed, directions),
+            normed[:, 0],
+        )
     assert seen.unembedded is not None and seen.logits is not None
     ids = torch.as_tensor(targets, device=seen.unembedded.device)
     rows, bias = path.unembed_rows(ids)

@@ -38,7 +38,9 @@ def teacher_forced(
     return Reads(rows, np.array(row), np.array(position), np.array(targets)[:, None]), np.array(row)
 
 
-def summed(x: Float[np.ndarray, "read *rest"], of: Int[np.ndarray, " read"], count: int) -> Float[np.ndarray, "e *rest k"]:
+def summed(
+    x: Float[np.ndarray, "read *rest"], of: Int[np.ndarray, " read"], count: int
+) -> Float[np.ndarray, "e *rest k"]:
     """Sums over each answer's reads; the options, of which there are `count`, as the last axis."""
     totals = np.add.reduceat(x, np.flatnonzero(np.diff(of, prepend=-1)))
     return np.moveaxis(totals.reshape(-1, count, *x.shape[1:]), 1, -1)

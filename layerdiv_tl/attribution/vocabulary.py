@@ -60,7 +60,11 @@ class Vocabulary:
     def centered(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n d+1"]:
         """Rows and biases of some ids minus their means over the vocabulary, float64."""
         rows = self.rows[ids.to(self.rows.device)].to(self.mean) - self.mean
-        bias = torch.zeros_like(rows[..., 0]) if self.bias is None else self.bias[ids.to(self.bias.device)].to(rows) - self.mean_bias
+        bias = (
+            torch.zeros_like(rows[..., 0])
+            if self.bias is None
+            else self.bias[ids.to(self.bias.device)].to(rows) - self.mean_bias
+        )
         return torch.cat([rows, bias[..., None]], -1)
 
     def chunks(self, dtype: torch.dtype) -> Iterator[tuple[slice, Float[Tensor, "id d+1"]]]:

@@ -92,7 +92,6 @@ def gradients(replay: Replay, directions: Float[Tensor, "n K d"]) -> list[list[T
     return [[next(stacked) for _ in group] for group in groups]
 
 
-
 def rows_of(path: Path, unit: UnitLike) -> tuple[Component, ...]:
     """The components of a pass at a unit, in stream order. Raises InputError for a unit without rows here."""
     check_unit(unit, path)

@@ -37,7 +37,9 @@ def is_cache(x: Any) -> bool:
 def path_of(root: Any, names: Any = None) -> Path:
     """Find the path of a bridge or HookedTransformer. Raises InputError if it cannot be decomposed."""
     if getattr(root.cfg, "positional_embedding_type", None) == "shortformer":
-        raise InputError("shortformer positions are added inside attention, not to the stream: it cannot be decomposed.")
+        raise InputError(
+            "shortformer positions are added inside attention, not to the stream: it cannot be decomposed."
+        )
     if (why := _lost_value_bias(root)) is not None:
         raise InputError(
             "a bridge in compatibility mode is not the model it was made from: its value biases were folded into the "
@@ -56,12 +58,18 @@ class Native(nn.Module):
         super().__init__()
         self.root = root
         cfg = root.cfg
-        text = SimpleNamespace(vocab_size=cfg.d_vocab, n_ctx=cfg.n_ctx, output_logits_soft_cap=getattr(cfg, "output_logits_soft_cap", 0))
+        text = SimpleNamespace(
+            vocab_size=cfg.d_vocab, n_ctx=cfg.n_ctx, output_logits_soft_cap=getattr(cfg, "output_logits_soft_cap", 0)
+        )
         self.config = SimpleNamespace(get_text_config=lambda: text)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, use_cache: bool = False) -> Tensor:
         """Return the logits."""
-        more = {"attention_mask": attention_mask} if hasattr(self.root, "original_model") or attention_mask is not None else {}
+        more = (
+            {"attention_mask": attention_mask}
+            if hasattr(self.root, "original_model") or attention_mask is not None
+            else {}
+        )
         return self.root(input_ids, return_type="logits", **more)
 
     def get_input_embeddings(self) -> Any:
@@ -107,7 +115,9 @@ def _hooked(writer: Writer, block: Any, kind: Kind) -> None:
     """Give a HookedTransformer's writer its places, which are hook points."""
     owner: Any = writer.owner
     writer.place = getattr(block, f"hook_{kind}_out")
-    weight, bias = (owner.W_O, owner.b_O) if kind == "attn" else (getattr(owner, "W_out", None), getattr(owner, "b_out", None))
+    weight, bias = (
+        (owner.W_O, owner.b_O) if kind == "attn" else (getattr(owner, "W_out", None), getattr(owner, "b_out", None))
+    )
     if weight is None:  # a mixture of experts
         writer.why_whole = "it is a mixture of experts, which routes each token to different neurons"
         writer.maps = (owner,)
@@ -168,7 +178,9 @@ def _name(path: Path, module: Any, side: str) -> str:
         module = next(wrappers, module)
     point = module if type(module).__name__ == "HookPoint" else getattr(module, side, None)
     if not isinstance(getattr(point, "name", None), str):
-        raise InputError(f"TransformerLens has no hook on {type(module).__name__}, so a cache cannot be read: give prompts.")
+        raise InputError(
+            f"TransformerLens has no hook on {type(module).__name__}, so a cache cannot be read: give prompts."
+        )
     return str(point.name)
 
 
@@ -184,11 +196,18 @@ def cached_tokens(path: Path, cache: Any) -> Int[Tensor, "row token"]:
 
 
 _TOKENS = "embed.hook_in"  # a bridge's hook on the token ids
-_TAKE = "take it without names_filter=, or with names_filter=list(model.hook_names(unit)), where model = ld.load_model(…)."
+_TAKE = (
+    "take it without names_filter=, or with names_filter=list(model.hook_names(unit)), where model = ld.load_model(…)."
+)
 
 
 def read_cache(
-    path: Path, cache: Any, ids: Int[Tensor, "row token"], mask: Int[Tensor, "row token"], column: Int[Tensor, " row"], cut_of: CutOf
+    path: Path,
+    cache: Any,
+    ids: Int[Tensor, "row token"],
+    mask: Int[Tensor, "row token"],
+    column: Int[Tensor, " row"],
+    cut_of: CutOf,
 ) -> Pass:
     """What a cache shows at one column of each row. The read-out runs the model's own modules.
 

@@ -15,7 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-_SUMS = {f"{a}{b}{c}" for a, c in (("", ""), ("", "_"), ("__", "__"), ("__r", "__"), ("__i", "__")) for b in ("add", "sub")}
+_SUMS = {
+    f"{a}{b}{c}" for a, c in (("", ""), ("", "_"), ("__", "__"), ("__r", "__"), ("__i", "__")) for b in ("add", "sub")
+}
 _NONLINEAR = {
     *("scaled_dot_product_attention", "sigmoid", "tanh", "softmax", "exp", "rsqrt", "sqrt", "pow", "__pow__", "square"),
     *("reciprocal", "silu", "gelu", "relu", "softplus", "norm", "abs"),

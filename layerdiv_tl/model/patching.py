@@ -99,7 +99,10 @@ def frozen(module: nn.Module, matrices: bool = False) -> Iterator[None]:
 
 
 def watch_edits(
-    module: nn.Module, keep: Callable[[Tensor], Tensor | None], edits: dict[Any, list[Tensor]], add: Callable[[Any], None]
+    module: nn.Module,
+    keep: Callable[[Tensor], Tensor | None],
+    edits: dict[Any, list[Tensor]],
+    add: Callable[[Any], None],
 ) -> None:
     """Record what the hooks that a module has add to its first input and to its output."""
     kept: list[Tensor | None] = []

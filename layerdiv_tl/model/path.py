@@ -20,7 +20,18 @@ from torch import Tensor, nn
 from ..components import Component
 from .frozen import Frozen
 from .lengths import context_of, forget_lengths, rope_lengths, window_of
-from .patching import add_edits, frozen, hooks, is_by_token, by_token, one_at_a_time, silent, swapped, tensor, watch_edits
+from .patching import (
+    add_edits,
+    frozen,
+    hooks,
+    is_by_token,
+    by_token,
+    one_at_a_time,
+    silent,
+    swapped,
+    tensor,
+    watch_edits,
+)
 from .precision import HALF
 from .writers import Writer
 
@@ -164,7 +175,10 @@ class Path:
         return self.module(input_ids=ids.to(self.device), attention_mask=mask, use_cache=False)
 
     def logits(
-        self, ids: Int[Tensor, "row token"], mask: Int[Tensor, "row token"] | None, at: tuple[Tensor, Tensor] | None = None
+        self,
+        ids: Int[Tensor, "row token"],
+        mask: Int[Tensor, "row token"] | None,
+        at: tuple[Tensor, Tensor] | None = None,
     ) -> Float[Tensor, "row token v"]:
         """Compute the model's logits at every token, or `[n, 1, v]` at some rows and positions; in its own precision."""
         with hooks() as add:
@@ -223,7 +237,11 @@ class Path:
                     got.append(keep(next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))).flatten(2))
 
             def wrote(module: nn.Module, args: Any, output: Any) -> None:
-                seen.wrote(writer, keep(tensor(output)), None if len(got) < len(wanted) else tuple(got) if cut == "expert" else got[0] if got else None)
+                seen.wrote(
+                    writer,
+                    keep(tensor(output)),
+                    None if len(got) < len(wanted) else tuple(got) if cut == "expert" else got[0] if got else None,
+                )
                 got.clear()
 
             for module in wanted:
@@ -235,7 +253,11 @@ class Path:
             self.read_width = x.shape[-1]
             return (_at(x, row, position)[:, None], *args[1:])
 
-        seen = Pass(keep(ids.to(self.device)), position * (not self.by_token), None if mask is None else keep(mask.to(self.device)))
+        seen = Pass(
+            keep(ids.to(self.device)),
+            position * (not self.by_token),
+            None if mask is None else keep(mask.to(self.device)),
+        )
         with torch.inference_mode(), hooks() as add:
             for module in self._edited(seen):
                 watch_edits(module, keep_edit, seen.edits, add)
@@ -264,7 +286,9 @@ class Path:
             inside |= own
         return [m for m in hooked if m not in inside]
 
-    def replay(self, seen: Pass, matrices: bool = False, observe: Callable[[Callable[[Any], None]], None] | None = None) -> Replay:
+    def replay(
+        self, seen: Pass, matrices: bool = False, observe: Callable[[Callable[[Any], None]], None] | None = None
+    ) -> Replay:
         """Run the path alone: every sublayer returns what it wrote, and users' hooks are silent.
 
         With `matrices`, the graph includes those that the path passes. `observe` adds hooks to the run.

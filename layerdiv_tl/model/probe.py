@@ -54,7 +54,9 @@ def find_path(module: Any, unembed: Any, writers: list[Writer] | None = None, na
         path.probe_ids, path.probe_reads = ids, (torch.arange(len(ids)), torch.tensor(_READ))
         assert seen.unembedded is not None and seen.logits is not None
         path.outputs = seen.unembedded.shape[-1]
-        path.factor, path.soft_cap = _transform(module, seen.unembedded.double(), seen.logits.double(), path.dtype in HALF)
+        path.factor, path.soft_cap = _transform(
+            module, seen.unembedded.double(), seen.logits.double(), path.dtype in HALF
+        )
         if missed := missed_matrices(path, seen, known):
             raise InputError(
                 f"{_name(module)} cannot be decomposed: {', '.join(missed[:3])}{' …' * (len(missed) > 3)} write to its "
@@ -99,7 +101,9 @@ def _find_places(path: Path, ids: Tensor) -> None:
         shown[module] = output, tensor(output).clone()
         order.append(module)
 
-    modules = dict.fromkeys(module for w in path.writers for module in (w.owner, w.projection, w.place, _entry(w.projection)))
+    modules = dict.fromkeys(
+        module for w in path.writers for module in (w.owner, w.projection, w.place, _entry(w.projection))
+    )
     with torch.inference_mode(), hooks() as add:
         for module in modules:
             add(module.register_forward_hook(look))
@@ -107,7 +111,9 @@ def _find_places(path: Path, ids: Tensor) -> None:
             path.run(ids)
         except (ValueError, TypeError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise InputError(f"{_name(path.module)} cannot be decomposed: it does not run on token ids ({reason}).") from error
+            raise InputError(
+                f"{_name(path.module)} cannot be decomposed: it does not run on token ids ({reason})."
+            ) from error
     path.writers = [w for w in path.writers if w.owner in shown]
     for writer in path.writers:
         if not writer.maps:
@@ -206,7 +212,11 @@ def _extend_chains(path: Path, seen: Pass) -> None:
     for module, found in reads.items():
         owners = {returned.get(id(x)) for x, _ in found}
         (writer,) = owners if len(owners) == 1 else (None,)
-        is_map = all(isinstance(out, Tensor) and out is not x and out.numel() == x.numel() for x, out in found) if writer else False
+        is_map = (
+            all(isinstance(out, Tensor) and out is not x and out.numel() == x.numel() for x, out in found)
+            if writer
+            else False
+        )
         if writer is None or not is_map or len(found) != calls[writer]:
             continue
         x, out = found[0]
@@ -299,7 +309,9 @@ def missed_matrices(path: Path, seen: Pass, names: Names) -> list[str]:
     This is what a closed sum cannot show: a missed sublayer is linear, too, once its nonlinear results are frozen.
     """
     own = set(path.unembed.parameters())
-    matrices = {n: p for n, p in path.module.named_parameters() if p.dim() > 1 and p.is_floating_point() and p not in own}
+    matrices = {
+        n: p for n, p in path.module.named_parameters() if p.dim() > 1 and p.is_floating_point() and p not in own
+    }
     with torch.inference_mode(False), torch.enable_grad(), frozen(path.module, matrices=True):
         normed = path.replay(seen, matrices=True).normed
         if not normed.requires_grad:
@@ -307,6 +319,8 @@ def missed_matrices(path: Path, seen: Pass, names: Names) -> list[str]:
                 f"{_name(path.module)} cannot be decomposed: nothing that is written reaches its logits by linear steps "
                 "(as where a network of its own stands before the unembedding)."
             )
-        grads = torch.autograd.grad((normed * torch.randn_like(normed)).sum(), list(matrices.values()), allow_unused=True)
+        grads = torch.autograd.grad(
+            (normed * torch.randn_like(normed)).sum(), list(matrices.values()), allow_unused=True
+        )
     found = [name for name, g in zip(matrices, grads, strict=True) if g is not None]
     return [name for name in found if not set(names["multipliers"]) & set(name.split("."))]

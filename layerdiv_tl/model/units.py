@@ -81,7 +81,7 @@ def check_unit(unit: UnitLike, path: Path) -> None:
     kinds = {"head": ("attn",), "neuron": ("mlp", "moe"), "expert": ()}.get(unit, ())
     for writer in writers:
         if writer.kind in kinds and not writer.is_cut(unit):
-            instead = "'expert'" if writer.experts is not None else "'sublayer'"
+            instead = "'expert'" if unit == "neuron" and writer.experts is not None else "'sublayer'"
             raise InputError(f"{writer.component} has no {unit}s: {writer.why_whole}; use unit={instead}.")
     if unit == "expert" and not any(w.is_cut("expert") for w in writers):
         raise InputError("this model has no mixture of experts, so unit='expert' has no rows: use unit='neuron'.")
@@ -161,9 +161,7 @@ def pull_back(
         bias = None if module.bias is None else (g * module.bias.detach().to(g)).sum((-1, -2))
         return (g.to(precise) @ weight.detach().to(precise)).to(g), bias
     leaf, y, constants = _through(maps, x.expand(len(g), *x.shape))
-    at_input, *at_biases = torch.autograd.grad(
-        y, [leaf, *constants], g.to(y).reshape(y.shape), allow_unused=True
-    )
+    at_input, *at_biases = torch.autograd.grad(y, [leaf, *constants], g.to(y).reshape(y.shape), allow_unused=True)
     bias = None
     for at, value in zip(at_biases, constants, strict=True):
         if at is None:

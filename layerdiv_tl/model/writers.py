@@ -85,7 +85,11 @@ class Writer:
 def find_writers(model: Any, names: Names) -> list[Writer]:
     """Find all writers of a Hugging Face model, in the order of its modules."""
     base = getattr(model, "base_model", model)
-    lists = [(parent, found) for parent in base.modules() if isinstance(found := first(parent, names["blocks"]), nn.ModuleList)]
+    lists = [
+        (parent, found)
+        for parent in base.modules()
+        if isinstance(found := first(parent, names["blocks"]), nn.ModuleList)
+    ]
     blocks = list(dict.fromkeys(b for _, found in lists for b in found if any(_sublayers(b, names))))
     embed = model.get_input_embeddings()
     writers = [Writer(Component("embed"), embed, embed)]

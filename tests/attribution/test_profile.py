@@ -31,9 +31,7 @@ def logits_form(model, ids, unit="sublayer"):
     """What the Gram form replaces: every component's logits over the vocabulary, `[component, position, id]`."""
     model = ld.load_model(model)
     places = list(range(len(ids)))
-    c = ld.contributions(
-        model, [list(ids)] * len(ids), list(range(model.path.outputs)), unit=unit, position=places
-    )
+    c = ld.contributions(model, [list(ids)] * len(ids), list(range(model.path.outputs)), unit=unit, position=places)
     return c, c.values.transpose(1, 0, 2)
 
 

@@ -133,9 +133,7 @@ def test_dtype_and_device_are_those_asked_for(tmp_path, cache, half):
     loaded = ld.load_model(tmp_path / "tiny.gguf", dtype="bfloat16", device="cpu")
     direct = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="tiny.gguf", dtype=torch.bfloat16)
     assert loaded.provenance["dtype"] == "bfloat16"
-    for (name, ours), (_, theirs) in zip(
-        loaded.root.named_parameters(), direct.named_parameters(), strict=True
-    ):
+    for (name, ours), (_, theirs) in zip(loaded.root.named_parameters(), direct.named_parameters(), strict=True):
         assert torch.equal(ours, theirs), name
     assert ld.load_model(tmp_path / "tiny.gguf", device_map={"": "cpu"}).provenance["device"] == "cpu"
 

@@ -118,7 +118,9 @@ def logits_and_writes(model):
     return [torch.stack(x).double().numpy() for x in zip(*expected, strict=True)]
 
 
-@pytest.mark.parametrize("place", [p if p in ("block", "MLP") else pytest.param(p, marks=pytest.mark.full) for p in HOOKS])
+@pytest.mark.parametrize(
+    "place", [p if p in ("block", "MLP") else pytest.param(p, marks=pytest.mark.full) for p in HOOKS]
+)
 def test_what_a_hook_adds(place):
     """All sum to the hooked model's logits; outside of writes it is one row, a changed write is its component's."""
     model, calls = hooked(place), []
@@ -149,9 +151,15 @@ def test_what_is_added_is_the_difference_that_the_hook_makes():
     for place in ("block", "twice as much", "final norm"):
         model, streams = hooked(place), []
         before = {"block": None, "twice as much": 1, "final norm": 2}[place]
-        handles = [] if before is None else [
-            model.model.layers[before].register_forward_hook(lambda m, a, out: streams.append(out[0, -1]), prepend=True)
-        ]
+        handles = (
+            []
+            if before is None
+            else [
+                model.model.layers[before].register_forward_hook(
+                    lambda m, a, out: streams.append(out[0, -1]), prepend=True
+                )
+            ]
+        )
         finals = []
         handles.append(model.model.norm.register_forward_hook(lambda m, a, out: finals.append(a[0][0, -1].double())))
         with torch.no_grad():

@@ -16,7 +16,7 @@ from ..html import quoted
 
 if TYPE_CHECKING:
     from ...attribution.continuation import Continuation
-    from ...attribution.contribution_results import Contributions
+    from ...attribution.results import Contributions
     from ...attribution.logit_difference import LogitDifference
     from ...attribution.profile_results import Profile
     from ...attribution.source_tokens import SourceTokens
@@ -328,7 +328,10 @@ def source_map(sources: SourceTokens, example: int = 0, option: int = 0, max_hea
     title += f", {style.number(shown[head, token])} logits"
     which = f"Example {example} of {len(sources.tokens)}. " * (len(sources.tokens) > 1)
     subtitle = f"{which}To {of} at '{quoted(sources.tokens[example][place])}' (token {place}).{remark}"
-    look: dict[str, Any] = {"x": _source_axis(tokens, int(token)), "y": axes.ticks(range(len(kept)), labels)}
+    look: dict[str, Any] = {
+        "x": axes.token_axis(tokens, "source token", int(token)),
+        "y": axes.ticks(range(len(kept)), labels),
+    }
     look |= {
         "signed": True,
         "xgap": 1,
@@ -366,7 +369,9 @@ def source_bars(sources: SourceTokens, example: int = 0, option: int = 0) -> go.
     )
     about += "of the heads' parts above 0 and below 0; dots: of all."
     y = {"title_text": "logits", "zeroline": True}
-    return layout.finish(traces, title, about, x=axes.token_axis(tokens, "source token", most), y=y, below=60, barmode="relative")
+    return layout.finish(
+        traces, title, about, x=axes.token_axis(tokens, "source token", most), y=y, below=60, barmode="relative"
+    )
 
 
 def _score(sources: SourceTokens, example: int, option: int) -> tuple[np.ndarray, str, list[str]]:
