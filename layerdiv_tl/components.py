@@ -15,7 +15,7 @@ Kind = Literal[
     "embed", "pos_embed", "attn", "mixer", "mlp", "moe", "head", "mixer_head", "neuron", "attn_bias", "mixer_bias",
     "mlp_bias", "expert", "shared_expert", "attn_latent", "mixer_latent",
     "mlp_latent", "attn.error", "mixer.error", "mlp.error", "moe.error", "ple.error", "laurel.error", "attn.rest",
-    "mixer.rest", "mlp.rest", "moe.rest", "group", "ple", "laurel", "stream_bias", "constant", "rounding",
+    "mixer.rest", "mlp.rest", "moe.rest", "group", "ple", "laurel", "constant", "rounding",
     "added", "member", "layer",
 ]  # fmt: skip
 Unit = Literal["sublayer", "head", "neuron", "expert"]
@@ -36,7 +36,6 @@ _MODULES: dict[str, Module] = {
     **dict.fromkeys(("embed", "pos_embed"), "embedding"),
     "attn": "attention",
     "moe": "mlp",
-    "stream_bias": "constant",
 }
 # The columns that name a component; in frames of numbers, all but the first come last.
 COLUMNS = ("component", "kind", "module", "layer", "index", "repeat")
@@ -81,12 +80,11 @@ class Component:
 
     Attributes:
         kind: The kind of term; `"mixer"`: a recurrent or linear-attention sublayer; `"moe"`: a mixture of experts next
-            to an MLP of the same layer; `"ple"`: a per-layer input
-            embedding, gated; `"laurel"`: a learned low-rank residual; `"stream_bias"`: the biases of all norms and
-            gates that the stream itself passes; `"mlp_latent"`: a latent of a dictionary (`L3.F12`, in an attention
-            `L3.AF12`), `"mlp.error"`: a write minus the sum of its cut's parts; `"group"`: several components,
-            `"mlp.rest"`: a sublayer minus the members of groups; `"added"`: what the user's hooks add to the stream; `"member"`: a row of a plain array, `"layer"`: the sum of a layer's
-            outputs, where `depth` measures whole layers.
+            to an MLP of the same layer; `"ple"`: a per-layer input embedding, gated; `"laurel"`: a learned low-rank
+            residual; `"mlp_latent"`: a latent of a dictionary (`L3.F12`, in an attention `L3.AF12`), `"mlp.error"`: a
+            write minus the sum of its cut's parts; `"group"`: several components, `"mlp.rest"`: a sublayer minus the
+            members of groups; `"added"`: what the user's hooks add to the stream; `"member"`: a row of a plain array,
+            `"layer"`: the sum of a layer's outputs, where `depth` measures whole layers.
         layer, index: The model's distinct block from 0 (None outside blocks), and the head, neuron, expert or latent in
             it (None for sublayers).
         repeat: Which repeat of a looped or shared layer, from 1; None for a layer that runs once.

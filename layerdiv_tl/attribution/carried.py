@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..components import Component
+from ..components import Component, Kind
 from ..errors import InputError
 from ..model.attribute import rows_of
 from ..model.path import Pass, Path
@@ -63,7 +63,8 @@ def carried(path: Path, seen: Pass, unit: UnitLike) -> Iterator[Block]:
             if writer in seen.hooked and bool(rest.abs().max() > TOLERANCE[path.dtype] * write.abs().max()):
                 changed = changed + carry(place, rest[None])
         start = len(replay.writes)
-        for name, group in zip(("constant", "added", "rounding"), groups[1:], strict=True):
+        others: tuple[Kind, ...] = ("constant", "added", "rounding")
+        for name, group in zip(others, groups[1:], strict=True):
             places = range(start, start + len(group))
             start += len(group)
             total = torch.zeros(1, *v.shape[:-1], v.shape[-1] + 1, dtype=v.dtype, device=v.device)

@@ -151,7 +151,7 @@ def _is_ids(prompt: Any) -> bool:
 
 
 def _read(model: Model, rows: Prompts, answers: Sequence[Sequence[int]]) -> tuple[Reads, LogitQuestion, dict[str, Any]]:
-    """Prepare one pass over each finished text, read at all tokens of its continuation; also the fields of the result."""
+    """Prepare one pass over each finished text, read at its continuation; also the fields of the result."""
     texts = [(*row, *answer) for row, answer in zip(rows, answers, strict=True)]
     _check_length(model, list(map(len, texts)))
     ends = [range(len(row), len(text)) for row, text in zip(rows, texts, strict=True)]

@@ -37,10 +37,10 @@ def contributions(
     """Compute the direct logit contributions of a model's components to answer options (Eq. 2-3).
 
     One pass records what each component z_i writes to the residual stream. With everything nonlinear behind the writes
-    held at its value in that pass (norm statistics, gates, mixing of streams), the logits are affine in them, and u_i is
-    the gradient of the logit at z_i times z_i; for a model with one final norm W_U (gain · center(z_i)) / σ. `constant`
-    is what no component writes (biases of norms and of the unembedding), `rounding` what a half-precision model loses at
-    its additions to the stream. A layer that runs several times has rows for every repeat (`L3@2.attn`).
+    held at its value in that pass (norm statistics, gates, mixing of streams), the logits are affine in them, and u_i
+    is the gradient of the logit at z_i times z_i; for a model with one final norm W_U (gain · center(z_i)) / σ.
+    `constant` is what no component writes (biases of norms and of the unembedding), `rounding` what a half-precision
+    model loses at its additions to the stream. A layer that runs several times has rows for every repeat (`L3@2.attn`).
 
     Your hooks on the model run in the pass. If a hook changes a sublayer's output, the changed output is the component.
     What hooks do elsewhere on the stream is the row `added`: the value after them minus that before, whether they add,
@@ -168,8 +168,8 @@ def _of_cache(
     question = read_question(model, tokens.clamp_min(0), options, position, attention_mask=mask)
     if not question.is_single:
         raise InputError(
-            "a cache ends with its prompts, so options of several tokens cannot be read from it: give the model and the "
-            "prompts in its place."
+            "a cache ends with its prompts, so options of several tokens cannot be read from it: give the model and "
+            "prompts."
         )
     column = mask.argmax(1).cpu() + torch.as_tensor(question.at)
     seen = read_cache(model.path, cache, tokens, mask, column, partial(cut_of, unit))

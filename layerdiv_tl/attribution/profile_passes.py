@@ -1,4 +1,4 @@
-"""The passes of a whole-vocabulary profile: windows of texts in batches, the sums over the vocabulary, and their checks.
+"""The passes of a whole-vocabulary profile: windows of texts in batches, sums over the vocabulary, their checks.
 
 The logits of components are never formed: with G = RᵀR the Gram matrix of the unembedding's centered rows, sums of
 their squares and products are |R y_i|² and y_i · G y_j of the carried vectors y_i.
@@ -98,14 +98,15 @@ class ProfileRun:
         tolerance = TOLERANCE.get(path.dtype, 1e-4)
         if not self.gap <= tolerance * self.size:
             raise InputError(
-                f"{self.model.name} cannot be decomposed: its components miss its logits by {self.gap / self.size:.1e} of "
-                f"Σ|u|, where rounding explains {tolerance:.0e}."
+                f"{self.model.name} cannot be decomposed: its components miss its logits by {self.gap / self.size:.1e} "
+                f"of Σ|u|, where rounding explains {tolerance:.0e}."
             )
 
     def _columns(self, seen: Pass, next_ids: Int[np.ndarray, " position"]) -> dict[str, Tensor]:
-        """Compute tables `[position, component]` and columns `[position]` of some positions; NaN without a next token."""
+        """Compute tables `[position, component]` and columns `[position]`; NaN without a next token."""
         vocabulary = Vocabulary.of(self.model)
-        assert seen.unembedded is not None and seen.logits is not None
+        assert seen.unembedded is not None
+        assert seen.logits is not None
         if not bool(seen.unembedded.isfinite().all()):
             check_finite(self.model.path, seen)
         device = seen.unembedded.device
@@ -172,7 +173,7 @@ class ProfileRun:
         tolerance = max(TOLERANCE.get(self.model.path.dtype, 1e-4), 2e-4)
         if not float(off) <= tolerance:
             raise InputError(
-                f"the moments of {self.model.name}'s unembedding are {float(off):.1e} off its own logits, where rounding "
-                f"explains {tolerance:.0e}: its weights were changed in a way that leaves no trace (load it again), or "
-                "products run in TF32 (set torch.set_float32_matmul_precision('highest'))."
+                f"the moments of {self.model.name}'s unembedding are {float(off):.1e} off its own logits, where "
+                f"rounding explains {tolerance:.0e}: its weights were changed in a way that leaves no trace (load it "
+                "again), or products run in TF32 (set torch.set_float32_matmul_precision('highest'))."
             )

@@ -1,4 +1,4 @@
-"""Answers of several tokens, by teacher forcing: a row for each prompt and answer, read wherever a token is predicted."""
+"""Answers of several tokens by teacher forcing: a row for each prompt and answer, read where tokens are predicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The unembedding as a whole: its mean row, the mean of its rows under a distribution, and the sizes of logit vectors."""
+"""The unembedding as a whole: its mean row, means of its rows under a distribution, and sizes of logit vectors."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Vocabulary:
             yield slice(start, start + len(ids)), self.centered(ids).to(dtype)
 
     def root(self, dtype: torch.dtype) -> Float[Tensor, "d+1 d+1"]:
-        """R, upper triangular, with |R x|² = Σ_v of x's logits minus their mean, squared; `dtype` is that of products."""
+        """R with |R x|² = Σ_v of x's squared logits, minus their mean; `dtype` is that of products."""
         if dtype not in self._roots:
             gram = torch.zeros(len(self.mean) + 1, len(self.mean) + 1, dtype=self.mean.dtype, device=self.mean.device)
             for _, rows in self.chunks(dtype):

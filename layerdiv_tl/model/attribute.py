@@ -79,7 +79,7 @@ def attribute(path: Path, seen: Pass, directions: Float[Tensor, "n K d"], unit: 
 
 
 def gradients(replay: Replay, directions: Float[Tensor, "n K d"]) -> list[list[Tensor]]:
-    """Gradients `[K, *leaf]` at writes, constants, edits and rounding of each dot product with the unembedding's input."""
+    """Gradients `[K, *leaf]` of the dot products at writes, constants, edits and rounding."""
     groups = [replay.writes, replay.constants, replay.edits, replay.rounding]
     leaves = [leaf for group in groups for leaf in group]
     found = [

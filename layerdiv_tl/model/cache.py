@@ -115,10 +115,9 @@ def _hooked(writer: Writer, block: Any, kind: Kind) -> None:
     """Give a HookedTransformer's writer its places, which are hook points."""
     owner: Any = writer.owner
     writer.place = getattr(block, f"hook_{kind}_out")
-    weight, bias = (
-        (owner.W_O, owner.b_O) if kind == "attn" else (getattr(owner, "W_out", None), getattr(owner, "b_out", None))
-    )
-    if weight is None:  # a mixture of experts
+    names = ("W_O", "b_O") if kind == "attn" else ("W_out", "b_out")
+    weight, bias = (getattr(owner, name, None) for name in names)
+    if weight is None or bias is None:  # a mixture of experts
         writer.why_whole = "it is a mixture of experts, which routes each token to different neurons"
         writer.maps = (owner,)
         return
@@ -176,7 +175,7 @@ def _name(path: Path, module: Any, side: str) -> str:
     if type(module).__name__ != "HookPoint" and not hasattr(module, side):  # a module that a component wraps
         wrappers = (m for m in path.module.modules() if getattr(m, "original_component", None) is module)
         module = next(wrappers, module)
-    point = module if type(module).__name__ == "HookPoint" else getattr(module, side, None)
+    point: Any = module if type(module).__name__ == "HookPoint" else getattr(module, side, None)
     if not isinstance(getattr(point, "name", None), str):
         raise InputError(
             f"TransformerLens has no hook on {type(module).__name__}, so a cache cannot be read: give prompts."
@@ -228,8 +227,8 @@ def read_cache(
             x = x.expand(len(ids), *x.shape[1:])
         if x.shape[:2] != ids.shape:
             raise InputError(
-                f"the cache's {_name(path, module, side)} has the shape {tuple(x.shape)}, but tokens have {tuple(ids.shape)}: "
-                "give the tokens it was taken with."
+                f"the cache's {_name(path, module, side)} has the shape {tuple(x.shape)}, but tokens have "
+                f"{tuple(ids.shape)}: give the tokens it was taken with."
             )
         return x[rows, column][:, None].flatten(2)
 
@@ -265,8 +264,8 @@ def _embedding_scale(
         row, token = (int(i) for i in off.nonzero()[0])
         raise InputError(
             f"the cache was taken with other tokens: at row {row}, token {token} its stream does not begin with the "
-            f"embedding of token {int(ids[row, token])}. Give the tokens and attention_mask of its own pass, with today's "
-            "hooks on the embedding."
+            f"embedding of token {int(ids[row, token])}. Give the tokens and attention_mask of its own pass, with "
+            "today's hooks on the embedding."
         )
     scale = float((embedded * own).sum() / own.square().sum())
     return 1.0 if abs(scale - 1) < 1e-2 else scale

@@ -23,7 +23,7 @@ _ROUNDING = 1e-4
 def cut_experts(
     writer: Writer, write: Float[Tensor, "n t d"], received: Any, g: Float[Tensor, "K n t d"]
 ) -> tuple[Float[Tensor, "K n expert"], Float[Tensor, "K n"]] | None:
-    """Contributions of a mixture's experts, and of what it adds besides; None where its experts cannot be told apart."""
+    """Contributions of a mixture's experts, and of what it adds besides; None where they cannot be told apart."""
     experts: Any = writer.experts
     count = count_experts(experts)
     (args, kwargs), (routed, routed_by_name) = (_repeated(call, len(g), write) for call in received)
@@ -39,6 +39,7 @@ def cut_experts(
             output = forward(*a, **k)
             leaves.append(output.detach().clone().requires_grad_())
             return leaves[0].clone()
+        assert gates is not None
         leaves.append(gates.detach().clone().requires_grad_())
         own = [leaves[0] if x is gates else x for x in routed]
         return forward(*own, **{name: leaves[0] if x is gates else x for name, x in routed_by_name.items()})

@@ -60,10 +60,13 @@ class Groups(CustomUnit):
                 found.append(((group,), own[..., None]))
             if None in groups:
                 left.append(u[..., [place for place, x in enumerate(groups) if x is None]].sum(-1))
-        if not left or not bool(sum(left).any()):
+        if not left:
+            return found
+        rest = torch.stack(left).sum(0)
+        if not bool(rest.any()):
             return found
         kind = cast(Kind, f"{whole.kind}.rest")
-        return [((replace(whole, kind=kind),), sum(left)[..., None]), *found]
+        return [((replace(whole, kind=kind),), rest[..., None]), *found]
 
     def merged(
         self, components: Sequence[Component], values: Float[Tensor, "K n component"]
@@ -83,8 +86,8 @@ class Groups(CustomUnit):
             is_there = writer is not None and (unit is None or (member.index or 0) < count_of(writer, unit))
             if not is_there:
                 raise InputError(
-                    f"the group {shown(group.name)} asks for {member.label}, which this model does not have (a layer that "
-                    "is used once is L3.attn, the second use of a reused one L3@2.attn)."
+                    f"the group {shown(group.name)} asks for {member.label}, which this model does not have (a layer "
+                    "that is used once is L3.attn, the second use of a reused one L3@2.attn)."
                 )
 
     def __repr__(self) -> str:

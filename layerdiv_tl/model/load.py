@@ -164,8 +164,8 @@ def load_model(
             cache (`$LAYERDIV_CACHE`, or the user's cache folder; float32, so up to eight times its size); `"zoo/…"`, a
             small model of `zoo`; in memory a Hugging Face causal LM, a PEFT model (read as `merge_and_unload` would
             make it), a `TransformerBridge` (raw or in compatibility mode), a `HookedTransformer`, or a model made by
-            `zoo.planted`; a `Model`, which is returned. A multimodal model is read as its text side: its own decoder and
-            unembedding, in a causal language model of its kind.
+            `zoo.planted`; a `Model`, which is returned. A multimodal model is read as its text side: its own decoder
+            and unembedding, in a causal language model of its kind.
         tokenizer: A tokenizer, or the id or folder of one. By default the one stored with the weights or in the bridge;
             a bare Hugging Face model has none, and accepts only token ids.
         device, dtype, device_map: As in `from_pretrained`; dtype None keeps the checkpoint's own. They apply to
@@ -173,8 +173,8 @@ def load_model(
         copy: Work on a deep copy of the model in memory, which takes `device` and `dtype`.
         trust_remote_code: Run Python code that comes with a checkpoint. Only True itself switches it on: a text, e.g.
             "False" from a settings file, raises InputError.
-        names: Names of modules in a model of your own that are not found: `{"mlp": "my_feedforward"}`. Roles are those of
-            `model.names.NAMES`: "blocks", "attention", "mixer", "mlp", "projection", …
+        names: Names of modules in a model of your own that are not found: `{"mlp": "my_feedforward"}`. Roles are those
+            of `model.names.NAMES`: "blocks", "attention", "mixer", "mlp", "projection", …
 
     Raises InputError for anything that is not a model, cannot be found, has no weights (the meta device) or cannot be
     decomposed, and for arguments of other types. An id that is not cached raises it at once, with similar names, if the

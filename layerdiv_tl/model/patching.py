@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,6 +36,43 @@ def by_token(x: Tensor, rows: int, tokens: int) -> Tensor:
     return x.expand(rows, *x.shape[1:])
 
 
+@dataclass(frozen=True)
+class Keep:
+    """What is kept of tensors of a pass: `[n, t, ...]` at the reads `(row, position)`.
+
+    t is 1 where `by_token`; otherwise it is all tokens of the row.
+    """
+
+    shape: Any
+    row: Tensor
+    position: Tensor
+    by_token: bool
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Keep the reads of what a module gives."""
+        return self.at_reads(x) if self.by_token else by_token(x, *self.shape)[self.row.to(x.device)]
+
+    def at_reads(self, x: Tensor) -> Tensor:
+        """`[n, 1, ...]`."""
+        return by_token(x, *self.shape)[self.row.to(x.device), self.position.to(x.device)][:, None]
+
+    def edit(self, x: Tensor) -> Tensor | None:
+        """Keep the reads of a stream, or of several that stand in front of the rows; None for anything else."""
+        if is_by_token(x, *self.shape):
+            return self(x)
+        return self(x.movedim(0, 2)) if x.dim() == 4 and x.shape[1:3] == self.shape else None
+
+    def call(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Keep the reads of a module's arguments, in the form that they have."""
+
+        def cut(x: Any) -> Any:
+            if not is_by_token(x, *self.shape):
+                return x
+            return self(x) if x.shape[:2] == self.shape else self(x).flatten(0, 1)
+
+        return tuple(map(cut, args)), {name: cut(x) for name, x in kwargs.items()}
+
+
 @contextmanager
 def one_at_a_time(module: nn.Module) -> Iterator[None]:
     """Set evaluation mode without autocast; every module's own mode is restored, and other threads wait."""
@@ -55,7 +93,11 @@ def one_at_a_time(module: nn.Module) -> Iterator[None]:
 def hooks() -> Iterator[Callable[[Any], None]]:
     """A scope for hooks: call the given function with each handle."""
     with ExitStack() as stack:
-        yield lambda handle: stack.callback(handle.remove)
+
+        def add(handle: Any) -> None:
+            stack.callback(handle.remove)
+
+        yield add
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The residual path of a model: one pass records what its sublayers write, a second one runs the path alone, on those writes.
+"""The residual path of a model: one pass records what its sublayers write, a second runs the path alone on that.
 
 read   : a token of a row, whose logits are attributed; n of them in a pass
 path   : everything between the writes and the logits: additions, norms, gates, mixing, the unembedding
@@ -21,11 +21,10 @@ from ..components import Component
 from .frozen import Frozen
 from .lengths import context_of, forget_lengths, rope_lengths, window_of
 from .patching import (
+    Keep,
     add_edits,
     frozen,
     hooks,
-    is_by_token,
-    by_token,
     one_at_a_time,
     silent,
     swapped,
@@ -130,11 +129,11 @@ class Path:
         module: What is run: `module(input_ids=…, attention_mask=…)`.
         embedding, unembed, norm: Modules; `norm` is the last norm that the path passes outside of blocks, or None.
         writers: In the order of their calls.
-        by_token: True if no part of the path mixes tokens; then only the tokens that are read are recorded and replayed.
+        by_token: True if no part of the path mixes tokens; then only tokens that are read are recorded and replayed.
         dtype, wide: The precision of the stream, and that of the replay.
         context, window: The longest text and the smallest attention window, in tokens; None without one.
-        length_switch: The length beyond which positions are computed differently: longer and shorter rows must not share
-            a batch.
+        length_switch: The length beyond which positions are computed differently: longer and shorter rows must not
+            share a batch.
         vocabulary, outputs: The number of token ids that it reads, and of those that it has logits of.
         width, read_width: The width of the stream, and of the unembedding's input.
         factor, soft_cap: What turns the unembedding's output into logits.
@@ -157,7 +156,8 @@ class Path:
     def __init__(self, module: nn.Module, unembed: nn.Module, writers: Sequence[Writer]) -> None:
         self.module, self.unembed, self.writers = module, unembed, list(writers)
         self.norm: nn.Module | None = None
-        config: Any = self.module.config.get_text_config()
+        own: Any = self.module
+        config: Any = own.config.get_text_config()
         self.context, self.window = context_of(config), window_of(config)
         self.length_switch, self.is_dynamic = rope_lengths(config)
         self.context = None if self.is_dynamic else self.context
@@ -180,7 +180,7 @@ class Path:
         mask: Int[Tensor, "row token"] | None,
         at: tuple[Tensor, Tensor] | None = None,
     ) -> Float[Tensor, "row token v"]:
-        """Compute the model's logits at every token, or `[n, 1, v]` at some rows and positions; in its own precision."""
+        """Compute the model's logits at every token, or `[n, 1, v]` at some rows and positions."""
         with hooks() as add:
             if at is not None:
                 add(self.unembed.register_forward_pre_hook(lambda m, a: (_at(a[0], *at)[:, None], *a[1:])))
@@ -203,66 +203,23 @@ class Path:
         cut_of: CutOf = lambda writer: None,
     ) -> Pass:
         """Run the model without a graph, and keep what is needed of the reads at `(row, position)`."""
-        rows, tokens = ids.shape
-        row, position = row.to(self.device), position.to(self.device)
-
-        def keep(x: Tensor) -> Tensor:
-            x, at = by_token(x, rows, tokens), (row.to(x.device), position.to(x.device))
-            return x[at][:, None] if self.by_token else x[at[0]]
-
-        def keep_edit(x: Tensor) -> Tensor | None:
-            if is_by_token(x, rows, tokens):
-                return keep(x)
-            # Several streams may stand in front of the rows.
-            return keep(x.movedim(0, 2)) if x.dim() == 4 and x.shape[1:3] == (rows, tokens) else None
-
-        def kept_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-            def cut(x: Any) -> Any:
-                if not is_by_token(x, rows, tokens):
-                    return x
-                return keep(x).flatten(0, 1) if len(x) == rows * tokens and x.shape[:2] != (rows, tokens) else keep(x)
-
-            return tuple(map(cut, args)), {key: cut(x) for key, x in kwargs.items()}
-
-        def listen(writer: Writer, add: Callable[[Any], None]) -> None:
-            got: list[Any] = []
-            cut = cut_of(writer)
-            places = {"expert": (writer.owner, writer.experts), "input": (writer.owner,), None: ()}
-            wanted = dict.fromkeys(places.get(cut, (writer.projection,)))
-
-            def received(module: nn.Module, args: Any, kwargs: Any) -> None:
-                if cut == "expert":
-                    got.append(kept_call(args, kwargs))
-                else:
-                    got.append(keep(next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))).flatten(2))
-
-            def wrote(module: nn.Module, args: Any, output: Any) -> None:
-                seen.wrote(
-                    writer,
-                    keep(tensor(output)),
-                    None if len(got) < len(wanted) else tuple(got) if cut == "expert" else got[0] if got else None,
-                )
-                got.clear()
-
-            for module in wanted:
-                add(module.register_forward_pre_hook(received, with_kwargs=True))
-            add(writer.place.register_forward_hook(wrote))
+        keep = Keep(ids.shape, row.to(self.device), position.to(self.device), self.by_token)
+        seen = Pass(
+            ids=keep(ids.to(self.device)),
+            position=keep.position * (not self.by_token),
+            mask=None if mask is None else keep(mask.to(self.device)),
+        )
 
         def select(module: nn.Module, args: Any) -> Any:
-            x = by_token(args[0], rows, tokens)
+            x = keep.at_reads(args[0])
             self.read_width = x.shape[-1]
-            return (_at(x, row, position)[:, None], *args[1:])
+            return (x, *args[1:])
 
-        seen = Pass(
-            keep(ids.to(self.device)),
-            position * (not self.by_token),
-            None if mask is None else keep(mask.to(self.device)),
-        )
         with torch.inference_mode(), hooks() as add:
             for module in self._edited(seen):
-                watch_edits(module, keep_edit, seen.edits, add)
+                watch_edits(module, keep.edit, seen.edits, add)
             for writer in self.writers:
-                listen(writer, add)
+                _listen(writer, cut_of(writer), keep, seen, add)
             if self.norm is not None:
                 add(self.norm.register_forward_pre_hook(lambda m, a: seen.finals.append(keep(a[0]))))
             add(self.unembed.register_forward_pre_hook(select))
@@ -355,7 +312,8 @@ class Path:
     def unembed_rows(self, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Rows of the unembedding `[*ids, d]`, as it stores them, and biases `[*ids]` or None; all for None."""
         module = self.unembed
-        weight, bias = getattr(module, "W_U", None), getattr(module, "b_U", None)
+        weight: Any = getattr(module, "W_U", None)
+        bias: Any = getattr(module, "b_U", None)
         weight = getattr(module, "weight", None) if weight is None else weight.T
         bias = getattr(module, "bias", None) if bias is None else bias
         is_plain = isinstance(weight, Tensor) and weight.dim() == 2 and not weight.is_meta
@@ -398,6 +356,31 @@ class Path:
                 module, form = writer.behind
                 nothing = torch.zeros(*shape, form.width, dtype=dtype, device=self.device)
                 stack.enter_context(swapped(module, "forward", _constantly(form.of(nothing))))
+
+
+def _listen(writer: Writer, cut: str | None, keep: Keep, seen: Pass, add: Callable[[Any], None]) -> None:
+    """Record a writer's calls: what it wrote, and what the module that is cut received."""
+    received: list[Any] = []
+    sources: list[Any] = [] if cut is None else [writer.owner if cut in ("expert", "input") else writer.projection]
+    if cut == "expert" and writer.experts is not writer.owner:
+        sources.append(writer.experts)
+
+    def receive(module: nn.Module, args: Any, kwargs: Any) -> None:
+        if cut == "expert":
+            received.append(keep.call(args, kwargs))
+        else:
+            received.append(keep(next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))).flatten(2))
+
+    def write(module: nn.Module, args: Any, output: Any) -> None:
+        found: Any = None
+        if received and len(received) == len(sources):  # experts may not have been called
+            found = (received[0], received[-1]) if cut == "expert" else received[0]
+        seen.wrote(writer, keep(tensor(output)), found)
+        received.clear()
+
+    for module in sources:
+        add(module.register_forward_pre_hook(receive, with_kwargs=True))
+    add(writer.place.register_forward_hook(write))
 
 
 def _constantly(output: Any) -> Callable[..., Any]:

@@ -52,7 +52,8 @@ def find_path(module: Any, unembed: Any, writers: list[Writer] | None = None, na
         path.constant_axes = _read_axes(path, seen)
         path.calls = list(seen.calls)
         path.probe_ids, path.probe_reads = ids, (torch.arange(len(ids)), torch.tensor(_READ))
-        assert seen.unembedded is not None and seen.logits is not None
+        assert seen.unembedded is not None
+        assert seen.logits is not None
         path.outputs = seen.unembedded.shape[-1]
         path.factor, path.soft_cap = _transform(
             module, seen.unembedded.double(), seen.logits.double(), path.dtype in HALF
@@ -87,8 +88,8 @@ def check_finite(path: Path, seen: Pass) -> None:
         if not bool(write.isfinite().all()):
             raise InputError(
                 f"{_name(path.module)} gives numbers that are not finite, first in {component}: its weights or its "
-                "precision are broken (NaN weights, an overflow in float16), or a sliding window meets padding (run rows "
-                "one by one, batch_tokens=1)."
+                "precision are broken (NaN weights, an overflow in float16), or a sliding window meets padding (run "
+                "rows one by one, batch_tokens=1)."
             )
 
 
@@ -293,8 +294,8 @@ def _transform(module: Any, output: Tensor, logits: Tensor, is_half: bool) -> tu
             if torch.allclose(found, logits, rtol=rtol, atol=rtol * 1e-2 * float(logits.abs().max())):
                 return factor, cap
     raise InputError(
-        f"{_name(module)} cannot be decomposed: what stands between its unembedding and its logits is not a factor or a "
-        "soft cap."
+        f"{_name(module)} cannot be decomposed: what stands between its unembedding and its logits is not a factor or "
+        "a soft cap."
     )
 
 
@@ -304,7 +305,7 @@ def transformed(output: Tensor, factor: float, cap: float | None) -> Tensor:
 
 
 def missed_matrices(path: Path, seen: Pass, names: Names) -> list[str]:
-    """Weight matrices that a gradient from the logits passes, besides the unembedding: each is of a writer that was missed.
+    """Matrices that a gradient from the logits passes, besides the unembedding: each is of a writer that was missed.
 
     This is what a closed sum cannot show: a missed sublayer is linear, too, once its nonlinear results are frozen.
     """
@@ -316,8 +317,8 @@ def missed_matrices(path: Path, seen: Pass, names: Names) -> list[str]:
         normed = path.replay(seen, matrices=True).normed
         if not normed.requires_grad:
             raise InputError(
-                f"{_name(path.module)} cannot be decomposed: nothing that is written reaches its logits by linear steps "
-                "(as where a network of its own stands before the unembedding)."
+                f"{_name(path.module)} cannot be decomposed: nothing that is written reaches its logits by linear "
+                "steps (as where a network of its own stands before the unembedding)."
             )
         grads = torch.autograd.grad(
             (normed * torch.randn_like(normed)).sum(), list(matrices.values()), allow_unused=True

@@ -1,6 +1,6 @@
 """What a component is: a sublayer's write, or its heads, neurons, experts, latents or groups of these.
 
-A unit cuts a write by pulling the gradient at it back to the input of the module that writes: the part of the gradient ×
+A unit cuts a write by pulling the gradient at it back to the input of the module that writes: the part of gradient ×
 input that belongs to a head or a neuron is its contribution.
 """
 
@@ -158,11 +158,11 @@ def pull_back(
     weight = getattr(module, "weight", None)
     if len(maps) == 1 and type(module) is nn.Linear and type(weight) is nn.Parameter and not weight.is_meta:
         precise = torch.promote_types(weight.dtype, torch.float32)
-        bias = None if module.bias is None else (g * module.bias.detach().to(g)).sum((-1, -2))
-        return (g.to(precise) @ weight.detach().to(precise)).to(g), bias
+        offset = None if module.bias is None else (g * module.bias.detach().to(g)).sum((-1, -2))
+        return (g.to(precise) @ weight.detach().to(precise)).to(g), offset
     leaf, y, constants = _through(maps, x.expand(len(g), *x.shape))
     at_input, *at_biases = torch.autograd.grad(y, [leaf, *constants], g.to(y).reshape(y.shape), allow_unused=True)
-    bias = None
+    bias: Tensor | None = None
     for at, value in zip(at_biases, constants, strict=True):
         if at is None:
             continue
@@ -185,8 +185,8 @@ def _through(maps: Sequence[nn.Module], x: Float[Tensor, "K n t width"]) -> tupl
                 y = tensor(unwrapped(one).forward(y))
     if not y.requires_grad:
         raise InputError(
-            f"{type(unwrapped(maps[0])).__name__} has no gradient (it may be quantized with dynamic activations), so its "
-            "input cannot be cut: use unit='sublayer', or dequantize it."
+            f"{type(unwrapped(maps[0])).__name__} has no gradient (it may be quantized with dynamic activations), so "
+            "its input cannot be cut: use unit='sublayer', or dequantize it."
         )
     return leaf, y, mode.constants
 
@@ -194,7 +194,7 @@ def _through(maps: Sequence[nn.Module], x: Float[Tensor, "K n t width"]) -> tupl
 def part_vectors(
     writer: Writer, whole: Component, write: Float[Tensor, "n t d"], received: Any, unit: UnitLike, step: int
 ) -> Iterator[tuple[tuple[Component, ...], Float[Tensor, "part n t d"]]]:
-    """Yield what heads or neurons write to the stream, `step` at a time, then the bias; the write itself if it is whole."""
+    """Yield what heads or neurons write, `step` at a time, then the bias; the write itself if it is whole."""
     if received is None:
         yield (whole,), write[None]
         return

@@ -44,7 +44,7 @@ class Writer:
         component: Its name; `layer` numbers the distinct blocks from 0.
         owner: The sublayer.
         projection: The matrix at its end, whose input can be cut into heads or neurons; the owner where there is none.
-        heads: The number of equal parts of the projection's input that are heads; 0 for an MLP, whose parts are neurons.
+        heads: The number of equal parts of the projection's input that are heads; 0 for an MLP.
         experts: The module that adds its routed experts' outputs, for a mixture.
         block: The block that it is in; None for embeddings.
         place: The module whose output is the write.

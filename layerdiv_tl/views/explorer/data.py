@@ -199,8 +199,9 @@ def text_sources(model: Model, text: TextNumbers) -> TextSources:
 def pack_sources(sources: TextSources, text: TextNumbers, pairs: Sequence[Pair], exact: bool = True) -> bytes:
     """Pack the source tokens with the largest contributions through some heads, for `unpack` in data.js.
 
-    For each head and candidate: the LISTED sources, then the sum of all others, and the identity gap to the head's contribution relative to Σ|parts|. The header's `why` names heads that cannot be split. Without
-    `exact`, numbers keep about five digits of float32.
+    For each head and candidate: the LISTED sources, then the sum of all others, and the identity gap to the head's
+    contribution relative to Σ|parts|. The header's `why` names heads that cannot be split. Without `exact`, numbers
+    keep about five digits of float32.
     """
     own, count = text.target_logits, len(pairs)
     source, gap = np.full((count, LISTED), -1, dtype=np.int32), np.zeros(count, dtype=np.float32)

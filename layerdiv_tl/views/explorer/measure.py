@@ -146,7 +146,7 @@ def measure_text(
         layers = len({(writer.block, number) for writer, number in path.calls})
         work = len(ids) * layers * path.outputs * path.width
         with torch.inference_mode():
-            lens = lens_answers(model, ids, max(1, round(work / _LENS_WORK + 0.49)))
+            lens = lens_answers(model, tuple(ids), max(1, round(work / _LENS_WORK + 0.49)))
         logits = tuple(token_logits(model, here[unit], unit, asked) for unit in units)
         on_step("attention")
         attention, no_attention = (None, no_heads) if no_heads else _attention(model, ids, profiles[1])

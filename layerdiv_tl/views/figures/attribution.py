@@ -16,9 +16,9 @@ from ..html import quoted
 
 if TYPE_CHECKING:
     from ...attribution.continuation import Continuation
-    from ...attribution.results import Contributions
     from ...attribution.logit_difference import LogitDifference
     from ...attribution.profile_results import Profile
+    from ...attribution.results import Contributions
     from ...attribution.source_tokens import SourceTokens
     from ...model.attention import AttentionPatterns
 
