@@ -15,7 +15,7 @@ from torch import Tensor
 from ..components import Component, Kind
 from ..errors import InputError
 from ..model.attribute import rows_of
-from ..model.path import Pass, Path
+from ..model.path import Pass, Path, Replay
 from ..model.precision import TOLERANCE
 from ..model.units import UnitLike, part_vectors
 
@@ -25,17 +25,17 @@ NUMBERS = 16_000_000
 Block = tuple[tuple[Component, ...], Float[Tensor, "component n d+1"]]
 
 
-def carried(path: Path, seen: Pass, unit: UnitLike) -> Iterator[Block]:
+def carried(path: Path, seen: Pass, unit: UnitLike, replay: Replay | None = None) -> Iterator[Block]:
     """Yield components at all reads of a pass, some at a time, in stream order.
 
     A vector's logits are its products with (W_v, b_v): its last number is the weight of the unembedding's bias, which
     only `constant` has. Together they sum to the unembedding's input (and 1), times the logits' factor.
 
-    Raises InputError for units that are not sublayers, heads or neurons.
+    `replay` is that of the pass, if it was made before. Raises InputError for units that are not sublayers, heads or neurons.
     """
     if unit not in ("sublayer", "head", "neuron"):
         raise InputError(f"unit={unit!r} has no vectors in the stream here: use 'sublayer', 'head' or 'neuron'.")
-    replay = path.replay(seen)
+    replay = path.replay(seen) if replay is None else replay
     with torch.inference_mode(False), torch.enable_grad():
         v = torch.zeros_like(replay.normed, requires_grad=True)
         groups = [replay.writes, replay.constants, replay.edits, replay.rounding]

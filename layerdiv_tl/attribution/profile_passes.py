@@ -32,6 +32,8 @@ from .vocabulary import Vocabulary, log_sum_exp
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 # The most numbers of one table of positions and components or ids.
 NUMBERS = 32_000_000
+# The positions at which the vocabulary's sums are compared with those of the model's own logits.
+_CHECKED = 4
 Texts = Sequence[tuple[int, ...]]
 
 
@@ -107,8 +109,6 @@ class ProfileRun:
         vocabulary = Vocabulary.of(self.model)
         assert seen.unembedded is not None
         assert seen.logits is not None
-        if not bool(seen.unembedded.isfinite().all()):
-            check_finite(self.model.path, seen)
         device = seen.unembedded.device
         known = torch.as_tensor(next_ids, device=device)
         target = known.clamp_min(0)
@@ -116,12 +116,14 @@ class ProfileRun:
         mean = torch.cat([vocabulary.mean, vocabulary.mean_bias[None]])
         to_target = vocabulary.centered(target)
         # The sum of all components is the unembedding's input.
-        total = self._total(seen)
+        replay = self.model.path.replay(seen)
+        normed = replay.normed.detach()
+        total = torch.cat([normed, torch.ones_like(normed[:, :1])], 1) * self.model.path.factor
         rooted = total.to(self.dtype) @ root.T
         crossing = rooted @ root
         names: list[Component] = []
         tables: dict[str, list[Tensor]] = {name: [] for name in ("means", "centered_targets", "sizes", "crosses")}
-        for components, y in carried(self.model.path, seen, self.unit):
+        for components, y in carried(self.model.path, seen, self.unit, replay):
             names += components
             precise = y.to(self.dtype)
             tables["means"].append(y @ mean)
@@ -133,14 +135,20 @@ class ProfileRun:
         self.components = tuple(names)
         columns = {name: torch.cat(parts).T for name, parts in tables.items()}
         floor = total.square().sum(1) * root.double().square().sum()
-        self._check_moments(seen, rooted, total @ mean, floor, columns)
+        some = slice(0, _CHECKED)
+        self._check_moments(
+            seen.take(some), rooted[some], (total @ mean)[some], floor[some], {n: x[some] for n, x in columns.items()}
+        )
         count = len(names)
         columns["crosses"] = columns["crosses"] / count
         u = columns["means"] + columns["centered_targets"]
         logit = seen.unembedded.gather(1, target[:, None])[:, 0].to(u) * self.model.path.factor
         self.gap = max(self.gap, float((u.sum(1) - logit).abs().max()))
         self.size = max(self.size, float(u.abs().sum(1).max()))
-        losses = log_sum_exp(seen.logits) - seen.logits.gather(1, target[:, None])[:, 0].double()
+        partition = log_sum_exp(seen.logits)
+        if not bool(partition.isfinite().all()):
+            check_finite(self.model.path, seen)
+        losses = partition - seen.logits.gather(1, target[:, None])[:, 0].double()
         size = len(vocabulary.rows)
         columns |= {
             "losses": losses,
@@ -152,11 +160,6 @@ class ProfileRun:
         for name in ("losses", "target_powers", "target_means", "centered_targets"):
             columns[name][known < 0] = torch.nan
         return columns
-
-    def _total(self, seen: Pass) -> Float[Tensor, "position d+1"]:
-        """The unembedding's input and 1, times the logits' factor."""
-        normed = self.model.path.replay(seen).normed.detach()
-        return torch.cat([normed, torch.ones_like(normed[:, :1])], 1) * self.model.path.factor
 
     def _check_moments(
         self, seen: Pass, rooted: Tensor, mean: Tensor, floor: Tensor, columns: dict[str, Tensor]

@@ -17,6 +17,7 @@ from ..errors import InputError
 from ..model.attribute import attribute, present
 from ..model.batches import batches, pad
 from ..model.load import Model
+from ..model.patching import noise
 from ..model.path import Pass, Path, Replay
 from ..model.precision import HALF, TOLERANCE
 from ..model.probe import check_finite, transformed
@@ -230,7 +231,7 @@ def junction_scale(path: Path, seen: Pass, replay: Replay) -> Float[Tensor, "n j
     None where the stream passes more than additions and numbers, so that no such stream exists.
     """
     final, n = replay.final, len(seen.ids)
-    v = torch.randn(final.shape, dtype=final.dtype, device=final.device, requires_grad=True)
+    v = noise(final).requires_grad_()
     pulled = torch.autograd.grad(final, replay.writes, v, create_graph=True, allow_unused=True)
     is_loop = len(seen.finals) > 1  # whose norms between rounds are matrices
     streams: list[Tensor] = []

@@ -21,6 +21,12 @@ def tensor(output: Any) -> Tensor:
     return output[0] if isinstance(output, tuple | list) else output
 
 
+def noise(like: Tensor) -> Tensor:
+    """Normal numbers in the shape of a tensor, the same every time; the global random state stays as it is."""
+    random = torch.Generator().manual_seed(0)
+    return torch.randn(like.shape, generator=random, dtype=torch.float64).to(like)
+
+
 def is_by_token(x: Any, rows: int, tokens: int) -> bool:
     """True for a tensor with a number or a vector for every token."""
     return isinstance(x, Tensor) and x.dim() > 0 and (x.shape[:2] == (rows, tokens) or len(x) == rows * tokens)

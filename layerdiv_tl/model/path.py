@@ -139,7 +139,7 @@ class Path:
         factor, soft_cap: What turns the unembedding's output into logits.
         constant_axes: The axis of the reads in each constant of a replay.
         calls: The calls of a pass of a few random tokens, `probe_ids`, read at the rows and positions `probe_reads`.
-        rows: The components at every unit, as far as they were asked for.
+        rows: The components at every unit, as far as they were asked for, and the weights that they are of.
     """
 
     vocabulary: int
@@ -162,7 +162,7 @@ class Path:
         self.length_switch, self.is_dynamic = rope_lengths(config)
         self.context = None if self.is_dynamic else self.context
         self.by_token = True
-        self.rows: dict[str, tuple[Component, ...]] = {}
+        self.rows: dict[str, tuple[Any, tuple[Component, ...]]] = {}
         first = next(self.module.parameters())
         self.dtype, self.device = first.dtype, device_of(self.writers[0].owner, first.device)
         self.wide = torch.float32 if self.device.type == "mps" else torch.float64
@@ -210,10 +210,16 @@ class Path:
             mask=None if mask is None else keep(mask.to(self.device)),
         )
 
+        # Logits of all tokens would be most of the memory; but a user's hook there may tell tokens apart.
+        cuts = not (self.unembed._forward_hooks or self.unembed._forward_pre_hooks)
+
         def select(module: nn.Module, args: Any) -> Any:
             x = keep.at_reads(args[0])
             self.read_width = x.shape[-1]
-            return (x, *args[1:])
+            return (x, *args[1:]) if cuts else None
+
+        def at_reads(x: Tensor) -> Tensor:
+            return x[:, -1] if cuts else keep.at_reads(x)[:, 0]
 
         with torch.inference_mode(), hooks() as add:
             for module in self._edited(seen):
@@ -223,9 +229,9 @@ class Path:
             if self.norm is not None:
                 add(self.norm.register_forward_pre_hook(lambda m, a: seen.finals.append(keep(a[0]))))
             add(self.unembed.register_forward_pre_hook(select))
-            add(self.unembed.register_forward_hook(lambda m, a, out: setattr(seen, "unembedded", out[:, -1])))
+            add(self.unembed.register_forward_hook(lambda m, a, out: setattr(seen, "unembedded", at_reads(out))))
             output = self.run(ids, mask)
-        seen.logits = logits_in(output)[:, -1]
+        seen.logits = at_reads(logits_in(output))
         return seen
 
     def _edited(self, seen: Pass) -> list[nn.Module]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .names import with_names
-from .patching import frozen, hooks, one_at_a_time, silent, tensor
+from .patching import frozen, hooks, noise, one_at_a_time, silent, tensor
 from .path import Pass, Path
 from .precision import HALF
 from .writers import Form, Names, Writer, count_inputs, find_writers, unwrapped
@@ -207,7 +207,7 @@ def _extend_chains(path: Path, seen: Pass) -> None:
                 add(module.register_forward_hook(keep, with_kwargs=True))
 
     replay = path.replay(seen, observe=observe)
-    total = (replay.normed * torch.randn_like(replay.normed)).sum()
+    total = (replay.normed * noise(replay.normed)).sum()
     calls = Counter(w for w, _ in seen.calls)
     tried: dict[Writer, nn.Module] = {}
     for module, found in reads.items():
@@ -321,7 +321,7 @@ def missed_matrices(path: Path, seen: Pass, names: Names) -> list[str]:
                 "steps (as where a network of its own stands before the unembedding)."
             )
         grads = torch.autograd.grad(
-            (normed * torch.randn_like(normed)).sum(), list(matrices.values()), allow_unused=True
+            (normed * noise(normed)).sum(), list(matrices.values()), allow_unused=True
         )
     found = [name for name, g in zip(matrices, grads, strict=True) if g is not None]
     return [name for name in found if not set(names["multipliers"]) & set(name.split("."))]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from tests.conftest import llama
+from tests.conftest import gpt2, llama
 from tests.model.test_bridge import boot
 from tests.oracles.families import BY_STRUCTURE, FAMILIES
 from tests.oracles.loops import ouro
@@ -262,3 +262,31 @@ def test_loops():
     c = ld.contributions(model, PROMPTS, OPTIONS)
     assert c.identity_gap <= 1e-6
     assert "added" in c
+
+
+def test_a_hook_on_the_unembedding_sees_all_tokens():
+    """One that tells tokens apart changes what the model answers, which no component wrote: refused."""
+    model = llama()
+    model.lm_head.register_forward_hook(lambda m, a, out: out * (1 + torch.arange(out.shape[1]).view(1, -1, 1) * 0.1))
+    with pytest.raises(ld.InputError, match="decomposed"):
+        ld.contributions(model, PROMPTS, OPTIONS)
+    seen = llama()
+    shapes = []
+    seen.lm_head.register_forward_hook(lambda m, a, out: shapes.append(tuple(out.shape[:2])))
+    state = torch.random.get_rng_state()
+    assert ld.contributions(seen, PROMPTS, OPTIONS).identity_gap <= 1e-6
+    assert shapes == [(3, 5)]
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_a_bias_that_was_zero_is_a_row_when_it_is_none():
+    """Rows of a path are those of today's weights."""
+    model = gpt2()
+    with torch.no_grad():
+        model.transformer.ln_f.bias.zero_()
+    assert "constant" not in [c.label for c in ld.load_model(model).components()]
+    with torch.no_grad():
+        model.transformer.ln_f.bias.fill_(0.5)
+    loaded = ld.load_model(model)
+    assert "constant" in [c.label for c in loaded.components()]
+    assert ld.profile(loaded, PROMPTS[0]).identity_gap <= 1e-6
