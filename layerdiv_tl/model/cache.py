@@ -17,6 +17,7 @@ from ..components import Component, Kind
 from ..errors import InputError
 from .patching import one_at_a_time, silent
 from .path import CutOf, Pass, Path
+from .precision import TOLERANCE
 from .probe import find_path
 from .writers import Writer
 
@@ -122,7 +123,7 @@ def _hooked(writer: Writer, block: Any, kind: Kind) -> None:
         writer.maps = (owner,)
         return
     post = getattr(block, "ln1_post" if kind == "attn" else "ln2_post", None)
-    writer.projection = owner.hook_z if kind == "attn" else owner.hook_post
+    writer.projection = writer.source = owner.hook_z if kind == "attn" else owner.hook_post
     writer.maps = (Matrix(weight, bias), *([] if post is None else [post]))
 
 
@@ -240,10 +241,24 @@ def read_cache(
         final = take(_end(path), "hook_in")
         seen.finals = [] if path.norm is None else [final]
         seen.unembedded, seen.logits = path.read_out(final[:, 0])
+        if hasattr(path.unembed, "hook_in") and _name(path, path.unembed, "hook_in") in cache:
+            _check_read_out(path, take(path.unembed, "hook_in")[:, 0], seen.unembedded)
         # A model may have multiplied its embedding in place, after it was cached.
         scale = _embedding_scale(path, ids, mask, cache[_name(path, path.writers[0].place, "hook_out")])
         seen.writes[0] = seen.writes[0] / scale
     return seen
+
+
+def _check_read_out(path: Path, read: Float[Tensor, "row d"], unembedded: Float[Tensor, "row v"]) -> None:
+    """Raise InputError for a cache in which a hook changed what the unembedding read."""
+    rows, bias = path.unembed_rows(torch.arange(min(16, path.outputs)))
+    logits = read.float() @ rows.float().T + (0 if bias is None else bias.float())
+    known = unembedded[:, : logits.shape[1]].float().to(logits.device)
+    if not bool((logits - known).abs().max() <= 10 * TOLERANCE[path.dtype] * unembedded.float().abs().max()):
+        raise InputError(
+            "a hook on the final norm or the unembedding changed what this cache is of, which is none of its writes: take "
+            "the cache without it."
+        )
 
 
 def _embedding_scale(

@@ -367,7 +367,7 @@ class Path:
 def _listen(writer: Writer, cut: str | None, keep: Keep, seen: Pass, add: Callable[[Any], None]) -> None:
     """Record a writer's calls: what it wrote, and what the module that is cut received."""
     received: list[Any] = []
-    sources: list[Any] = [] if cut is None else [writer.owner if cut in ("expert", "input") else writer.projection]
+    sources: list[Any] = [] if cut is None else [writer.owner if cut in ("expert", "input") else writer.source]
     if cut == "expert" and writer.experts is not writer.owner:
         sources.append(writer.experts)
 
@@ -385,7 +385,10 @@ def _listen(writer: Writer, cut: str | None, keep: Keep, seen: Pass, add: Callab
         received.clear()
 
     for module in sources:
-        add(module.register_forward_pre_hook(receive, with_kwargs=True))
+        if type(module).__name__ == "HookPoint":  # behind the user's hooks on it
+            add(module.register_forward_hook(lambda m, args, output: receive(m, (output,), {})))
+        else:
+            add(module.register_forward_pre_hook(receive, with_kwargs=True))
     add(writer.place.register_forward_hook(write))
 
 

@@ -103,7 +103,9 @@ def _find_places(path: Path, ids: Tensor) -> None:
         order.append(module)
 
     modules = dict.fromkeys(
-        module for w in path.writers for module in (w.owner, w.projection, w.place, _entry(w.projection))
+        module
+        for w in path.writers
+        for module in (w.owner, w.projection, unwrapped(w.projection), w.place, _entry(w.projection))
     )
     with torch.inference_mode(), hooks() as add:
         for module in modules:
@@ -131,13 +133,13 @@ def _entry(projection: nn.Module) -> nn.Module:
 
 
 def _find_place(writer: Writer, shown: Mapping[nn.Module, tuple[Any, Tensor]]) -> None:
-    """Find where a writer's output is what its projection gives."""
+    """Find where a writer's output is what its projection gives, and what shows the projection's input."""
     writer.place, writer.maps = writer.owner, (writer.projection,)
-    if writer.projection not in shown:
-        is_shown = _entry(writer.projection) in shown
-        writer.projection = _entry(writer.projection) if is_shown else writer.owner
-        writer.maps = writer.maps if is_shown else (writer.owner,)
-        writer.heads = writer.heads if is_shown else 0
+    sources = (unwrapped(writer.projection), writer.projection, _entry(writer.projection))
+    writer.source = next((module for module in sources if module in shown), writer.owner)
+    if writer.source is writer.owner:  # it is not called
+        writer.projection, writer.maps, writer.heads = writer.owner, (writer.owner,), 0
+    if writer.projection not in shown or writer.projection is writer.owner:
         return
     whole, end = shown[writer.owner][1], shown[writer.projection][1]
     if whole.numel() != end.numel() or not torch.equal(whole.flatten(), end.flatten()):
@@ -320,8 +322,6 @@ def missed_matrices(path: Path, seen: Pass, names: Names) -> list[str]:
                 f"{_name(path.module)} cannot be decomposed: nothing that is written reaches its logits by linear "
                 "steps (as where a network of its own stands before the unembedding)."
             )
-        grads = torch.autograd.grad(
-            (normed * noise(normed)).sum(), list(matrices.values()), allow_unused=True
-        )
+        grads = torch.autograd.grad((normed * noise(normed)).sum(), list(matrices.values()), allow_unused=True)
     found = [name for name, g in zip(matrices, grads, strict=True) if g is not None]
     return [name for name in found if not set(names["multipliers"]) & set(name.split("."))]

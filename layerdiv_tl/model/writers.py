@@ -44,6 +44,8 @@ class Writer:
         component: Its name; `layer` numbers the distinct blocks from 0.
         owner: The sublayer.
         projection: The matrix at its end, whose input can be cut into heads or neurons; the owner where there is none.
+        source: The module that shows the projection's input: itself, what a TransformerLens component wraps, or a hook
+            point, which gives it.
         heads: The number of equal parts of the projection's input that are heads; 0 for an MLP.
         experts: The module that adds its routed experts' outputs, for a mixture.
         block: The block that it is in; None for embeddings.
@@ -62,6 +64,7 @@ class Writer:
     experts: nn.Module | None = None
     block: nn.Module | None = None
     place: nn.Module = field(default_factory=nn.Identity)
+    source: nn.Module = field(default_factory=nn.Identity)
     maps: tuple[nn.Module, ...] = ()
     form: Form = Form(None, False, 0)
     behind: tuple[nn.Module, Form] | None = None
