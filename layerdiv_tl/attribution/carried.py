@@ -31,7 +31,7 @@ def carried(path: Path, seen: Pass, unit: UnitLike, replay: Replay | None = None
     A vector's logits are its products with (W_v, b_v): its last number is the weight of the unembedding's bias, which
     only `constant` has. Together they sum to the unembedding's input (and 1), times the logits' factor.
 
-    `replay` is that of the pass, if it was made before. Raises InputError for units that are not sublayers, heads or neurons.
+    `replay` is that of the pass, if it was made. Raises InputError for units that are no sublayers, heads or neurons.
     """
     if unit not in ("sublayer", "head", "neuron"):
         raise InputError(f"unit={unit!r} has no vectors in the stream here: use 'sublayer', 'head' or 'neuron'.")

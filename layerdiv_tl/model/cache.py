@@ -160,7 +160,10 @@ def hook_names(path: Path, cut_of: CutOf) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _end(path: Path) -> nn.Module:
+def _end(path: Path) -> Any:
+    """The module whose input is the end of the stream, or a hook point there."""
+    if isinstance(path.module, Native) and not hasattr(path.norm or path.unembed, "hook_in"):
+        return path.module.root.blocks[-1].hook_resid_post
     return path.unembed if path.norm is None else path.norm
 
 
@@ -256,8 +259,8 @@ def _check_read_out(path: Path, read: Float[Tensor, "row d"], unembedded: Float[
     known = unembedded[:, : logits.shape[1]].float().to(logits.device)
     if not bool((logits - known).abs().max() <= 10 * TOLERANCE[path.dtype] * unembedded.float().abs().max()):
         raise InputError(
-            "a hook on the final norm or the unembedding changed what this cache is of, which is none of its writes: take "
-            "the cache without it."
+            "a hook on the final norm or the unembedding changed what this cache is of, which is none of its writes: "
+            "take the cache without it."
         )
 
 
