@@ -1,23 +1,28 @@
 """Every architecture that TransformerLens lists, and every causal language model of Transformers: exact, or why not.
 
-    python -m tests.oracles.architectures
+    python -m tests.oracles.architectures --table
 
-writes the reference's second table: what is not in the first (the families of `families.py`), each with the reason that
-the package gives for a tiny random model, or why there is none to try. Exact ones missing from the first are printed.
+writes the reference's first table: identity gaps of the families of `families.py`, at every unit. Without `--table` it
+writes the second: what is not in the first, each with the reason that the package gives for a tiny random model, or why
+there is none to try. Exact ones missing from the first are printed.
 """
 
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import transformers
 from transformers import CONFIG_MAPPING
 from transformers.models.auto import modeling_auto
 
-from tests.oracles.families import _FAMILIES, _HYBRIDS, _OTHERS, _PATHS, _UNLISTED, config_of, reinitialize
+from tests.oracles.families import _FAMILIES, _HYBRIDS, _OTHERS, _PATHS, _UNLISTED
+from tests.oracles.families import BY_STRUCTURE, FAMILIES, config_of, reinitialize
 
 REFERENCE = Path(__file__).parents[2] / "layerdiv_tl/reference.md"
+FIRST = "| family | sublayer | head | neuron | expert |\n| --- | --- | --- | --- | --- |\n"
 HEADER = "| architectures | not decomposed, since |\n| --- | --- |\n"
 # Of these TransformerLens has another name than Transformers, or several.
 ALIASES = {"Gemma1ForCausalLM": "GemmaForCausalLM", "MPTForCausalLM": "MptForCausalLM"}
@@ -125,8 +130,33 @@ def table() -> str:
     return HEADER + "".join(f"| {', '.join(names)} | {why} |\n" for why, names in rows)
 
 
-if __name__ == "__main__":
+def gaps() -> Iterator[str]:
+    """The rows of the first table: the identity gap at every unit, or a dash where a model has no rows of its own."""
+    import layerdiv_tl as ld
+    from tests.model.test_families import NATIVE, OPTIONS, PROMPTS, native
+
+    makers = FAMILIES | BY_STRUCTURE | {name: lambda name=name: native(name) for name in NATIVE}
+    for name, make in makers.items():
+        model, cells = ld.load_model(make()), []
+        for unit in ("sublayer", "head", "neuron", "expert"):
+            try:
+                cells.append(f"{ld.contributions(model, PROMPTS, OPTIONS, unit=unit).identity_gap:.0e}")
+            except ld.InputError:
+                cells.append("–")
+        print(name, *cells, flush=True)
+        yield f"| {name} | {' | '.join(cells)} |\n"
+
+
+def replace_table(header: str, new: str) -> None:
+    """Write a table, with its header, in place of the reference's."""
     text = REFERENCE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(HEADER)
-    _, end, after = rest.partition("\n\n")
-    REFERENCE.write_text(before + table() + "\n" + after, encoding="utf-8")
+    before, _, rest = text.partition(header)
+    after = rest.partition("\n\n")[2]
+    REFERENCE.write_text(f"{before}{new}\n{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if "--table" in sys.argv:
+        replace_table(FIRST, FIRST + "".join(gaps()))
+    else:
+        replace_table(HEADER, table())
