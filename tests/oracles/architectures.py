@@ -18,8 +18,17 @@ import transformers
 from transformers import CONFIG_MAPPING
 from transformers.models.auto import modeling_auto
 
-from tests.oracles.families import _FAMILIES, _HYBRIDS, _OTHERS, _PATHS, _UNLISTED
-from tests.oracles.families import BY_STRUCTURE, FAMILIES, config_of, reinitialize
+from tests.oracles.families import (
+    _FAMILIES,
+    _HYBRIDS,
+    _OTHERS,
+    _PATHS,
+    _UNLISTED,
+    BY_STRUCTURE,
+    FAMILIES,
+    config_of,
+    reinitialize,
+)
 
 REFERENCE = Path(__file__).parents[2] / "layerdiv_tl/reference.md"
 FIRST = "| family | sublayer | head | neuron | expert |\n| --- | --- | --- | --- | --- |\n"
