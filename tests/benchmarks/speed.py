@@ -88,7 +88,7 @@ def full_cache(bridge: Any, prompts: list[list[int]], options: torch.Tensor) -> 
 def contributions() -> Case:
     """Next to plain passes, to options scored with a cache, and to a full cache of TransformerLens."""
     model, options = ld.load_model(), texts(4, 4)
-    for rows, tokens in ((64, 64), (4, 1024)):
+    for rows, tokens in ((16, 64), (1, 1024)):
         prompts = texts(rows, tokens)
         ways = {"plain pass": lambda p=prompts: plain(model, p, logits_to_keep=1)}
         for count in (2, 4):

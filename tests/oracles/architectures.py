@@ -46,6 +46,13 @@ OTHER_TASKS = {
     "MASKED_LM": "they look ahead",
     "IMAGE_TEXT_TO_TEXT": "not tried: multimodal, and the tests have no tiny model of it",
 }
+# Shorter forms of the package's reasons.
+SHORT = {
+    "are not among the writers found": "matrices of no known sublayer write to its stream or stand before its logits",
+    "reaches its logits by linear steps": "a network of its own stands before its unembedding",
+    "no sublayer was found": "no sublayer is found by its name",
+    "miss its logits by": "its components do not sum to its logits",
+}
 NO_CLASS = "Transformers has no such class: the code comes with the checkpoint"
 
 
@@ -117,13 +124,23 @@ def answer(kind: str) -> str | None:
     except Exception:
         return "not tried: the tests have no tiny configuration of it"
     try:
-        ld.contributions(model, [[5, 1, 4, 1, 5], [3]], [7, 30])
+        with torch.no_grad():
+            model(torch.tensor([[5, 1, 4, 1, 5]]))
+    except Exception as error:
+        return f"not tried: its code fails on a tiny configuration ({type(error).__name__})"
+    try:
+        c = ld.contributions(model, [[5, 1, 4, 1, 5], [3]], [7, 30])
     except ld.InputError as error:
-        text = re.sub(r" between the input of block.*|\(off by.*|, or on one of another width.*", "", str(error))
+        text = str(error)
+        for pattern, why in SHORT.items():
+            if re.search(pattern, text):
+                return why
         text = text.replace(f"{type(model).__name__} cannot be decomposed: ", "")
         return text.replace("this model cannot be decomposed: ", "").strip().rstrip(".")
     except Exception as error:
-        return f"not tried: its code fails on a tiny configuration ({type(error).__name__})"
+        return f"the package fails on it ({type(error).__name__})"
+    if not c["embed"].any():
+        return "a block's output, and not what it adds, is taken for a write: do not use its numbers"
     return None
 
 
