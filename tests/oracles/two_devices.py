@@ -202,9 +202,8 @@ def main() -> None:
     }
     measures |= {
         "sequences": lambda m: ld.contributions(m, prompts, [[[7, 9], [4], [5, 6, 8]]]).frame(),
-        "continuation": lambda m: ld.contributions(m, prompts, continuation=[[7, 9], [2], [3, 3]]).frame(),
+        "continuation": lambda m: ld.continuation(m, prompts[0], [7, 9]).frame(),
         "top tokens of the model": lambda m: ld.top_tokens(m, text[0]),
-        "cross-entropy": lambda m: ld.profile(m, text, loss="cross_entropy").frame(),
         "top tokens": lambda m: ld.profile(m, text, unit="head").top_tokens("L1.H1", position=3),
         "skip": lambda m: ld.depth.skip(m, text).frame(),
         "lens": lambda m: ld.depth.logit_lens(m, text).frame(),
