@@ -204,7 +204,7 @@ def measured() -> pd.DataFrame:
     tasks = {name: ld.task(text, limit=ROWS).resolve(ld.load_model("zoo/moe")) for name, text in TASKS.items()}
     for run in (f"zoo/moe{seed}" for seed in SEEDS):
         model = ld.load_model(run)
-        for trained, net in ((True, model.architecture.root), (False, build(find_model(run)).eval())):
+        for trained, net in ((True, model.root), (False, build(find_model(run)).eval())):
             passes = {}
             for name, task in tasks.items():
                 ids = [list(model.tokenizer(p)["input_ids"]) for p in task.prompts]

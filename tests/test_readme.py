@@ -43,7 +43,7 @@ def test_the_example_with_transformer_lens_says_what_its_comment_says(smol, caps
 @pytest.mark.full
 def test_each_question_has_a_line_that_runs(smol, capsys):
     """The lines of code of the table, on a tiny random model that reads like the default one."""
-    model = ld.load_model(llama(vocab_size=smol.architecture.outputs, num_hidden_layers=4), tokenizer=smol.tokenizer)
+    model = ld.load_model(llama(vocab_size=smol.path.outputs, num_hidden_layers=4), tokenizer=smol.tokenizer)
     names = {"ld": ld, "model": model}
     exec(compile(blocks()[4][0], "README.md", "exec"), names)
     lines = re.findall(r"^\| [^|]*\? \| `(ld\.[^`]*)`", README, flags=re.M)
@@ -60,7 +60,7 @@ def test_a_raw_bridge_does_not_sum_to_its_logits_and_contributions_do(smol):
     ids = [smol.tokenizer(name)["input_ids"][0] for name in (" Mary", " John")]
     c = ld.contributions(smol, [PROMPT], [[" Mary", " John"]])
     bridge = TransformerBridge.boot_transformers(
-        "default", hf_model=ld.load_model(copy=True).roots[0], tokenizer=smol.tokenizer, device="cpu"
+        "default", hf_model=ld.load_model(copy=True).hf_model, tokenizer=smol.tokenizer, device="cpu"
     )
     logits, cache = bridge.run_with_cache(smol.tokenizer(PROMPT, return_tensors="pt")["input_ids"])
     direction = bridge.W_U[:, ids[0]] - bridge.W_U[:, ids[1]]

@@ -50,7 +50,7 @@ def llama(device: str, tiny: bool, dtype: str, seed: int = 0) -> Model:
 
 def speed(model: Model, prompts: list[list[int]], repeats: int) -> None:
     """Time and peak memory of contributions, and of a profile, against the plain pass."""
-    on_gpu = model.architecture.device.type == "cuda"
+    on_gpu = model.path.device.type == "cuda"
 
     def clock() -> float:
         if on_gpu:

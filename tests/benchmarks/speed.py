@@ -10,7 +10,6 @@ median of those of single rounds, so that a machine whose speed drifts does not 
 from __future__ import annotations
 
 import argparse
-import copy
 import hashlib
 import statistics
 import tempfile
@@ -24,7 +23,7 @@ import torch
 from transformers import DynamicCache, Gemma3ForCausalLM, Gemma3TextConfig, MixtralConfig, MixtralForCausalLM
 
 import layerdiv_tl as ld
-from layerdiv_tl.model.batches import batches, inference_mode_for, pad
+from layerdiv_tl.model.batches import batches, pad
 from layerdiv_tl.model.load import Model
 from layerdiv_tl.model.prompts import encode
 
@@ -57,17 +56,17 @@ def texts(rows: int, tokens: int) -> list[list[int]]:
 def plain(model: Model, prompts: Sequence[Any], batch_tokens: int = 4096, **keep: int) -> None:
     """The untouched model on padded batches; `logits_to_keep=1` asks for those at the ends alone."""
     ids = encode(model, list(prompts))
-    with inference_mode_for(model.architecture):
+    with model.path.session(), torch.inference_mode():
         for rows in batches([len(row) for row in ids], batch_tokens):
             tokens, mask = pad([ids[row] for row in rows])
-            tokens, mask = (x.to(model.architecture.device) for x in (tokens, mask))
+            tokens, mask = (x.to(model.path.device) for x in (tokens, mask))
             model.root(input_ids=tokens, attention_mask=mask, use_cache=False, **keep)
 
 
 def shared_prefixes(model: Model, prompts: list[list[int]], options: list[list[int]]) -> None:
     """Hugging Face's own way to score options: prompts once, with a cache, then all options as continuations."""
     net, heads = model.root, [option[:-1] for option in options]
-    with inference_mode_for(model.architecture):
+    with model.path.session(), torch.inference_mode():
         for rows in batches([len(p) for p in prompts], 1024):
             ids = torch.tensor([prompts[row] for row in rows])
             done = net(input_ids=ids, past_key_values=DynamicCache(), use_cache=True, logits_to_keep=1)
@@ -89,11 +88,13 @@ def full_cache(bridge: Any, prompts: list[list[int]], options: torch.Tensor) -> 
 def contributions() -> Case:
     """Next to plain passes, to options scored with a cache, and to a full cache of TransformerLens."""
     model, options = ld.load_model(), texts(4, 4)
-    for rows, tokens in ((64, 64), (4, 1024)):
+    for rows, tokens in ((16, 64), (1, 1024)):
         prompts = texts(rows, tokens)
         ways = {"plain pass": lambda p=prompts: plain(model, p, logits_to_keep=1)}
-        for unit in ("sublayer", "head"):
-            ways[unit] = lambda p=prompts, u=unit: ld.contributions(model, p, OPTIONS, unit=u)
+        for count in (2, 4):
+            for unit in ("sublayer", "head", "neuron"):
+                some = list(range(3000, 3000 + count))
+                ways[f"{unit}, K = {count}"] = lambda p=prompts, o=some, u=unit: ld.contributions(model, p, o, unit=u)
         yield f"{rows} × {tokens} tokens", ways
     for rows, tokens in ((16, 64), (64, 16)):
         prompts = texts(rows, tokens)
@@ -109,10 +110,10 @@ def contributions() -> Case:
 
 
 def cache() -> Case:
-    """TransformerLens' `stack_head_results` and `logit_attrs` give heads and a remainder; ours gives every row."""
+    """TransformerLens' `stack_head_results` and `logit_attrs` give heads and a remainder; ours gives all rows."""
     model = ld.load_model()
     bridge, names = model.bridge, (" Mary", " John")
-    loaded, tokens = ld.load_model(bridge), [bridge.to_single_token(name) for name in names]
+    tokens = [bridge.to_single_token(name) for name in names]
     for count in (1, 32):
         prompts = ["When Mary and John went to the store, John gave a drink to"] * count
         _, cache = bridge.run_with_cache(bridge.to_tokens(prompts, prepend_bos=False))
@@ -127,8 +128,7 @@ def cache() -> Case:
             f"a cache of {count} prompts",
             {
                 "TransformerLens": theirs,
-                "the cache alone": lambda c=cache: ld.contributions(c, options=names, unit="head"),
-                "with its model": lambda c=cache: ld.contributions(loaded, cache=c, options=names, unit="head"),
+                **{u: lambda c=cache, u=u: ld.contributions(c, options=names, unit=u) for u in ("sublayer", "head")},
             },
         )
 
@@ -137,31 +137,14 @@ def continuation() -> Case:
     """Along 64 written tokens, in one pass; and one prompt for each of them."""
     model = ld.load_model()
     prompt = "The three largest cities of France, with a sentence about each of them:"
-    written = ld.contributions(model, prompt, generate=64)
-    ids, start = written.continued[0], len(written.continued[0]) - len(written.written)
-    prefixes, pairs = [list(ids[:end]) for end in range(start, len(ids))], written.option_ids.tolist()
+    written = ld.continuation(model, prompt, max_new_tokens=64)
+    ids = list(written.continued[0])
+    start, pairs = len(ids) - len(written.values), written.option_ids[:, :, 0].tolist()
+    prefixes = [ids[:end] for end in range(start, len(ids))]
     for unit in ("sublayer", "head"):
-        along = lambda u=unit: ld.contributions(model, prefixes[:1], continuation=list(ids[start:]), unit=u)  # noqa: E731
+        along = lambda u=unit: ld.continuation(model, prefixes[0], ids[start:], unit=u)  # noqa: E731
         each = lambda u=unit: ld.contributions(model, prefixes, pairs, unit=u)  # noqa: E731
         yield unit, {"plain pass": lambda: plain(model, [ids]), "continuation": along, "a prompt each": each}
-
-
-def compare() -> Case:
-    """Two models next to their two passes; the second has another final norm and unembedding."""
-    a = ld.load_model()
-    module = copy.deepcopy(a.hf_model)
-    with torch.no_grad():
-        module.lm_head.weight = torch.nn.Parameter(1.01 * module.lm_head.weight)
-        module.model.norm.weight.mul_(1.01)
-    b = ld.load_model(module, tokenizer=a.tokenizer)
-    text = " ".join(ld.task("sample/topic", limit=6).resolve(a).prompts)
-    for unit in ("sublayer", "head"):
-        two = lambda u=unit: [ld.profile(m, text, u) for m in (a, b)]  # noqa: E731
-        yield f"a text, {unit}", {"two profiles": two, "compare": lambda u=unit: ld.compare(a, b, text, unit=u)}
-    for unit in ("sublayer", "head", "neuron"):
-        task = ld.task("sample/topic", limit=8 if unit == "neuron" else 32).resolve(a)
-        two = lambda u=unit, t=task: [ld.contributions(m, t.prompts, t.option_ids, unit=u) for m in (a, b)]  # noqa: E731
-        yield unit, {"two passes": two, "compare": lambda u=unit, t=task: ld.compare(a, b, t, unit=u)}
 
 
 def gemma(vocabulary: int, width: int = 256) -> Model:
@@ -222,10 +205,10 @@ def experts() -> Case:
     mixture = {"num_key_value_heads": 4, "num_local_experts": 8, "num_experts_per_tok": 2}
     model = ld.load_model(MixtralForCausalLM(MixtralConfig(vocab_size=8000, **size, **mixture)).eval())
     prompts = torch.randint(3, 8000, (8, 128)).tolist()
-    ways: dict[str, Callable[[], Any]] = {"plain pass": lambda: plain(model, prompts, logits_to_keep=1)}
+    ways = {"plain pass": lambda: plain(model, prompts, logits_to_keep=1)}
     for unit in ("sublayer", "expert"):
         ways[unit] = lambda u=unit: ld.contributions(model, prompts, [7, 30], unit=u)
-    yield "8 × 128 tokens", ways | {"router_statistics": lambda: ld.router_statistics(model, prompts)}
+    yield "8 × 128 tokens", ways
 
 
 NAMES = "Mary John Tom James David Mark Paul Kate Anna Sarah Mike Peter".split()
@@ -273,15 +256,15 @@ def depth() -> Case:
 
 
 def information() -> Case:
-    """129 members, 4 options, 2000 rows, 200 shuffles and 200 subsamples, by every estimator."""
+    """129 members, 4 options, 2000 rows, 200 permutations and 200 resamples, by the Gaussian estimate."""
     rng = np.random.default_rng(0)
     y = rng.permutation(np.arange(2000) % 4)
     u = rng.normal(size=(2000, 129, 4)) + 0.2 * np.eye(4)[y][:, None]
-    contrasts = {"gaussian": 1, "vote": None, "variational": 1}
-    yield "129 members", {e: lambda e=e, n=n: ld.information(u, y, e, n_contrasts=n) for e, n in contrasts.items()}
+    ways = {"information": lambda: ld.information(u, y), "12 groups": lambda: ld.information(u, y, n_groups=12)}
+    yield "129 members", ways
 
 
-CASES = (contributions, cache, continuation, compare, profile, fingerprint, experts, depth, information)
+CASES = (contributions, cache, continuation, profile, fingerprint, experts, depth, information)
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import torch
 import pytest
+import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.cli import OPTIONS, main

@@ -55,7 +55,7 @@ def tiny(name: str, double: bool = False) -> Any:
 
 
 def vectors(model: Any, prompt: list[int]) -> dict[str, Tensor]:
-    """What each part of every mixture adds to the stream at a prompt's last token, `[d]`, undone from the final norm."""
+    """What each part of a mixture adds to the stream at a prompt's last token, `[d]`, undone from the final norm."""
     streams: list[Tensor] = []
     norm = model.model.norm
     axes = {str(i): axis for i, axis in enumerate(np.eye(model.config.hidden_size))}

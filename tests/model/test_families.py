@@ -108,16 +108,21 @@ def test_a_family(name):
     assert model.components("sublayer") == c.components
 
 
-@pytest.mark.parametrize("name", NATIVE)
-def test_a_native_toy(name):
-    """TransformerLens' own toys, without a Hugging Face model, are exact at every unit."""
+def native(name):
+    """A random toy of TransformerLens."""
     from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge import TransformerBridge
 
     torch.manual_seed(0)
     shape = {"n_layers": 3, "d_model": 32, "n_ctx": 64, "d_head": 8, "n_heads": 4, "d_mlp": 56, "d_vocab": 61}
     config = TransformerBridgeConfig(**{**shape, "act_fn": "gelu", "seed": 0, **NATIVE[name]})
-    bridge = randomized(TransformerBridge.boot_native(config))
+    return randomized(TransformerBridge.boot_native(config))
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_a_native_toy(name):
+    """TransformerLens' own toys, without a Hugging Face model, are exact at every unit."""
+    bridge = native(name)
     c = ld.contributions(bridge, PROMPTS, OPTIONS)
     with torch.no_grad():
         plain = bridge(torch.tensor(PROMPTS[:1]))[0, -1, OPTIONS].double().numpy()

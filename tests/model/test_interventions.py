@@ -146,31 +146,24 @@ def test_what_a_hook_adds(place):
         np.testing.assert_array_equal(ld.contributions(model, PROMPTS, OPTIONS).values, plain.values)
 
 
-def test_what_is_added_is_the_difference_that_the_hook_makes():
+@pytest.mark.parametrize("place", ["block", "twice as much", "final norm"])
+def test_what_is_added_is_the_difference_that_the_hook_makes(place):
     """By plain hooks: the steering vector at the final norm's statistic, for a hook that adds, doubles or replaces."""
-    for place in ("block", "twice as much", "final norm"):
-        model, streams = hooked(place), []
-        before = {"block": None, "twice as much": 1, "final norm": 2}[place]
-        handles = (
-            []
-            if before is None
-            else [
-                model.model.layers[before].register_forward_hook(
-                    lambda m, a, out: streams.append(out[0, -1]), prepend=True
-                )
-            ]
-        )
-        finals = []
-        handles.append(model.model.norm.register_forward_hook(lambda m, a, out: finals.append(a[0][0, -1].double())))
-        with torch.no_grad():
-            model(torch.tensor(PROMPTS[:1]))
-        for handle in handles:
-            handle.remove()
-        moved = {"block": steering, "twice as much": lambda: streams[0], "final norm": lambda: steering() - streams[0]}
-        sigma = (finals[0].square().mean() + model.model.norm.variance_epsilon).sqrt()
-        read = (model.lm_head.weight * model.model.norm.weight).detach().double()[OPTIONS] / sigma
-        c = ld.contributions(model, PROMPTS[:1], OPTIONS)
-        np.testing.assert_allclose(c["added"][0], read @ moved[place]().double(), atol=1e-5)
+    model, streams, finals, handles = hooked(place), [], [], []
+    before = {"twice as much": 1, "final norm": 2}.get(place)
+    if before is not None:
+        layer = model.model.layers[before]
+        handles.append(layer.register_forward_hook(lambda m, a, out: streams.append(out[0, -1]), prepend=True))
+    handles.append(model.model.norm.register_forward_hook(lambda m, a, out: finals.append(a[0][0, -1].double())))
+    with torch.no_grad():
+        model(torch.tensor(PROMPTS[:1]))
+    for handle in handles:
+        handle.remove()
+    moved = {"block": steering, "twice as much": lambda: streams[0], "final norm": lambda: steering() - streams[0]}
+    sigma = (finals[0].square().mean() + model.model.norm.variance_epsilon).sqrt()
+    read = (model.lm_head.weight * model.model.norm.weight).detach().double()[OPTIONS] / sigma
+    c = ld.contributions(model, PROMPTS[:1], OPTIONS)
+    np.testing.assert_allclose(c["added"][0], read @ moved[place]().double(), atol=1e-5)
 
 
 def test_several_hooks_and_what_they_restore():

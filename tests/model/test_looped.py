@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.model.attention import attention_patterns
 from layerdiv_tl.depth.patched_forward import PatchedForward
+from layerdiv_tl.model.attention import attention_patterns
 from layerdiv_tl.views.explorer.data import pack_text
 from tests.conftest import tied, unrolled
 from tests.model.test_bridge import boot

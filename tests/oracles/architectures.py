@@ -1,23 +1,37 @@
 """Every architecture that TransformerLens lists, and every causal language model of Transformers: exact, or why not.
 
-    python -m tests.oracles.architectures
+    python -m tests.oracles.architectures --table
 
-writes the reference's second table: what is not in the first (the families of `families.py`), each with the reason that
-the package gives for a tiny random model, or why there is none to try. Exact ones missing from the first are printed.
+writes the reference's first table: identity gaps of the families of `families.py`, at every unit. Without `--table` it
+writes the second: what is not in the first, each with the reason that the package gives for a tiny random model, or why
+there is none to try. Exact ones missing from the first are printed.
 """
 
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import transformers
 from transformers import CONFIG_MAPPING
 from transformers.models.auto import modeling_auto
 
-from tests.oracles.families import _FAMILIES, _HYBRIDS, _OTHERS, _PATHS, _UNLISTED, config_of, reinitialize
+from tests.oracles.families import (
+    _FAMILIES,
+    _HYBRIDS,
+    _OTHERS,
+    _PATHS,
+    _UNLISTED,
+    BY_STRUCTURE,
+    FAMILIES,
+    config_of,
+    reinitialize,
+)
 
 REFERENCE = Path(__file__).parents[2] / "layerdiv_tl/reference.md"
+FIRST = "| family | sublayer | head | neuron | expert |\n| --- | --- | --- | --- | --- |\n"
 HEADER = "| architectures | not decomposed, since |\n| --- | --- |\n"
 # Of these TransformerLens has another name than Transformers, or several.
 ALIASES = {"Gemma1ForCausalLM": "GemmaForCausalLM", "MPTForCausalLM": "MptForCausalLM"}
@@ -31,6 +45,13 @@ OTHER_TASKS = {
     "IMAGE_CLASSIFICATION": "they are no language models of text",
     "MASKED_LM": "they look ahead",
     "IMAGE_TEXT_TO_TEXT": "not tried: multimodal, and the tests have no tiny model of it",
+}
+# Shorter forms of the package's reasons.
+SHORT = {
+    "are not among the writers found": "matrices of no known sublayer write to its stream or stand before its logits",
+    "reaches its logits by linear steps": "a network of its own stands before its unembedding",
+    "no sublayer was found": "no sublayer is found by its name",
+    "miss its logits by": "its components do not sum to its logits",
 }
 NO_CLASS = "Transformers has no such class: the code comes with the checkpoint"
 
@@ -103,13 +124,23 @@ def answer(kind: str) -> str | None:
     except Exception:
         return "not tried: the tests have no tiny configuration of it"
     try:
-        ld.contributions(model, [[5, 1, 4, 1, 5], [3]], [7, 30])
+        with torch.no_grad():
+            model(torch.tensor([[5, 1, 4, 1, 5]]))
+    except Exception as error:
+        return f"not tried: its code fails on a tiny configuration ({type(error).__name__})"
+    try:
+        c = ld.contributions(model, [[5, 1, 4, 1, 5], [3]], [7, 30])
     except ld.InputError as error:
-        text = re.sub(r" between the input of block.*|\(off by.*|, or on one of another width.*", "", str(error))
+        text = str(error)
+        for pattern, why in SHORT.items():
+            if re.search(pattern, text):
+                return why
         text = text.replace(f"{type(model).__name__} cannot be decomposed: ", "")
         return text.replace("this model cannot be decomposed: ", "").strip().rstrip(".")
     except Exception as error:
-        return f"not tried: its code fails on a tiny configuration ({type(error).__name__})"
+        return f"the package fails on it ({type(error).__name__})"
+    if not c["embed"].any():
+        return "a block's output, and not what it adds, is taken for a write: do not use its numbers"
     return None
 
 
@@ -125,8 +156,33 @@ def table() -> str:
     return HEADER + "".join(f"| {', '.join(names)} | {why} |\n" for why, names in rows)
 
 
-if __name__ == "__main__":
+def gaps() -> Iterator[str]:
+    """The rows of the first table: the identity gap at every unit, or a dash where a model has no rows of its own."""
+    import layerdiv_tl as ld
+    from tests.model.test_families import NATIVE, OPTIONS, PROMPTS, native
+
+    makers = FAMILIES | BY_STRUCTURE | {name: lambda name=name: native(name) for name in NATIVE}
+    for name, make in makers.items():
+        model, cells = ld.load_model(make()), []
+        for unit in ("sublayer", "head", "neuron", "expert"):
+            try:
+                cells.append(f"{ld.contributions(model, PROMPTS, OPTIONS, unit=unit).identity_gap:.0e}")
+            except ld.InputError:
+                cells.append("–")
+        print(name, *cells, flush=True)
+        yield f"| {name} | {' | '.join(cells)} |\n"
+
+
+def replace_table(header: str, new: str) -> None:
+    """Write a table, with its header, in place of the reference's."""
     text = REFERENCE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(HEADER)
-    _, end, after = rest.partition("\n\n")
-    REFERENCE.write_text(before + table() + "\n" + after, encoding="utf-8")
+    before, _, rest = text.partition(header)
+    after = rest.partition("\n\n")[2]
+    REFERENCE.write_text(f"{before}{new}\n{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if "--table" in sys.argv:
+        replace_table(FIRST, FIRST + "".join(gaps()))
+    else:
+        replace_table(HEADER, table())

@@ -253,6 +253,11 @@ _PATHS: dict[str, tuple[str, dict[str, Any]]] = {
     "plbart": ("plbart", BART),
     "trocr": ("trocr", {"d_model": D_MODEL} | {key: x for key, x in BART.items() if key != "is_encoder_decoder"}),
     "marian": ("marian", BART),
+    "bigbird_pegasus": ("bigbird_pegasus", BART),
+    "blenderbot_small": ("blenderbot-small", BART),
+    "mvp": ("mvp", BART),
+    "moshi": ("moshi", {}),
+    "gemma4_unified": ("gemma4_unified_text", ALTERNATE | SCALED),
 }
 _REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("bert", {"is_decoder": True}),

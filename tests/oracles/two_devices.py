@@ -149,13 +149,13 @@ def spread(model: Any) -> Any:
 
     import layerdiv_tl as ld
 
-    architecture, embedding = ld.load_model(model).architecture, model.get_input_embeddings()
-    blocks = list(dict.fromkeys(point.module for point in architecture.blocks))
-    tied = architecture.unembed.weight is embedding.weight
-    second = [*blocks[len(blocks) // 2 :], architecture.norm_module, *([] if tied else [architecture.unembed])]
+    path, embedding = ld.load_model(model).path, model.get_input_embeddings()
+    blocks = list(dict.fromkeys(writer.block for writer in path.writers if writer.block is not None))
+    tied = path.unembed.weight is embedding.weight
+    second = [*blocks[len(blocks) // 2 :], path.norm, *([] if tied else [path.unembed])]
     places = {module: DEVICES[1] for part in second for module in part.modules()}
     move(model, places)
-    for module in (*blocks, architecture.norm_module, architecture.unembed, embedding, model):
+    for module in (*blocks, path.norm, path.unembed, embedding, model):
         hook = AlignDevicesHook(places.get(module, DEVICES[0]), io_same_device=module is model, place_submodules=False)
         add_hook_to_module(module, hook)
     return model
@@ -202,9 +202,8 @@ def main() -> None:
     }
     measures |= {
         "sequences": lambda m: ld.contributions(m, prompts, [[[7, 9], [4], [5, 6, 8]]]).frame(),
-        "continuation": lambda m: ld.contributions(m, prompts, continuation=[[7, 9], [2], [3, 3]]).frame(),
+        "continuation": lambda m: ld.continuation(m, prompts[0], [7, 9]).frame(),
         "top tokens of the model": lambda m: ld.top_tokens(m, text[0]),
-        "cross-entropy": lambda m: ld.profile(m, text, loss="cross_entropy").frame(),
         "top tokens": lambda m: ld.profile(m, text, unit="head").top_tokens("L1.H1", position=3),
         "skip": lambda m: ld.depth.skip(m, text).frame(),
         "lens": lambda m: ld.depth.logit_lens(m, text).frame(),
