@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 from .._progress import progress
 from ..components import Component
 from ..errors import InputError
-from ..model.attribute import Attribution, attribute, present
+from ..model.attribute import attribute, present
 from ..model.batches import batches, pad
 from ..model.load import Model
 from ..model.path import Answers, Pass, Path, Replay
@@ -26,7 +25,7 @@ from ..model.remote import RemotePath
 from ..model.units import UnitLike, cut_of
 from .vocabulary import Vocabulary
 
-# After a pass, reads are attributed together until they make this many numbers (32 MiB in float64), which bounds memory.
+# After a pass, reads are attributed together until they make this many numbers (32 MiB in float64): it bounds memory.
 NUMBERS = 4_000_000
 
 
@@ -181,7 +180,8 @@ def _contributions(
 def _answers(model: Model, seen: Pass, targets: Int[np.ndarray, "n K"]) -> Answers:
     """The model's own numbers for the targets, and their directions in the unembedding's input."""
     path = model.path
-    assert seen.unembedded is not None and seen.logits is not None
+    assert seen.unembedded is not None
+    assert seen.logits is not None
     ids = torch.as_tensor(targets, device=seen.unembedded.device)
     rows, bias = path.unembed_rows(ids)
     vocabulary = Vocabulary.of(model)
@@ -204,9 +204,9 @@ def _check(model: Model, gathered: Gathered) -> None:
         share = miss / max(gathered.size, 1e-300)
         if not share <= tolerance:
             raise InputError(
-                f"{model.name} cannot be decomposed: its components {what} {share:.1e} of Σ|u|, where rounding explains "
-                f"{tolerance:.0e}. Something on the way to its logits is not linear even with norms and gates held (a "
-                "custom kernel, an error function), or a hook changes what its unembedding gives."
+                f"{model.name} cannot be decomposed: its components {what} {share:.1e} of Σ|u|, where rounding "
+                f"explains {tolerance:.0e}. Something on the way to its logits is not linear even with norms and gates "
+                "held (a custom kernel, an error function), or a hook changes what its unembedding gives."
             )
     if not gathered.means <= tolerance * max(gathered.size, 1e-300):
         raise InputError(

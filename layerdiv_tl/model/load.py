@@ -167,9 +167,9 @@ def load_model(
             "EleutherAI/pythia-160m@step1000"; a local folder; a `.gguf` file, which is converted once and kept in the
             cache (`$LAYERDIV_CACHE`, or the user's cache folder; float32, so up to eight times its size); `"zoo/…"`, a
             small model of `zoo`; in memory a Hugging Face causal LM, a PEFT model (read as `merge_and_unload` would
-            make it), a `TransformerBridge` (raw or in compatibility mode), a `HookedTransformer`, or a model made by
-            `zoo.planted`; a model of nnsight; a `Model`, which is returned. A multimodal model is read as its text side: its own decoder and
-            unembedding, in a causal language model of its kind.
+            make it), a `TransformerBridge` (raw or in compatibility mode), a `HookedTransformer`, a model made by
+            `zoo.planted`, or a model of nnsight; a `Model`, which is returned. A multimodal model is read as its text
+            side: its own decoder and unembedding, in a causal language model of its kind.
         tokenizer: A tokenizer, or the id or folder of one. By default the one stored with the weights or in the bridge;
             a bare Hugging Face model has none, and accepts only token ids.
         device, dtype, device_map: As in `from_pretrained`; dtype None keeps the checkpoint's own. They apply to
@@ -204,8 +204,9 @@ def load_model(
     if is_remote(x):
         path = RemotePath(x, remote, names)
         name = str(getattr(x, "repo_id", None) or _name_of(path.module)).split("/")[-1]
-        loaded = _wrap(path.module, read_tokenizer(tokenizer, trust_remote_code, x), "in memory", name, path=path)
-        return replace(loaded, provenance=loaded.provenance | {"through": path.place, "device": "remote"})
+        model = _wrap(path.module, read_tokenizer(tokenizer, trust_remote_code, x), "in memory", name, path=path)
+        about = {"through": f"nnsight {_version('nnsight')}, remote={remote}", "device": "remote"}
+        return replace(model, provenance=model.provenance | about)
     if not is_zoo and (x is None or isinstance(x, str | os.PathLike)):
         kwargs = {"dtype": precision or "auto", "trust_remote_code": trust_remote_code}
         kwargs |= {} if device_map is None else {"device_map": device_map}

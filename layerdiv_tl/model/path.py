@@ -22,10 +22,10 @@ from .frozen import Frozen
 from .lengths import context_of, forget_lengths, rope_lengths, window_of
 from .patching import (
     add_edits,
+    by_token,
     frozen,
     hooks,
     is_by_token,
-    by_token,
     one_at_a_time,
     silent,
     swapped,
