@@ -18,10 +18,11 @@ from ..model.attribute import attribute, present
 from ..model.batches import batches, pad
 from ..model.load import Model
 from ..model.patching import noise
-from ..model.path import Pass, Path, Replay
+from ..model.path import Answers, Pass, Path, Replay
 from ..model.precision import HALF, TOLERANCE
 from ..model.probe import check_finite, transformed
 from ..model.prompts import Ids
+from ..model.remote import RemotePath
 from ..model.units import UnitLike, cut_of
 from .vocabulary import Vocabulary
 
@@ -107,7 +108,10 @@ def gather(model: Model, reads: Reads, unit: UnitLike, batch_tokens: int, known:
             seen = known
             if seen is None:
                 at = torch.tensor([number[reads.row[read]] for read in own]), torch.as_tensor(reads.position[own])
-                seen = path.record(*pad([reads.rows[row] for row in rows]), *at, partial(cut_of, unit))
+                record = path.record
+                if isinstance(path, RemotePath):
+                    record = partial(path.record, targets=None if reads.directions is not None else reads.targets[own])
+                seen = record(*pad([reads.rows[row] for row in rows]), *at, partial(cut_of, unit))
             _read_pass(model, reads, unit, seen, np.array(own), gathered)
             advance(len(rows))
     _check(model, gathered)
@@ -133,9 +137,13 @@ def _contributions(
 ) -> dict[str, Tensor]:
     """Contributions to the targets, and the means that log-likelihoods need, of some reads."""
     path, count = model.path, targets.shape[1]
-    assert seen.unembedded is not None
-    assert seen.logits is not None
-    directions, offsets, answers, sums = _directions(model, reads, seen, targets)
+    if reads.directions is None:
+        known = seen.answers or _answers(model, seen, targets)
+        directions, offsets, answers = (x * path.factor for x in known[:3])
+    else:
+        directions = reads.directions[torch.as_tensor(targets)].to(path.device, path.wide)
+        offsets = torch.zeros_like(directions[..., 0])
+        answers = torch.einsum("nd,nkd->nk", path.replay(seen).normed.detach(), directions)
     found = attribute(path, seen, directions, unit)
     names = found.components
     values = found.values
@@ -147,7 +155,8 @@ def _contributions(
     gathered.partial = tuple(writer.is_partial for writer, _ in seen.calls)
     u = values[:, :, :count]
     gap, size = (u.sum(1) - answers).abs(), u.abs().sum(1)
-    if not bool(gap.isfinite().all()):
+    is_finite = gap.isfinite().all() and (reads.directions is not None or known.log_partition.isfinite().all())
+    if not bool(is_finite):
         check_finite(path, seen)
         raise InputError(f"{model.name} gives logits that are not finite: are its weights broken?")
     gathered.gap = max(gathered.gap, float(gap.max()))
@@ -158,49 +167,36 @@ def _contributions(
     if scale is not None:
         result["junction_scale"] = scale
     if reads.directions is None:
-        means = (values[:, :, count + 1].sum(1) - seen.unembedded.to(sums).mean(1) * path.factor).abs()
+        means = (values[:, :, count + 1].sum(1) - known.mean_unembedded * path.factor).abs()
         gathered.means = max(gathered.means, float(means.max()))
         result |= {"expectations": values[:, :, count], "vocabulary_means": values[:, :, count + 1]}
-        logits = seen.logits.gather(1, torch.as_tensor(targets, device=seen.logits.device)).double()
         # −H(p) and a soft-cap's effect are what no component holds.
         parts = u.sum(1) - values[:, :, count].sum(1, keepdim=True)
-        log_likelihood = logits.to(sums) - sums[:, None]
-        result |= {"logits": logits, "log_likelihood": log_likelihood, "normalizer": log_likelihood - parts}
-        capped = transformed(answers, 1.0, path.soft_cap).to(logits)
-        gathered.gap = max(gathered.gap, float((capped - logits).abs().max()))
+        log_likelihood = known.logits - known.log_partition[:, None]
+        result |= {"logits": known.logits, "log_likelihood": log_likelihood, "normalizer": log_likelihood - parts}
+        capped = transformed(answers, 1.0, path.soft_cap)
+        gathered.gap = max(gathered.gap, float((capped - known.logits).abs().max()))
     return result
 
 
-def _directions(
-    model: Model, reads: Reads, seen: Pass, targets: Int[np.ndarray, "n K"]
-) -> tuple[Float[Tensor, "n C d"], Float[Tensor, "n C"], Float[Tensor, "n K"], Float[Tensor, " n"]]:
-    """Directions in the unembedding's input, and what a bias adds to each; the model's own numbers; log Σ_v exp.
-
-    Columns are the targets, and for options the means over p and over the vocabulary.
-    """
+def _answers(model: Model, seen: Pass, targets: Int[np.ndarray, "n K"]) -> Answers:
+    """The model's own numbers for the targets, and their directions in the unembedding's input."""
     path = model.path
-    if reads.directions is not None:
-        directions = reads.directions[torch.as_tensor(targets)].to(path.device, path.wide)
-        normed = path.replay(seen).normed.detach()
-        return (
-            directions,
-            torch.zeros_like(directions[..., 0]),
-            torch.einsum("nd,nkd->nk", normed, directions),
-            normed[:, 0],
-        )
     assert seen.unembedded is not None
     assert seen.logits is not None
     ids = torch.as_tensor(targets, device=seen.unembedded.device)
     rows, bias = path.unembed_rows(ids)
     vocabulary = Vocabulary.of(model)
-    log_partition = seen.logits.to(path.wide).logsumexp(1)
-    p = (seen.logits.to(path.wide) - log_partition[:, None]).exp()
-    means, offsets = vocabulary.average(p)
-    directions = torch.cat([rows.to(means), means[:, None], vocabulary.mean.to(means).expand_as(means)[:, None]], 1)
+    logits, unembedded = seen.logits.to(path.wide), seen.unembedded.to(path.wide)
+    log_partition = logits.logsumexp(1)
+    p = (logits - log_partition[:, None]).exp()
+    means, of_p = vocabulary.average(p)
+    of_all = vocabulary.mean_bias.to(of_p).expand_as(of_p)
+    rows = torch.cat([rows.to(means), means[:, None], vocabulary.mean.to(means).expand_as(means)[:, None]], 1)
     own = torch.zeros_like(ids, dtype=means.dtype) if bias is None else bias.to(means)
-    offsets = torch.cat([own, offsets[:, None], vocabulary.mean_bias.to(means).expand_as(offsets)[:, None]], 1)
-    answers = seen.unembedded.gather(1, ids).to(means)
-    return directions * path.factor, offsets * path.factor, answers * path.factor, log_partition
+    biases = torch.cat([own, of_p[:, None], of_all[:, None]], 1)
+    at_ids = unembedded.gather(1, ids), logits.gather(1, ids)
+    return Answers(rows, biases, *at_ids, log_partition, unembedded.mean(1))
 
 
 def _check(model: Model, gathered: Gathered) -> None:

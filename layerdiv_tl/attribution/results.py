@@ -44,7 +44,7 @@ class Contributions(Result):
         expectations: float64 `[example, component, option]`, or one column for all options that are single tokens: Σ
             E_p[u_i] over the option's positions and the whole vocabulary. All three are None for `directions`.
         vocabulary_means: float64 `[example, component]`: the mean of u_i over the whole vocabulary, the one zero that
-            no constant can move; None for options of several tokens, for `directions`, and for a remote model.
+            no constant can move; None for options of several tokens and for `directions`.
         task, labels: The name of the given task, and its right options `[example]`; empty and None for prompts.
         option_names: The names of the columns that the options came from; empty where these have none.
         starts_with_bos: Whether the first prompt begins with a beginning-of-text token.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy as copying
 import os
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +23,7 @@ from .path import Path as ResidualPath
 from .precision import SAME_ANSWERS, answer_gap, tolerance
 from .pretrained import from_source, read_tokenizer, text_side
 from .probe import find_path
+from .remote import ELSEWHERE, RemotePath, is_remote
 from .units import UnitLike, check_unit, cut_of, unit_of
 from .weights import adapter_names, modules_of, parameters_of, without_peft
 
@@ -75,6 +76,8 @@ class Model:
     @property
     def hf_model(self) -> Any:
         """The Hugging Face module itself; for a `TransformerBridge`, the one it wraps. A HookedTransformer has none."""
+        if isinstance(self.path, RemotePath):
+            raise InputError(ELSEWHERE)
         module = getattr(self.root, "original_model", self.root)
         if not hasattr(module, "get_output_embeddings"):
             raise InputError(f"{self.name} is a {type(module).__name__}, which holds no Hugging Face module.")
@@ -154,6 +157,7 @@ def load_model(
     copy: bool = False,
     trust_remote_code: bool = False,
     names: Mapping[str, Any] | None = None,
+    remote: bool | str = False,
 ) -> Model:
     """Load a model, or wrap one that is already loaded.
 
@@ -163,9 +167,9 @@ def load_model(
             "EleutherAI/pythia-160m@step1000"; a local folder; a `.gguf` file, which is converted once and kept in the
             cache (`$LAYERDIV_CACHE`, or the user's cache folder; float32, so up to eight times its size); `"zoo/…"`, a
             small model of `zoo`; in memory a Hugging Face causal LM, a PEFT model (read as `merge_and_unload` would
-            make it), a `TransformerBridge` (raw or in compatibility mode), a `HookedTransformer`, or a model made by
-            `zoo.planted`; a `Model`, which is returned. A multimodal model is read as its text side: its own decoder
-            and unembedding, in a causal language model of its kind.
+            make it), a `TransformerBridge` (raw or in compatibility mode), a `HookedTransformer`, a model made by
+            `zoo.planted`, or a model of nnsight; a `Model`, which is returned. A multimodal model is read as its text
+            side: its own decoder and unembedding, in a causal language model of its kind.
         tokenizer: A tokenizer, or the id or folder of one. By default the one stored with the weights or in the bridge;
             a bare Hugging Face model has none, and accepts only token ids.
         device, dtype, device_map: As in `from_pretrained`; dtype None keeps the checkpoint's own. They apply to
@@ -175,6 +179,9 @@ def load_model(
             "False" from a settings file, raises InputError.
         names: Names of modules in a model of your own that are not found: `{"mlp": "my_feedforward"}`. Roles are those
             of `model.names.NAMES`: "blocks", "attention", "mixer", "mlp", "projection", …
+        remote: Where the traces of an nnsight model run, as in its `trace(remote=...)`: False here, True on NDIF,
+            "local" here as if sent there, or the URL of a server. Such a model gives contributions of its sublayers to
+            options, and nothing else.
 
     Raises InputError for anything that is not a model, cannot be found, has no weights (the meta device) or cannot be
     decomposed, and for arguments of other types. An id that is not cached raises it at once, with similar names, if the
@@ -191,9 +198,15 @@ def load_model(
     precision, is_zoo = _dtype(dtype), isinstance(x, str) and x.startswith(ZOO)
     settings = {"tokenizer": tokenizer, "device": device, "dtype": dtype, "device_map": device_map}
     given = {name for name, value in settings.items() if value is not None}
-    _check_taken(x, given | ({"copy"} if copy else set()))
+    _check_taken(x, remote, given | ({"copy"} if copy else set()))
     if isinstance(x, Model):
         return x
+    if is_remote(x):
+        path = RemotePath(x, remote, names)
+        name = str(getattr(x, "repo_id", None) or _name_of(path.module)).split("/")[-1]
+        model = _wrap(path.module, read_tokenizer(tokenizer, trust_remote_code, x), "in memory", name, path=path)
+        about = {"through": f"nnsight {_version('nnsight')}, remote={remote}", "device": "remote"}
+        return replace(model, provenance=model.provenance | about)
     if not is_zoo and (x is None or isinstance(x, str | os.PathLike)):
         kwargs = {"dtype": precision or "auto", "trust_remote_code": trust_remote_code}
         kwargs |= {} if device_map is None else {"device_map": device_map}
@@ -229,11 +242,13 @@ def _check_default_device() -> None:
         )
 
 
-def _wrap(model: Any, tokenizer: Any, source: str, name: str, names: Any = None) -> Model:
+def _wrap(
+    model: Any, tokenizer: Any, source: str, name: str, names: Any = None, path: ResidualPath | None = None
+) -> Model:
     name = name.encode(errors="replace").decode()  # a folder's name may be invalid Unicode
     wrapped, whole = is_transformer_lens(model), getattr(model, "original_model", model)
-    model = model if wrapped else text_side(model)
-    path = _path(model, names)
+    model = model if wrapped or path is not None else text_side(model)
+    path = _path(model, names) if path is None else path
     adapted = adapter_names(model)
     provenance: dict[str, Any] = {
         "source": source,
@@ -280,11 +295,15 @@ def _name_of(model: Any) -> str:
     return Path(str(getattr(model.config, "_name_or_path", "") or "")).name or type(model).__name__
 
 
-def _check_taken(x: Any, given: Set[str]) -> None:
+def _check_taken(x: Any, remote: Any, given: Set[str]) -> None:
     """Raise InputError for arguments that do not apply to the model to load."""
+    if remote is not False and not is_remote(x):
+        raise InputError("remote= says where an nnsight model's traces run: give an nnsight model, or leave it out.")
     taken, why = {"tokenizer", "copy", "device", "dtype"}, "it comes whole from this package"
     if isinstance(x, Model):
         taken, why = set(), "it is loaded already. Load it again from its source to change anything about it"
+    elif is_remote(x):
+        taken, why = {"tokenizer"}, "it runs elsewhere, and is loaded there"
     elif x is None or (isinstance(x, str | os.PathLike) and not str(x).startswith(ZOO)):
         taken = taken | {"device_map"}
     elif not isinstance(x, str):

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -39,6 +39,20 @@ CutOf = Callable[[Writer], str | None]
 Edits = dict[tuple[nn.Module, str], list[Tensor]]
 
 
+class Answers(NamedTuple):
+    """What the read-out of some reads needs of the unembedding and the logits.
+
+    Columns C are K targets, and the means over the next token's distribution and over the vocabulary.
+    """
+
+    rows: Float[Tensor, "n C d"]
+    biases: Float[Tensor, "n C"]
+    unembedded: Float[Tensor, "n K"]
+    logits: Float[Tensor, "n K"]
+    log_partition: Float[Tensor, " n"]
+    mean_unembedded: Float[Tensor, " n"]
+
+
 @dataclass(eq=False)
 class Pass:
     """What a pass shows of its reads.
@@ -53,6 +67,7 @@ class Pass:
         hooked: Writers with hooks of the user, whose writes may be more than the sum of their parts.
         finals: The final norm's inputs, one for each call, `[n, t, d]`.
         unembedded, logits: `[n, vocabulary]`: the unembedding's output, and the model's logits.
+        answers: What is known in place of these of a model that runs elsewhere.
     """
 
     ids: Int[Tensor, "n t"]
@@ -66,6 +81,7 @@ class Pass:
     finals: list[Tensor] = field(default_factory=list)
     unembedded: Tensor | None = None
     logits: Tensor | None = None
+    answers: Answers | None = None
 
     def wrote(self, writer: Writer, write: Tensor, received: Any = None) -> None:
         """Keep a call."""
@@ -95,6 +111,7 @@ class Pass:
             finals=[x[some] for x in self.finals],
             unembedded=None if self.unembedded is None else self.unembedded[some],
             logits=None if self.logits is None else self.logits[some],
+            answers=None if self.answers is None else Answers(*(x[some] for x in self.answers)),
         )
 
 
