@@ -15,7 +15,8 @@ from torch import Tensor
 from ..components import Component, Kind
 from ..errors import InputError
 from ..model.attribute import rows_of
-from ..model.path import Pass, Path, Replay
+from ..model.passes import Pass, Replay
+from ..model.path import Path
 from ..model.precision import TOLERANCE
 from ..model.units import UnitLike, part_vectors
 

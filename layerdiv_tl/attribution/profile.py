@@ -15,7 +15,7 @@ from ..ensemble.losses import Gauge
 from ..errors import InputError
 from ..model.batches import pad
 from ..model.load import Model, as_model
-from ..model.path import Pass
+from ..model.passes import Pass
 from ..model.prompts import Prompts, encode, prompt_ends, token_texts, with_mask
 from ..model.units import UnitLike, check_unit, cut_of, unit_name, unit_of
 from .profile_passes import PRECISIONS, ProfileRun, Texts, Window, windows

@@ -21,7 +21,7 @@ from ..components import Component
 from ..errors import InputError
 from ..model.batches import batches, pad
 from ..model.load import Model
-from ..model.path import Pass
+from ..model.passes import Pass
 from ..model.precision import TOLERANCE
 from ..model.probe import check_finite
 from ..model.units import UnitLike, cut_of

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 
 from ..model.load import Model
-from ..model.path import Pass
+from ..model.passes import Pass
 from ..model.units import UnitLike
 from .carried import carried
 from .vocabulary import Vocabulary, extremes

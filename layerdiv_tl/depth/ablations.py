@@ -17,7 +17,7 @@ from ..components import Component
 from ..errors import InputError
 from ..model.attribute import attribute, gradients
 from ..model.load import Model
-from ..model.path import Pass
+from ..model.passes import Pass
 from ..model.precision import TOLERANCE
 from ..model.units import cut_of, split
 from ..model.writers import Writer

@@ -25,7 +25,7 @@ from ..errors import InputError
 from ..model.batches import batches, pad
 from ..model.load import Model, as_model
 from ..model.precision import upcast
-from ..model.probe import transformed
+from ..model.probe import check_finite, transformed
 from ..model.prompts import Ids, prompt_ends, token_texts
 from ..results import Figure
 from .additive import carried
@@ -190,6 +190,7 @@ def _frozen_pass(model: Model, rows: Sequence[Ids]) -> _Pass:
     path, (ids, mask) = model.path, pad(rows)
     row, position = mask.nonzero(as_tuple=True)
     seen = path.record(ids, mask, row, position)
+    check_finite(path, seen)
     with torch.enable_grad():
         replay = path.replay(seen)
     leaves = [*replay.writes, *replay.constants]

@@ -12,8 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..components import Component
+from .passes import Pass, Replay
 from .patching import noise, silent
-from .path import Pass, Path, Replay
+from .path import Path
 from .precision import HALF, TOLERANCE
 from .units import CustomUnit, UnitLike, check_unit, cut_of, split, total
 

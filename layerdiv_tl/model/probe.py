@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .names import with_names
+from .passes import Pass
 from .patching import frozen, hooks, noise, one_at_a_time, silent, tensor
-from .path import Pass, Path
+from .path import Path
 from .precision import HALF
 from .writers import Form, Names, Writer, count_inputs, find_writers, unwrapped
 

@@ -17,8 +17,9 @@ from .._checks import shown
 from ..errors import InputError
 from .attribute import rows_of
 from .names import with_names
+from .passes import Answers, CutOf, Pass, Replay
 from .patching import one_at_a_time, swapped
-from .path import Answers, CutOf, Pass, Path, Replay
+from .path import Path
 from .probe import find_path, missed_matrices
 
 ELSEWHERE = "this model runs elsewhere, which gives options' contributions at unit='sublayer': load it here for more."

@@ -22,7 +22,7 @@ from ...model.attention import AttentionPatterns, attention_patterns
 from ...model.batches import pad
 from ...model.load import Model
 from ...model.options import single_tokens
-from ...model.path import Pass
+from ...model.passes import Pass
 from ...model.predictions import generate_tokens
 from ...model.prompts import encode, to_python
 from ...model.units import cut_of
