@@ -38,7 +38,10 @@ class RemotePath(Path):
 
     def __init__(self, model: Any, remote: Any, names: Any = None) -> None:
         _check_place(model, remote)
-        skeleton = _skeleton(model, remote)
+        try:
+            skeleton = _skeleton(model, remote)
+        except Exception as error:  # of whatever nnsight, a server and the model raise
+            raise InputError(f"nnsight cannot trace {type(model._module).__name__}: {error}") from error
         path = find_path(skeleton, skeleton.get_output_embeddings(), names=names)
         rows_of(path, "sublayer")
         with path.session():
@@ -83,8 +86,7 @@ class RemotePath(Path):
         with one_at_a_time(model._module), model.trace(**inputs, remote=self.remote):
             found: Any = []
             for name, is_first in places:
-                x = model.get(name).output
-                x = x[0] if is_first else x
+                x = model.get(name).output[0] if is_first else model.get(name).output
                 x = x.reshape(-1, tokens, x.shape[-1])  # some merge rows and tokens, or have positions for one row
                 found.append(x[row, position] if len(x) == rows else x[0, position])
             if norm is not None:
@@ -119,8 +121,7 @@ def _skeleton(model: Any, remote: Any) -> Any:
     matrices = {name for name, x in held.items() if x.dim() > 1}
     held |= dict(skeleton.named_buffers(remove_duplicate=False))
     places = [(name, *name.rpartition(".")[::2]) for name in held]
-    ids = torch.ones(1, 1, dtype=torch.long)  # NDIF runs a trace only if it has an input
-    with model.trace(input_ids=ids, remote=remote):
+    with model.trace(input_ids=torch.ones(1, 1, dtype=torch.long), remote=remote):  # NDIF needs an input
         found: Any = {}
         for name, where, what in places:
             if name not in matrices:

@@ -15,6 +15,7 @@ from layerdiv_tl.model.fingerprint import fingerprint
 from layerdiv_tl.model.remote import RemotePath
 
 from ..oracles.families import FAMILIES
+from ..oracles.families import REFUSED as OTHERS
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8], [9, 10], [11, 12, 13, 14]]
 OPTIONS: list[Any] = [[7, 9, 11, 13], [[[7, 9], [4], [5, 6, 8]]]]
@@ -101,6 +102,12 @@ def test_arguments_that_do_not_apply_are_refused(nnsight: Any) -> None:
 def test_a_path_of_more_than_additions_is_refused(nnsight: Any) -> None:
     with pytest.raises(ld.InputError, match="load it here"):
         ld.load_model(nnsight.NNsight(FAMILIES["nanochat"]()))
+
+
+@pytest.mark.parametrize("family", ["bert", "t5"])
+def test_a_model_that_cannot_be_traced_is_refused(nnsight: Any, family: str) -> None:
+    with pytest.raises(ld.InputError, match="cannot trace"):
+        ld.load_model(nnsight.NNsight(OTHERS[family]()))
 
 
 def test_no_matrix_is_here(nnsight: Any) -> None:
