@@ -60,7 +60,9 @@ def fingerprint(model: Model) -> str:
         held = {**nn.Module.state_dict(root, keep_vars=True), **buffers}
         for name, x in held.items():
             # Rotary frequencies that follow the length of the last text: the original ones are the model's.
-            if not name.endswith("long_inv_freq") and name.replace("inv_freq", "original_inv_freq") not in buffers:
+            original = name.replace("inv_freq", "original_inv_freq")
+            follows = original != name and original in buffers
+            if not name.endswith("long_inv_freq") and not follows:
                 parts.append((name, _contents(name, x, known)))
     return _sha256(parts)
 

@@ -63,7 +63,10 @@ class Frozen(TorchFunctionMode):
     def _cast(self, x: Any) -> Any:
         if isinstance(x, list | tuple) and any(isinstance(y, Tensor) for y in x):
             return type(x)(map(self._cast, x))
-        return x.to(self.dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            return x
+        x = x.to(self.dtype)
+        return x.clone() if x.is_inference() else x  # which no graph can hold
 
     def _with_constant(self, a: Any, b: Any) -> tuple[Any, Any]:
         """The two terms of a sum, with a leaf for the one that is not on the path."""

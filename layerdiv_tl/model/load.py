@@ -227,11 +227,20 @@ def load_model(
 
 
 def as_model(x: Any) -> Model:
-    """Load the model given to an analysis. Raises InputError for None, and for a default device other than the CPU."""
+    """Load the model given to an analysis.
+
+    Raises InputError for None, for a default device other than the CPU, and for a `Model` whose modules were replaced.
+    """
     if x is None:
         raise InputError("None is not a model: give layerdiv_tl.load_model() for the default one.")
     _check_default_device()
-    return x if isinstance(x, Model) else load_model(x)
+    if not isinstance(x, Model):
+        return load_model(x)
+    if x.path.modules is not None and x.path.modules != _modules(x.root):
+        raise InputError(
+            f"modules of {x.name}, their precision or their device changed since it was loaded: load it again."
+        )
+    return x
 
 
 def _check_default_device() -> None:
@@ -267,9 +276,7 @@ def _wrap(
 
 def _path(model: Any, names: Any) -> ResidualPath:
     """Find a model's path; once, as long as its modules, their device and their precision are the same."""
-    embedding = next(model.parameters())
-    modules = tuple(map(id, modules_of(model)))
-    key = modules, embedding.device, embedding.dtype, getattr(model, "compatibility_mode", None), str(names)
+    key = _modules(model), str(names)
     known = vars(model).get(_PATH)
     if known is not None and known[0] == key:
         return known[1]
@@ -283,7 +290,15 @@ def _path(model: Any, names: Any) -> ResidualPath:
             )
         path = find_path(model, unembed, names=names)
     object.__setattr__(model, _PATH, (key, path))  # so that it is dropped with the model
+    path.modules = key[0]
     return path
+
+
+def _modules(model: Any) -> Any:
+    """What a path was found in: if it changes, the path is another."""
+    embedding = next(model.parameters())
+    modules = tuple(map(id, modules_of(model)))
+    return modules, embedding.device, embedding.dtype, getattr(model, "compatibility_mode", None)
 
 
 _version = cache(version)

@@ -77,6 +77,7 @@ class Path:
         self.length_switch, self.is_dynamic = rope_lengths(config)
         self.context = None if self.is_dynamic else self.context
         self.by_token = True
+        self.modules: Any = None  # those that it was found in
         self.rows: dict[str, tuple[Any, tuple[Component, ...]]] = {}
         first = next(self.module.parameters())
         self.dtype, self.device = first.dtype, device_of(self.writers[0].owner, first.device)

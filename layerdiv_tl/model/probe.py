@@ -245,11 +245,13 @@ def _find_partial(path: Path, seen: Pass) -> None:
     """Find writes after which nothing reads the stream: what runs until the next write does not depend on them."""
     since: list[list[Tensor]] = [[]]  # what modules received after each write, on the path
     places = {w.place for w in path.writers}
+    owners = {w.owner for w in path.writers}
     written: list[Any] = [None]
 
     def received(module: nn.Module, args: Any, kwargs: Any) -> None:
         x = next(iter((*args, *kwargs.values())), None)
-        if isinstance(x, Tensor) and x.requires_grad and x is not written[-1]:  # a dropout reads the write, no stream
+        is_write = x is written[-1] and module not in owners  # a dropout reads the write, no stream
+        if isinstance(x, Tensor) and x.requires_grad and not is_write:
             since[-1].append(x)
 
     def wrote(module: nn.Module, args: Any, output: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.model.fingerprint import identify
+from layerdiv_tl.model.fingerprint import fingerprint, identify
 from tests.conftest import llama, tied
 from tests.oracles.tokenizers import word_tokenizer
 
@@ -148,3 +148,14 @@ def test_offloaded_weights_are_refused():
 
     with pytest.raises(ld.InputError, match="offloaded"):
         identify(ld.load_model(cpu_offload(llama(), execution_device="cpu")))
+
+
+def test_a_buffer_that_training_sets_is_hashed():
+    """A router's correction biases decide which experts answer."""
+    from tests.oracles.families import FAMILIES
+
+    model = FAMILIES["deepseek_v3"]()
+    before = fingerprint(ld.load_model(model))
+    buffers = dict(model.named_buffers())
+    buffers[next(name for name in buffers if name.endswith("e_score_correction_bias"))].add_(0.5)
+    assert fingerprint(ld.load_model(model)) != before

@@ -217,3 +217,19 @@ def test_a_default_device_other_than_the_cpu_is_refused() -> None:
         for use in (lambda: ld.load_model(llama()), lambda: ld.contributions(model, [[1, 2]], [3, 4])):
             with pytest.raises(ld.InputError, match=r"meta by default .*set_default_device\('cpu'\)"):
                 use()
+
+
+def test_a_model_whose_modules_were_replaced_is_loaded_again() -> None:
+    """What was found in them is not of the new ones; weights may change."""
+    model = llama()
+    loaded = ld.load_model(model)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(2)
+    assert ld.contributions(loaded, [[1, 2]], [3, 4]).identity_gap <= 1e-6
+    model.model.layers[1].mlp.down_proj = torch.nn.Linear(*reversed(model.model.layers[1].mlp.down_proj.weight.shape))
+    with pytest.raises(ld.InputError, match="load it again"):
+        ld.contributions(loaded, [[1, 2]], [3, 4])
+    assert ld.contributions(model, [[1, 2]], [3, 4], unit="neuron").identity_gap <= 1e-6
+    model.double()
+    with pytest.raises(ld.InputError, match="load it again"):
+        ld.contributions(loaded, [[1, 2]], [3, 4])
