@@ -109,9 +109,7 @@ def _information() -> Iterator[tuple[str, Result]]:
 def _depth() -> Iterator[tuple[str, Result]]:
     model, task = ld.load_model("zoo/d8"), ld.task(CHAIN, limit=32)
     texts = list(task.prompts[:8])
-    norms = ld.depth.residual_norms(model, texts)
-    yield "ResidualNorms", norms
-    yield "ChangePoint", norms.change_point()
+    yield "ResidualNorms", ld.depth.residual_norms(model, texts)
     yield "Skip", ld.depth.skip(model, texts)
     yield "LogitLens", ld.depth.logit_lens(model, texts)
     yield "Erasure", ld.depth.erase(model, texts[:2])

@@ -38,33 +38,60 @@ def find_path(module: Any, unembed: Any, writers: list[Writer] | None = None, na
     path.vocabulary = _vocabulary(module)
     ids = torch.randint(min(3, path.vocabulary - 1), path.vocabulary, _SHAPE, generator=generator)
     with one_at_a_time(module), silent(module), torch.inference_mode(False), torch.enable_grad():
-        _find_places(path, ids)
-        seen = _probe(path, ids)
-        path.by_token = _is_replayed(path, seen)
-        if not path.by_token:
-            seen = _probe(path, ids)
-        check_finite(path, seen)
-        path.norm = _find_norm(path, seen)
-        _extend_chains(path, seen)
-        seen = _probe(path, ids)
-        path.dtype = (seen.finals or seen.writes)[-1].dtype
-        _find_partial(path, seen)
-        path.width = path.replay(seen).final.shape[-1]
-        path.constant_axes = _read_axes(path, seen)
-        path.calls = list(seen.calls)
-        path.probe_ids, path.probe_reads = ids, (torch.arange(len(ids)), torch.tensor(_READ))
-        assert seen.unembedded is not None
-        assert seen.logits is not None
-        path.outputs = seen.unembedded.shape[-1]
-        path.factor, path.soft_cap = _transform(
-            module, seen.unembedded.double(), seen.logits.double(), path.dtype in HALF
-        )
-        if missed := missed_matrices(path, seen, known):
+        try:
+            _measure(path, ids, known)
+        except (RuntimeError, IndexError) as error:  # a pass of another form may fail in any way
+            reason = " ".join(str(error).split())[:200]
             raise InputError(
-                f"{_name(module)} cannot be decomposed: {', '.join(missed[:3])}{' …' * (len(missed) > 3)} write to its "
-                f"residual stream, or stand on the way to its logits, and are not among the writers found: {HOW}."
-            )
+                f"{_name(module)} cannot be decomposed: its pass cannot be replayed ({reason})."
+            ) from error
     return path
+
+
+def _measure(path: Path, ids: Tensor, names: Names) -> None:
+    """Measure everything that a path holds. Raises InputError for a model that cannot be decomposed."""
+    module = path.module
+    _find_places(path, ids)
+    seen = _probe(path, ids)
+    path.by_token = _is_replayed(path, seen)
+    if not path.by_token:
+        seen = _probe(path, ids)
+    check_finite(path, seen)
+    _check_start(path, seen)
+    path.norm = _find_norm(path, seen)
+    _extend_chains(path, seen)
+    seen = _probe(path, ids)
+    path.dtype = (seen.finals or seen.writes)[-1].dtype
+    _find_partial(path, seen)
+    path.width = path.replay(seen).final.shape[-1]
+    path.constant_axes = _read_axes(path, seen)
+    path.calls = list(seen.calls)
+    path.probe_ids, path.probe_reads = ids, (torch.arange(len(ids)), torch.tensor(_READ))
+    assert seen.unembedded is not None
+    assert seen.logits is not None
+    path.outputs = seen.unembedded.shape[-1]
+    is_half = path.dtype in HALF
+    path.factor, path.soft_cap = _transform(module, seen.unembedded.double(), seen.logits.double(), is_half)
+    if missed := missed_matrices(path, seen, names):
+        raise InputError(
+            f"{_name(module)} cannot be decomposed: {', '.join(missed[:3])}{' …' * (len(missed) > 3)} write to its "
+            f"residual stream, or stand on the way to its logits, and are not among the writers found: {HOW}."
+        )
+
+
+def _check_start(path: Path, seen: Pass) -> None:
+    """Raise InputError where the embedding does not reach the logits: a later "write" is then the whole stream."""
+    replay = path.replay(seen)
+    reaches = replay.normed.requires_grad
+    if reaches:
+        total = (replay.normed * noise(replay.normed)).sum()
+        (at,) = torch.autograd.grad(total, replay.writes[0], allow_unused=True)
+        reaches = at is not None
+    if not reaches:
+        raise InputError(
+            f"{_name(path.module)} cannot be decomposed: what its embedding writes does not reach its logits by linear "
+            f"steps (a network before the unembedding, or a sublayer that returns the whole stream): {HOW}."
+        )
 
 
 HOW = "name its sublayers, load_model(..., names={'attention': …, 'mlp': …, 'projection': …})"
@@ -320,11 +347,6 @@ def missed_matrices(path: Path, seen: Pass, names: Names) -> list[str]:
     }
     with torch.inference_mode(False), torch.enable_grad(), frozen(path.module, matrices=True):
         normed = path.replay(seen, matrices=True).normed
-        if not normed.requires_grad:
-            raise InputError(
-                f"{_name(path.module)} cannot be decomposed: nothing that is written reaches its logits by linear "
-                "steps (as where a network of its own stands before the unembedding)."
-            )
         grads = torch.autograd.grad((normed * noise(normed)).sum(), list(matrices.values()), allow_unused=True)
     found = [name for name, g in zip(matrices, grads, strict=True) if g is not None]
     return [name for name in found if not set(names["multipliers"]) & set(name.split("."))]

@@ -82,7 +82,8 @@ class Writer:
             return self.heads > 0
         if unit == "expert":
             return self.experts is not None
-        return unit == "neuron" and self.kind in ("mlp", "moe") and self.projection is not self.owner
+        is_matrix = self.projection is not self.owner or count_inputs(self.owner) is not None
+        return unit == "neuron" and self.kind in ("mlp", "moe") and self.experts is None and is_matrix
 
 
 def find_writers(model: Any, names: Names) -> list[Writer]:
@@ -133,17 +134,18 @@ def _kind_of_mixer(name: str, module: nn.Module, names: Names) -> Kind:
 def _writer(model: Any, names: Names, block: nn.Module, layer: int, kind: Kind, module: nn.Module) -> Writer:
     cls = type(unwrapped(module)).__name__
     experts = module if "Experts" in cls else first(module, names["experts"])
-    is_mixture = experts is not None or (kind in ("mlp", "moe") and "moe" in cls.lower())
     projection = first(module, names["projection"])
     if isinstance(module, nn.Sequential):
         projection = list(module.children())[-1]
     if isinstance(module, nn.Linear) or cls == "Conv1D":
         projection = module
     writer = Writer(Component(kind, layer), module, module, block=block)
-    if is_mixture:
+    weight = getattr(projection, "weight", None)
+    is_matrix = isinstance(weight, Tensor) and weight.dim() == 2
+    if experts is not None or (kind in ("mlp", "moe") and "moe" in cls.lower() and not is_matrix):
         writer.experts = experts
         writer.why_whole = "it is a mixture of experts, which routes each token to different neurons"
-    elif projection is not None and isinstance(getattr(projection, "weight", None), Tensor):
+    elif isinstance(weight, Tensor):
         writer.projection = projection
         if kind in ("attn", "mixer"):
             writer.heads = _heads(model, names, kind, module)

@@ -120,6 +120,34 @@ def test_a_sublayer_of_an_unknown_name_is_named_and_given_by_one_keyword() -> No
     np.testing.assert_allclose(ld.contributions(known, PROMPTS, OPTIONS).values, expected.values, atol=1e-6)
 
 
+class Returned(torch.nn.Module):
+    """A sublayer that adds what it writes to the stream itself, and returns the whole."""
+
+    def __init__(self, mlp: Any) -> None:
+        super().__init__()
+        self.inner = mlp
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.inner(x)
+
+
+def test_a_sublayer_that_returns_the_whole_stream_is_refused() -> None:
+    """The last one would be everything, and the sum would close (CpmAnt's feed-forward blocks)."""
+
+    class Whole(Block):
+        def forward(self, hidden_states: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+            hidden_states = hidden_states + self.self_attn(hidden_states=self.before(hidden_states), **kwargs)[0]
+            return self.mlp(hidden_states)
+
+    model = llama()
+    for layer, block in enumerate(model.model.layers):
+        whole = Whole(block)
+        whole.mlp = Returned(whole.thinking)
+        model.model.layers[layer] = whole
+    with pytest.raises(ld.InputError, match="returns the whole stream"):
+        ld.contributions(model, PROMPTS, OPTIONS)
+
+
 # Errors that a closed sum hides: each was made once by a prototype.
 
 

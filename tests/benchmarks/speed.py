@@ -139,7 +139,7 @@ def continuation() -> Case:
     prompt = "The three largest cities of France, with a sentence about each of them:"
     written = ld.continuation(model, prompt, max_new_tokens=64)
     ids = list(written.continued[0])
-    start, pairs = len(ids) - len(written.values), written.option_ids[:, :, 0].tolist()
+    start, pairs = len(ids) - len(written.values), written.option_ids.tolist()
     prefixes = [ids[:end] for end in range(start, len(ids))]
     for unit in ("sublayer", "head"):
         along = lambda u=unit: ld.continuation(model, prefixes[0], ids[start:], unit=u)  # noqa: E731

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 
 from ..._checks import whole_number
@@ -129,8 +128,8 @@ def measure_text(
     with path.session():
         # The target is appended, which changes nothing before it.
         tokens, mask = pad([[*ids, *targets[:1]]])
-        every = torch.arange(tokens.shape[1])
-        passed = path.record(tokens, mask, torch.zeros_like(every), every, partial(cut_of, units[-1]))
+        every = mask[0].cumsum(0) - 1  # the index of each token
+        passed = path.record(tokens, mask, 0 * every, every, partial(cut_of, units[-1]))
         of_unit = dict(zip(units, (passed.uncut(), passed), strict=False))
         profiles = [
             _first_positions(profile_of_pass(model, [*ids, *targets[:1]], unit, of_unit[unit]), len(ids))
@@ -145,8 +144,7 @@ def measure_text(
         asked = np.where(candidates < 0, candidates[1], candidates)
         layers = len({(writer.block, number) for writer, number in path.calls})
         work = len(ids) * layers * path.outputs * path.width
-        with torch.inference_mode():
-            lens = lens_answers(model, tuple(ids), max(1, round(work / _LENS_WORK + 0.49)))
+        lens = lens_answers(model, tuple(ids), max(1, round(work / _LENS_WORK + 0.49)))
         logits = tuple(token_logits(model, here[unit], unit, asked) for unit in units)
         on_step("attention")
         attention, no_attention = (None, no_heads) if no_heads else _attention(model, ids, profiles[1])
