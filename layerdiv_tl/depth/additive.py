@@ -31,9 +31,9 @@ def stream_scales(model: Model) -> dict[Writer, float]:
 
     Raises InputError where it is no number: a pass can only resume where blocks add to their stream.
     """
-    if "stream scales" not in model.cache:
-        model.cache["stream scales"] = _measured_scales(model)
-    return model.cache["stream scales"]
+    if "stream scales" not in model.path.kept:
+        model.path.kept["stream scales"] = _measured_scales(model)
+    return model.path.kept["stream scales"]
 
 
 def _measured_scales(model: Model) -> dict[Writer, float]:

@@ -17,6 +17,7 @@ from .patching import noise, silent
 from .path import Path
 from .precision import HALF, TOLERANCE
 from .units import CustomUnit, UnitLike, check_unit, cut_of, split, total
+from .weights import parameters_of
 
 # The last three rows: biases of the path, what users' hooks added, what half-precision additions lost.
 _MAY_BE_ZERO = ("attn_bias", "mixer_bias", "mlp_bias", "shared_expert", "constant", "added")
@@ -97,7 +98,7 @@ def rows_of(path: Path, unit: UnitLike) -> tuple[Component, ...]:
     """The components of a pass at a unit, in stream order. Raises InputError for a unit without rows here."""
     check_unit(unit, path)
     # A bias that was zero may be another number now.
-    weights = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in path.module.parameters())
+    weights = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters_of(path.module))
     known = path.rows.get(unit) if isinstance(unit, str) else None
     if known is not None and known[0] == weights:
         return known[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy as copying
 import os
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -51,8 +51,6 @@ class Model:
     provenance: dict[str, Any]
     root: Any
     path: ResidualPath
-    # Results computed from the weights, the same for every text.
-    cache: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __getattr__(self, name: str) -> Any:
         where = f": use model.bridge.{name}" if name in _OF_BRIDGES else ""
@@ -277,9 +275,9 @@ def _wrap(
 def _path(model: Any, names: Any) -> ResidualPath:
     """Find a model's path; once, as long as its modules, their device and their precision are the same."""
     key = _modules(model), str(names)
-    known = vars(model).get(_PATH)
-    if known is not None and known[0] == key:
-        return known[1]
+    found = vars(model).get(_PATH)
+    if found is not None and found.path is not None and found.key == key:
+        return found.path
     if is_transformer_lens(model):
         path = path_of(model, names)
     else:
@@ -289,9 +287,23 @@ def _path(model: Any, names: Any) -> ResidualPath:
                 "AutoModelForCausalLM)."
             )
         path = find_path(model, unembed, names=names)
-    object.__setattr__(model, _PATH, (key, path))  # so that it is dropped with the model
+    object.__setattr__(model, _PATH, _Found(key, path))  # so that it is dropped with the model
     path.modules = key[0]
     return path
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """A model's path, and what it was found in; a copy of the model, or its file, has none."""
+
+    key: Any = None
+    path: Any = None
+
+    def __deepcopy__(self, memo: Any) -> _Found:
+        return _Found()
+
+    def __reduce__(self) -> Any:
+        return _Found, ()
 
 
 def _modules(model: Any) -> Any:

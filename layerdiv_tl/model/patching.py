@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .weights import modules_of, parameters_of
+
 # Modes and hooks are set on the user's own modules, where two threads at once would interfere.
 _LOCK = threading.RLock()
 
@@ -83,7 +85,7 @@ class Keep:
 def one_at_a_time(module: nn.Module) -> Iterator[None]:
     """Set evaluation mode without autocast; every module's own mode is restored, and other threads wait."""
     with _LOCK:
-        training = [m for m in module.modules() if m.training]
+        training = [m for m in modules_of(module) if m.training]
         try:
             for m in training:
                 m.training = False
@@ -125,7 +127,7 @@ def swapped(module: nn.Module, name: str, value: Any) -> Iterator[None]:
 def silent(module: nn.Module) -> Iterator[None]:
     """No module has hooks."""
     with ExitStack() as stack:
-        for m in module.modules():
+        for m in modules_of(module):
             for name in ("_forward_hooks", "_forward_pre_hooks"):
                 if getattr(m, name):
                     stack.enter_context(swapped(m, name, OrderedDict()))
@@ -135,7 +137,7 @@ def silent(module: nn.Module) -> Iterator[None]:
 @contextmanager
 def frozen(module: nn.Module, matrices: bool = False) -> Iterator[None]:
     """No parameter requires a gradient, or only matrices do."""
-    wanted = [(p, matrices and p.dim() > 1) for p in module.parameters() if p.is_floating_point()]
+    wanted = [(p, matrices and p.dim() > 1) for p in parameters_of(module) if p.is_floating_point()]
     changed = [(p, needed) for p, needed in wanted if p.requires_grad != needed and not p.is_inference()]
     try:
         for p, needed in changed:

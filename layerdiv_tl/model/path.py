@@ -32,6 +32,7 @@ from .patching import (
     watch_edits,
 )
 from .precision import HALF
+from .weights import modules_of
 from .writers import Writer
 
 
@@ -78,6 +79,7 @@ class Path:
         self.context = None if self.is_dynamic else self.context
         self.by_token = True
         self.modules: Any = None  # those that it was found in
+        self.kept: dict[str, Any] = {}  # what is computed from weights once
         self.rows: dict[str, tuple[Any, tuple[Component, ...]]] = {}
         first = next(self.module.parameters())
         self.dtype, self.device = first.dtype, device_of(self.writers[0].owner, first.device)
@@ -152,7 +154,7 @@ class Path:
 
     def _edited(self, seen: Pass) -> list[nn.Module]:
         """Modules on the path with hooks of the user; keeps the writers that have some inside."""
-        hooked = [m for m in self.module.modules() if m._forward_hooks or m._forward_pre_hooks]
+        hooked = [m for m in modules_of(self.module) if m._forward_hooks or m._forward_pre_hooks]
         inside = set(self.unembed.modules())  # the sum shows what is changed there
         for writer in self.writers if hooked else []:
             own: set[nn.Module] = set()
