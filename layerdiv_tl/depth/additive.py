@@ -127,13 +127,13 @@ def read_out(path: Path, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
     """
     if not stream.requires_grad:
         return path.read_out(stream)[1].to(stream.device)
-    x = stream.to(path.dtype)[:, None]
     end = path.unembed if path.norm is None else path.norm
-    with silent(path.module), hooks() as add, ExitStack() as stack:
+    with torch.enable_grad(), silent(path.module), hooks() as add, ExitStack() as stack:
+        x = stream.to(path.dtype)[:, None]
         for writer in path.writers:
             nothing = torch.zeros(len(x), 1, writer.form.width, dtype=path.dtype, device=x.device)
             output = writer.form.of(nothing)
             stack.enter_context(swapped(writer.place, "forward", lambda *args, output=output, **kwargs: output))
         add(end.register_forward_pre_hook(lambda module, args: (x.to(args[0].device), *args[1:])))
         logits = logits_in(path.run(torch.zeros(len(x), 1, dtype=torch.long)))
-    return logits[:, -1].to(stream.device)
+        return logits[:, -1].to(stream.device)

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .names import with_names
-from .passes import Pass
+from .passes import Pass, Replay
 from .patching import frozen, hooks, noise, one_at_a_time, silent, tensor
 from .path import Path
 from .precision import HALF
+from .weights import modules_of
 from .writers import Form, Names, Writer, count_inputs, find_writers, unwrapped
 
 # Tokens of a probe, and where its rows are read: sinusoids at one position would look like a constant.
@@ -57,14 +58,13 @@ def _measure(path: Path, ids: Tensor, names: Names) -> None:
     if not path.by_token:
         seen = _probe(path, ids)
     check_finite(path, seen)
-    _check_start(path, seen)
-    path.norm = _find_norm(path, seen)
-    _extend_chains(path, seen)
-    seen = _probe(path, ids)
+    if _find_ends(path, seen):
+        seen = _probe(path, ids)
     path.dtype = (seen.finals or seen.writes)[-1].dtype
-    _find_partial(path, seen)
-    path.width = path.replay(seen).final.shape[-1]
-    path.constant_axes = _read_axes(path, seen)
+    with_matrices = _find_partial(path, seen)
+    replay = path.replay(seen)
+    path.width = replay.final.shape[-1]
+    path.constant_axes = _read_axes(replay, path.replay(seen.take(slice(0, 1))))
     path.calls = list(seen.calls)
     path.probe_ids, path.probe_reads = ids, (torch.arange(len(ids)), torch.tensor(_READ))
     assert seen.unembedded is not None
@@ -72,25 +72,10 @@ def _measure(path: Path, ids: Tensor, names: Names) -> None:
     path.outputs = seen.unembedded.shape[-1]
     is_half = path.dtype in HALF
     path.factor, path.soft_cap = _transform(module, seen.unembedded.double(), seen.logits.double(), is_half)
-    if missed := missed_matrices(path, seen, names):
+    if missed := missed_matrices(path, with_matrices, names):
         raise InputError(
             f"{_name(module)} cannot be decomposed: {', '.join(missed[:3])}{' …' * (len(missed) > 3)} write to its "
             f"residual stream, or stand on the way to its logits, and are not among the writers found: {HOW}."
-        )
-
-
-def _check_start(path: Path, seen: Pass) -> None:
-    """Raise InputError where the embedding does not reach the logits: a later "write" is then the whole stream."""
-    replay = path.replay(seen)
-    reaches = replay.normed.requires_grad
-    if reaches:
-        total = (replay.normed * noise(replay.normed)).sum()
-        (at,) = torch.autograd.grad(total, replay.writes[0], allow_unused=True)
-        reaches = at is not None
-    if not reaches:
-        raise InputError(
-            f"{_name(path.module)} cannot be decomposed: what its embedding writes does not reach its logits by linear "
-            f"steps (a network before the unembedding, or a sublayer that returns the whole stream): {HOW}."
         )
 
 
@@ -198,78 +183,99 @@ def _is_replayed(path: Path, seen: Pass) -> bool:
     return bool(off <= _ROUNDING.get(path.dtype, 1e-4))
 
 
-def _find_norm(path: Path, seen: Pass) -> nn.Module | None:
-    """Find the last norm before the unembedding that is in no block."""
-    called: list[nn.Module] = []
+def _find_ends(path: Path, seen: Pass) -> bool:
+    """Find the final norm, and the norms between sublayers and the stream; True if these or half precision matter.
 
-    def observe(add: Callable[[Any], None]) -> None:
-        for module in path.module.modules():
-            add(module.register_forward_hook(lambda m, a, out: called.append(m)))
-
-    path.replay(seen, observe=observe)
-    in_blocks = {m for w in path.writers if w.block is not None for m in w.block.modules()}
-    for module in reversed(called):
-        if "Norm" in type(unwrapped(module)).__name__:
-            return None if module in in_blocks else module
-    return None
-
-
-def _extend_chains(path: Path, seen: Pass) -> None:
-    """Extend each writer by the module, as a norm, that alone reads its output: what the stream gains is the write."""
+    Raises InputError where the embedding does not reach the logits: a later "write" is then the whole stream.
+    """
     returned: dict[int, Writer] = {}
     reads: dict[nn.Module, list[tuple[Any, Any]]] = defaultdict(list)
     kept: list[Tensor] = []  # so that no other tensor takes their id
+    called: list[nn.Module] = []
     places = {w.place: w for w in path.writers}
 
-    def wrote(module: nn.Module, args: Any, output: Any) -> None:
-        kept.append(tensor(output))
-        returned[id(kept[-1])] = places[module]
-
-    def keep(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        reads[module].append((args[0] if len(args) == 1 and not kwargs else None, output))
+    def look(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        called.append(module)
+        if module in places:
+            kept.append(tensor(output))
+            returned[id(kept[-1])] = places[module]
+        else:
+            reads[module].append((args[0] if len(args) == 1 and not kwargs else None, output))
 
     def observe(add: Callable[[Any], None]) -> None:
-        for module in places:
-            add(module.register_forward_hook(wrote))
-        holders = {m for m in path.module.modules() if set(m.modules()) & (set(places) | {path.unembed})}
-        for module in path.module.modules():
-            if module not in holders:
-                add(module.register_forward_hook(keep, with_kwargs=True))
+        for module in modules_of(path.module):
+            add(module.register_forward_hook(look, with_kwargs=True))
 
     replay = path.replay(seen, observe=observe)
     total = (replay.normed * noise(replay.normed)).sum()
-    calls = Counter(w for w, _ in seen.calls)
-    tried: dict[Writer, nn.Module] = {}
+    if not (total.requires_grad and _gradient(total, replay.writes[0]) is not None):
+        raise InputError(
+            f"{_name(path.module)} cannot be decomposed: what its embedding writes does not reach its logits by linear "
+            f"steps (a network before the unembedding, or a sublayer that returns the whole stream): {HOW}."
+        )
+    in_blocks = {m for w in path.writers if w.block is not None for m in w.block.modules()}
+    norms = [m for m in called if "Norm" in type(unwrapped(m)).__name__]
+    path.norm = norms[-1] if norms and norms[-1] not in in_blocks else None
+    holders = _holders(path.module, {*places, path.unembed})
+    found = {m: calls for m, calls in reads.items() if m not in holders}
+    extended = path.by_token and _extend_writers(seen, total, returned, found)
+    return extended or seen.writes[-1].dtype in HALF
+
+
+def _holders(module: nn.Module, targets: set[nn.Module]) -> set[nn.Module]:
+    """The modules that are, or hold, one of some others."""
+    found: set[nn.Module] = set()
+
+    def holds(m: nn.Module) -> bool:
+        inner = [holds(child) for child in m._modules.values() if child is not None]
+        if m in targets or any(inner):
+            found.add(m)
+        return m in found
+
+    holds(module)
+    return found
+
+
+def _gradient(y: Tensor, x: Tensor, seed: Tensor | None = None) -> Tensor | None:
+    return torch.autograd.grad(y, x, seed, retain_graph=True, allow_unused=True)[0]
+
+
+def _extend_writers(
+    seen: Pass, total: Tensor, returned: dict[int, Writer], reads: dict[nn.Module, list[tuple[Any, Any]]]
+) -> bool:
+    """Extend each writer by the module, as a norm, that alone reads its output: what the stream gains is the write.
+
+    True if some are.
+    """
+    calls = Counter(writer for writer, _ in seen.calls)
+    known = len(calls)
     for module, found in reads.items():
         owners = {returned.get(id(x)) for x, _ in found}
-        (writer,) = owners if len(owners) == 1 else (None,)
-        is_map = (
-            all(isinstance(out, Tensor) and out is not x and out.numel() == x.numel() for x, out in found)
-            if writer
-            else False
-        )
-        if writer is None or not is_map or len(found) != calls[writer]:
+        writer = owners.pop() if len(owners) == 1 else None
+        if writer is None or len(found) != calls[writer]:
             continue
-        x, out = found[0]
-        at_x, at_out = torch.autograd.grad(total, [x, out], retain_graph=True, allow_unused=True)
-        if at_x is None or at_out is None:
+        if not all(isinstance(out, Tensor) and out is not x and out.numel() == x.numel() for x, out in found):
             continue
-        (through,) = torch.autograd.grad(out, x, at_out, retain_graph=True, allow_unused=True)
+        x, output = found[0]
+        at_x, at_output = _gradient(total, x), _gradient(total, output)
+        through = None if at_output is None else _gradient(output, x, at_output)
         # It is the only way of the write to the logits, and reads one token at a time.
-        if through is not None and torch.allclose(through, at_x, rtol=1e-6, atol=1e-9 * float(at_x.abs().max())):
-            tried[writer] = module
-    if not tried or not path.by_token:
-        return
-    for writer, module in tried.items():
-        output = reads[module][0][1]
-        if writer.block is not None:
-            writer.behind = writer.place, writer.form
-        writer.place, writer.maps = module, (*writer.maps, module)
-        writer.form = Form(None, output.dim() == 2, output.shape[-1])
+        if at_x is None or through is None:
+            continue
+        if torch.allclose(through, at_x, rtol=1e-6, atol=1e-9 * float(at_x.abs().max())):
+            if writer.block is not None:
+                writer.behind = writer.place, writer.form
+            writer.place, writer.maps = module, (*writer.maps, module)
+            writer.form = Form(None, output.dim() == 2, output.shape[-1])
+            known -= 1
+    return known < len(calls)
 
 
-def _find_partial(path: Path, seen: Pass) -> None:
-    """Find writes after which nothing reads the stream: what runs until the next write does not depend on them."""
+def _find_partial(path: Path, seen: Pass) -> Replay:
+    """Find writes after which nothing reads the stream: what runs until the next write does not depend on them.
+
+    Returns the replay, whose graph includes matrices.
+    """
     since: list[list[Tensor]] = [[]]  # what modules received after each write, on the path
     places = {w.place for w in path.writers}
     owners = {w.owner for w in path.writers}
@@ -286,24 +292,22 @@ def _find_partial(path: Path, seen: Pass) -> None:
         written.append(tensor(output))
 
     def observe(add: Callable[[Any], None]) -> None:
-        for module in path.module.modules():
+        for module in modules_of(path.module):
             add(module.register_forward_pre_hook(received, with_kwargs=True))
         for module in places:
             add(module.register_forward_hook(wrote))
 
-    replay = path.replay(seen, observe=observe)
-    calls = zip(seen.calls, replay.writes, since[1:], strict=True)
-    for (writer, _), leaf, inputs in calls:
-        found = [torch.autograd.grad(x.sum(), leaf, retain_graph=True, allow_unused=True)[0] for x in inputs]
-        writer.is_partial = all(g is None for g in found)
+    replay = path.replay(seen, matrices=True, observe=observe)
+    for (writer, _), leaf, inputs in zip(seen.calls, replay.writes, since[1:], strict=True):
+        writer.is_partial = all(_gradient(x.sum(), leaf) is None for x in inputs)
+    return replay
 
 
-def _read_axes(path: Path, seen: Pass) -> list[int]:
+def _read_axes(two: Replay, one: Replay) -> list[int]:
     """The axis of the reads in each of the path's constants: the one that is longer for two reads than for one."""
-    two, one = (path.replay(some).constants for some in (seen, seen.take(slice(0, 1))))
     return [
         next((axis for axis, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)) if m != n), 0)
-        for a, b in zip(two, one, strict=True)
+        for a, b in zip(two.constants, one.constants, strict=True)
     ]
 
 
@@ -336,17 +340,18 @@ def transformed(output: Tensor, factor: float, cap: float | None) -> Tensor:
     return output * factor if cap is None else cap * torch.tanh(output * factor / cap)
 
 
-def missed_matrices(path: Path, seen: Pass, names: Names) -> list[str]:
+def missed_matrices(path: Path, replay: Replay, names: Names) -> list[str]:
     """Matrices that a gradient from the logits passes, besides the unembedding: each is of a writer that was missed.
 
-    This is what a closed sum cannot show: a missed sublayer is linear, too, once its nonlinear results are frozen.
+    `replay` is one with matrices. This is what a closed sum cannot show: a missed sublayer is linear, too, once its
+    nonlinear results are frozen.
     """
     own = set(path.unembed.parameters())
     matrices = {
         n: p for n, p in path.module.named_parameters() if p.dim() > 1 and p.is_floating_point() and p not in own
     }
     with torch.inference_mode(False), torch.enable_grad(), frozen(path.module, matrices=True):
-        normed = path.replay(seen, matrices=True).normed
-        grads = torch.autograd.grad((normed * noise(normed)).sum(), list(matrices.values()), allow_unused=True)
+        total = (replay.normed * noise(replay.normed)).sum()
+        grads = torch.autograd.grad(total, list(matrices.values()), retain_graph=True, allow_unused=True)
     found = [name for name, g in zip(matrices, grads, strict=True) if g is not None]
     return [name for name in found if not set(names["multipliers"]) & set(name.split("."))]

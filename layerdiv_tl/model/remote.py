@@ -46,7 +46,7 @@ class RemotePath(Path):
         rows_of(path, "sublayer")
         with path.session():
             seen = path.record(path.probe_ids, None, *path.probe_reads)
-            matrices = missed_matrices(path, seen, with_names(None) | {"multipliers": ()})
+            matrices = missed_matrices(path, path.replay(seen, matrices=True), with_names(None) | {"multipliers": ()})
         is_loop = len(seen.finals) > 1 or any(number for _, number in path.calls)
         if matrices or not path.by_token or is_loop or path.is_dynamic or type(path.unembed) is not nn.Linear:
             raise InputError(
