@@ -41,14 +41,16 @@ class Frozen(TorchFunctionMode):
         self.constants: list[Tensor] = []
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
         if func is torch._C._set_grad_enabled:  # a model's own `no_grad` has no effect
             return None
-        if name in _CASTS and args[0].dtype == self.dtype and _asked_dtype(args, kwargs).is_floating_point:
-            return args[0].to(_asked_device(args, kwargs))
-        if any(isinstance(x, Tensor) and x.dtype == self.dtype for x in args):
-            args, kwargs = self._cast(args), {key: self._cast(x) for key, x in kwargs.items()}
-        if not (torch.is_grad_enabled() and any(map(is_on_path, args))):
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        tensors = [x for x in args if isinstance(x, Tensor)]
+        if any(x.dtype == self.dtype for x in tensors):
+            if name in _CASTS and args[0].dtype == self.dtype and _asked_dtype(args, kwargs).is_floating_point:
+                return args[0].to(_asked_device(args, kwargs))
+            if kwargs or len(tensors) != 1:  # a lone tensor has this precision
+                args, kwargs = self._cast(args), {key: self._cast(x) for key, x in kwargs.items()}
+        if not any(x.requires_grad for x in tensors) or not torch.is_grad_enabled():
             return func(*args, **kwargs)
         if func in _RULES:
             return _RULES[func](self, *args, **kwargs)

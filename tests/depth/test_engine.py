@@ -115,7 +115,7 @@ def test_gradients_pass_the_models_own_read_out(name):
     """Its values are those without a gradient, and its slope is that of a small step."""
     model = ld.load_model(FAMILIES[name]().double())
     stream = torch.randn(3, model.path.width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    with model.path.session():
+    with model.path.session(), torch.enable_grad():
         logits = read_out(model.path, stream.requires_grad_())
         torch.testing.assert_close(logits.detach(), model.path.read_out(stream.detach())[1].clone())
         (slope,) = torch.autograd.grad(logits[:, 7].sum(), stream)
