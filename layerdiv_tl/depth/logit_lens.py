@@ -191,7 +191,7 @@ def _frozen_pass(model: Model, rows: Sequence[Ids]) -> _Pass:
     row, position = mask.nonzero(as_tuple=True)
     seen = path.record(ids, mask, row, position)
     check_finite(path, seen)
-    if seen.edits:
+    if any(bool(x.any()) for found in seen.edits.values() for x in found):
         raise InputError(f"hooks on the stream of {model.name} add what no junction holds: remove them.")
     with torch.enable_grad():
         replay = path.replay(seen)

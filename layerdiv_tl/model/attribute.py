@@ -107,7 +107,11 @@ def rows_of(path: Path, unit: UnitLike) -> tuple[Component, ...]:
         seen = path.record(ids, None, *path.probe_reads, partial(cut_of, unit))
         directions = noise(torch.zeros(len(ids), 1, path.read_width, dtype=path.wide))
         found = attribute(path, seen, directions.to(path.device), unit)
-    rows = tuple(found.components[i] for i in present(path, found.components, found.values.cpu()))
+        bias = path.unembed_rows(None)[1]
+    values = found.values.cpu()
+    if bias is not None:
+        values[:, found.components.index(Component("constant"))] += float(bias.abs().max())
+    rows = tuple(found.components[i] for i in present(path, found.components, values))
     if isinstance(unit, str):
         path.rows[unit] = weights, rows
     return rows

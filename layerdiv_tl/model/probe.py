@@ -248,7 +248,7 @@ def _extend_writers(
     True if some are.
     """
     calls = Counter(writer for writer, _ in seen.calls)
-    known = len(calls)
+    last: dict[Writer, tuple[nn.Module, Tensor]] = {}  # a module that wraps another is called last
     for module, found in reads.items():
         owners = {returned.get(id(x)) for x, _ in found}
         writer = owners.pop() if len(owners) == 1 else None
@@ -263,12 +263,13 @@ def _extend_writers(
         if at_x is None or through is None:
             continue
         if torch.allclose(through, at_x, rtol=1e-6, atol=1e-9 * float(at_x.abs().max())):
-            if writer.block is not None:
-                writer.behind = writer.place, writer.form
-            writer.place, writer.maps = module, (*writer.maps, module)
-            writer.form = Form(None, output.dim() == 2, output.shape[-1])
-            known -= 1
-    return known < len(calls)
+            last[writer] = module, output
+    for writer, (module, output) in last.items():
+        if writer.block is not None:
+            writer.behind = writer.place, writer.form
+        writer.place, writer.maps = module, (*writer.maps, module)
+        writer.form = Form(None, output.dim() == 2, output.shape[-1])
+    return bool(last)
 
 
 def _find_partial(path: Path, seen: Pass) -> Replay:

@@ -251,29 +251,19 @@ def test_top_tokens_are_the_softmax_of_the_module(stories):
 
 @pytest.mark.full
 def test_two_threads_on_one_model():
-    """Each thread gets its own numbers, and a plain pass at the same time is not touched."""
+    """Each thread gets its own numbers."""
     from concurrent.futures import ThreadPoolExecutor
 
     model = llama()
     loaded = ld.load_model(model)
     expected = ld.contributions(loaded, PROMPTS, OPTIONS, unit="head").values
-    ids = torch.tensor([[5, 1, 4, 1, 5, 9]] * 4)
-    with torch.no_grad():
-        plain = model(ids).logits
 
     def ours(_):
         return ld.contributions(loaded, PROMPTS, OPTIONS, unit="head").values
 
-    def theirs(_):
-        with torch.no_grad():
-            return model(ids).logits
-
     with ThreadPoolExecutor(3) as pool:
-        results, passes = pool.map(ours, range(30)), pool.map(theirs, range(60))
-        for values in results:
+        for values in pool.map(ours, range(30)):
             np.testing.assert_array_equal(values, expected)
-        for logits in passes:
-            assert torch.equal(logits, plain)
 
 
 @pytest.mark.full

@@ -130,13 +130,13 @@ def test_equals_the_logits_form_on_trained_models(name, unit, request):
 @pytest.mark.full
 def test_streaming_is_the_same_in_any_pieces(monkeypatch):
     """Vocabulary chunks, position blocks and batches change nothing but speed."""
-    from layerdiv_tl.attribution import vocabulary
+    from layerdiv_tl.attribution import carried, profile_passes, vocabulary
 
     texts = [IDS, IDS[3:], [7], IDS[:4]]
     one = ld.profile(gpt2(), texts)
     monkeypatch.setattr(vocabulary, "CHUNK", 7)
-    monkeypatch.setattr(vocabulary, "BAND", 5)
-    monkeypatch.setattr(vocabulary, "NUMBERS", 500)
+    monkeypatch.setattr(profile_passes, "NUMBERS", 500)
+    monkeypatch.setattr(carried, "NUMBERS", 500)
     other = ld.profile(gpt2(), texts, batch_tokens=12)
     for name in ("bias", "diversity", "net", "target_logit", "loss"):
         np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-3, atol=1e-4)
@@ -324,6 +324,8 @@ def test_changed_weights_are_noticed():
             close(ld.profile(model, IDS, unit).diversity, ld.profile(hf, IDS, unit).diversity, 1e-6)
     ld.profile(model, IDS)
     hf.lm_head.weight.data.mul_(2)  # which torch itself does not count as a change
+    close(ld.profile(model, IDS).diversity, ld.profile(hf, IDS).diversity, 1e-6)
+    hf.lm_head.weight.data[5, :2] += torch.tensor([1.0, -1.0])  # nor is it seen in the sum of the weights
     with pytest.raises(ld.InputError, match="unembedding"):
         ld.profile(model, IDS)
 

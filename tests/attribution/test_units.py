@@ -158,8 +158,8 @@ def test_key_value_groups_where_a_configuration_calls_them_otherwise():
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "granite", "opt", "gemma4", "falcon_h1"])
 def test_other_families_close_at_these_units(name):
     model = ld.load_model(family(name))
-    layer = f"L{max(s.layer for s in model.architecture.sublayers if s.kind == 'mlp')}"
-    width = model.architecture.norm.gain.numel()
+    layer = f"L{max(c.layer for c in model.components() if c.kind == 'mlp')}"
+    width = model.path.width
     units = [ld.dictionary(_weights(width, 12), f"{layer}.mlp")]
     units += [ld.groups({"some": [f"{layer}.mlp", "embed"]})]
     for unit in units:
