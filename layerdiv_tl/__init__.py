@@ -34,6 +34,7 @@ __version__ = "0.1.0"
 # What lower rooms use of higher ones: imported when first looked up.
 _registry.PLACES.update(
     figure="layerdiv_tl.views.figures:figure",
+    leading="layerdiv_tl.views.leading:leading",
     zoo_source="layerdiv_tl.zoo:source",
     all_results="layerdiv_tl:_import_results",
 )

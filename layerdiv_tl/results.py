@@ -1,46 +1,54 @@
 """The base of all results: a frame, a figure, a file. No pickle anywhere.
 
 A result is a frozen dataclass of arrays, numbers, strings, components, tuples and dicts of these, or other results. A
-field whose metadata says `saved: False` lives in memory only. A saved result is one safetensors file: the arrays as
-tensors, the rest as JSON in the header.
+field whose metadata says `saved: False` lives in memory only. A saved result is one npz file: its arrays, and the rest
+as JSON. The checksums of the zip format show damage.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
-import re
-from collections.abc import Mapping, Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from . import _registry
-from ._checks import console_text, file_path, with_article
-from ._files import parse_json, written
+from ._checks import choice, console_text, file_path, with_article
+from ._files import written
 from .components import Component
 from .errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
-    from plotly.graph_objects import Figure as Figure
-else:
-    Figure = Any  # lists of tasks and models load neither pandas nor plotly
+    from plotly.graph_objects import Figure
 
-FORMAT = "layerdiv_tl.result/6"
-# The limit on the text in a file's header: labels, options, prompts.
-MOST_HEADER = 2**25
-# Array annotations of dataclasses, e.g. Float[np.ndarray, "example component"], and the dtypes they allow.
-_ARRAY = re.compile(r"""(\w+)\[np\.ndarray, ["']([^"']*)["']\]""")
-_KINDS = {"Float": "f", "Int": "iu", "Bool": "b", "Num": "fiu", "Shaped": "fiubUO"}
-Kind = TypeVar("Kind", bound="Result")
-# Endings of files that others write, and how.
-ENDINGS = dict.fromkeys((".csv", ".tsv", ".xlsx", ".parquet", ".json"), ".frame() and pandas")
-ENDINGS |= dict.fromkeys((".pkl", ".pickle", ".npz", ".npy", ".pt", ".joblib"), "a name that ends in .safetensors")
-ENDINGS |= {".html": ".plot().write_html"} | dict.fromkeys((".png", ".svg", ".pdf"), ".plot().write_image")
+FORMAT = "layerdiv_tl.result/7"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plot:
+    """A kind of figure, as data beside its result.
+
+    Attributes:
+        title: At most eight words.
+        shows: One sentence for `help(result.plot)`.
+        draw: The function of `layerdiv_tl.views` that draws it, as "module.function".
+        frame: The result's frame that is drawn: a method's name, or a function of the result and of options; None where
+            `draw` takes the result itself.
+        how: What `draw` is given besides.
+    """
+
+    title: str
+    shows: str
+    draw: str
+    frame: str | Callable[..., pd.DataFrame] | None = None
+    how: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class NumberProperty(property):
@@ -54,27 +62,39 @@ class NumberProperty(property):
 class Result:
     """Base of all results: `.frame() .plot() .save(path) .load(path)`."""
 
-    # {kind of figure: "module.function" of views.figures}; the first is the default.
-    figures: ClassVar[Mapping[str, str]] = {}
+    # The kinds of figures; the first is the default.
+    figures: ClassVar[Mapping[str, Plot]] = {}
+    # The column of `frame()` whose largest values are printed.
+    lead: ClassVar[str] = ""
     _classes: ClassVar[dict[str, type[Result]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         Result._classes[cls.__name__] = cls
+        if "figures" in vars(cls):
+            cls.plot = _plot_of(cls)  # type: ignore[method-assign]
 
     def frame(self) -> pd.DataFrame:
         """The result as one tidy pandas frame; `frame.attrs["units"]` holds the units of its columns."""
         raise NotImplementedError
 
-    def plot(self, kind: Any = None, **options: Any) -> Figure:
-        """Draw the result's default figure (plotly), or another kind="…"; `options` go to its figure function.
-
-        Raises InputError for a kind that this result does not have, and lists those it has.
-        """
-        figure: Figure = _registry.lookup("figure")(self, kind, **options)
+    def plot(
+        self, kind: str | None = None, *, title: str = "", height: int = 0, dark: bool | None = None, **options: Any
+    ) -> Figure:
+        """Draw the result's default figure (plotly), or another kind."""
+        plots = self._plots()
+        kind = next(iter(plots), "") if kind is None else choice("kind", kind, plots)
+        figure: Figure = _registry.lookup("figure")(self, plots[kind], options, title=title, height=height, dark=dark)
         return figure
 
+    def _plots(self) -> Mapping[str, Plot]:
+        """The kinds of figures that these numbers have, the default first."""
+        return self.figures
+
     def __repr__(self) -> str:
+        if self.lead:
+            model = str(getattr(self, "model", "") or " → ".join(map(str, getattr(self, "models", ()))))
+            return f"{type(self).__name__}({model}: {_registry.lookup('leading')(self.frame(), self.lead)})"
         # In a notebook: fields and shapes instead of thousands of numbers.
         fields: Any = getattr(self, "__dataclass_fields__", ())
         return f"{type(self).__name__}({', '.join(f'{name}={_brief(getattr(self, name))}' for name in fields)})"
@@ -82,23 +102,41 @@ class Result:
     __str__ = console_text
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the result to one safetensors file, or nothing. Raises InputError for the ending of another kind."""
-        if (ending := Path(file_path("path", path)).suffix.lower()) in ENDINGS:
-            raise InputError(f"save writes a safetensors file, not a {ending} file: use {ENDINGS[ending]}.")
-        return save_result(self, path)
+        """Write the result to one file, or nothing. Raises InputError for a file that cannot be written."""
+        path, arrays = file_path("path", path), dict[str, np.ndarray]()
+        about = json.dumps({"format": FORMAT, "result": _pack(self, arrays)}, ensure_ascii=True)
+        try:
+            with written(path) as partial, partial.open("wb") as file:
+                np.savez(file, about=np.frombuffer(about.encode(), dtype=np.uint8), **arrays)  # type: ignore[arg-type]
+        except OSError as error:
+            raise InputError(f"{str(path)!r} cannot be written ({error}): give the path of a file of yours.") from error
+        return path
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote.
-
-        Raises InputError if the file is of another format, holds another kind of result, or was changed: the checksum,
-        the types and shapes of the arrays, and their required sums are checked.
-        """
-        return load_result(cls, path)
+        """Read what `save` wrote. Raises InputError for a file that is damaged, foreign, or of another class."""
+        path = file_path("path", path)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                about = json.loads(bytes(file["about"]))
+                found = _unpack(about["result"], file) if about["format"] == FORMAT else about["format"]
+            if isinstance(found, Result):
+                found.check()
+        except _UNREADABLE as error:
+            name = "result" if cls is Result else cls.__name__
+            raise InputError(f"{str(path)!r} is not a saved {name}, or is damaged ({error}).") from error
+        if not isinstance(found, cls):
+            raise InputError(f"{str(path)!r} holds {with_article(type(found).__name__)} ({found!s:.40}).")
+        return found
 
     def check(self) -> None:
         """Raise InputError if the numbers contradict one another."""
-        check_arrays(self)
+
+
+_UNREADABLE = (
+    *(OSError, ValueError, LookupError, TypeError, EOFError, AttributeError, RecursionError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error, RuntimeError),
+)
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -106,114 +144,37 @@ def load(path: str | os.PathLike[str]) -> Any:
 
     >>> import tempfile, layerdiv_tl as ld
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = ld.contributions("zoo/d1", [[1, 2]], [7, 9]).save(f"{folder}/c.safetensors")
+    ...     path = ld.contributions("zoo/d1", [[1, 2]], [7, 9]).save(f"{folder}/c.npz")
     ...     c = ld.load(path)
     >>> c.values.shape
     (1, 3, 2)
     """
-    return load_result(Result, path)
+    return Result.load(path)
 
 
-def save_result(result: Result, path: str | os.PathLike[str], of: str = "") -> Path:
-    """Write a result to one safetensors file; `of` names its owner, which `load_result` may check."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
+def _plot_of(cls: type[Result]) -> Callable[..., Figure]:
+    """Make a class's `plot`, whose help lists its kinds of figures."""
 
-    path = file_path("path", path)
-    arrays: dict[str, np.ndarray] = {}
-    packed = _pack(result, arrays, "")
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    # One entry, because safetensors writes several in any order, and equal results should have equal bytes.
-    text = json.dumps({"of": of, "checksum": _checksum(packed, contiguous), "result": packed})
-    if len(text) > MOST_HEADER:
-        size = f"{len(text) / 2**20:.0f} MiB of names and texts, above {MOST_HEADER / 2**20:.0f}"
-        raise InputError(f"this {type(result).__name__} has {size}: save a part of it.")
-    try:
-        with written(path) as partial:
-            save_file(contiguous, partial, metadata={FORMAT: text})
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{str(path)!r} cannot be written ({error}): give the path of a file of yours.") from error
-    return path
+    def plot(
+        self: Result,
+        kind: str | None = None,
+        *,
+        title: str = "",
+        height: int = 0,
+        dark: bool | None = None,
+        **options: Any,
+    ) -> Figure:
+        return Result.plot(self, kind, title=title, height=height, dark=dark, **options)
 
+    kinds = "".join(f'\n    "{kind}": {plot.shows}' for kind, plot in cls.figures.items())
+    plot.__doc__ = f"""Draw one kind of figure (plotly), by default the first that these numbers have.
 
-def load_result(cls: type[Kind], path: str | os.PathLike[str], of: str | None = None) -> Kind:
-    """Read what `save_result` wrote; `of` None skips the check of the owner. Raises InputError as `Result.load`."""
-    from safetensors import SafetensorError, safe_open
+    Kinds:{kinds.replace(chr(10), chr(10) + "    ")}
 
-    path = file_path("path", path)
-    if not path.is_file():
-        raise InputError(f"there is no file {str(path)!r}: save {with_article(cls.__name__)} there first.")
-    try:
-        with path.open("rb") as raw:
-            if (
-                int.from_bytes(raw.read(8), "little") > 2 * MOST_HEADER
-            ):  # before parsing: JSON takes 40 times as much memory
-                raise InputError(f"its header is above {2 * MOST_HEADER / 2**20:.0f} MiB")
-        with safe_open(path, framework="numpy") as file:
-            header = file.metadata() or {}
-            if FORMAT not in header:
-                raise InputError(f"{str(path)!r} was not written by this version of layerdiv_tl.")
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        about = parse_json(header[FORMAT])
-        if about["checksum"] != _checksum(about["result"], arrays):
-            raise InputError("its checksum differs: it was changed, or is damaged")
-        if of is not None and about["of"] != of:
-            raise InputError("it belongs to another model, task or setting than its name says")
-        result = _unpack(about["result"], arrays)
-        if isinstance(result, cls):
-            result.check()
-    except (SafetensorError, OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-        if isinstance(error, InputError) and str(path) in str(error):
-            raise
-        raise InputError(f"{str(path)!r} is not a saved {cls.__name__}, or not whole ({error}).") from error
-    if not isinstance(result, cls):
-        raise InputError(f"{str(path)!r} holds {with_article(type(result).__name__)}: load it with that class.")
-    return result
-
-
-def check_arrays(result: Result) -> None:
-    """Raise InputError for arrays whose types or shapes contradict their class or one another."""
-    sizes: dict[str, int] = {}
-    if (components := getattr(result, "components", None)) is not None:
-        sizes["component"] = len(components)
-    for field in dataclasses.fields(result):  # type: ignore[arg-type]
-        value, kinds = getattr(result, field.name), _ARRAY.findall(str(field.type))
-        if isinstance(value, Result):
-            value.check()
-        if not isinstance(value, np.ndarray) or not kinds:
-            continue
-        for kind, shape in kinds:
-            found = _fitted(value.shape, shape.split(), sizes)
-            if found is not None and value.dtype.kind in _KINDS[kind]:
-                sizes |= found
-                break
-        else:
-            shape = f"{value.dtype}{list(value.shape)}"
-            raise InputError(f"{field.name} is {shape}, which does not fit {type(result).__name__}")
-
-
-def _fitted(shape: tuple[int, ...], names: Sequence[str], known: Mapping[str, int]) -> dict[str, int] | None:
-    """Bind the dimension names of an annotation to a shape's sizes; None on any mismatch, also with known sizes."""
-    if any(name.startswith(("*", "...")) for name in names):  # any number of dimensions
-        return {}
-    if len(shape) != len(names):
-        return None
-    sizes = dict(known)
-    for size, name in zip(shape, names, strict=True):
-        if name.isidentifier() and not name.startswith("_") and sizes.setdefault(name, size) != size:
-            return None
-        if name.isdigit() and size != int(name):
-            return None
-    return sizes
-
-
-def _checksum(packed: Any, arrays: Mapping[str, np.ndarray]) -> str:
-    """Hash everything in a file, as a protection against accidents, not against forgery."""
-    digest = hashlib.blake2b(json.dumps(packed).encode(errors="surrogatepass"), digest_size=16)
-    for name, array in sorted(arrays.items()):
-        digest.update(f"{name} {array.dtype} {array.shape}".encode(errors="surrogatepass"))
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
+    `title` and `height` (pixels) replace the figure's own; `dark` True or False is for a page of that kind, None suits
+    both. Other options are those of the kind. Raises InputError for a kind that this result does not have.
+    """
+    return plot
 
 
 def _brief(value: Any) -> str:
@@ -227,32 +188,30 @@ def _brief(value: Any) -> str:
     return str(value) if isinstance(value, Component) else f"{value!r:.80}"
 
 
-def _pack(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
-    """Convert a value to JSON; arrays are collected under their dotted name."""
+def _pack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """Convert a value to JSON; arrays are collected, each once."""
     match value:
         case np.ndarray():
-            # An array shared by several fields of a result is written once.
-            key = next((known for known, array in arrays.items() if array is value), name)
-            arrays[key] = value
-            return {"$array": key}
+            name = next((known for known, array in arrays.items() if array is value), f"array{len(arrays)}")
+            arrays[name] = value
+            return {"$array": name}
         case Component():
             return {"$component": value.label}
         case Result():
-            fields = [f for f in dataclasses.fields(value) if f.metadata.get("saved", True)]  # type: ignore[arg-type]
-            inner = {f.name: _pack(getattr(value, f.name), arrays, f"{name}.{f.name}".strip(".")) for f in fields}
-            return {"$result": type(value).__name__, "fields": inner}
+            fields = [f.name for f in dataclasses.fields(value) if f.metadata.get("saved", True)]  # type: ignore[arg-type]
+            return {"$result": type(value).__name__, "fields": {f: _pack(getattr(value, f), arrays) for f in fields}}
         case tuple() | list():
-            return [_pack(item, arrays, f"{name}.{i}") for i, item in enumerate(value)]
+            return [_pack(item, arrays) for item in value]
         case dict():
-            return {key: _pack(item, arrays, f"{name}.{key}") for key, item in value.items()}
+            return {key: _pack(item, arrays) for key, item in value.items()}
         case np.generic():
             return value.item()
         case None | bool() | int() | float() | str():
             return value
-    raise TypeError(f"a result cannot hold {type(value).__name__} (field {name}).")
+    raise TypeError(f"a result cannot hold {type(value).__name__}.")
 
 
-def _unpack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+def _unpack(value: Any, arrays: Any) -> Any:
     match value:
         case {"$array": name}:
             return arrays[name]
@@ -261,14 +220,7 @@ def _unpack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
         case {"$result": kind, "fields": fields}:
             if kind not in Result._classes:
                 _registry.lookup("all_results")()  # classes register when their module is imported
-            if kind not in Result._classes:
-                raise InputError(f"the file holds {with_article(kind)}, which this version does not have.")
-            inner = {key: _unpack(item, arrays) for key, item in fields.items()}
-            try:
-                return Result._classes[kind](**inner)
-            except TypeError as error:
-                kind = with_article(kind)
-                raise InputError(f"the file holds {kind} of another version of layerdiv_tl: make it again.") from error
+            return Result._classes[kind](**{name: _unpack(item, arrays) for name, item in fields.items()})
         case list():
             return tuple(_unpack(item, arrays) for item in value)
         case dict():

@@ -199,7 +199,7 @@ def shown(output: nbformat.NotebookNode) -> Block:
         own, usual = figure.layout, style.template().layout
         # A page fits titles to a narrow window, and starts from sizes that drawings by hand leave to their template.
         own.update(title_pad_t=own.title.pad.t or usual.title.pad.t, margin_t=own.margin.t or usual.margin.t)
-        return chart(figure.update_layout(height=own.height or 450), "")
+        return chart(figure.update_layout(height=own.height or 450))
     if "image/png" in data:
         return Block(f'<img src="data:image/png;base64,{data["image/png"]}" alt="">')
     return Block(data["text/html"] if "text/html" in data else f"<pre>{escape(data['text/plain'])}</pre>")

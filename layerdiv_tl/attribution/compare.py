@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from jaxtyping import Float, Int
 
 from ..components import Component, component_columns
 from ..ensemble.intervals import estimate, estimates_frame
 from ..errors import InputError
-from ..results import Result
+from ..results import Plot, Result
 from .results import Contributions
 
 # Rows that one model may lack: they are zero there.
@@ -83,17 +82,16 @@ class Comparison(Result):
         columns = {"a": before.mean(0), "b": after.mean(0), "change": estimate(after - before)}
         return estimates_frame({"module": modules} | columns, dict.fromkeys(columns, self.measured_in))
 
-    figures: ClassVar = {"bars": "comparison.change_bars"}
-
-    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
-
-    def __repr__(self) -> str:
-        before, after = (self.scores(values).sum(1).mean() for values in (self.a, self.b))
-        shape = f"{len(self.a)} examples × {len(self.components)} components"
-        change = f"score {before:.3g} → {after:.3g} {self.measured_in}"
-        return f"Comparison({' → '.join(self.models)}: {shape}; {change}; identity gap {self.identity_gap:.1e})"
+    lead: ClassVar = "change"
+    figures: ClassVar = {
+        "bars": Plot(
+            "Change of every component",
+            "The mean change of each component's score, b − a.",
+            "shapes.bars",
+            "frame",
+            {"columns": ("change",)},
+        )
+    }
 
 
 def compare(a: Contributions, b: Contributions) -> Comparison:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 import torch
 from jaxtyping import Int
 
@@ -21,11 +20,22 @@ from ..model.options import read_options
 from ..model.predictions import generate_tokens
 from ..model.prompts import Ids, Prompts, encode, is_id, prompt_ends, token_texts, with_mask
 from ..model.units import UnitLike, check_unit, unit_of
-from ..results import Result
+from ..results import Plot
 from .contributions import result
 from .question import LogitQuestion
 from .reading import Reads, gather
 from .results import Contributions
+
+
+def _rival_frame(continuation: Continuation, prompt: int = 0) -> pd.DataFrame:
+    """The rows of one prompt; of heads and other components, those of the heads."""
+    frame = continuation.frame()
+    frame["token / rival"] = [f"{token} / {rival}" for token, rival in zip(frame["token"], frame["rival"], strict=True)]
+    some = frame[frame["prompt"] == prompt]
+    if some.empty:
+        raise InputError(f"prompt={prompt!r:.40} is not one of the {len(continuation.continued)} prompts.")
+    heads = some[some["kind"] == "head"]
+    return some if heads.empty else heads
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -46,11 +56,18 @@ class Continuation(Contributions):
     text: tuple[str, ...]
     sampling: dict[str, Any]
 
-    figures: ClassVar = {"rivals": "attribution.continuation_map", "map": "attribution.contribution_map"}
+    figures: ClassVar = {
+        "rivals": Plot(
+            "Each token against its strongest rival",
+            "A map component × token of contributions to a written token minus those to its likeliest rival.",
+            "shapes.heat",
+            _rival_frame,
+            {"row": "component", "column": "position", "value": "difference", "column_name": "token / rival"},
+        )
+    }
 
-    def plot(self, kind: Literal["rivals", "map"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return Result.plot(self, kind, **options)
+    def _plots(self) -> Mapping[str, Plot]:
+        return self.figures
 
     @property
     def written(self) -> tuple[str, ...]:

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from jaxtyping import Float
 
 from ..components import Component, component_columns
 from ..ensemble.intervals import estimate, estimates_frame
 from ..ensemble.losses import hits
-from ..results import Result
+from ..results import Plot, Result
 
 Score = Literal["logits", "log_likelihood"]
 
 
 # Columns of every frame with a row per component, and the ends of the difference's interval.
 _COLUMNS = ("component", "kind", "module", "layer", "index", "repeat", "difference_low", "difference_high")
+
+
+def _leading_frame(difference: LogitDifference, most: int = 24) -> pd.DataFrame:
+    """The total, and the `most` components with the largest mean difference."""
+    frame = difference.frame()
+    total = estimate(difference.total).columns("difference") | {"component": "total", "module": "total"}
+    order = frame["difference"].abs().sort_values(ascending=False, kind="stable").index[:most]
+    rows = pd.concat([pd.DataFrame([total]), frame.loc[order]], ignore_index=True)
+    rows.attrs = frame.attrs
+    return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,11 +95,28 @@ class LogitDifference(Result):
         """The share of examples where the model prefers the first answer; ties count half."""
         return float(hits(np.stack([self.model_difference, 0 * self.model_difference], 1), np.zeros(1, int)).mean())
 
-    figures: ClassVar = {"bars": "attribution.difference_bars"}
+    figures: ClassVar = {
+        "bars": Plot(
+            "Contributions to the difference",
+            "The sum over all components, and the components with the largest mean contribution.",
+            "special.across",
+            _leading_frame,
+            {"column": "difference", "rule": 1},
+        ),
+        "heads": Plot(
+            "Contribution of every head and MLP",
+            "A map head × layer of mean contributions, the MLPs as its last row.",
+            "special.heads",
+            "frame",
+            {"value": "difference"},
+        ),
+    }
 
-    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
+    def _plots(self) -> Mapping[str, Plot]:
+        """Heads have their map first."""
+        if any(c.kind == "head" for c in self.components):
+            return {"heads": self.figures["heads"], "bars": self.figures["bars"]}
+        return {"bars": self.figures["bars"]}
 
     def frame(self) -> pd.DataFrame:
         """One row per component: its mean difference, the means of its positive and negative values, and its `sides`.

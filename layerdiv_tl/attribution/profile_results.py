@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from jaxtyping import Float, Int
 
 from .._checks import whole_number
@@ -22,7 +21,7 @@ from ..components import positions as component_positions
 from ..ensemble.intervals import estimate, estimates_frame
 from ..ensemble.losses import Gauge
 from ..errors import InputError
-from ..results import Result
+from ..results import Plot, Result
 
 MOST_ROWS = 5_000_000
 # Numbers of one term that are averaged at a time, which bounds memory for neurons.
@@ -33,6 +32,14 @@ _UNITS = {"bias": "logits²", "diversity": "logits²", "net": "logits²", "targe
 PerComponent = Float[np.ndarray, "position component"]
 PerPosition = Float[np.ndarray, " position"]
 ComponentByPosition = Float[np.ndarray, "component position"]
+
+
+def _loss_frame(profile: Profile) -> pd.DataFrame:
+    """One row per predicted token: the token as `component`, and its loss."""
+    known = np.flatnonzero(profile.has_target)
+    frame = pd.DataFrame({"component": [profile.next_tokens[i] for i in known], "loss": profile.losses[known]})
+    frame.attrs |= {"units": {"loss": "nats"}, "about": f"{len(known)} tokens"}
+    return frame
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -177,15 +184,35 @@ class Profile(Result):
         return frame
 
     figures: ClassVar = {
-        "map": "attribution.profile_map",
-        "depth": "ensemble.profile_bars",
-        "loss": "attribution.loss_bars",
-        "scatter": "ensemble.bias_diversity_scatter",
+        "map": Plot(
+            "Every component at every token",
+            'A map component × token of `value`: "net" = bias − diversity, "bias", "diversity" or "target_logit".',
+            "shapes.heat",
+            "frame",
+            {"row": "component", "column": "position", "value": "net", "column_name": "token", "cell": 12},
+        ),
+        "bars": Plot(
+            "Bias and diversity of every component",
+            "Bias, diversity and net = bias − diversity, means over the predicted tokens.",
+            "shapes.bars",
+            "by_component",
+            {"columns": ("bias", "diversity", "net")},
+        ),
+        "loss": Plot(
+            "Loss of every token",
+            "The model's cross-entropy of each token.",
+            "shapes.bars",
+            _loss_frame,
+            {"columns": ("loss",)},
+        ),
+        "scatter": Plot(
+            "Bias and diversity of every component",
+            "A mark per component at bias and diversity, on logarithmic axes.",
+            "shapes.marks",
+            "by_component",
+            {"x": "bias", "y": "diversity", "log": True, "diagonal": "net = 0"},
+        ),
     }
-
-    def plot(self, kind: Literal["map", "depth", "loss", "scatter"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
 
     def frame(self, **conditions: Any) -> pd.DataFrame:
         """One row per token and component; `conditions` select components, as in `Contributions.select`.

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from jaxtyping import Bool, Float, Int
 
-from .._checks import shown
+from .._checks import shown, whole_number
 from ..components import Component, component_columns, labels_of
 from ..components import positions as component_positions
+from ..ensemble.intervals import ENDS, estimate, estimates_frame
 from ..ensemble.validation import gold_options
 from ..errors import InputError
-from ..results import Result
+from ..results import Plot, Result
 from .logit_difference import LogitDifference, Score
 
 if TYPE_CHECKING:
@@ -24,6 +24,29 @@ if TYPE_CHECKING:
 
 # The fields that have a row for every component.
 TABLES = ("values", "expectations", "vocabulary_means")
+
+
+def _mean_frame(contributions: Contributions) -> pd.DataFrame:
+    """Means over examples, a column per option: minus the mean over options; of two options, the difference alone."""
+    c = contributions.comparable
+    values, names = c.values, list(c.names)
+    if len(names) == 2:
+        values, names = values[:, :, :1] - values[:, :, 1:], [" − ".join(names)]
+    elif len(names) > 2:
+        values = values - values.mean(2, keepdims=True)
+    columns = {name: estimate(values[:, :, k]) for k, name in enumerate(names)}
+    unit = "nats" if c.score == "log_likelihood" else "logits"
+    return estimates_frame(component_columns(c.components) | columns, dict.fromkeys(names, unit))
+
+
+def _head_frame(contributions: Contributions, option: int = 0) -> pd.DataFrame:
+    """The column of one option of `_mean_frame`, as `contribution`."""
+    frame = _mean_frame(contributions)
+    columns = list(frame.attrs["units"])
+    name = columns[whole_number("option", option, 0, len(columns) - 1)]
+    renamed = frame.rename(columns={f"{name}{end}": f"contribution{end}" for end in ENDS})
+    renamed.attrs = frame.attrs | {"units": {"contribution": frame.attrs["units"][name]}}
+    return renamed
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +137,11 @@ class Contributions(Result):
     def shared_options(self) -> tuple[str, ...] | None:
         """The options' texts if all examples share them, else None."""
         return self.options if isinstance(self.options[0], str) else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The options' names: of the columns that they came from, or their texts where all examples share them."""
+        return self.option_names or self.shared_options or tuple(f"option {k}" for k in range(self.values.shape[2]))
 
     @property
     def log_likelihood_parts(self) -> Float[np.ndarray, "example component option"]:
@@ -275,11 +303,33 @@ class Contributions(Result):
         own: dict[str, Any] = {name: x[:, rows] for name in TABLES if (x := getattr(self, name)) is not None}
         return replace(self, **own, components=kept, complete=False)
 
-    figures: ClassVar = {"map": "attribution.contribution_map"}
+    figures: ClassVar = {
+        "strip": Plot(
+            "What each component writes on each row",
+            "A mark per row and component at its contribution to the first option minus the second.",
+            "strip.strip",
+        ),
+        "bars": Plot(
+            "Mean contribution of every component",
+            "A panel per option of mean contributions minus their mean over options; of two, the difference.",
+            "shapes.bars",
+            _mean_frame,
+        ),
+        "heads": Plot(
+            "Contribution of every head and MLP",
+            "A map head × layer of the mean contribution to `option`, as in the bars; the MLPs are the last row.",
+            "special.heads",
+            _head_frame,
+            {"value": "contribution"},
+        ),
+    }
 
-    def plot(self, kind: Literal["map"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
+    def _plots(self) -> Mapping[str, Plot]:
+        """Heads have their map first; a strip needs several rows, and two options or labels."""
+        kinds = ["heads"] if any(c.kind == "head" for c in self.components) else []
+        if len(self.values) > 1 and (len(self.names) <= 2 or self.labels is not None):
+            kinds.append("strip")
+        return {kind: self.figures[kind] for kind in (*kinds, "bars")}
 
     def frame(self) -> pd.DataFrame:
         """One row per example, component and option: its contribution in logits."""

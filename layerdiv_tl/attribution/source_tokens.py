@@ -6,16 +6,15 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .._checks import check_memory
+from .._checks import check_memory, whole_number
 from .._progress import progress
 from ..components import Component, component_columns, labels_of, positions
 from ..errors import InputError
@@ -27,7 +26,7 @@ from ..model.prompts import token_texts
 from ..model.source_values import Factors, read_factors
 from ..model.units import CustomUnit, Parts, cut_of, split
 from ..model.writers import Writer
-from ..results import Result
+from ..results import Plot, Result
 from .question import read_question
 from .reading import Gathered, Reads, gather
 
@@ -35,6 +34,28 @@ from .reading import Gathered, Reads, gather
 _EXACT = 1e-6
 _INSTEAD = "take fewer prompts, options or heads, or a shorter text"
 T = TypeVar("T")
+
+
+def _part_frame(sources: SourceTokens, example: int = 0, option: int = 0) -> pd.DataFrame:
+    """One row per head and source token of an example: the contribution to an option minus the mean of the others."""
+    frame = sources.frame()
+    count = sources.values.shape[3]
+    whole_number("example", example, 0, len(sources.values) - 1)
+    whole_number("option", option, 0, count - 1)
+    some = frame[(frame["example"] == example) & (frame["option_index"] == option)].copy()
+    if count > 1:
+        some["contribution"] = some["contribution_centered"] * (count / (count - 1))
+    texts = sources.option_texts(example)
+    some.attrs = frame.attrs | {"about": f"example {example}, to “{texts[option]}”"}
+    return some
+
+
+def _token_frame(sources: SourceTokens, example: int = 0, option: int = 0) -> pd.DataFrame:
+    """One row per source token, as `component`: the sum over the heads."""
+    frame = _part_frame(sources, example, option)
+    sums = frame.groupby("source").agg(component=("source_token", "first"), contribution=("contribution", "sum"))
+    sums.attrs = frame.attrs
+    return sums.reset_index()
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,11 +98,22 @@ class SourceTokens(Result):
         """The options of an example."""
         return self.options if isinstance(self.options[0], str) else self.options[example]
 
-    figures: ClassVar = {"map": "attribution.source_map", "tokens": "attribution.source_bars"}
-
-    def plot(self, kind: Literal["map", "tokens"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
+    figures: ClassVar = {
+        "map": Plot(
+            "Each head's contribution by source token",
+            "A map head × source token (attention × value) to an option minus the mean of the others.",
+            "shapes.heat",
+            _part_frame,
+            {"row": "component", "column": "source", "value": "contribution", "column_name": "source_token"},
+        ),
+        "tokens": Plot(
+            "Contribution of each source token",
+            "The sum over the heads here, to an option minus the mean of the others.",
+            "shapes.bars",
+            _token_frame,
+            {"columns": ("contribution",)},
+        ),
+    }
 
     def frame(self) -> pd.DataFrame:
         """One row per example, head, source token up to the position read, and option.

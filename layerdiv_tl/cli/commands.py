@@ -36,8 +36,8 @@ def demo(options: argparse.Namespace) -> None:
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
     _progress("Loading the default model …")
-    page, sentence = write_demo(load_model(), folder, _progress)
-    print(sentence)
+    page, line = write_demo(load_model(), folder, _progress)
+    print(line)
     print(f"\nOpen {page} in a browser. Beside it are explorer.html, components.csv, modules.csv and summary.csv.")
 
 

@@ -20,7 +20,7 @@ from ..ensemble.intervals import Estimate, estimate, estimates_frame, jackknife,
 from ..errors import InputError
 from ..model.load import as_model
 from ..model.options import is_task
-from ..results import Figure, Result
+from ..results import Plot, Result
 from .engine import (
     Rows,
     as_it_is,
@@ -111,11 +111,15 @@ class DepthScore(Result):
         score = f"depth score {self._score(np.ones(len(self.ids), dtype=bool))[0]:.3g} layers"
         return f"DepthScore({self.model}: {what}; {score}; {(self.rank == 1).mean():.0%} of the answers come first)"
 
-    figures: ClassVar = {"bars": "depth.score_bars"}
-
-    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
+    figures: ClassVar = {
+        "lines": Plot(
+            "Each layer's share of the effects",
+            "A line per group of questions; a group's depth score is the mean layer of its line.",
+            "shapes.lines",
+            "by_layer",
+            {"columns": ("share",), "x": "layer", "by": "group"},
+        )
+    }
 
     def frame(self) -> pd.DataFrame:
         """One row per group.

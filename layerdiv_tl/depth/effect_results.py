@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -13,10 +14,10 @@ from scipy.special import logsumexp
 from .._checks import choice
 from ..components import Component, component_columns, own_label
 from ..ensemble.grouping import shares
-from ..ensemble.intervals import Kind, estimate, estimates_frame
+from ..ensemble.intervals import ENDS, Kind, estimate, estimates_frame
 from ..ensemble.losses import hits
 from ..errors import InputError
-from ..results import Figure, Result
+from ..results import Plot, Result
 
 # The answer without a component: without its own write, at the clean final norm ("direct") and at the recomputed one;
 # and with the component ablated in the pass, at the clean final norm and at the recomputed one ("total").
@@ -24,6 +25,25 @@ SCENARIOS = ("direct", "direct_recomputed", "total_frozen", "total")
 # The quantity and unit of an effect, by column suffix.
 MEASURES = {"": "logits", "_loss": "nats", "_accuracy": "share of answers"}
 EFFECTS = ("direct", "direct_recomputed", "total", "indirect", "norm")
+
+
+def _compensation_frame(effects: Effects, component: str | None = None, most: int = 16) -> pd.DataFrame:
+    """Direct effect, the `most` largest changes of later components, the sum of the others, the norm's, the total."""
+    name = component or effects.names[int(np.abs(effects.effect("indirect").mean(0)).argmax())]
+    changes = effects.compensation(name).rename(columns={f"compensation{end}": f"effect{end}" for end in ENDS})
+    row = effects.frame().iloc[effects.names.index(own_label(name) if name not in effects.names else name)]
+    ends = {side: {f"effect{end}": row[f"{side}{end}"] for end in ENDS} for side in ("direct", "total")}
+    later, norm = changes.iloc[:-1], changes.iloc[-1:].assign(component="final norm", module="norm")
+    kept = later[later["effect"].abs().rank(ascending=False, method="first") <= most]
+    parts = [pd.DataFrame([ends["direct"] | {"component": f"{name}, direct", "module": "total"}]), kept]
+    others = later.drop(index=kept.index)
+    if len(others):
+        rest = {"component": f"{len(others)} others", "module": "others", "effect": others["effect"].sum()}
+        parts.append(pd.DataFrame([rest]))
+    parts += [norm, pd.DataFrame([ends["total"] | {"component": f"{name}, total", "module": "total"}])]
+    frame = pd.concat(parts, ignore_index=True)
+    frame.attrs = changes.attrs | {"units": {"effect": effects.measured_in}}
+    return frame
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,24 +131,41 @@ class Effects(Result):
         after = self.without[-1] if before or name == "total" else self.without[SCENARIOS.index(name)]
         return self._measured(clean, on) - self._measured(after, on)
 
-    def __repr__(self) -> str:
-        total = self.effect("total").mean(0)
-        most = int(np.abs(total).argmax())
-        largest = f"{self.names[most]} has the largest total effect, {total[most]:.3g} {self.measured_in}"
-        if "direct" in self.effects:
-            largest += f", direct {self.effect('direct')[:, most].mean():.3g}"
-        return f"Effects({self.model}: {len(self.names)} ablated ({self.ablation}), {len(self.labels)} rows; {largest})"
-
+    lead: ClassVar = "total"
     figures: ClassVar = {
-        "scatter": "effects.effect_scatter",
-        "totals": "effects.total_bars",
-        "compensation": "effects.compensation_bars",
-        "map": "effects.backup_map",
+        "scatter": Plot(
+            "Direct and total effect of each ablation",
+            "A mark per component; off the dashed line, later components compensate or depend on it.",
+            "shapes.marks",
+            "frame",
+            {"x": "direct", "y": "total", "diagonal": "total = direct"},
+        ),
+        "bars": Plot(
+            "Total effect and cost of each ablation",
+            "The total effect on the logit difference, and the growth of the loss.",
+            "shapes.bars",
+            "frame",
+            {"columns": ("total", "cost")},
+        ),
+        "compensation": Plot(
+            "What follows an ablation",
+            "The direct effect of a `component`, the changes of later components, and their sum, the total effect.",
+            "special.across",
+            _compensation_frame,
+            {"column": "effect", "rule": 1},
+        ),
+        "map": Plot(
+            "Reactions to every ablation",
+            "A map ablated × later component of the later one's change.",
+            "shapes.heat",
+            "backups",
+            {"row": "ablated", "column": "component", "value": "compensation"},
+        ),
     }
 
-    def plot(self, kind: Literal["scatter", "totals", "compensation", "map"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
+    def _plots(self) -> Mapping[str, Plot]:
+        """Options of several tokens have total effects alone."""
+        return self.figures if self.score == "logits" else {"bars": self.figures["bars"]}
 
     def frame(self) -> pd.DataFrame:
         """One row per component and group: mean effects, with paired 95 % intervals over rows.
@@ -139,6 +176,7 @@ class Effects(Result):
         columns = component_columns([*self.components, *[Component("member")] * len(self.groups)])
         kinds = [*(c.kind for c in self.components), *["group"] * len(self.groups)]
         columns |= {"component": list(self.names), "kind": kinds}
+        columns["module"] = [*(c.module for c in self.components), *["group"] * len(self.groups)]
         loss, units = estimate(self.effect("total", "_loss")), {"cost": "nats"}
         columns["cost"] = loss._replace(value=-loss.value, low=-loss.high, high=-loss.low)
         for on, unit in (MEASURES | {"": self.measured_in}).items():

@@ -12,17 +12,25 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .._checks import shown
+from .._checks import shown, whole_number
 from ..components import Component
 from ..errors import InputError
 from ..model.load import as_model
-from ..results import Figure
+from ..results import Plot
 from .engine import Rows, mean_streams, read_logits, run_patches, softmax_change, tokens_between
 from .inputs import check_choices, read_answers, read_layers, read_texts
 from .patched_forward import PatchedForward
 from .tokens import SOFTMAX_CHANGE, TokenResult, read_tokens
 
 Span = Literal["position", "prefix"]
+
+
+def _text_frame(result: Erasure, text: int = 0) -> pd.DataFrame:
+    frame = result.by_token()
+    whole_number("text", text, 0, int(result.text.max()))
+    some = frame[frame["text"] == text]
+    some.attrs = frame.attrs | {"about": f"text {text}"}
+    return some
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,16 +55,23 @@ class Erasure(TokenResult):
     model: str
     measured: str = "answer"
 
-    def __repr__(self) -> str:
-        mean = np.array([x[np.isfinite(x)].mean() if np.isfinite(x).any() else 0.0 for x in self.effect.T])
-        most = f"most before {self.components[mean.argmax()].label}, by {mean.max():.3g} on average"
-        return f"Erasure({self.model}: {len(self.text)} tokens × {len(mean)} layers; predictions change {most})"
-
-    figures: ClassVar = {"map": "depth.erasure_map", "bars": "depth.erasure_bars"}
-
-    def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
+    lead: ClassVar = "effect"
+    figures: ClassVar = {
+        "map": Plot(
+            "Effect of erasing each token",
+            "A map layer × token of one `text`.",
+            "shapes.heat",
+            _text_frame,
+            {"row": "component", "column": "position", "value": "effect", "column_name": "token"},
+        ),
+        "bars": Plot(
+            "Effect of erasing tokens by layer",
+            "Means over texts.",
+            "shapes.bars",
+            "frame",
+            {"columns": ("effect",)},
+        ),
+    }
 
     def frame(self) -> pd.DataFrame:
         """One row per layer: mean over tokens, 95 % interval over texts, quantiles over tokens, and the maximum."""

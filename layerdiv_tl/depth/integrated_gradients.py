@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from .._checks import MOST_REPEATS, whole_number
 from .._progress import Advance
 from ..components import Component
 from ..model.load import as_model
-from ..results import Figure
+from ..results import Plot
 from .engine import layer_count, map_batches, same_components
 from .inputs import Part, ablatable_blocks, check_choices, read_answers, read_layers
 from .patched_forward import PatchedForward
@@ -24,6 +24,14 @@ from .tokens import TokenResult, read_tokens, summarize, sums_per_text
 
 # The answer's probability at each point, as a function of streams.
 Value = Callable[[Float[Tensor, "point token d"]], Float[Tensor, " point"]]
+
+
+def _text_frame(result: IntegratedGradients, text: int = 0) -> pd.DataFrame:
+    frame = result.by_token()
+    whole_number("text", text, 0, int(result.text.max()))
+    some = frame[frame["text"] == text]
+    some.attrs = frame.attrs | {"about": f"text {text}"}
+    return some
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,16 +65,23 @@ class IntegratedGradients(TokenResult):
         """Completeness error of the sums: Σ |residual| / Σ |change| over all texts and components."""
         return float(np.abs(self.residual).sum() / max(np.abs(self.change).sum(), 1e-30))
 
-    def __repr__(self) -> str:
-        texts, count = self.change.shape
-        shape = f"{texts} texts × {count} components, {self.steps} steps"
-        return f"IntegratedGradients({self.model}: {shape}; the sums are {self.gap:.1%} off the change)"
-
-    figures: ClassVar = {"map": "depth.gradient_map", "bars": "depth.gradient_bars"}
-
-    def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
+    lead: ClassVar = "attribution"
+    figures: ClassVar = {
+        "map": Plot(
+            "Integrated gradients of each token",
+            "A map layer × token of one `text`.",
+            "shapes.heat",
+            _text_frame,
+            {"row": "component", "column": "position", "value": "attribution", "column_name": "token"},
+        ),
+        "bars": Plot(
+            "Integrated gradients of tokens by layer",
+            "Means over texts.",
+            "shapes.bars",
+            "frame",
+            {"columns": ("attribution", "size")},
+        ),
+    }
 
     def frame(self) -> pd.DataFrame:
         """One row per component: means over texts with 95 % intervals, quantiles and maxima over texts.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from ..model.batches import batches
 from ..model.load import Model, as_model
 from ..model.precision import upcast
 from ..model.prompts import Ids, encode
-from ..results import Figure, Result
+from ..results import Plot, Result
 from .engine import layer_components
 from .inputs import read_texts, unwrap_texts
 from .patched_forward import PatchedForward
@@ -61,11 +61,15 @@ class LayerMaps(Result):
         left = f"the best map to a layer leaves {best.min():.3g} to {best.max():.3g} of its norm"
         return f"LayerMaps({self.source} → {self.target}: {what}; {left})"
 
-    figures: ClassVar = {"map": "depth.layer_map"}
-
-    def plot(self, kind: Literal["map"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
+    figures: ClassVar = {
+        "map": Plot(
+            "Error of linear maps between layers",
+            "A map source × target layer of the error on held-out tokens.",
+            "shapes.heat",
+            "frame",
+            {"row": "component", "column": "target", "value": "error"},
+        )
+    }
 
     def frame(self) -> pd.DataFrame:
         """One row per pair of layers.

@@ -27,7 +27,7 @@ from ..model.load import Model, as_model
 from ..model.precision import upcast
 from ..model.probe import check_finite, transformed
 from ..model.prompts import Ids, prompt_ends, token_texts
-from ..results import Figure
+from ..results import Plot
 from .additive import carried
 from .engine import divergence, layer_count, log_softmax
 from .inputs import check_choices, read_texts
@@ -67,18 +67,16 @@ class LogitLens(TokenResult):
     prompt_ends: tuple[str, ...] = ()
     top_token: tuple[tuple[str, ...], ...] = ()
 
-    def __repr__(self) -> str:
-        kl, overlap = self.kl.mean(0), self.topk_overlap.mean(0)
-        half = int(np.argmax(overlap >= 0.5))
-        settled = f"half of the final {self.k} likeliest tokens are there after {self.components[half].label}"
-        first = f"KL to the final prediction {kl[0]:.3g} nats after {self.components[0].label}"
-        return f"LogitLens({self.model}, {self.lens}: {len(kl)} junctions at {len(self.kl)} tokens; {first}; {settled})"
-
-    figures: ClassVar = {"bars": "depth.lens_bars"}
-
-    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
+    lead: ClassVar = "kl"
+    figures: ClassVar = {
+        "bars": Plot(
+            "Prediction at every junction",
+            "The KL divergence from the last prediction, and the overlap of the likeliest tokens with its own.",
+            "shapes.bars",
+            "frame",
+            {"columns": ("kl", "topk_overlap")},
+        )
+    }
 
     def frame(self) -> pd.DataFrame:
         """One row per junction: means over texts of each text's mean over tokens, as in the released code.

@@ -16,7 +16,7 @@ from .._checks import whole_number
 from ..components import Component, component_columns
 from ..ensemble.intervals import Estimate, Kind, estimate, estimates_frame, percentile_interval
 from ..model.load import Model, as_model
-from ..results import Figure, Result
+from ..results import Plot, Result
 from .quantities import UNITS
 from .smaller_model import free_folder, load_again, smaller_model, write_model
 
@@ -75,11 +75,20 @@ class DropPlan(Result):
         cost = f"loss {loss:.3g} → {after:.3g} nats, accuracy {hits:.0%} → {left:.0%}"
         return f"DropPlan({self.model}: {gone}, {budget} of {len(self.candidates)} by {self.score}; {cost})"
 
-    figures: ClassVar = {"curve": "pruning.drop_curve", "components": "pruning.score_bars"}
-
-    def plot(self, kind: Literal["curve", "components"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
+    figures: ClassVar = {
+        "curve": Plot(
+            "What dropping components costs",
+            'Loss (or `quantity="accuracy"`) by the number dropped, with intervals; rings are random plans.',
+            "special.plan_curve",
+        ),
+        "bars": Plot(
+            "Score of every candidate",
+            "The score by which components are dropped.",
+            "shapes.bars",
+            "frame",
+            {"columns": ("score",)},
+        ),
+    }
 
     def by_size(self) -> pd.DataFrame:
         """One row per plan and number of components dropped (`sizes`).

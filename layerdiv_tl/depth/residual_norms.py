@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..model.load import Model, as_model
 from ..model.precision import upcast
 from ..model.prompts import Ids, prompt_ends
-from ..results import Figure
+from ..results import Plot
 from .additive import carried_through
 from .inputs import Part, check_choices, read_texts
 from .patched_forward import PatchedForward
@@ -77,17 +77,16 @@ class ResidualNorms(TokenResult):
             near = across / (length * (length + along))
         return np.where(along > 0, near, 1 - along / np.maximum(length, SMALLEST))
 
-    def __repr__(self) -> str:
-        mean = np.nanmean(self.relative_norm, axis=0)
-        least, most = (f"{self.components[i].label} {mean[i]:.3g}" for i in (np.nanargmin(mean), np.nanargmax(mean)))
-        what = f"{len(mean)} components at {len(self.text)} tokens"
-        return f"ResidualNorms({self.model}: {what}; norms relative to the stream's from {least} to {most})"
-
-    figures: ClassVar = {"bars": "depth.norm_bars"}
-
-    def plot(self, kind: Literal["bars"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
+    lead: ClassVar = "relative_norm"
+    figures: ClassVar = {
+        "bars": Plot(
+            "Norms of outputs along depth",
+            "The norm of each output relative to the stream before it, and the cosine of the two.",
+            "shapes.bars",
+            "frame",
+            {"columns": ("relative_norm", "cosine"), "log": ("relative_norm",)},
+        )
+    }
 
     def frame(self) -> pd.DataFrame:
         """One row per component: means over tokens, 95 % intervals over texts, quantiles and maxima over tokens."""

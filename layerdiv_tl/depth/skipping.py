@@ -21,7 +21,7 @@ from ..errors import InputError
 from ..model.load import as_model
 from ..model.precision import upcast
 from ..model.prompts import prompt_ends
-from ..results import Figure
+from ..results import Plot
 from .engine import (
     Rows,
     layer_components,
@@ -76,17 +76,23 @@ class Skip(TokenResult):
     cuts: str = "none"
     prompt_ends: tuple[str, ...] = ()
 
-    def __repr__(self) -> str:
-        cost = np.nanmean(self.loss, axis=0) if np.isfinite(self.loss).any() else np.zeros(len(self.components))
-        least, most = (f"{self.components[i].label} {cost[i]:+.3g}" for i in (cost.argmin(), cost.argmax()))
-        what = f"{len(cost)} components skipped one by one"
-        return f"Skip({self.model}: {what}; the loss changes least without {least}, most without {most} nats)"
-
-    figures: ClassVar = {"map": "depth.skip_map", "bars": "depth.skip_bars"}
-
-    def plot(self, kind: Literal["map", "bars"] | None = None, **options: Any) -> Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
+    lead: ClassVar = "output_change"
+    figures: ClassVar = {
+        "map": Plot(
+            "Effect of a skip on later layers",
+            "A map skipped × later layer of the mean relative change of the later one's output.",
+            "shapes.heat",
+            "by_pair",
+            {"row": "component", "column": "downstream_layer", "value": "effect"},
+        ),
+        "bars": Plot(
+            "Effect of skipping each layer",
+            "The change of the answer's probabilities, the growth of the loss, and the change of later layers.",
+            "shapes.bars",
+            "frame",
+            {"columns": ("output_change", "loss", "downstream_change")},
+        ),
+    }
 
     def frame(self) -> pd.DataFrame:
         """One row per skipped component.

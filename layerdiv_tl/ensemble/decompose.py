@@ -78,4 +78,6 @@ def decompose(
     fields = {name: getattr(members, name) for name in shared}
     fields |= {name: getattr(members, name, "") for name in ("model", "task")}
     fields["prompt_ends"] = getattr(members, "prompt_ends", ())
+    fields["score"] = getattr(members, "score", "logits")
+    fields["options"] = getattr(members, "option_names", ()) or getattr(members, "shared_options", None) or ()
     return Decomposition(target=t, gold=gold, loss_name=loss, gauge=gauge, temperature=temperature, **fields)

@@ -5,20 +5,19 @@ The formulas are in `losses`, `theorems` and `grouping`; this module adds names,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from jaxtyping import Bool, Float, Int
 
 from .._checks import choice, flag
 from ..components import COLUMNS, Component
 from ..errors import InputError
-from ..results import NumberProperty, Result
+from ..results import NumberProperty, Plot, Result
 from . import grouping
 from .auc import member_auc
 from .grouping import By, PerExample, RowTerms, estimates, with_shares
@@ -39,6 +38,30 @@ def _number(term: str, doc: str) -> NumberProperty:
     return NumberProperty(lambda decomposition: decomposition._mean(term), doc=doc)
 
 
+def _full_frame(decomposition: Decomposition) -> pd.DataFrame:
+    return decomposition.by_component(full=True)
+
+
+def _module_frame(decomposition: Decomposition) -> pd.DataFrame:
+    frame = decomposition.by_module()
+    frame["component"] = frame["module"]
+    return frame
+
+
+def _pair_frame(decomposition: Decomposition, by: By = "cosine", most: int = 60) -> pd.DataFrame:
+    """Both halves of `pairwise`, of the components with the largest diversity, similar ones next to each other."""
+    largest = np.sort(np.argsort(-decomposition.diversities.mean(0), kind="stable")[:most])
+    kept = tuple(decomposition.components[i] for i in largest)
+    frame = replace(decomposition, values=decomposition.values[:, largest], components=kept).pairwise(by)
+    frame = frame.rename(columns={by: "similarity"})
+    both = pd.concat([frame, frame.rename(columns={"component": "other", "other": "component"})])
+    for side in ("component", "other"):
+        both[side] = pd.Categorical(both[side], frame.attrs["order"], ordered=True)
+    both = both.sort_values(["component", "other"], kind="stable").reset_index(drop=True)
+    both.attrs = frame.attrs | {"units": {"similarity": frame.attrs["units"][by]}}
+    return both
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Decomposition(Result):
     """`loss = bias − diversity` of one ensemble, per example, as means and as tables; made by `decompose`.
@@ -49,8 +72,9 @@ class Decomposition(Result):
         loss_name, gauge: One of `losses.LOSSES`, and the gauge of its terms and of pairs (for other losses than the
             squared error, of pairs alone).
         temperature: The factor on logits before a softmax; None is the loss's default.
-        junctions, junction_scale, partial_junctions, identity_gap, soft_cap, model, task, prompt_ends:
+        junctions, junction_scale, partial_junctions, identity_gap, soft_cap, model, task, prompt_ends, score:
             As in `Contributions`; None or empty for a plain array, in which every member closes a junction.
+        options: The options' names, where they are those of all examples.
 
     Asking for a number or a table that a loss does not have raises InputError.
 
@@ -78,6 +102,8 @@ class Decomposition(Result):
     model: str = ""
     task: str = ""
     prompt_ends: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    score: str = "logits"
 
     loss = _number("losses", "The ensemble's loss, mean over examples.")
     bias = _number("biases", "Mean loss of the members, each on its own.")
@@ -96,6 +122,11 @@ class Decomposition(Result):
     )
     entropy = _number("entropy", "H(p) in nats: the cross-entropy if p were the target's distribution.")
     mismatch = _number("mismatch", "loss − (bias − diversity) of Eq. 14, in mixed units: what the equation fails by.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The options' names."""
+        return self.options or tuple(f"option {k}" for k in range(self.values.shape[2]))
 
     @property
     def loss_function(self) -> Loss:
@@ -186,20 +217,55 @@ class Decomposition(Result):
         return float(counts.max() / counts.sum()) if np.count_nonzero(counts) > 1 else 1 / len(counts)
 
     figures: ClassVar = {
-        "bars": "ensemble.loss_bars",
-        "cross_entropy": "ensemble.cross_entropy_bars",
-        "heads": "ensemble.head_map",
-        "modules": "ensemble.module_shares",
-        "pairwise": "pairwise.pairwise_map",
-        "depth": "ensemble.depth_curves",
-        "tradeoff": "tradeoff.tradeoff_bars",
-        "roles": "effects.role_scatter",
-        "scatter": "ensemble.bias_diversity_scatter",
+        "strip": Plot(
+            "What each component writes on each row",
+            "A mark per row and component at its contribution to the first option minus the second (of more, to the "
+            "right one minus the mean of the others). A constant stands off zero, a reader separates the colors.",
+            "strip.strip",
+        ),
+        "bars": Plot(
+            "Diversity and accuracy of each component",
+            "Diversity on a logarithmic axis, and the accuracy of each component alone over that of guessing.",
+            "special.decomposition_bars",
+        ),
+        "heads": Plot(
+            "Heads and MLPs by layer",
+            'A map head × layer of a column of `by_component(full=True)`, `value="diversity"`; MLPs are the last row.',
+            "special.heads",
+            _full_frame,
+            {"value": "diversity"},
+        ),
+        "modules": Plot(
+            "Shares of bias and diversity by module",
+            "Each module's share of bias, of diversity and of the components (Fig. 4).",
+            "shapes.bars",
+            _module_frame,
+            {"columns": ("bias_share", "diversity_share", "member_share")},
+        ),
+        "depth": Plot(
+            "Loss and accuracy along depth",
+            "Bias and loss of the components up to each junction; the band between them is the diversity (Fig. 5, 7).",
+            "special.decomposition_depth",
+        ),
+        "scatter": Plot(
+            "Bias and diversity of every component",
+            "A mark per component at bias and diversity, on logarithmic axes; on the dashed line they are equal.",
+            "shapes.marks",
+            _full_frame,
+            {"x": "bias", "y": "diversity", "log": True, "diagonal": "net = 0"},
+        ),
+        "pairwise": Plot(
+            "Similarity of components",
+            'A map of `pairwise(by="cosine")`: similar components are neighbors.',
+            "shapes.heat",
+            _pair_frame,
+            {"row": "component", "column": "other", "value": "similarity"},
+        ),
     }
 
-    def plot(self, kind: Figure | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
+    def _plots(self) -> Mapping[str, Plot]:
+        without = {"strip"} if self.gold is None else set()
+        return {kind: plot for kind, plot in self.figures.items() if kind not in without}
 
     def frame(self) -> pd.DataFrame:
         """One row: the totals in this gauge, with intervals; with labels `accuracy` and `chance`, that of guessing."""

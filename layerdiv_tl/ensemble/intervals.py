@@ -47,7 +47,7 @@ def interval_note(count: Any, over: str = "rows") -> str:
     over = over.removesuffix("s") if most == 1 else over
     number = f"{most} {over}" if least == most else f"{least} to {most} {over}"
     if most < LEAST:
-        return f"no intervals: {number}, and an interval needs at least {LEAST}"
+        return f"no intervals: {number}, below {LEAST}"
     return f"{100 * LEVEL:g} % intervals over {number}" + (f", none below {LEAST}" if least < LEAST else "")
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from .._checks import check_memory
 from ..components import Component, labels_of, positions
 from ..errors import InputError
-from ..results import Result
+from ..results import Plot, Result
 from .batches import pad
 from .cache import is_transformer_lens
 from .load import Model, as_model
@@ -29,6 +28,15 @@ from .writers import Writer
 # A call of an attention, and the pattern `[row, head, query, key]` of each.
 Call = tuple[Writer, int]
 Patterns = dict[Call, Tensor]
+
+
+def _sharpest_frame(patterns: AttentionPatterns, heads: int = 4) -> pd.DataFrame:
+    """The rows of the heads that attend most sharply beyond the first token, to which idle heads attend."""
+    frame = patterns.frame()
+    frame.attrs["about"] = f"{len(patterns.tokens)} tokens"
+    sharpest = patterns.patterns[:, 1:, 1:].max(-1, initial=0.0).sum(-1)
+    kept = np.sort(np.argsort(-sharpest, kind="stable")[:heads])
+    return frame[frame["component"].isin([patterns.components[i].label for i in kept])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +56,22 @@ class AttentionPatterns(Result):
     patterns: Float[np.ndarray, "head query key"]
     model: str
 
-    figures: ClassVar = {"maps": "attribution.attention_maps"}
-
-    def plot(self, kind: Literal["maps"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
+    figures: ClassVar = {
+        "maps": Plot(
+            "Attention from each token to others",
+            "A map query × key of each of the `heads` that attend most to single tokens other than the first.",
+            "shapes.heat",
+            _sharpest_frame,
+            {
+                "row": "query",
+                "column": "key",
+                "value": "weight",
+                "row_name": "query_token",
+                "column_name": "key_token",
+                "panel": "component",
+            },
+        )
+    }
 
     def frame(self) -> pd.DataFrame:
         """One row per head, query and key up to it."""

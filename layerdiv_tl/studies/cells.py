@@ -122,7 +122,7 @@ def read_cell(path: Path) -> Cell | None:
     """Read a description; None where there is none, and where it or its result is not whole."""
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
-        result = path.with_suffix(".safetensors")
+        result = path.with_suffix(".npz")
         is_whole = about["format"] == FORMAT and about["bytes"] == result.stat().st_size
     except (OSError, ValueError, LookupError, TypeError):
         return None
@@ -164,7 +164,7 @@ def _compute(job: Job, model: Model, key: Mapping[str, Any], path: Path) -> None
     start = datetime.now(UTC)
     with quiet():
         result = job.function(model, rows, **job.options)
-    file = result.save(path.with_suffix(".safetensors"))
+    file = result.save(path.with_suffix(".npz"))
     end = datetime.now(UTC)
     about = {**key, "key": list(key), "bytes": file.stat().st_size}
     about |= {name: getattr(rows, name) for name in ("source", "license", "scored") if hasattr(rows, name)}

@@ -16,13 +16,11 @@ function ready(root) {
 
   root.querySelectorAll(".ld-switch").forEach((box) => {
     const [names, ...panels] = box.children;
-    const list = names.querySelector("select");
     const show = (chosen) => {
-      if (!list) [...names.children].forEach((button, i) => button.setAttribute("aria-pressed", i === chosen));
+      [...names.children].forEach((button, i) => button.setAttribute("aria-pressed", i === chosen));
       panels.forEach((panel, i) => (panel.hidden = i !== chosen));
       window.dispatchEvent(new Event("resize")); // figures that were hidden take their width
     };
-    if (list) list.addEventListener("change", () => show(list.selectedIndex));
-    else [...names.children].forEach((button, i) => button.addEventListener("click", () => show(i)));
+    [...names.children].forEach((button, i) => button.addEventListener("click", () => show(i)));
   });
 }

@@ -1,4 +1,4 @@
-"""The page of `layerdiv demo`: the components that answer most on a task, what ablating them costs, an explorer."""
+"""The page of `layerdiv demo`: the strip of a task, the explorer of one of its rows, tables."""
 
 from __future__ import annotations
 
@@ -18,66 +18,57 @@ from ..tasks.task import Task, task
 from . import style
 from .explorer import Explorer, explore
 from .html import Page
+from .leading import leading
 
-# The first task has the figure; so many rows of each task, half of the first one's to rank components, half to ablate.
+# The first task has the figures; so many rows of each task. Ablations are measured on as many other rows of the first.
 FIRST_TASK, ROWS = "sample/sentiment", 44
-LISTED = 5  # components in the page's table; among them the reader is chosen
+# Components whose ablation is measured: those with the largest contributions, and those that are most often right.
+ABLATED = 3
+_COLUMNS = ("diversity", "accuracy", "auc", "logit_difference", "constant_share")
 
 
 def write_demo(model: Model, folder: Path, say: Callable[[str], None]) -> tuple[Path, str]:
-    """Write index.html, explorer.html, components.csv, modules.csv and summary.csv; return the page and a sentence.
-
-    The first 44 rows rank components by their mean logit difference; ablating the first one, and the one of the next
-    four that is most often right alone, is measured on 44 other rows.
-    """
+    """Write index.html, explorer.html, components.csv, modules.csv and summary.csv; return the page and a line."""
     first = task(FIRST_TASK).resolve(model)
     chosen, others = first.select(range(ROWS)), first.select(range(ROWS, 2 * ROWS))
     say(f"Decomposing {model.name} on {FIRST_TASK} …")
     d = decompose(contributions(model, chosen), chosen.labels)
-    listed = d.by_component().nlargest(LISTED, "logit_difference")
-    largest = listed.iloc[0]
-    reader = listed.iloc[1:].nlargest(1, "accuracy").iloc[0]
-    labels = [largest["component"], reader["component"]]
-    say(f"Ablating {' and '.join(labels)} …")
-    ablated = [effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
-    sentence = (
-        f"{largest['component']} has the largest mean logit difference on {ROWS} rows of {FIRST_TASK}, "
-        f"{_with_interval(largest, 'logit_difference', 'logits')}. Alone it is right on {_share(largest)} of the rows, "
-        f"{reader['component']} on {_share(reader)}."
-    )
-    page = Page(f"layerdiv demo: {model.name}")
-    page.text(sentence)
-    page.figure(d.plot(kind="roles", effects=ablated), "")
-    page.add("link", "explorer.html", f"Open one of these rows in the explorer, with {labels[0]} selected.")
-    page.heading("Components and the cost of their ablation")
-    page.table(_component_table(listed, ablated), "By mean logit difference; costs in nats, on other rows.")
+    components = d.by_component()
+    size = components["logit_difference"].abs()
+    largest = components.loc[size.nlargest(ABLATED).index, "component"]
+    readers = components.nlargest(ABLATED, "accuracy")["component"]
+    labels = list(dict.fromkeys([*largest, *readers]))
+    say(f"Ablating {', '.join(labels)} …")
+    costs = [effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
     say("Writing the explorer …")
     _example(model, others, labels[0]).save(folder / "explorer.html", home="index.html")
+    line = leading(components, "logit_difference")
+    page = Page(f"{model.name} on {FIRST_TASK}")
+    page.figure(d.plot())
+    page.add("inner_page", "explorer.html", "The explorer of one of these rows")
+    page.heading("Every component")
+    page.figure(d.plot("bars"))
+    page.figure(d.plot("depth"))
+    page.table(_component_table(components, labels, costs), "Costs of ablation in nats, on other rows")
     page.heading("Tasks")
-    page.table(_write_frames(model, folder, say), "Shares of rows; guessing is the share of the most frequent answer.")
-    page.add("written_by")
-    return page.write(folder / "index.html"), sentence
+    page.table(_write_frames(model, folder, say))
+    return page.write(folder / "index.html"), line
 
 
-def _with_interval(row: pd.Series, name: str, unit: str = "") -> str:
-    return style.estimate(row[name], row[f"{name}_low"], row[f"{name}_high"], unit=unit)
+def _component_table(components: pd.DataFrame, labels: list[str], costs: list[Effects]) -> pd.DataFrame:
+    """The ablated components: what they do alone, and what their ablation costs, each with its interval."""
+    rows = components.set_index("component").loc[labels]
+    table = pd.DataFrame({"component": labels})
+    for name in (column for column in _COLUMNS if column in rows):
+        table[name.replace("_", " ")] = _estimates(rows, name)
+    for cost in costs:
+        table[f"{cost.ablation} ablation"] = _estimates(cost.frame().set_index("component").loc[labels], "cost")
+    return table
 
 
-def _share(row: pd.Series) -> str:
-    return f"{style.percent(row['accuracy'])} ({100 * row['accuracy_low']:.0f} to {100 * row['accuracy_high']:.0f})"
-
-
-def _component_table(listed: pd.DataFrame, ablated: list[Effects]) -> pd.DataFrame:
-    costs = [e.frame().set_index("component") for e in ablated]
-    rows = []
-    for _, row in listed.iterrows():
-        name = row["component"]
-        cells = {"component": name, "logit difference": _with_interval(row, "logit_difference")}
-        cells |= {"right alone": _share(row), "AUC": _with_interval(row, "auc")}
-        for how, frame in zip(("mean", "zero"), costs, strict=True):
-            cells[f"{how} ablation"] = _with_interval(frame.loc[name], "cost") if name in frame.index else ""
-        rows.append(cells)
-    return pd.DataFrame(rows)
+def _estimates(rows: pd.DataFrame, name: str) -> list[str]:
+    ends = rows.reindex(columns=[name, f"{name}_low", f"{name}_high"]).to_numpy(dtype=float)
+    return [style.estimate(*end) for end in ends]
 
 
 def _write_frames(model: Model, folder: Path, say: Callable[[str], None]) -> pd.DataFrame:
@@ -86,23 +77,18 @@ def _write_frames(model: Model, folder: Path, say: Callable[[str], None]) -> pd.
     for name in SAMPLE_TASKS:
         say(f"Decomposing {model.name} on {name} …")
         rows = task(name, limit=ROWS).resolve(model)
-        c = contributions(model, rows)
-        d = decompose(c, rows.labels)
-        right = c.model_logits.argmax(1) == rows.labels
-        guessing = np.bincount(rows.labels).max() / len(rows)
-        totals = pd.DataFrame([{"rows": len(rows), "accuracy": right.mean(), "guessing": guessing}])
-        totals = totals.assign(bias=d.bias, diversity=d.diversity, loss=d.loss, identity_gap=c.identity_gap)
-        for kind, frame in (("components", d.by_component()), ("modules", d.by_module()), ("summary", totals)):
+        d = decompose(contributions(model, rows), rows.labels)
+        total = d.frame().assign(rows=len(rows), identity_gap=d.identity_gap)
+        for kind, frame in (("components", d.by_component()), ("modules", d.by_module()), ("summary", total)):
             frames[kind].append(frame.assign(model=model.name, task=name))
-    for kind, parts in frames.items():
-        pd.concat(parts, ignore_index=True).to_csv(folder / f"{kind}.csv", index=False)
-    summary = pd.concat(frames["summary"], ignore_index=True)
-    shown = summary[["task", "rows"]].copy()
-    for name in ("accuracy", "guessing"):
-        shown[name] = summary[name].map(style.percent)
-    for name in ("bias", "diversity", "loss"):
-        shown[f"{name}, logits²"] = summary[name].map(style.number)
-    return shown
+    joined = {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}
+    for kind, frame in joined.items():
+        frame.to_csv(folder / f"{kind}.csv", index=False)
+    summary = joined["summary"]
+    table = summary[["task", "rows"]].copy()
+    for name in ("accuracy", "bias", "diversity", "loss"):
+        table[name] = _estimates(summary, name)
+    return table.assign(guessing=summary["chance"].map(style.number))
 
 
 def _example(model: Model, rows: Task, component: str) -> Explorer:

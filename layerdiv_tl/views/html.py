@@ -5,18 +5,15 @@ The HTML is in page.jinja, which escapes every text.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-from markupsafe import Markup
 
 from .._checks import file_path
 from .._files import write_text
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-# A column with a cell longer than this holds sentences, which wrap.
-_SENTENCE = 64
 CONFIG = {"displaylogo": False, "responsive": True}
 
 
@@ -59,14 +54,11 @@ class Block:
         return str(templates().in_notebook(name, self.html, read("blocks.css"), script))
 
 
-def switch(blocks: Mapping[str, Block], label: str = "") -> Block:
-    """Show one of several named blocks at a time, initially the first.
-
-    The reader chooses by buttons, or from a list if a `label` for it is given.
-    """
+def switch(blocks: Mapping[str, Block]) -> Block:
+    """Show one of several named blocks at a time, initially the first; the reader chooses by buttons."""
     if len(blocks) == 1:
         return next(iter(blocks.values()))
-    return Block(templates().switch(blocks, label), any(block.circuits for block in blocks.values()))
+    return Block(templates().switch(blocks), any(block.circuits for block in blocks.values()))
 
 
 def circuits(element: str, props: Mapping[str, Any]) -> Block:
@@ -148,28 +140,19 @@ def read(name: str) -> str:
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
-def captioned(block: Block, caption: str) -> Block:
-    """Make a figure of a page: a block with a caption below it."""
-    return Block(templates().captioned(block.html, caption), block.circuits)
-
-
-def chart(figure: go.Figure, caption: str) -> Block:
+def chart(figure: go.Figure) -> Block:
     """Make an interactive figure for a `Page`, which holds plotly.js and the colors once for all figures."""
     import plotly.graph_objects as go
 
     # "</" inside a script would end it, whatever a token or a model's name holds.
     data = go.Figure(figure).update_layout(template=None).to_json().replace("<", "\\u003c")
-    return captioned(Block(templates().chart(data, figure.layout.height)), caption)
+    return Block(templates().chart(data, figure.layout.height))
 
 
-def frame_table(frame: pd.DataFrame, caption: str) -> Block:
-    """Make a small table for a `Page`. The first column names the rows, numbers are right-aligned, sentences wrap, and
-    all but the first line of a cell is in small print.
-    """
-    texts = {str(column): frame[column].map(str).tolist() for column in frame}
-    prose = {column: max(map(len, cells), default=0) > _SENTENCE for column, cells in texts.items()}
-    rows = [{column: cells[i].partition("\n")[::2] for column, cells in texts.items()} for i in range(len(frame))]
-    return captioned(Block(templates().frame_table(prose, rows)), caption)
+def frame_table(frame: pd.DataFrame, name: str = "") -> Block:
+    """Make a table for a `Page`, with a name above it; the first column names the rows."""
+    rows = frame.astype(str).to_numpy().tolist()
+    return Block(templates().frame_table(name, list(map(str, frame.columns)), rows))
 
 
 @dataclass
@@ -202,33 +185,18 @@ class Page:
         """Add what a macro of page.jinja makes of some content: "subheading", "code", …"""
         self.blocks.append(getattr(templates(), macro)(*content))
 
-    def table(self, frame: pd.DataFrame, caption: str) -> None:
+    def table(self, frame: pd.DataFrame, name: str = "") -> None:
         """Add a `frame_table`."""
-        self.block(frame_table(frame, caption))
+        self.block(frame_table(frame, name))
 
-    def figure(self, figure: go.Figure, caption: str) -> None:
+    def figure(self, figure: go.Figure) -> None:
         """Add a `chart`."""
-        self.block(chart(figure, caption))
+        self.block(chart(figure))
 
-    def block(self, block: Block, caption: str = "", name: str = "") -> None:
-        """Add any other block, e.g. colored tokens; circuitsvis is included once. Links refer to its `name`."""
+    def block(self, block: Block) -> None:
+        """Add any other block, e.g. colored tokens; circuitsvis is included once."""
         self.circuits |= block.circuits
-        shown = captioned(block, caption).html if caption else block.html
-        self.blocks.append(Markup('<div id="{}">{}</div>').format(name, Markup(shown)) if name else shown)
-
-    @contextlib.contextmanager
-    def within(self, kind: str) -> Iterator[None]:
-        """Put everything added inside into one box; page.css defines the `kind`s."""
-        self.blocks.append(f'<div class="{kind}">')
-        yield
-        self.blocks.append("</div>")
-
-    @contextlib.contextmanager
-    def folded(self, line: str) -> Iterator[None]:
-        """Fold everything added inside below a line that the reader can open."""
-        self.blocks.append(Markup("<details><summary>{}</summary>").format(line))
-        yield
-        self.blocks.append("</details>")
+        self.blocks.append(block.html)
 
     def html(self) -> str:
         """Return the whole page."""
@@ -237,7 +205,7 @@ class Page:
         css = style.css_variables(scales=True) + read("page.css") + read("blocks.css")
         settings = {"light": style.template(style.LIGHT).to_plotly_json(), "config": CONFIG}
         settings["dark"] = style.template(style.DARK).to_plotly_json()
-        sources = (read(name) for name in ("titles.js", "page.js", "blocks.js"))
+        sources = (read(name) for name in ("page.js", "blocks.js"))
         script = "\n".join((f"const SETTINGS = {json.dumps(settings)};", *sources, "ready(document);"))
         has_charts = any("class=chart" in block for block in self.blocks)
         scripts = [get_plotlyjs()] * has_charts + [circuitsvis()] * self.circuits

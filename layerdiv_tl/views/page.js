@@ -7,8 +7,7 @@ const all = (selector) => document.querySelectorAll(selector);
 function draw(chart) {
   const { data, layout } = JSON.parse(chart.nextElementSibling.textContent);
   layout.template = theme();
-  fitTitles(layout, chart.clientWidth);
-  chart.style.height = "auto"; // it kept the place; a button may need more
+  chart.style.height = "auto"; // it kept the place
   return Plotly.newPlot(chart, data, layout, SETTINGS.config);
 }
 

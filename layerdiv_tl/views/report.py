@@ -85,19 +85,15 @@ def _curves(grid: Grid) -> pd.DataFrame | None:
 
 
 def _add_cell(page: Page, cell: Cell) -> None:
-    """Add a cell's title, result, figure and frame."""
+    """Add a cell's title, line, figure and frame."""
     about, result = cell.about, cell.result
     page.heading(f"{about['analysis']} · {about['model']} · {about['rows']}")
     given = [f"{name}={value!r}" for name, value in about["options"].items() if value is not None]
-    page.text(f"{about['count']} rows; {', '.join(given)}", "small")
+    page.text(", ".join([f"{about['count']} rows", *given]), "small")
     page.add("code", repr(result))
     if result.figures:
-        try:
-            page.figure(result.plot(), "")
-        except InputError as error:
-            page.text(str(error), "small")
-    frame = result.frame()
-    page.table(_rounded(frame.head(MOST_ROWS)), f"The first {min(MOST_ROWS, len(frame))} of {len(frame)} rows")
+        page.figure(result.plot())
+    page.table(_rounded(result.frame().head(MOST_ROWS)))
 
 
 def _rounded(frame: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ import layerdiv_tl as ld
 from layerdiv_tl.components import Component
 from layerdiv_tl.model.attention import AttentionPatterns, attention_patterns
 from layerdiv_tl.views.html import Block, Page, circuitsvis, inert, script_json
-from layerdiv_tl.views.token_views import attention_heads, colored_tokens, promoted_tokens
+from layerdiv_tl.views.tokens import attention_heads, colored_tokens, promoted_tokens
 from tests.conftest import gpt2, llama
 from tests.model.test_bridge import boot
 from tests.oracles.families import FAMILIES

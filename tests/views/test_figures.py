@@ -1,34 +1,29 @@
-"""Laws of all figures: every kind is named and drawn, text stays text, themes and buttons exchange what they say."""
+"""Laws of all figures: what is drawn is the frame, text stays text, titles are short, nothing is clipped."""
 
 import dataclasses
 import importlib
-import inspect
 import pkgutil
-import re
 import subprocess
 import sys
-from typing import get_args
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl import results
 from layerdiv_tl.components import Component
+from layerdiv_tl.ensemble.intervals import estimate
 from layerdiv_tl.results import Result
-from layerdiv_tl.views import axes, kit, style
-from layerdiv_tl.views.figures import function_of
-from layerdiv_tl.views.figures.attribution import token_map
-from layerdiv_tl.views.names import extreme_names
+from layerdiv_tl.views import shapes, style
+from layerdiv_tl.views.leading import leading
+from layerdiv_tl.views.strip import strip
 from tests.conftest import llama
 from tests.oracles.tokenizers import word_tokenizer
-from tests.views.figure_results import MAKERS, made
+from tests.views.figure_results import LABELS, MAKERS, OPTIONS, PROMPTS, made
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
-# Results that are drawn by their parts, or not at all.
-WITHOUT = {"Task"}
+# Results without a figure.
+WITHOUT = {"Task", "TokenResult"}
 
 
 def classes():
@@ -43,28 +38,70 @@ KINDS = [(name, kind) for name in MAKERS for kind in classes()[name.split()[0]].
 every_kind = pytest.mark.parametrize(("name", "kind"), KINDS, ids=[f"{name}-{kind}" for name, kind in KINDS])
 
 
-def test_the_kinds_of_plot_are_those_that_can_be_drawn():
-    """What Tab, help and type checkers see of `plot(kind=…)` is what the class names, and every function is there."""
-    drawn = set()
+def drawn(name, kind, **options):
+    """The figure, or a skip where these numbers have none of this kind."""
+    result = made(name)
+    if kind not in result._plots():
+        pytest.skip("these numbers have no figure of this kind")
+    return result.plot(kind, **options)
+
+
+def test_every_class_has_a_figure_with_a_short_title_and_its_help():
     for name, cls in classes().items():
-        if cls.__subclasses__() or not cls.figures:
-            assert cls.__subclasses__() or name in WITHOUT, f"{name} has no figure"
+        if name in WITHOUT:
             continue
-        literal, _ = get_args(eval(cls.plot.__annotations__["kind"], vars(sys.modules[cls.plot.__module__])))
-        assert get_args(literal) == tuple(cls.figures), name
-        drawn |= {(base.__name__, kind) for base in cls.__mro__ if "figures" in vars(base) for kind in base.figures}
-        for kind in cls.figures:
-            first = next(iter(inspect.signature(function_of(cls, kind)).parameters.values()))
-            assert first.default is first.empty
-    drawn -= {("Result", kind) for _, kind in drawn}
-    tested = {(classes()[name.split()[0]].__name__, kind) for name, kind in KINDS}
-    assert drawn <= tested, "a figure is not among tests/views/figure_results.py"
+        assert cls.figures, f"{name} has no figure"
+        for kind, plot in cls.figures.items():
+            assert len(plot.title.split()) <= 8
+            assert f'"{kind}": {plot.shows}' in cls.plot.__doc__
+    shown = {(name.split()[0], kind) for name, kind in KINDS if kind in made(name)._plots()}
+    wanted = {(name, kind) for name, cls in classes().items() for kind in cls.figures}
+    assert wanted - shown <= {("Contributions", "strip")}  # which the strip of a decomposition stands for
+
+
+def numbers(figure):
+    """All numbers that a figure draws, of every trace with a hover: heights of bars are from their base."""
+    found = []
+    for trace in figure.data:
+        if trace.hoverinfo == "skip":
+            continue
+        if trace.type == "heatmap":
+            found.append(np.ravel(np.array(trace.customdata, dtype=float)))
+        else:
+            across = getattr(trace, "orientation", None) == "h"
+            values = np.array(trace.x if across else trace.y, dtype=float)
+            found.append(values + (0.0 if getattr(trace, "base", None) is None else trace.base))
+    found = np.concatenate(found)
+    return found[np.isfinite(found)]
 
 
 @every_kind
-def test_every_kind_is_drawn_and_escapes_what_models_and_texts_say(name, kind, monkeypatch):
+def test_what_is_drawn_is_the_frame(name, kind):
+    """Every number of a bar, a mark, a line and a cell is one of the columns that the kind names, and the reverse."""
+    figure, plot = drawn(name, kind), made(name).figures[kind]
+    if plot.frame is None:
+        return
+    frame = plot.frame(made(name)) if callable(plot.frame) else getattr(made(name), plot.frame)()
+    how = dict(plot.how)
+    columns = how.get("columns") or [how[key] for key in ("value", "column", "y") if key in how]
+    columns = [column for column in columns if column in frame and frame[column].dtype.kind == "f"]
+    columns = columns or [column for column in frame.attrs["units"] if not column.endswith(("_low", "_high"))]
+    known = frame[columns].to_numpy(dtype=float).ravel()
+    known = known[np.isfinite(known)]
+    values = numbers(figure)
+    assert len(values)
+    nearest = np.abs(known[:, None] - values).min(0)
+    assert nearest.max() <= 1e-12 * max(1.0, np.abs(known).max())
+    if plot.draw == "shapes.bars":
+        np.testing.assert_allclose(np.sort(values), np.sort(known))
+
+
+@every_kind
+def test_text_of_models_and_data_stays_text(name, kind, monkeypatch):
     """Labels of components, names of models, tokens and options that look like HTML never become HTML."""
     result = hostile(made(name))
+    if kind not in result._plots():
+        pytest.skip("these numbers have no figure of this kind")
     label = Component.label.fget
     monkeypatch.setattr(Component, "label", property(lambda self: label(self) + HOSTILE))
     figure = result.plot(kind, title=HOSTILE)
@@ -72,78 +109,192 @@ def test_every_kind_is_drawn_and_escapes_what_models_and_texts_say(name, kind, m
     assert "<img" not in text
     assert "</script" not in text
     assert "&lt;img" in figure.layout.title.text
-    assert not {
-        name for trace in figure.data for name in ("hovertemplate", "texttemplate") if HOSTILE in str(trace[name])
-    }
 
 
 def hostile(result):
     """The same result of a model, tokens and options whose names look like HTML."""
-    if not dataclasses.is_dataclass(result):
-        return result
     changes = {}
     for field in dataclasses.fields(result):
         value = getattr(result, field.name)
-        if field.name in ("model", "source", "target", "rows", "by") and isinstance(value, str):
+        if field.name in ("model", "source", "target") and isinstance(value, str):
             changes[field.name] = HOSTILE
-        if (
-            field.name in ("tokens", "next_tokens", "options")
-            and isinstance(value, tuple)
-            and isinstance(value[0], str)
-        ):
+        if field.name == "models":
+            changes[field.name] = (HOSTILE, HOSTILE)
+        texts = isinstance(value, tuple) and value and isinstance(value[0], str)
+        if field.name in ("tokens", "next_tokens", "options") and texts:
             changes[field.name] = tuple(f"{HOSTILE}{i}" for i in range(len(value)))
         if field.name == "prompt_ends":
             changes[field.name] = (HOSTILE,)
-        if field.name == "top_token" and isinstance(value, tuple):
-            changes[field.name] = ((HOSTILE,) * len(result.components),)
-        if field.name in ("a", "b"):
-            changes[field.name] = hostile(value)
     return dataclasses.replace(result, **changes)
 
 
-@pytest.mark.full
 @every_kind
-def test_light_and_dark_are_left_to_the_template(name, kind):
-    """No figure says an ink, grid or ground color of either theme; its text has room, and heat maps a shared scale."""
-    figure = made(name).plot(kind)
-    own = {getattr(theme, at) for theme in (style.LIGHT, style.DARK) for at in ("muted", "grid", "zero", "ground")}
-    bare = go.Figure(figure).update_layout(template=None).to_json()
-    assert not [color for color in own if color in bare]
-    assert all(trace.autocolorscale for trace in figure.data if trace.type == "heatmap")
+def test_a_figure_names_its_model_and_follows_its_page(name, kind):
+    figure, result = drawn(name, kind), made(name)
+    if model := getattr(result, "model", ""):
+        assert model in figure.layout.title.subtitle.text
     for dark, theme in ((True, style.DARK), (False, style.LIGHT), (None, style.BOTH)):
-        assert made(name).plot(kind, dark=dark).layout.template.layout.paper_bgcolor == theme.paper
-    lines = [*figure.layout.title.text.split("<br>"), *(figure.layout.title.subtitle.text or "").split("<br>")]
-    assert max(map(len, lines)) <= 96
-    assert figure.layout.height > figure.layout.margin.t + figure.layout.margin.b
-    assert made(name).plot(kind, height=700).layout.height == 700
+        found = result.plot(kind, dark=dark, height=700)
+        assert found.layout.template.layout.font.color == theme.ink
+        assert found.layout.height == 700
+    assert style.template(style.DARK).layout.paper_bgcolor == style.CLEAR
+    ours = [getattr(theme, at) for theme in (style.LIGHT, style.DARK) for at in ("muted", "grid", "ground")]
+    bare = figure.update_layout(template=None).to_json()
+    assert not [color for color in ours if color in bare]
 
 
-def test_unknown_kinds_and_options_are_told_the_others():
+def strip_of(values, labels, **options):
+    return ld.decompose(values, labels, components=["embed", "L0.attn", "L0.mlp", "L1.mlp"]).plot(**options)
+
+
+def test_the_strip_is_each_row_and_the_sum():
+    """Marks are contributions to the first option minus the second, ticks their means, and lines sum to the last."""
+    rng = np.random.default_rng(0)
+    values, labels = rng.normal(size=(20, 4, 2)), np.arange(20) % 2
+    values[:, 3, 0] += 3  # a constant, and the largest mean
+    figure = strip_of(values, labels, n=2)
+    x = values[..., 0] - values[..., 1]
+    names = list(figure.layout.yaxis.ticktext)
+    assert names[:2] == ["<b>all 4</b>", "2 others"]
+    assert "L1.mlp" in names[2:]
+    shown = [["embed", "L0.attn", "L0.mlp", "L1.mlp"].index(name) for name in names[2:]]
+    others = [i for i in range(4) if i not in shown]
+    lines = [x.sum(1), x[:, others].sum(1), *(x[:, i] for i in shown)]
+    marks = [trace for trace in figure.data if trace.marker.symbol in style.SHAPES]
+    means = [trace for trace in figure.data if trace.marker.symbol == "line-ns"]
+    for label, (mark, mean) in enumerate(zip(marks, means, strict=True)):
+        rows = labels == label
+        np.testing.assert_allclose(mark.x, np.concatenate([line[rows] for line in lines]))
+        expected = estimate(np.stack([line[rows] for line in lines], 1))
+        np.testing.assert_allclose(mean.x, expected.value)
+        np.testing.assert_allclose(mean.error_x.array, expected.high - expected.value)
+        side = np.sign(mark.y - np.round(mark.y))
+        assert set(side) == {1.0 if label == 0 else -1.0}  # the first label above its line, the second below
+    order = [x[labels == 0, i].mean() + x[labels == 1, i].mean() for i in shown]
+    assert order == sorted(order)
+    texts = [a.text for a in figure.layout.annotations]
+    assert f"{((x.sum(1) > 0) == (labels == 0)).mean():.0%}" in texts
+
+
+def test_the_strip_of_more_options_is_the_right_one_minus_the_others():
+    rng = np.random.default_rng(1)
+    values, labels = rng.normal(size=(30, 4, 3)), np.arange(30) % 3
+    figure = strip_of(values, labels, n=4)
+    right = values[np.arange(30), :, labels]
+    x = right - (values.sum(2) - right) / 2
+    (all_rows,) = [trace for trace in figure.data if trace.name == "option 0"]
+    np.testing.assert_allclose(all_rows.x[:10], x.sum(1)[labels == 0])
+    assert not [name for name in figure.layout.yaxis.ticktext if "other" in name]
+    with pytest.raises(ld.InputError, match="labels"):
+        strip(ld.contributions(llama(), PROMPTS, OPTIONS))
+
+
+@pytest.mark.parametrize(("rows", "options"), [(12, 2), (400, 2), (44, 4), (44, 9)])
+def test_the_strip_of_any_rows_and_options_is_drawn(rows, options):
+    rng = np.random.default_rng(2)
+    values, labels = rng.normal(size=(rows, 70, options)), rng.integers(0, options, rows)
+    names = [f"L{i}.mlp" for i in range(70)]
+    figure = ld.decompose(values, labels, components=names).plot(n=12)
+    assert len(figure.layout.yaxis.ticktext) == 14
+    assert any(trace.type == "violin" for trace in figure.data) == (rows > 300)
+
+
+def test_the_strip_shows_costs_in_place_of_accuracies():
+    d, effects = ld.decompose(ld.contributions(llama(), PROMPTS, OPTIONS), LABELS), _effects()
+    figure = d.plot(effects=effects)
+    (cost,) = [trace for trace in figure.data if trace.name == "zero ablation"]
+    frame = effects.frame().set_index("component")["cost"]
+    names = [name for name in figure.layout.yaxis.ticktext if name in frame.index]
+    np.testing.assert_allclose(np.sort(cost.x)[: len(names)], np.sort(frame[names].to_numpy()))
+    with pytest.raises(ld.InputError, match="effects= are of"):
+        d.plot(effects=dataclasses.replace(effects, model="another"))
+
+
+def _effects():
+    return ld.effects(llama(), PROMPTS, OPTIONS, LABELS, ablation="zero")
+
+
+def test_maps_of_heads_clip_nothing():
+    """The largest cell has the end of the scale, every cell its value, MLPs the last row."""
     d = made("Decomposition")
-    with pytest.raises(ld.InputError, match=r"kind='pie' is unknown: use 'bars', .*'scatter'"):
-        d.plot("pie")
-    with pytest.raises(ld.InputError, match="there is no option color= here: use .*dark"):
-        d.plot(color="red")
+    for value in ("diversity", "logit_difference"):
+        figure = d.plot("heads", value=value)
+        (heat,) = figure.data
+        frame = d.by_component(full=True)
+        frame = frame[frame["kind"].isin(("head", "mlp"))]
+        z, cells = np.array(heat.z, dtype=float), np.array(heat.customdata, dtype=float)
+        np.testing.assert_allclose(np.sort(cells[np.isfinite(cells)]), np.sort(frame[value].dropna()))
+        assert np.nanmax(np.abs(z)) == pytest.approx(1.0)
+        assert (np.sign(z[np.isfinite(z)]) == np.sign(cells[np.isfinite(cells)])).all()
+        last = frame[frame["kind"] == "mlp"][value].to_numpy()
+        np.testing.assert_allclose(cells[-1][np.isfinite(cells[-1])], last)
+        assert list(figure.layout.yaxis.ticktext)[-1] == "MLP"
+    with pytest.raises(ld.InputError, match="no heads"):
+        ld.decompose(ld.contributions(llama(), PROMPTS, OPTIONS), LABELS).plot("heads")
+
+
+def test_bars_and_depth_of_a_decomposition_are_its_frames():
+    d = made("Decomposition")
+    frame, figure = d.by_component(full=True), d.plot("bars")
+    height = {"scatter": "diversity", "bar": "accuracy"}
+    for kind, column in height.items():
+        traces = [trace for trace in figure.data if trace.type == kind]
+        values = np.concatenate([np.array(t.y) + (t.base if kind == "bar" else 0.0) for t in traces])
+        places = np.concatenate([np.array(t.x) for t in traces])
+        np.testing.assert_allclose(values[np.argsort(places)], frame[column], rtol=1e-12)
+    levels = sorted(float(shape.y0) for shape in figure.layout.shapes if shape.type == "line")
+    assert levels == sorted([d.chance, d.accuracy])
+    depth, along = d.plot("depth"), d.by_depth()
+    lines = {trace.name: trace.y for trace in depth.data if trace.name}
+    for column in ("bias", "loss", "accuracy"):
+        np.testing.assert_allclose(lines[column], along[column])
+    np.testing.assert_allclose(lines["bias"] - lines["loss"], along["diversity"], atol=1e-12)  # the band
+
+
+def test_bars_from_the_direct_to_the_total_effect_sum():
+    effects = made("Effects")
+    for name in effects.names[:3]:
+        (figure,) = [effects.plot("compensation", component=name)]
+        rows = {}
+        for trace in figure.data:
+            rows |= dict(zip(trace.y, trace.x, strict=True))
+        values = np.array([rows[at] for at in range(len(rows))])
+        assert values[:-1].sum() == pytest.approx(values[-1])
+        assert values[-1] == pytest.approx(effects.effect("total")[:, effects.names.index(name)].mean())
+    with pytest.raises(ld.InputError, match="was not ablated"):
+        effects.plot("compensation", component="L9.mlp")
+
+
+def test_a_drop_curve_has_every_plan_and_the_random_ones():
+    plan = made("DropPlan")
+    for quantity in ("loss", "accuracy"):
+        figure, frame = plan.plot("curve", quantity=quantity), plan.by_size()
+        for name, some in frame.groupby("plan"):
+            if name not in ("none", "random"):
+                (line,) = [t for t in figure.data if t.name == name]
+                np.testing.assert_allclose(line.y[1:], some[quantity])
+        (rings,) = [t for t in figure.data if t.name == "random"]
+        np.testing.assert_allclose(rings.y, plan.random_plans()[quantity])
+    with pytest.raises(ld.InputError, match="quantity="):
+        plan.plot("curve", quantity="growth")
+
+
+def test_unknown_kinds_and_options_are_refused():
+    with pytest.raises(ld.InputError, match=r"kind='pie' is unknown: use 'strip', .*'pairwise'"):
+        made("Decomposition").plot("pie")
+    with pytest.raises(TypeError, match="color"):
+        made("Decomposition").plot(color="red")
     for name, kind, wrong in (
-        ("Decomposition", "pairwise", {"by": "color"}),
-        ("Decomposition", "depth", {"norm": "melted"}),
-        ("Decomposition", "bars", {"max_components": 0}),
-        ("Decomposition", "bars", {"height": 1}),
-        ("AttentionPatterns", "maps", {"max_heads": 0}),
-        ("Profile", "map", {"term": "color"}),
-        ("Contributions", "map", {"example": 9}),
         ("SourceTokens", "map", {"option": 9}),
         ("Erasure", "map", {"text": 3}),
-        ("Effects", "compensation", {"component": "L9.mlp"}),
-        ("DropPlan", "curve", {"quantity": "growth"}),
         ("Information", "along", {"terms": ("bits",)}),
     ):
-        with pytest.raises(ld.InputError, match=f"{next(iter(wrong))}=|names for|was not ablated"):
+        with pytest.raises(ld.InputError, match=f"{next(iter(wrong))}="):
             made(name).plot(kind, **wrong)
 
 
-def test_a_figure_reads_in_every_notebook():
-    """Text has contrast on the grounds of JupyterLab and VS Code, light and dark, and nothing covers these."""
+def test_a_figure_reads_on_every_background():
+    """Text has contrast on the backgrounds of JupyterLab and VS Code, light and dark, and nothing covers these."""
 
     def luminance(color):
         channels = np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)]) / 255
@@ -151,238 +302,38 @@ def test_a_figure_reads_in_every_notebook():
         return linear @ [0.2126, 0.7152, 0.0722]
 
     for ground in ("#ffffff", "#111111", "#1f1f1f"):
-        for text in (style.BOTH.ink, style.BOTH.muted):
-            lower, higher = sorted(luminance(color) + 0.05 for color in (ground, text))
-            assert higher / lower >= 4
-    layout = style.template(style.BOTH).layout
-    assert {layout.paper_bgcolor, layout.plot_bgcolor} == {style.CLEAR}
-    for scale in (style.BOTH.sequential, style.BOTH.diverging):
+        lower, higher = sorted(luminance(color) + 0.05 for color in (ground, style.BOTH.ink))
+        assert higher / lower >= 4
+        for color in style.PAIR:
+            lower, higher = sorted(luminance(x) + 0.05 for x in (ground, color))
+            assert higher / lower >= 2.6
+    for scale in (style.SIGNS, style.SIZES):
         assert {color.split(",")[-1].strip(" )") for _, color in scale} == {"0", "1"}  # nothing is seen where zero is
 
 
-def test_a_title_asserts_no_effect_whose_interval_holds_0():
-    """A title that names a component by an effect says if the effect's interval holds 0; the same for differences."""
-    effects, back = made("Effects"), made("Effects").backups()
-    back = back[back["compensation_low"] * back["compensation_high"] > 0]  # the map names a clear reaction
-    leaders = [
-        *((effects, "scatter", {"on": on}, effects.frame(), f"total{end}") for on, end in ENDS.items()),
-        (effects, "totals", {}, effects.frame(), "total"),
-        (effects, "map", {}, back, "compensation"),
-        (made("LogitDifference"), "bars", {}, made("LogitDifference").frame(), "difference"),
-    ]
-    held = []
-    for result, kind, options, frame, column in leaders:
-        first = kit.most(frame, column)
-        held.append(bool(first[f"{column}_low"] <= 0 <= first[f"{column}_high"]))
-        assert ("its interval includes 0" in said(result.plot(kind, **options))) == held[-1], (kind, column)
-    assert set(held) == {True, False}
-    assert "no clear slope" in said(made("DepthScore").plot())
-
-
-ENDS = {"logit difference": "", "loss": "_loss", "accuracy": "_accuracy"}
-
-
-def said(figure):
-    """A figure's title, unwrapped."""
-    return figure.layout.title.text.replace("<br>", "").replace("\u00a0", " ")
-
-
-@every_kind
-def test_numbers_in_titles_and_hovers_have_two_digits(name, kind):
-    """Except where they must add up; minus signs are true ones, intervals are "(a to b)", shares have no unit."""
-    figure = made(name).plot(kind)
-    hovers = [str(text) for trace in figure.data if trace.hovertext is not None for text in np.ravel(trace.hovertext)]
-    for text in (figure.layout.title.text, figure.layout.title.subtitle.text or "", *hovers):
-        assert not re.search(r"\[-?[\d.]+, |(?<![\w.])-\d|\d share(?:<|$)|p = 0\.000", text), text
-        alone = re.sub(r"−?[\d.,]+( [^\d<(]*)?(<br>95 %)? ?\(−?[\d.,]+ to −?[\d.,]+\)|arXiv [\d.]+", "", text)
-        most = 3 if re.search("Loss|loss,|loss from|loss goes|mean bias|Ω, ", text) or kind == "table" else 2
-        for number in re.findall(r"(?<![\w.@−,])\d+\.\d+(?![\w.])", alone):
-            assert len(number.replace(".", "").lstrip("0")) <= most, (number, text)
-    told = f"{figure.layout.title.text} {figure.layout.title.subtitle.text}"
-    assert not re.search(r"\d \(?−?[\d.,]+ to −?[\d.,]+\)", told) or re.search(r"95\s?%|% interval", told)
-
-
-def test_names_that_are_asked_for_are_drawn_and_others_where_they_cover_nothing():
-    """All of twelve marks; of a cloud those asked for, each away from every mark in a narrow panel."""
-    rng = np.random.default_rng(0)
-    x, y, labels = *rng.normal(size=(2, 200)), [f"L{i}.mlp" for i in range(200)]
-    ends = axes.linear_axis(x), axes.linear_axis(y)
-    few = extreme_names(labels[:12], x[:12], y[:12], ends)[0]
-    assert {text.strip() for text in few.text} == set(labels[:12])
-    drawn, lead = extreme_names(labels, x, y, ends, always=["L7.mlp"])
-    assert "L7.mlp" in {text.strip() for text in drawn.text}
-    wide = [290 / np.ptp(ends[0]["range"]), 400 / np.ptp(ends[1]["range"])]
-    at = np.stack([x, y], 1) * wide
-    boxes = []
-    for text, place, *mark in zip(drawn.text, drawn.textposition, drawn.x, drawn.y, strict=True):
-        (up, side), mark, size = place.split(), np.array(mark) * wide, [6.5 * len(text.strip()) + 12, 14]
-        low = mark + np.array([-size[0] * (side == "left"), {"top": 4, "middle": -7, "bottom": -18}[up]])
-        boxes.append((low, low + size))
-        assert not ((at > low + 1e-6) & (at < low + size - 1e-6)).all(1).any(), text  # its own mark is at an edge
-    for i, (low, high) in enumerate(boxes):
-        assert not any(((low < b) & (high > a)).all() for a, b in boxes[:i])
-    assert (lead.x[0], lead.y[0]) == (x[7], y[7])  # its name is off its mark, which is in the cloud
-
-
-def test_a_map_of_several_texts_names_no_first_token():
-    """First tokens, here made the largest, have no context."""
-    p = ld.profile("zoo/d2", [[5, 1, 4], [1, 5, 9, 2]])
-    values = np.ones((len(p.components), 7))
-    values[:, [0, 3]], values[2, 5] = 9.0, 2.0
-    title = token_map(p, values, "Map", "", "logits", signed=False).layout.title.text.replace("<br>", " ")
-    assert f"beyond first tokens: {p.components[2].label}" in title
-    assert title.endswith("2 logits")
-
-
-def test_of_two_close_marks_the_upper_one_is_named_above():
-    ends = [axes.linear_axis([0.0, 1.0], 0.0)] * 2
-    drawn, _ = extreme_names(["a", "b"], np.array([0.49, 0.5]), np.array([0.51, 0.5]), ends)
-    assert [place.split()[0] for place in drawn.textposition] == ["top", "bottom"]
-
-
-def test_names_cover_no_guide_line():
-    """A mark on a diagonal is named beside it; where the line takes all places, the name is left out."""
-    x = np.array([0.0, 0.5, 1.0])
-    ends = [axes.linear_axis([-1.0, 2.0], 0.0)] * 2
-    (drawn,) = extreme_names(["a", "b", "c"], x, x, ends, guides=[([-1, 2], [-1, 2])])[0].textposition[:1]
-    assert drawn in ("top left", "bottom right")
-    names = [f"L{i}.mlp" for i in range(20)]
-    blocked = [([-1, 2], [level, level]) for level in np.linspace(-1, 2, 200)]
-    assert extreme_names(names, np.linspace(0, 1, 20), np.zeros(20), ends, guides=blocked)[0].text == ()
-
-
-@every_kind
-def test_a_figure_of_a_model_names_it(name, kind):
-    result = made(name)
-    if type(result).__name__ == "Decomposition":
-        result = dataclasses.replace(result, task="sample/topic")
-        assert "Task: sample/topic." in result.plot(kind).layout.title.subtitle.text.replace("<br>", "")
-    if model := getattr(result, "model", ""):
-        figure = result.plot(kind)
-        assert model in f"{figure.layout.title.text} {figure.layout.title.subtitle.text}".replace("<br>", "")
-        assert model in result.plot(kind, title="mine").layout.title.subtitle.text.replace("<br>", "")
-
-
-def test_a_figure_of_one_prompt_quotes_its_end_and_no_other_prompt(tmp_path):
-    """Results of few prompts know their ends, also once saved; of ids, many prompts and older files, none is said."""
+def test_a_figure_of_one_prompt_shows_its_end():
     model = ld.load_model(llama(), tokenizer=word_tokenizer(60))
-    long = " ".join(f"w{i}" for i in range(40))
-
-    def said(result, *kind, **options):
-        text = result.plot(*kind, **options).layout.title.subtitle.text.replace("<br>", "")
-        return re.findall(r"Prompt: '(.*?)'\.", text)
-
-    def asked(prompts, options=(" w1", " w2")):
-        return ld.contributions(model, prompts, list(options))
-
-    one, two = asked(["w7 w8"]), asked(["w7 w8", long])
-    effects = ld.effects(model, ["w7 w8"], options=(" w1", " w2"), ablation="zero")
-    of_text = [f(model, "w7 w8") for f in (ld.profile, ld.depth.logit_lens, ld.depth.residual_norms, ld.depth.skip)]
-    written = ld.continuation(model, "w7 w8", max_new_tokens=3)
-    for result in (one, one.difference(), ld.decompose(one, [0]), effects, *of_text, written):
-        assert said(result) == ["w7 w8"]
-    assert said(written, "map", example=2) == ["w7 w8"]
-    assert said(two) == said(two.difference()) == []
-    (end,) = said(two, example=1)
-    assert end.startswith("…")
-    assert 85 < len(end) <= 100
-    assert end[1:] == long[-len(end[1:]) :]
-    assert long[-len(end)] == " "  # no part of a word
-    assert long.endswith(end[1:])
-    assert said(ld.contributions(model, ["w7 w8 w9"], [" w1", " w2"], position=1)) == ["w7 w8"]  # as far as it is read
-    assert said(asked(["w7 w8"] * 9), example=0) == said(ld.contributions(llama(), [[7, 8]], [1, 2])) == []
-    assert said(type(one).load(one.save(tmp_path / "one"))) == ["w7 w8"]
-    packed = results._pack(one, arrays := {}, "")
-    del packed["fields"]["prompt_ends"]
-    assert said(results._unpack(packed, arrays)) == []
+    one, two = (ld.contributions(model, prompts, [" w1", " w2"]) for prompts in (["w7 w8"], ["w7 w8", "w3"]))
+    assert one.plot().layout.title.subtitle.text.endswith("· …w7 w8")
+    assert "w7" not in two.plot().layout.title.subtitle.text
 
 
-def test_a_token_axis_labels_the_token_of_the_title():
-    tokens = [f" t{i}" for i in range(100)]
-    for named in range(100):
-        axis = axes.token_axis(tokens, named=named)
-        assert f"␣t{named}" in axis["ticktext"]
-        assert np.diff(sorted(axis["tickvals"])).min() >= 4
-    assert "one of 4" in axis["title_text"]
-    assert axes.token_axis(tokens[:30])["title_text"] == "token"
+def test_names_of_marks_do_not_cover_one_another():
+    frame = pd.DataFrame({"component": [f"L{i}.mlp" for i in range(40)], "x": np.r_[np.zeros(39), 1.0], "y": 1.0})
+    frame["y"] += np.r_[np.linspace(0, 0.01, 39), 1.0]
+    figure = shapes.marks(frame, "x", "y", names=6)
+    places = [(a.x, a.y) for a in figure.layout.annotations]
+    assert len(places) == 2
+    assert (1.0, 2.0) in places
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("y", [None, -0.16, -0.25, 1.1])
-def test_a_legend_lies_in_its_figure_where_its_y_puts_it(y, tmp_path, browser):
-    """Also in figures that a notebook makes with our template."""
-    traces = [go.Scatter(x=[0, 1], y=[k, 1], name=f"line {k}") for k in range(4)]
-    figure = go.Figure(traces).update_layout(template=style.template(), height=560, xaxis_title="x", title="lines")
-    if y is not None:
-        figure.update_layout(legend={"y": y, "yanchor": "bottom" if y > 0 else "top", "x": 0, "xanchor": "left"})
-    page = tmp_path / "page.html"
-    page.write_text(figure.to_html(include_plotlyjs=True), encoding="utf-8")
-    with browser.open(page, width=900) as opened:
-        legend, panel, whole = (
-            opened.page.query_selector(at).bounding_box()
-            for at in (".legend .bg", ".plotbg, .cartesianlayer", ".main-svg")
-        )
-        assert whole["y"] <= legend["y"]
-        assert legend["y"] + legend["height"] <= whole["y"] + whole["height"]
-        assert y is None or (legend["y"] < panel["y"]) == (y > 0)
-
-
-@pytest.mark.parametrize(
-    ("low", "high"), [(0.11, 0.13), (0.026, 0.034), (0.3, 4.0), (1e-3, 2e2), (1e-9, 1e6), (5.0, 5.0)]
-)
-def test_logarithmic_axes_have_plain_ticks(low, high):
-    """1, 10, 100, 1, 2 and 5 times these, or closer: two to seven, inside, and each labeled by its own number."""
-    axis = axes.log_axis([low, high, 0.0, np.nan])
-    ticks, (first, last) = np.array(axis["tickvals"]), axis["range"]
-    assert first < np.log10(low) <= np.log10(high) < last
-    assert 2 <= len(ticks) <= 7
-    assert ((np.log10(ticks) >= first) & (np.log10(ticks) <= last)).all()
-    digits = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
-    written = [f"1e{t[2:].translate(digits)}" if t[-1] in "⁰¹²³⁴⁵⁶⁷⁸⁹" else t for t in axis["ticktext"]]
-    np.testing.assert_allclose(np.array(written, dtype=float), ticks)
-
-
-def test_whiskers_that_would_dwarf_the_bars_are_cut():
-    """An interval wider than twice the tallest bar ends half a bar beyond all bars, and is whole in the hover."""
-    frame = made("Decomposition").by_component(full=True)
-    for term, width in (("bias", 0.1), ("diversity", 1.9), ("net", 2.1)):
-        tallest = frame[term].abs().max()
-        frame[f"{term}_low"], frame[f"{term}_high"] = frame[term], frame[term] + width * tallest
-    for term, is_cut in (("bias", False), ("diversity", False), ("net", True)):
-        bars = kit.bars(frame, term, cut=kit.cut_whiskers(frame, term))
-        assert all(bar.error_y.visible for bar in bars)
-        ends = np.concatenate([np.array(bar.y) + bar.error_y.array for bar in bars])
-        highest = frame[term].max() + frame[term].abs().max() / 2
-        assert (ends.max() == pytest.approx(highest)) == is_cut
-        assert np.allclose(np.sort(ends), np.sort(frame[f"{term}_high"])) != is_cut
-        for row, text in zip(frame.itertuples(), kit.hover(frame, [term]), strict=True):
-            assert (
-                style.interval(getattr(row, f"{term}_low"), getattr(row, f"{term}_high"), of=getattr(row, term)) in text
-            )
-    many = pd.concat([frame] * 40, ignore_index=True)
-    assert not any(bar.error_y.visible for bar in kit.bars(many, "net"))
-
-
-def test_a_title_says_which_other_may_be_as_large():
-    """Where the intervals of the first two meet; not where there are none, or a gap."""
-    frame = pd.DataFrame({"component": ["a", "b", "c"], "x": [3.0, 2.0, -2.2], "x_high": [3.5, 2.6, -2.0]})
-    for low, b, told in (
-        (-2.4, 2.6, ", 3.0 (2.5 to 3.5)"),
-        (-2.6, 2.4, ", 3.0 (2.5 to 3.5); c's may be as large in size"),
-        (-2.6, 2.6, ", 3.0 (2.5 to 3.5); c's (and 1 more) may be as large in size"),
-    ):
-        frame["x_low"], frame.loc[1, "x_high"] = [2.5, 1.5, low], b
-        assert kit.ahead(frame, kit.most(frame, "x"), "x") == told
-    assert kit.named_in(
-        "L1.H1's, a and b2 are L1.H11.", pd.DataFrame({"component": ["a", "b", "L1.H1", "L1.H11"]})
-    ) == [*("a", "L1.H1", "L1.H11")]
-    assert kit.ahead(frame[["component", "x"]], frame.iloc[0][["component", "x"]], "x") == ", 3"
-
-
-def test_a_long_name_wraps_and_what_stands_beneath_makes_room():
-    long = dataclasses.replace(made("LogitLens"), model="EleutherAI/pythia-160m-deduped-v0@step143000").plot()
-    assert "EleutherAI/pythia-160m-deduped-v0@step143000" in long.layout.title.text.replace("<br>", "")
-    assert long.layout.margin.t > made("LogitLens").plot(title="short").layout.margin.t
+def test_leading_names_the_two_largest_with_their_intervals():
+    frame = pd.DataFrame({"component": ["a", "b", "c"], "x": [1.0, -3.0, 2.0], "x_low": [0.5, -4, 1], "x_high": 2.5})
+    frame.attrs = {"units": {"x": "nats"}, "intervals": "95 % intervals over 9 rows"}
+    said = "x, nats: b −3.0 (−4.0 to 2.5); c 2.0 (1.0 to 2.5); of 3 (95 % intervals over 9 rows)"
+    assert leading(frame, "x") == said
+    effects = made("Effects")
+    assert leading(effects.frame(), "total") in repr(effects)
 
 
 def test_a_figure_of_numbers_does_not_load_torch():

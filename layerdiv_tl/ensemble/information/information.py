@@ -6,19 +6,18 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import NormalDist
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from jaxtyping import Float
 from scipy.optimize import brentq
 
-from ..._checks import flag, number, whole_number
+from ..._checks import choice, flag, number, whole_number
 from ...components import Component, component_columns
 from ...errors import InputError
-from ...results import NumberProperty, Result
-from ..intervals import LEVEL, Estimate, estimates_frame, percentile_interval
+from ...results import NumberProperty, Plot, Result
+from ..intervals import ENDS, LEVEL, Estimate, estimates_frame, percentile_interval
 from ..validation import EnsembleLike
 from ..validation import Labels as GivenLabels
 from .classifier import bound_rows
@@ -124,6 +123,39 @@ def _bits(term: str, doc: str) -> NumberProperty:
     return NumberProperty(lambda information: information.terms[term], doc=doc)
 
 
+def _term_frame(information: Information) -> pd.DataFrame:
+    frame = information.frame()
+    rows = frame.rename(columns={"term": "component", "low": "bits_low", "high": "bits_high"})
+    if bound := information.lower_bound:
+        ends = {"bits": bound.value, "bits_low": bound.low, "bits_high": bound.high}
+        rows = pd.concat([rows, pd.DataFrame([{"component": "joint, at least"} | ends])], ignore_index=True)
+    rows["component"] = rows["component"].str.replace("_", " ")
+    rows.attrs = frame.attrs | {"units": {"bits": "bits"}, "about": _counts(information)}
+    return rows
+
+
+def _member_frame(information: Information) -> pd.DataFrame:
+    frame = information.by_component().assign(component=list(information.spans))
+    frame = frame.rename(columns={"low": "relevancy_low", "high": "relevancy_high"})
+    frame.attrs |= {"units": {"relevancy": "bits", "gain": "bits"}, "about": _counts(information)}
+    return frame
+
+
+def _along_frame(information: Information, terms: Sequence[str] = ("joint",)) -> pd.DataFrame:
+    frame, rows = information.along(), []
+    for term in terms:
+        choice("terms", term, TERMS)
+        columns = {"members": frame["members"], "term": term.replace("_", " ")}
+        rows.append(pd.DataFrame(columns | {f"bits{end}": frame[f"{term}{end}"] for end in ENDS}))
+    joined = pd.concat(rows, ignore_index=True)
+    joined.attrs = {"units": {"bits": "bits"}, "about": _counts(information)}
+    return joined
+
+
+def _counts(information: Information) -> str:
+    return f"{len(information.components)} members, {len(information.labels)} rows"
+
+
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Information(Sample, Result):
     """Relevancy, redundancies, joint information and diversity of an ensemble (Eq. 13). Made by `information`.
@@ -158,14 +190,28 @@ class Information(Sample, Result):
     diversity = _bits("diversity", "Information-theoretic diversity, TC(U|Y) − TC(U) = I(U; Y) − relevancy, bits.")
 
     figures: ClassVar = {
-        "terms": "information.term_bars",
-        "members": "information.member_bars",
-        "along": "information.along_lines",
+        "terms": Plot(
+            "Information of the members about the label",
+            "Every term of Eq. 13 with its interval; gray: 95 % of shuffled rows. Last, the classifiers' lower bound.",
+            "special.across",
+            _term_frame,
+            {"column": "bits"},
+        ),
+        "members": Plot(
+            "Information about the label by member",
+            "Relevancy I(u_i; Y), and the information that no other member has.",
+            "shapes.bars",
+            _member_frame,
+            {"columns": ("relevancy", "gain")},
+        ),
+        "along": Plot(
+            "Information as members are added",
+            'Terms of Eq. 13 of the first members in stream order (Fig. 2); `terms`, by default ("joint",).',
+            "shapes.lines",
+            _along_frame,
+            {"columns": ("bits",), "x": "members", "by": "term"},
+        ),
     }
-
-    def plot(self, kind: Literal["terms", "members", "along"] | None = None, **options: Any) -> go.Figure:
-        """Draw one `kind` of figure, by default the first."""
-        return super().plot(kind=kind, **options)
 
     @property
     def label_entropy(self) -> float:

@@ -21,9 +21,8 @@ from .html import Block, circuits, inert, marks, quoted, switch, table, template
 
 Metric = Literal["loss", "bias", "diversity", "net", "target_logit"]
 # Ends of the maps' color scales, for circuitsvis, which puts white between them.
-_LOW, _HIGH = style.LIGHT.diverging[0][1], style.LIGHT.diverging[-1][1]
-_ALONE = style.LIGHT.sequential[-1][1]
-_COLORS: dict[str, Any] = {"minValue": -1, "maxValue": 1, "negativeColor": _LOW, "positiveColor": _ALONE}
+_HIGH, _LOW = style.PAIR
+_COLORS: dict[str, Any] = {"minValue": -1, "maxValue": 1, "negativeColor": _LOW, "positiveColor": _HIGH}
 # Maximal numbers of heads and tokens of attention patterns: circuitsvis draws a square for every pair.
 MOST_HEADS = 12
 MOST_TOKENS = 64
@@ -85,7 +84,6 @@ def _strip(profile: Profile, values: Float[np.ndarray, " position"]) -> Block:
         **_COLORS,
         "minValue": -most,
         "maxValue": most,
-        "positiveColor": _HIGH if (finite < 0).any() else _ALONE,
         "paddingBottom": 0,
     }
     return circuits("ColoredTokens", props)

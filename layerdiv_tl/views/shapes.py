@@ -1,0 +1,327 @@
+"""Figures of frames in four shapes: bars, marks, maps and lines. A figure draws columns of a frame and computes none.
+
+A frame may have the columns `component kind module layer index repeat`; values may have `_low` and `_high`;
+`attrs["units"]` has the units.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from . import style
+
+# Above so many rows, intervals are in the hover alone; axes name each row up to so many; SVG pans more marks slowly.
+MOST_WHISKERS, MOST_NAMES, MOST_SVG = 150, 24, 1000
+# The margin above the panels of a figure, in pixels, and its addition for a row of words there.
+TOP, WORDS = 84, 26
+
+
+def bars(frame: pd.DataFrame, columns: Sequence[str] = (), log: Sequence[str] = (), most: int = 1500) -> go.Figure:
+    """Draw a panel per column and a bar per row with its interval; dots for the columns in `log`.
+
+    No `columns` are all that have a unit. `most` rows are drawn, those with the largest values of the first column.
+    """
+    measured = [name for name in frame.attrs["units"] if not name.endswith(("_low", "_high"))]
+    columns = [name for name in columns or measured if name in frame]
+    frame = largest(frame, columns[0], most)
+    figure = panels([heading(frame, name) for name in columns])
+    for row, column in enumerate(columns, start=1):
+        for module, some in by_module(frame):
+            look = look_of(module, show=row == 1) | {"hovertext": hover(some, [column]), "hoverinfo": "text"}
+            look |= {"x": some.index, "y": some[column]}
+            if len(frame) <= MOST_WHISKERS:
+                look["error_y"] = whiskers(some, column)
+            marker: dict[str, Any] = {"color": style.MODULE.get(module, style.SERIES[0])}
+            if column in log:
+                marker |= {"symbol": style.MODULE_SHAPE.get(module, "circle"), "size": 7}
+                figure.add_scatter(mode="markers", marker=marker, **look, row=row, col=1)
+            else:
+                figure.add_bar(marker=marker, width=0.86, **look, row=row, col=1)
+        if column in log:
+            figure.update_yaxes(log_axis(frame[column]), row=row, col=1)
+    figure.update_xaxes(row_axis(frame))
+    return legend_above(figure, 190 * len(columns)).update_layout(barmode="overlay")
+
+
+def marks(
+    frame: pd.DataFrame,
+    x: str,
+    y: str,
+    log: bool = False,
+    diagonal: str = "",
+    names: int = 6,
+    most: int = 5000,
+) -> go.Figure:
+    """Draw a mark per row at two columns, with intervals; the `names` rows farthest from the middle are named.
+
+    `diagonal` is the name of the line y = x, if it is drawn. Without positive numbers alone, `log` has no effect.
+    """
+    frame, figure = largest(frame, y, most), go.Figure()
+    log = log and bool((frame[[x, y]].min() > 0).all())
+    scale = np.log10 if log else np.asarray
+    places = frame[[x, y]].apply(scale)
+    far = ((places - places.median()) / (np.ptp(places, axis=0) + 1e-30)).abs().sum(axis=1)
+    first = frame.loc[_apart(places.loc[far.sort_values(ascending=False, kind="stable").index], names)]
+    draw = go.Scattergl if len(frame) > MOST_SVG else go.Scatter
+    for module, some in by_module(frame):
+        look = look_of(module, show=True) | {"hovertext": hover(some, [x, y]), "hoverinfo": "text"}
+        marker = {"color": style.MODULE.get(module, style.SERIES[0]), "size": 8, "opacity": 0.75}
+        marker["symbol"] = style.MODULE_SHAPE.get(module, "circle")
+        figure.add_trace(draw(x=some[x], y=some[y], mode="markers", marker=marker, **look))
+    whisker = {"mode": "markers", "marker": {"size": 0.1, "color": style.NEUTRAL}, "hoverinfo": "skip"}
+    ends = {"error_x": whiskers(first, x), "error_y": whiskers(first, y), "showlegend": False}
+    figure.add_scatter(x=first[x], y=first[y], **whisker, **ends)
+    for _, row in first.iterrows():
+        name = "<b>" + label(row["component"]) + "</b>"
+        figure.add_annotation(text=name, x=float(scale(row[x])), y=float(scale(row[y])), yanchor="bottom", yshift=5)
+    if diagonal:
+        values = frame[[x, y]].to_numpy(dtype=float)
+        sides = [float(np.nanmin(values)), float(np.nanmax(values))]
+        line = {"color": style.NEUTRAL, "dash": "dash", "width": 1.5}
+        figure.add_scatter(x=sides, y=sides, mode="lines", line=line, name=diagonal, hoverinfo="skip")
+    for axis, column in ((figure.layout.xaxis, x), (figure.layout.yaxis, y)):
+        axis.update(title_text=heading(frame, column))
+        if log:
+            axis.update(log_axis(frame[column]))
+    return figure.update_layout(height=TOP + WORDS + 460, margin_t=TOP + WORDS, hovermode="closest")
+
+
+def _apart(places: pd.DataFrame, most: int) -> list[Any]:
+    """The first rows whose names, above their marks, cover no earlier name."""
+    sides = np.ptp(places.to_numpy(), axis=0) + 1e-30
+    kept: list[Any] = []
+    for row in places.index:
+        away = [np.abs(places.loc[row] - places.loc[other]).to_numpy() / sides for other in kept]
+        if all(x > 0.16 or y > 0.06 for x, y in away):
+            kept.append(row)
+        if len(kept) == most:
+            break
+    return kept
+
+
+def heat(
+    frame: pd.DataFrame,
+    row: str,
+    column: str,
+    value: str,
+    row_name: str = "",
+    column_name: str = "",
+    panel: str = "",
+    most: int = 60,
+    cell: int = 16,
+) -> go.Figure:
+    """Draw a map of `value` by two columns of a frame, one per value of `panel`; nothing is clipped.
+
+    Args:
+        row_name, column_name: Columns with the names of rows and columns, which need not differ; the same by default.
+        most: So many rows are drawn, those with the largest mean size.
+        cell: The height of a row in pixels.
+    """
+    sizes = frame[value].abs().groupby(frame[row], sort=False).mean()
+    kept = frame[frame[row].isin(sizes.nlargest(most).index)]
+    rows = kept.drop_duplicates(row).set_index(row, drop=False)[row_name or row].map(label)
+    columns = kept.drop_duplicates(column).sort_index().set_index(column, drop=False)[column_name or column].map(label)
+    groups = [("", kept)] if not panel else list(kept.groupby(panel, sort=False))
+    to_color, scale = root_scale(kept[value].to_numpy(dtype=float), unit_of(frame, value), heading(frame, value))
+    figure = panels([label(name) if panel else "" for name, _ in groups], shared=bool(panel))
+    for number, (name, some) in enumerate(groups, start=1):
+        table = some.pivot_table(index=row, columns=column, values=value, sort=False, observed=True)
+        z = table.reindex(index=rows.index, columns=columns.index).to_numpy(dtype=float)
+        where = [name, *rows] if panel else rows
+        texts = _cell_texts(where[-len(rows) :], columns, z, unit_of(frame, value))
+        places = {"x": np.arange(len(columns)), "y": np.arange(len(rows)), "xgap": 1, "ygap": 1}
+        drawn = {"z": to_color(z), "customdata": z, "hovertext": texts, "hoverinfo": "text", "coloraxis": "coloraxis"}
+        figure.add_heatmap(**places, **drawn, row=number, col=1)
+    step = -(-len(columns) // 40)
+    ticks = {"tickvals": np.arange(len(columns))[::step], "ticktext": columns.to_list()[::step]}
+    figure.update_xaxes(**ticks, title_text=words(column_name or column), showgrid=False, zeroline=False)
+    step = -(-len(rows) // 60)
+    ticks = {"tickvals": np.arange(len(rows))[::step], "ticktext": rows.to_list()[::step], "autorange": "reversed"}
+    figure.update_yaxes(**ticks, showgrid=False, zeroline=False)
+    tall = max(170, cell * len(rows)) * len(groups)
+    return color_bar(figure, scale, tall)
+
+
+def lines(
+    frame: pd.DataFrame, columns: Sequence[str], x: str, by: str = "", colors: Sequence[str] = style.SERIES
+) -> go.Figure:
+    """Draw a panel per column with a line along `x` and its band of intervals, one line per value of `by`."""
+    columns = [name for name in columns if name in frame]
+    figure = panels([heading(frame, name) for name in columns])
+    groups = list(frame.groupby(by, sort=False)) if by else [("", frame)]
+    for row, column in enumerate(columns, start=1):
+        for number, (name, some) in enumerate(groups):
+            color = colors[number % len(colors)]
+            look = {"name": label(name), "legendgroup": label(name), "showlegend": bool(by) and row == 1}
+            band(figure, some[x], some, column, color, row=row)
+            look |= {"line": {"color": color, "width": 2}, "mode": "lines+markers", "marker": {"size": 5}}
+            texts = hover(some, [column], by=f"{words(x)} " + some[x].astype(str))
+            figure.add_scatter(x=some[x], y=some[column], hovertext=texts, hoverinfo="text", **look, row=row, col=1)
+    figure.update_xaxes(title_text=words(x), row=len(columns), col=1)
+    return legend_above(figure, 200 * len(columns))
+
+
+def band(figure: go.Figure, x: Any, frame: pd.DataFrame, column: str, color: str, row: int = 1) -> None:
+    """Fill the area between a column's `_low` and `_high`, if it has them."""
+    if f"{column}_low" in frame:
+        ends = np.r_[frame[f"{column}_high"], frame[f"{column}_low"][::-1]]
+        look: dict[str, Any] = {"fill": "toself", "fillcolor": style.faint(color), "line": {"width": 0}}
+        look |= {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
+        figure.add_scatter(x=np.r_[x, x[::-1]], y=ends, **look, row=row, col=1)
+
+
+def panels(headings: Sequence[str], shared: bool = True) -> go.Figure:
+    """Make panels below one another, each with its heading at its upper left."""
+    gap = 0.0 if len(headings) == 1 else min(0.2, 0.26 / (len(headings) - 1))
+    titles = [f"<b>{text}</b>" if text else "" for text in headings]
+    figure = make_subplots(len(headings), 1, shared_xaxes=shared, subplot_titles=titles, vertical_spacing=gap)
+    return figure.update_annotations(x=0, xanchor="left", font={"size": 12, "color": style.NEUTRAL})
+
+
+def color_bar(figure: go.Figure, scale: dict[str, Any], tall: int) -> go.Figure:
+    """Give a map of `tall` pixels its color scale."""
+    size = {"thickness": 8, "outlinewidth": 0, "lenmode": "pixels", "len": min(tall + 10, 260)}
+    bar = scale.pop("colorbar") | size | {"y": 1, "yanchor": "top"}
+    figure.update_layout(coloraxis=scale | {"colorbar": bar})
+    return figure.update_layout(height=TOP + tall + 72, margin={"t": TOP, "r": 12})
+
+
+def legend_above(figure: go.Figure, tall: int) -> go.Figure:
+    """Put the legend of panels of `tall` pixels above their first heading; none for a single name."""
+    names = {trace.name for trace in figure.data if trace.name and trace.showlegend is not False}
+    top = TOP + (WORDS if len(names) > 1 else 0)
+    figure.update_layout(showlegend=len(names) > 1, legend={"y": 1 + 22 / tall})
+    return figure.update_layout(height=top + tall + 60, margin_t=top)
+
+
+def root_scale(values: np.ndarray, unit: str, name: str) -> tuple[Any, dict[str, Any]]:
+    """Return a function from values to places on a color scale, and the scale: a root, so that small values are seen.
+
+    The ends are the largest value: no cell is clipped. Squared units have the fourth root.
+    """
+    most = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
+    power = 1.0 if unit in style.BARE else 0.25 if unit.endswith("²") else 0.5
+    signed = bool((values < 0).any())
+
+    def place(v: Any) -> Any:
+        return np.sign(v) * (np.abs(v) / most) ** power
+
+    steps = {1.0: (0.5,), 0.5: (0.02, 0.2), 0.25: (0.001, 0.05)}[power]
+    ticks = np.array([*(float(f"{step * most:.1g}") for step in steps), most])
+    ticks = np.concatenate([-ticks[::-1], [0.0], ticks]) if signed else np.concatenate([[0.0], ticks])
+    texts = [style.number(tick) for tick in ticks]
+    bar = {"tickvals": place(ticks), "ticktext": texts, "title": {"text": name.replace(" ", "<br>"), "side": "top"}}
+    colors = style.SIGNS if signed else style.SIZES
+    return place, {"colorscale": colors, "cmin": -1 if signed else 0, "cmax": 1, "colorbar": bar}
+
+
+def log_axis(values: pd.Series) -> dict[str, Any]:
+    """A logarithmic axis, with ticks at powers of ten, or at 1, 2 and 5 where there are few of these."""
+    known = np.log10(values[values > 0])
+    return {"type": "log", "tickformat": "~g", "dtick": 1 if len(known) and np.ptp(known) > 1.5 else "D2"}
+
+
+def by_module(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the rows of each module; all rows where there are no modules."""
+    if "module" not in frame:
+        yield "", frame
+        return
+    for module, some in frame.groupby("module", sort=False):
+        some.attrs = frame.attrs
+        yield str(module), some
+
+
+def look_of(module: str, show: bool = True) -> dict[str, Any]:
+    """The name of a module in the legend."""
+    named = style.MODULE_NAME.get(module, "")
+    return {"name": named, "legendgroup": module, "showlegend": show and bool(named)}
+
+
+def largest(frame: pd.DataFrame, column: str, most: int) -> pd.DataFrame:
+    """Select the rows with the largest absolute values, in their order, numbered from 0."""
+    kept = frame[column].abs().nlargest(most).index
+    return frame.loc[frame.index.isin(kept)].reset_index(drop=True)
+
+
+def whiskers(frame: pd.DataFrame, column: str) -> dict[str, Any] | None:
+    """Make error bars from a column to its `_low` and `_high`, if it has them."""
+    if f"{column}_low" not in frame:
+        return None
+    up, down = frame[f"{column}_high"] - frame[column], frame[column] - frame[f"{column}_low"]
+    return {"type": "data", "array": up, "arrayminus": down, "thickness": 1, "width": 0, "color": style.NEUTRAL}
+
+
+def hover(frame: pd.DataFrame, columns: Iterable[str], by: Iterable[str] | None = None) -> list[str]:
+    """Make a text per row: its name, then every column with its interval and unit."""
+    names = by if by is not None else frame.get("component", pd.Series(frame.index))
+    texts = [f"<b>{escape(name)}</b>" for name in names]
+    for column in columns:
+        ends = [frame.get(column + end, pd.Series(np.nan, frame.index)) for end in ("", "_low", "_high")]
+        rows = zip(texts, *ends, strict=True)
+        unit = unit_of(frame, column)
+        texts = [f"{text}<br>{words(column)} {style.estimate(*map(float, v), unit=unit)}" for text, *v in rows]
+    return texts
+
+
+def _cell_texts(rows: Iterable[str], columns: Iterable[str], z: np.ndarray, unit: str) -> list[list[str]]:
+    columns = list(columns)
+    return [
+        [f"<b>{row}</b> {column}<br>{style.estimate(v, unit=unit)}" for column, v in zip(columns, line, strict=True)]
+        for row, line in zip(rows, z, strict=True)
+    ]
+
+
+def row_axis(frame: pd.DataFrame) -> dict[str, Any]:
+    """Name every row of a frame below it where there is room, else the first of every layer."""
+    if len(frame) <= MOST_NAMES or "layer" not in frame or frame["layer"].notna().sum() < 2:
+        step = -(-len(frame) // (2 * MOST_NAMES))
+        names = [label(name) for name in frame.get("component", frame.index)]
+        return {"tickvals": frame.index[::step], "ticktext": names[::step], "range": [-0.6, len(frame) - 0.4]}
+    first = frame.dropna(subset="layer").drop_duplicates(["layer", "repeat"] if "repeat" in frame else "layer")
+    first = first.iloc[:: -(-len(first) // 10)]
+    ticks = {"tickvals": first.index, "ticktext": [layer_name(row) for _, row in first.iterrows()]}
+    return ticks | {"range": [-0.6, len(frame) - 0.4], "showgrid": False, "zeroline": False}
+
+
+def layer_name(row: pd.Series) -> str:
+    """Name a row's layer: L3, or L3@2 in its second repeat."""
+    repeat = row.get("repeat")
+    return f"L{row['layer']}" + ("" if repeat is None or pd.isna(repeat) else f"@{repeat}")
+
+
+def heading(frame: pd.DataFrame, column: str) -> str:
+    """Name a column with its unit."""
+    unit = unit_of(frame, column)
+    return words(column) if unit in ("", column, *style.BARE) else f"{words(column)}, {unit}"
+
+
+def unit_of(frame: pd.DataFrame, column: str) -> str:
+    """Return the unit of a column."""
+    return str(frame.attrs.get("units", {}).get(column, ""))
+
+
+def words(column: str) -> str:
+    """Write a column's name in words, escaped."""
+    return escape(str(column).replace("_", " "))
+
+
+def label(text: Any, most: int = 24) -> str:
+    """Write a name in one line, cut to a length and escaped; blanks at its ends and line breaks are visible."""
+    text = str(text).replace("\n", "⏎")
+    left, right = len(text) - len(text.lstrip(" ")), len(text) - len(text.rstrip(" "))
+    if left == len(text):
+        return "␣" * left or "∅"
+    text = "␣" * left + text.strip(" ") + "␣" * right
+    return escape(text if len(text) <= most else f"{text[: most - 1]}…")
+
+
+def escape(text: Any) -> str:
+    """Write a text in plotly's HTML."""
+    return html.escape(str(text), quote=False).replace("\n", "<br>")
