@@ -20,7 +20,7 @@ from . import style
 # Above so many rows, intervals are in the hover alone; axes name each row up to so many; SVG pans more marks slowly.
 MOST_WHISKERS, MOST_NAMES, MOST_SVG = 150, 24, 1000
 # The margin above the panels of a figure, in pixels, and its addition for a row of words there.
-TOP, WORDS = 84, 26
+TOP, WORDS = 84, 38
 
 
 def bars(frame: pd.DataFrame, columns: Sequence[str] = (), log: Sequence[str] = (), most: int = 1500) -> go.Figure:
@@ -67,7 +67,9 @@ def marks(
     log = log and bool((frame[[x, y]].min() > 0).all())
     scale = np.log10 if log else np.asarray
     places = frame[[x, y]].apply(scale)
-    far = ((places - places.median()) / (np.ptp(places, axis=0) + 1e-30)).abs().sum(axis=1)
+    # Names are compared in shares of the panel, which holds the intervals.
+    places = places / [_spread(frame, name, log) for name in (x, y)]
+    far = (places - places.median()).abs().sum(axis=1)
     first = frame.loc[_apart(places.loc[far.sort_values(ascending=False, kind="stable").index], names)]
     draw = go.Scattergl if len(frame) > MOST_SVG else go.Scatter
     for module, some in by_module(frame):
@@ -93,13 +95,19 @@ def marks(
     return figure.update_layout(height=TOP + WORDS + 460, margin_t=TOP + WORDS, hovermode="closest")
 
 
+def _spread(frame: pd.DataFrame, column: str, log: bool) -> float:
+    """The length of the axis of a column and its intervals."""
+    values = frame.filter(items=[column, f"{column}_low", f"{column}_high"]).to_numpy(dtype=float)
+    known = values[np.isfinite(values) & ((values > 0) | (not log))]
+    return float(np.ptp(np.log10(known) if log else known)) + 1e-30
+
+
 def _apart(places: pd.DataFrame, most: int) -> list[Any]:
-    """The first rows whose names, above their marks, cover no earlier name."""
-    sides = np.ptp(places.to_numpy(), axis=0) + 1e-30
+    """The first rows whose names, above their marks, cover no earlier name; places are shares of the panel."""
     kept: list[Any] = []
     for row in places.index:
-        away = [np.abs(places.loc[row] - places.loc[other]).to_numpy() / sides for other in kept]
-        if all(x > 0.16 or y > 0.06 for x, y in away):
+        away = [np.abs(places.loc[row] - places.loc[other]).to_numpy() for other in kept]
+        if all(x > 0.3 or y > 0.09 for x, y in away):
             kept.append(row)
         if len(kept) == most:
             break
@@ -213,7 +221,7 @@ def root_scale(values: np.ndarray, unit: str, name: str) -> tuple[Any, dict[str,
     def place(v: Any) -> Any:
         return np.sign(v) * (np.abs(v) / most) ** power
 
-    steps = {1.0: (0.5,), 0.5: (0.02, 0.2), 0.25: (0.001, 0.05)}[power]
+    steps = {1.0: (0.5,), 0.5: (0.1,), 0.25: (0.01,)}[power]
     ticks = np.array([*(float(f"{step * most:.1g}") for step in steps), most])
     ticks = np.concatenate([-ticks[::-1], [0.0], ticks]) if signed else np.concatenate([[0.0], ticks])
     texts = [style.number(tick) for tick in ticks]

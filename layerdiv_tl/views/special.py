@@ -34,15 +34,23 @@ def heads(frame: pd.DataFrame, value: str, names: int = 3) -> go.Figure:
     to_color, scale = shapes.root_scale(z, shapes.unit_of(frame, value), shapes.heading(frame, value))
     drawn = {"z": to_color(z), "customdata": z, "hovertext": texts, "hoverinfo": "text", "coloraxis": "coloraxis"}
     figure = go.Figure(go.Heatmap(**drawn, xgap=1, ygap=1))
+    tall = max(170, (22 if len(lines) <= 16 else 14) * len(lines))
+    cell, near = tall / len(lines), 0.56 * len(columns)
     taken: list[tuple[int, int]] = []  # names are lifted until none covers another
     for place in known[value].abs().nlargest(names).index:
         row = known.loc[place]
         x, y = columns.index(row["layer_name"]), lines.index(row["line"])
-        lift = next(k for k in range(1, 99) if all(abs(x - a) > 6 or y - k != b for a, b in taken))
+        lift = next(k for k in range(1, 99) if all(abs(x - a) > near or y - k != b for a, b in taken))
         taken.append((x, y - lift))
         figure.add_shape(type="rect", x0=x - 0.5, x1=x + 0.5, y0=y - 0.5, y1=y + 0.5, line={"width": 1.5})
         left = x > len(columns) / 2
-        arrow = {"showarrow": True, "arrowhead": 0, "arrowwidth": 1.5, "ax": -4 if left else 4, "ay": 10 - 20 * lift}
+        arrow = {
+            "showarrow": True,
+            "arrowhead": 0,
+            "arrowwidth": 1.5,
+            "ax": -4 if left else 4,
+            "ay": -10 - (lift - 1) * cell,
+        }
         anchor = {"x": x, "y": y - 0.5, "xanchor": "right" if left else "left"}
         figure.add_annotation(text=f"<b>{shapes.label(row['component'])}</b>", **anchor, **arrow)
     step = -(-len(columns) // 12)
@@ -54,7 +62,7 @@ def heads(frame: pd.DataFrame, value: str, names: int = 3) -> go.Figure:
     sides = {"range": [len(lines) - 0.5, -0.5], "showgrid": False, "zeroline": False}
     figure.update_yaxes(tickvals=list(ticks), ticktext=list(ticks.values()), **sides)
     figure.update_xaxes(zeroline=False)
-    return shapes.color_bar(figure, scale, max(170, (22 if len(lines) <= 16 else 14) * len(lines)))
+    return shapes.color_bar(figure, scale, tall)
 
 
 def accuracy_bars(frame: pd.DataFrame, chance: float, total: float, rows: int, names: int = 3) -> go.Figure:
@@ -75,7 +83,7 @@ def accuracy_bars(frame: pd.DataFrame, chance: float, total: float, rows: int, n
         bar = {"y": some["accuracy"] - chance, "base": chance, "width": 0.9, "marker_color": style.MODULE[module]}
         figure.add_bar(**bar, **look, **texts, showlegend=False, row=2, col=1)
     for row, column in enumerate(("diversity", "accuracy"), start=1):
-        for i in _apart(frame[column].nlargest(names).index, len(frame) / 8):
+        for i in _apart(frame[column].nlargest(names).index, len(frame) / 5):
             y = np.log10(frame["diversity"][i]) if row == 1 else frame["accuracy"][i]
             at = {"x": i, "y": float(y), "xanchor": "right" if i > 0.9 * len(frame) else "center", "yanchor": "bottom"}
             figure.add_annotation(text=shapes.label(frame["component"][i]), **at, yshift=6, row=row, col=1)
@@ -88,7 +96,9 @@ def accuracy_bars(frame: pd.DataFrame, chance: float, total: float, rows: int, n
     figure.update_yaxes(shapes.log_axis(frame["diversity"]), row=1, col=1)
     figure.update_yaxes(tickformat=".0%", zeroline=False, nticks=5, row=2, col=1)
     figure.update_xaxes(shapes.row_axis(frame))
-    return shapes.legend_above(figure, 350).update_layout(barmode="overlay", margin_r=68)
+    shapes.legend_above(figure, 350)
+    top = shapes.TOP + shapes.WORDS + 16  # for a legend of two lines
+    return figure.update_layout(barmode="overlay", height=top + 400, margin={"t": top, "r": 68})
 
 
 def _apart(places: Any, gap: float) -> list[int]:

@@ -106,7 +106,8 @@ def test_no_text_of_any_figure_is_cut_off_or_covered(tmp_path, browser, width):
         opened.scroll()
         opened.page.wait_for_function("[...document.querySelectorAll('.chart')].every((c) => c.data)")
         assert opened.wider_than_window() <= 0
-        assert opened.page.evaluate(FAULTS) == []
+        found = opened.page.evaluate(FAULTS)
+        assert not found, "\n".join(found)
         assert opened.requests == []
 
 

@@ -191,14 +191,14 @@ class Information(Sample, Result):
 
     figures: ClassVar = {
         "terms": Plot(
-            "Information of the members about the label",
+            "Information about the label",
             "Every term of Eq. 13 with its interval; gray: 95 % of shuffled rows. Last, the classifiers' lower bound.",
             "special.across",
             _term_frame,
             {"column": "bits"},
         ),
         "members": Plot(
-            "Information about the label by member",
+            "Information by member",
             "Relevancy I(u_i; Y), and the information that no other member has.",
             "shapes.bars",
             _member_frame,
