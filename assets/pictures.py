@@ -41,20 +41,20 @@ def explorer(model: Model, folder: Path) -> None:
     shoot(ld.explore(model, TEXT).save(folder / "explorer.html"), "explorer", 1440, 1150)
 
 
-def roles(model: Model, folder: Path) -> None:
+def strip(model: Model, folder: Path) -> None:
     """The figure of the README's first block."""
     reviews = ld.task("sample/sentiment").resolve(model)
     chosen, others = reviews.select(range(44)), reviews.select(range(44, 88))
-    d = ld.decompose(ld.contributions(model, chosen), chosen.labels)
+    d = ld.decompose(ld.contributions(model, chosen))
     labels = ["L29.mlp", "L21.attn"]
     effects = [ld.effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
-    page = Page("")
-    page.figure(d.plot(kind="roles", effects=effects), "")
-    shoot(page.write(folder / "roles.html"), "roles", 760, 1170)
+    page, figure = Page(""), d.plot(n=6, effects=effects)
+    page.figure(figure)
+    shoot(page.write(folder / "strip.html"), "strip", 760, int(figure.layout.height) + 120)
 
 
 if __name__ == "__main__":
     loaded = ld.load_model()
     with tempfile.TemporaryDirectory() as own:
         explorer(loaded, Path(own))
-        roles(loaded, Path(own))
+        strip(loaded, Path(own))

@@ -153,7 +153,10 @@ def depth(frame: pd.DataFrame, chance: float | None) -> go.Figure:
 
 
 def across(frame: pd.DataFrame, column: str, most: int = 24, rule: int = 0) -> go.Figure:
-    """Draw a horizontal bar per row with its interval, each row named; a line after the first `rule` rows."""
+    """Draw a horizontal bar per row with its interval, each row named; a line after the first `rule` rows.
+
+    Gray is the range from `null_low` to `null_high`, where a frame has these.
+    """
     frame = frame.head(most).reset_index(drop=True)
     figure = go.Figure()
     for module, some in shapes.by_module(frame):
@@ -161,6 +164,9 @@ def across(frame: pd.DataFrame, column: str, most: int = 24, rule: int = 0) -> g
         look |= shapes.look_of(module) | {"width": 0.8}
         color = style.MODULE.get(module, style.NEUTRAL)
         figure.add_bar(x=some[column], y=some.index, error_x=shapes.whiskers(some, column), marker_color=color, **look)
+    for row, low, high in zip(frame.index, *(frame.get(f"null_{end}", []) for end in ("low", "high")), strict=False):
+        shade = {"fillcolor": style.faint(style.NEUTRAL, 0.45), "line": {"width": 0}, "layer": "above"}
+        figure.add_shape(type="rect", x0=low, x1=high, y0=row - 0.4, y1=row + 0.4, **shade)
     names = [shapes.label(name) for name in frame["component"]]
     figure.update_yaxes(tickvals=frame.index, ticktext=names, autorange="reversed", zeroline=False)
     figure.update_xaxes(title_text=shapes.heading(frame, column), zeroline=True)
