@@ -17,20 +17,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..components import Component
+from .batches import context_of, forget_lengths, rope_lengths, window_of
 from .frozen import Frozen
-from .lengths import context_of, forget_lengths, rope_lengths, window_of
 from .passes import CutOf, Pass, Replay
-from .patching import (
-    Keep,
-    add_edits,
-    frozen,
-    hooks,
-    one_at_a_time,
-    silent,
-    swapped,
-    tensor,
-    watch_edits,
-)
+from .patching import Keep, add_edits, frozen, hooks, one_at_a_time, silent, swapped, tensor, watch_edits
 from .precision import HALF
 from .weights import modules_of
 from .writers import Writer
@@ -78,12 +68,15 @@ class Path:
         self.length_switch, self.is_dynamic = rope_lengths(config)
         self.context = None if self.is_dynamic else self.context
         self.by_token = True
-        self.modules: Any = None  # those that it was found in
+        self.found_in: Any = None  # modules, names, device and precision
         self.kept: dict[str, Any] = {}  # what is computed from weights once
         self.rows: dict[str, tuple[Any, tuple[Component, ...]]] = {}
         first = next(self.module.parameters())
         self.dtype, self.device = first.dtype, device_of(self.writers[0].owner, first.device)
         self.wide = torch.float32 if self.device.type == "mps" else torch.float64
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return type(None), ()  # a copy of its model, or a file of it, has none
 
     def run(self, ids: Tensor, mask: Tensor | None = None) -> Any:
         """Call the model."""

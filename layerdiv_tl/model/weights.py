@@ -1,15 +1,12 @@
-"""Weights of Hugging Face modules, read in place: plain, adapted by PEFT, offloaded by Accelerate or quantized.
+"""Modules and weights of Hugging Face models: all of them once, adapted by PEFT, or quantized.
 
-PEFT is not imported: its layers are recognized
-by their classes' names.
+PEFT is not imported: its layers are recognized by their classes' names.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..errors import InputError
@@ -32,37 +29,9 @@ def parameters_of(*roots: nn.Module) -> list[nn.Parameter]:
     return list(dict.fromkeys(held))
 
 
-def is_conv1d(module: nn.Module) -> bool:
-    """True for a Conv1D, also inside adapters, which keeps its weight as `[in, out]`."""
-    from transformers.pytorch_utils import Conv1D
-
-    while is_adapted(module):
-        module = inner_layer(module)
-    return isinstance(module, Conv1D)
-
-
 def is_adapted(module: Any) -> bool:
     """True for a layer that PEFT wraps around a module."""
     return bool({"BaseTunerLayer", "AuxiliaryTrainingWrapper"} & {cls.__name__ for cls in type(module).__mro__})
-
-
-def inner_layer(module: Any) -> Any:
-    """The module inside a PEFT layer: the adapted one, or its replacement."""
-    if hasattr(module, "base_layer"):
-        return module.base_layer
-    if module.disable_adapters or not module.active_adapters:
-        return module.original_module
-    copies = getattr(module, "modules_to_save", {})
-    return copies[module.active_adapters[0]] if copies else module.token_adapter
-
-
-def in_memory(module: nn.Module, device: torch.device | None = None) -> AbstractContextManager[Any]:
-    """A context in which the weights that Accelerate offloads from a module are in memory."""
-    if not hasattr(module, "_hf_hook"):
-        return nullcontext()
-    from accelerate.utils import align_module_device  # installed wherever a module has its hook
-
-    return align_module_device(module, device)
 
 
 def is_quantized(weight: Any) -> bool:
@@ -81,10 +50,9 @@ def without_peft(model: Any) -> Any:
     configs = [model.peft_config[name] for name in model.active_adapters] if hasattr(model, "active_adapters") else []
     more = [c for c in configs if c.is_prompt_learning or getattr(c, "alora_invocation_tokens", None)]
     if more or not hasattr(inner, "get_output_embeddings"):
-        what = str(getattr(more[0], "peft_type", "") if more else type(inner).__name__).split(".")[-1]
         raise InputError(
-            f"this PeftModel ({what}) does more than its layers do (it prepends learned vectors, or switches adapters "
-            "on in the middle of a text), so that it cannot be decomposed: give its base model."
+            "this PeftModel does more than its layers do (it prepends learned vectors, or switches adapters on in the "
+            "middle of a text), so that it cannot be decomposed: give its base model."
         )
     return inner
 

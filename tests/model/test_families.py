@@ -165,7 +165,10 @@ def test_a_stream_half_way_through_a_parallel_block_is_said_to_be_partial(name):
 
     def wrote():
         found = []
-        with torch.no_grad(), mlp.place.register_forward_hook(lambda m, args, output: found.append(tensor(output).clone())):
+        with (
+            torch.no_grad(),
+            mlp.place.register_forward_hook(lambda m, args, output: found.append(tensor(output).clone())),
+        ):
             model.root(torch.tensor(PROMPTS[:1]), use_cache=False)
         return found[0]  # a copy: Falcon adds to its MLP's output in place
 
