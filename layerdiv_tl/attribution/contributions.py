@@ -49,11 +49,11 @@ def contributions(
     Args:
         model: A `Model`, or anything `load_model` takes; or an `ActivationCache` of TransformerLens' `run_with_cache`,
             for single-token options, which brings its model.
-        prompts: Texts, lists of token ids, or a tokenizer's output, as `model.prompts` reads them; or a `Task`, which also provides the options. A TransformerBridge prepends a beginning-of-text
-            token where Hugging Face's tokenizer does not. With a cache: None, or the token ids `[row, token]` that it
-            was taken with. A bridge's cache holds these itself; without them the result's ids are −1, and no column
-            counts as padding. A `names_filter` must have `Model.hook_names(unit)`; with a `pos_slice`, positions are
-            those of the slice.
+        prompts: Texts, lists of token ids, or a tokenizer's output, as `model.prompts` reads them; or a `Task`, which
+            also provides the options. A TransformerBridge prepends a beginning-of-text token where Hugging Face's
+            tokenizer does not. With a cache: None, or the token ids `[row, token]` that it was taken with. A bridge's
+            cache holds these itself; without them the result's ids are −1, and no column counts as padding. A
+            `names_filter` must have `Model.hook_names(unit)`; with a `pos_slice`, positions are those of the slice.
         options: K answers, or one list of K per prompt. An answer is a text exactly as written (" Yes" with its space),
             of one token or several; a token id, or a list of ids where prompts have lists of their own (one that all
             share: `[[[5, 6], [7]]]`). Lengths may differ, and one option may be a prefix of another, whose probability

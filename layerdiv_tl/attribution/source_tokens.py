@@ -21,8 +21,8 @@ from ..components import Component, component_columns, labels_of, positions
 from ..errors import InputError
 from ..model.attention import check_same_answers, eager, heads_of
 from ..model.batches import batches, pad
+from ..model.frozen import SAME_ANSWERS, tolerance
 from ..model.load import Model, as_model
-from ..model.precision import SAME_ANSWERS, tolerance
 from ..model.prompts import token_texts
 from ..model.source_values import Factors, read_factors
 from ..model.units import CustomUnit, Parts, cut_of, split

@@ -18,8 +18,8 @@ from ..components import Component, component_columns
 from ..ensemble.intervals import Estimate, estimate, estimates_frame, percentile_interval
 from ..errors import InputError
 from ..model.batches import batches
+from ..model.frozen import upcast
 from ..model.load import Model, as_model
-from ..model.precision import upcast
 from ..model.prompts import Ids, encode
 from ..results import Figure, Result
 from .engine import layer_components

@@ -20,10 +20,9 @@ from ..errors import InputError
 from ..model.batches import pad
 from ..model.cache import is_transformer_lens
 from ..model.fingerprint import fingerprint, identify
+from ..model.frozen import answer_gap, tolerance
 from ..model.load import Loadable, Model, load_model
-from ..model.precision import answer_gap, tolerance
-from ..model.pretrained import without_progress_bars
-from ..model.weights import is_adapted, is_quantized
+from ..model.pretrained import is_adapted, without_progress_bars
 from ..model.writers import Writer
 from .engine import ablation
 from .patched_forward import PatchedForward
@@ -157,7 +156,8 @@ def _is_quantized(root: Any) -> bool:
     held = [*root.parameters(), *root.buffers()]
     packed = any(type(module).__module__.startswith("torch.ao.") for module in root.modules())
     declared = getattr(root, "hf_quantizer", None) is not None or hasattr(root.config, "quantization_config")
-    return packed or declared or any(is_quantized(x) or x.is_quantized or hasattr(x, "quant_state") for x in held)
+    is_wrapped = any(hasattr(x, "__tensor_flatten__") or hasattr(x, "quant_state") for x in held)
+    return packed or declared or is_wrapped or any(x.is_quantized for x in held)
 
 
 def _remove_layers(twin: Any, paths: Sequence[str], gone: set[int]) -> None:

@@ -19,9 +19,9 @@ from ..errors import InputError
 from ..results import Result
 from .batches import pad
 from .cache import is_transformer_lens
+from .frozen import SAME_ANSWERS, answer_gap, tolerance, upcast
 from .load import Model, as_model
 from .patching import hooks
-from .precision import SAME_ANSWERS, answer_gap, tolerance, upcast
 from .prompts import encode_one, token_texts
 from .writers import Writer
 

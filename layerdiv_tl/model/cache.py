@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from ..components import Component, Kind
 from ..errors import InputError
+from .frozen import TOLERANCE
 from .passes import CutOf, Pass
 from .patching import one_at_a_time, silent
 from .path import Path
-from .precision import TOLERANCE
 from .probe import find_path
 from .writers import Writer
 

@@ -18,13 +18,13 @@ from ..components import Component
 from ..errors import InputError
 from .attribute import rows_of
 from .cache import hook_names, is_transformer_lens, path_of
+from .frozen import SAME_ANSWERS, answer_gap, tolerance
+from .patching import modules_of, parameters_of
 from .path import Path as ResidualPath
-from .precision import SAME_ANSWERS, answer_gap, tolerance
-from .pretrained import from_source, read_tokenizer, text_side
+from .pretrained import adapter_names, from_source, read_tokenizer, text_side, without_peft
 from .probe import find_path
 from .remote import ELSEWHERE, RemotePath, is_remote
 from .units import UnitLike, check_unit, cut_of, unit_of
-from .weights import adapter_names, modules_of, parameters_of, without_peft
 
 ZOO = "zoo/"
 # The attribute of a model in memory that keeps its path, which needs to be found only once.

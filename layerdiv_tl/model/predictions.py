@@ -10,8 +10,8 @@ import pandas as pd
 import torch
 
 from .batches import pad
+from .frozen import upcast
 from .load import Model, as_model
-from .precision import upcast
 from .prompts import encode_one, token_texts
 
 

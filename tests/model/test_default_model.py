@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.model import default_model as dm
+from layerdiv_tl.model import pretrained as dm
 
 
 @pytest.fixture
@@ -31,11 +31,12 @@ def visible(cache):
     return sorted(p.name for p in cache.iterdir() if p.name != dm.WHEEL)
 
 
-def test_a_wheel_in_the_cache_is_converted_once(wheel, cache, capsys):
+def test_a_wheel_in_the_cache_is_converted_once(wheel, cache, capsys, monkeypatch):
     """A wheel put into the cache folder is used without network; the second time nothing is done."""
     calls = []
+    monkeypatch.setattr(dm, "save_gguf", lambda *a: (calls.append(a), write_model(*a)))
     for _ in range(2):
-        folder = dm.default_model_folder(lambda *a: (calls.append(a), write_model(*a)))
+        folder = dm.default_model_folder()
     assert len(calls) == 1
     assert (folder / "config.json").is_file()
     assert visible(cache) == [folder.name]
@@ -45,27 +46,30 @@ def test_a_wheel_in_the_cache_is_converted_once(wheel, cache, capsys):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_an_interrupted_conversion_leaves_nothing(wheel, cache, error):
+def test_an_interrupted_conversion_leaves_nothing(wheel, cache, error, monkeypatch):
     """Stopped half-way, the cache holds neither a folder nor a part of one; the next run works."""
 
     def half(gguf, folder):
         (folder / "config.json").write_text("{")
         raise error
 
+    monkeypatch.setattr(dm, "save_gguf", half)
     with pytest.raises(error):
-        dm.default_model_folder(half)
+        dm.default_model_folder()
     assert visible(cache) == []
-    assert dm.default_model_folder(write_model).is_dir()
+    monkeypatch.setattr(dm, "save_gguf", write_model)
+    assert dm.default_model_folder().is_dir()
 
 
-def test_another_process_was_first(wheel, cache):
+def test_another_process_was_first(wheel, cache, monkeypatch):
     """Two conversions at once: the second finds the first one's folder and is content."""
 
     def slow(gguf, folder):
         write_model(gguf, folder)
         write_model(gguf, cache / f"{dm.NAME}-Q4_1-{dm.GGUF_SHA256[:8]}")
 
-    assert (dm.default_model_folder(slow) / "config.json").is_file()
+    monkeypatch.setattr(dm, "save_gguf", slow)
+    assert (dm.default_model_folder() / "config.json").is_file()
     assert len(visible(cache)) == 1
 
 
