@@ -114,9 +114,6 @@ def _hooked(writer: Writer, block: Any, kind: Kind) -> None:
     writer.maps = (Matrix(weight, bias), *([] if post is None else [post]))
 
 
-# Caches ---------------------------------------------------------------------------------------------------------------
-
-
 def hook_names(path: Path, cut_of: CutOf) -> tuple[str, ...]:
     """TransformerLens' names of all that a unit needs: a `names_filter` for `run_with_cache`."""
     names = [_name(path, _end(path), "hook_in")]
@@ -150,9 +147,7 @@ def _name(path: Path, module: Any, side: str) -> str:
         module = next(wrappers, module)
     point: Any = module if type(module).__name__ == "HookPoint" else getattr(module, side, None)
     if not isinstance(getattr(point, "name", None), str):
-        raise InputError(
-            f"TransformerLens has no hook on {type(module).__name__}, so a cache cannot be read: give prompts."
-        )
+        raise InputError(f"TransformerLens has no hook on {type(module).__name__}: give the model and prompts.")
     return str(point.name)
 
 

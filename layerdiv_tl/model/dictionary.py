@@ -120,9 +120,6 @@ class Dictionary(CustomUnit):
             if place not in {writer.component for writer in path.writers}:
                 raise InputError(f"there is a dictionary for {place}, but this model has no such sublayer.")
 
-    def __repr__(self) -> str:
-        return f"dictionary({', '.join(f'{at}: {len(x.directions)} latents' for at, x in self._latents.items())})"
-
 
 def dictionary(given: Any, sublayer: Any = None, reads: Reads | None = None) -> Dictionary:
     """Make a unit of the latents of sparse autoencoders or transcoders: `unit=ld.dictionary(sae, "L12.mlp")`.

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .._checks import shown
 from ..components import Component, Kind, labels_of
 from ..errors import InputError
 from .load import as_model
@@ -85,13 +84,7 @@ class Groups(CustomUnit):
             writer, unit = known.get(member.sublayer), _UNITS.get(member.kind)
             is_there = writer is not None and (unit is None or (member.index or 0) < count_of(writer, unit))
             if not is_there:
-                raise InputError(
-                    f"the group {shown(group.name)} asks for {member.label}, which this model does not have (a layer "
-                    "that is used once is L3.attn, the second use of a reused one L3@2.attn)."
-                )
-
-    def __repr__(self) -> str:
-        return f"groups({', '.join(f'{group.name!r}: {len(own)}' for group, own in self.members.items())})"
+                raise InputError(f"the group {group.name!r} has {member.label}, which this model does not have.")
 
 
 def groups(members: Mapping[str, Any]) -> Groups:

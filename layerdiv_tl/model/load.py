@@ -203,9 +203,8 @@ def load_model(
     model = without_peft(x.model if isinstance(x, Loadable) else x)
     if not hasattr(model, "get_output_embeddings") and not is_transformer_lens(model):
         raise InputError(
-            f"{shown(model)} is not a model that can be decomposed: give a Hugging Face id, a local folder, "
-            "a .gguf file, a Hugging Face causal LM, a TransformerBridge or a HookedTransformer; or give "
-            "ld.contributions the ActivationCache of run_with_cache."
+            f"{shown(model)} is not a model: give a Hugging Face id, a local folder, a .gguf file, a Hugging Face "
+            "causal LM, a TransformerBridge or a HookedTransformer."
         )
     if device is not None or dtype is not None:
         model = copy.deepcopy(model)
@@ -232,8 +231,8 @@ def as_model(x: Any) -> Model:
 def _check_default_device() -> None:
     if (default := torch.get_default_device()).type != "cpu":
         raise InputError(
-            f"PyTorch makes tensors on {default} by default here, which mixes up results that are gathered on the CPU: "
-            "call torch.set_default_device('cpu'). The model may stay where it is."
+            f"PyTorch makes tensors on {default} by default here, but results are gathered on the CPU: call "
+            "torch.set_default_device('cpu'). The model may stay where it is."
         )
 
 
@@ -267,10 +266,7 @@ def _path(model: Any, names: Any) -> ResidualPath:
         path = path_of(model, names)
     else:
         if (unembed := model.get_output_embeddings()) is None:
-            raise InputError(
-                f"{type(model).__name__} cannot be decomposed: it has no unembedding (a base model: load it with "
-                "AutoModelForCausalLM)."
-            )
+            raise InputError(f"{type(model).__name__} has no unembedding: load it with AutoModelForCausalLM.")
         path = find_path(model, unembed, names=names)
     object.__setattr__(model, _PATH, path)  # so that it is dropped with the model
     path.found_in = key

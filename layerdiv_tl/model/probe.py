@@ -42,10 +42,7 @@ def find_path(module: Any, unembed: Any, writers: list[Writer] | None = None, na
         try:
             _measure(path, ids, known)
         except (RuntimeError, IndexError) as error:  # a pass of another form may fail in any way
-            reason = " ".join(str(error).split())[:200]
-            raise InputError(
-                f"{_name(module)} cannot be decomposed: its pass cannot be replayed ({reason})."
-            ) from error
+            raise InputError(f"{_name(module)} cannot be decomposed: its pass cannot be replayed ({error}).") from error
     return path
 
 
@@ -94,8 +91,7 @@ def check_finite(path: Path, seen: Pass) -> None:
         if not bool(write.isfinite().all()):
             raise InputError(
                 f"{_name(path.module)} gives numbers that are not finite, first in {component}: its weights or its "
-                "precision are broken (NaN weights, an overflow in float16), or a sliding window meets padding (run "
-                "rows one by one, batch_tokens=1)."
+                "precision are broken, or a sliding window meets padding (run rows one by one, batch_tokens=1)."
             )
 
 
