@@ -60,7 +60,7 @@ def test_a_raw_bridge_does_not_sum_to_its_logits_and_contributions_do(smol):
     ids = [smol.tokenizer(name)["input_ids"][0] for name in (" Mary", " John")]
     c = ld.contributions(smol, [PROMPT], [[" Mary", " John"]])
     bridge = TransformerBridge.boot_transformers(
-        "default", hf_model=ld.load_model(copy=True).hf_model, tokenizer=smol.tokenizer, device="cpu"
+        "default", hf_model=ld.load_model().hf_model, tokenizer=smol.tokenizer, device="cpu"
     )
     logits, cache = bridge.run_with_cache(smol.tokenizer(PROMPT, return_tensors="pt")["input_ids"])
     direction = bridge.W_U[:, ids[0]] - bridge.W_U[:, ids[1]]

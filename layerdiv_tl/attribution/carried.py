@@ -15,9 +15,9 @@ from torch import Tensor
 from ..components import Component, Kind
 from ..errors import InputError
 from ..model.attribute import rows_of
+from ..model.frozen import TOLERANCE
 from ..model.passes import Pass, Replay
 from ..model.path import Path
-from ..model.precision import TOLERANCE
 from ..model.units import UnitLike, part_vectors
 
 # The most numbers of carried vectors that are held at a time.

@@ -49,12 +49,11 @@ def contributions(
     Args:
         model: A `Model`, or anything `load_model` takes; or an `ActivationCache` of TransformerLens' `run_with_cache`,
             for single-token options, which brings its model.
-        prompts: Texts, lists of token ids, padded batches, a tokenizer's output, or conversations, as `model.prompts`
-            reads them; or a `Task`, which also provides the options. A TransformerBridge prepends a beginning-of-text
-            token where Hugging Face's tokenizer does not. With a cache: None, or the token ids `[row, token]` that it
-            was taken with. A bridge's cache holds these itself; without them the result's ids are −1, and no column
-            counts as padding. A `names_filter` must have `Model.hook_names(unit)`; with a `pos_slice`, positions are
-            those of the slice.
+        prompts: Texts, lists of token ids, or a tokenizer's output, as `model.prompts` reads them; or a `Task`, which
+            also provides the options. A TransformerBridge prepends a beginning-of-text token where Hugging Face's
+            tokenizer does not. With a cache: None, or the token ids `[row, token]` that it was taken with. A bridge's
+            cache holds these itself; without them the result's ids are −1, and no column counts as padding. A
+            `names_filter` must have `Model.hook_names(unit)`; with a `pos_slice`, positions are those of the slice.
         options: K answers, or one list of K per prompt. An answer is a text exactly as written (" Yes" with its space),
             of one token or several; a token id, or a list of ids where prompts have lists of their own (one that all
             share: `[[[5, 6], [7]]]`). Lengths may differ, and one option may be a prefix of another, whose probability
@@ -66,8 +65,7 @@ def contributions(
             `dictionary` of latents.
         position: Where the logits are read: "last", an int counted in each prompt's tokens (negative from the end), or
             one int per prompt.
-        attention_mask: `[row, token]`, 1 for real token ids of `prompts`, 0 for padding; with None, pad tokens at the
-            ends of rows are padding.
+        attention_mask: `[row, token]`, 1 for real token ids of `prompts`, 0 for padding.
         batch_tokens: The most padded tokens in one forward pass; None picks a fast size for the model's device.
 
     Raises InputError for unusable input (also an option that begins inside a token of its prompt), for weights that
@@ -91,10 +89,9 @@ def contributions(
     if is_cache(model):
         return _of_cache(model, prompts, options, unit, position, attention_mask)
     model = as_model(model)
-    batch_tokens = model.checked_batch_tokens(batch_tokens)
     check_unit(unit, model.path)
     question = read_question(model, prompts, options, position, attention_mask=attention_mask)
-    return answer(model, question, unit, batch_tokens)
+    return answer(model, question, unit, batch_tokens or model.batch_tokens)
 
 
 def answer(model: Model, question: LogitQuestion, unit: UnitLike, batch_tokens: int) -> Contributions:

@@ -67,7 +67,7 @@ def profile(
     window = (model.context or 2048) if window is None else whole_number("window", window, 1, model.context)
     stride = max(1, window // 2) if stride is None else whole_number("stride", stride, 1, window)
     ids = encode(model, with_mask(text_or_ids, attention_mask), any_length=True)
-    run = ProfileRun(model, unit, PRECISIONS[precision], model.checked_batch_tokens(batch_tokens))
+    run = ProfileRun(model, unit, PRECISIONS[precision], batch_tokens or model.batch_tokens)
     return run_profile(run, ids, gauge, window, stride)
 
 

@@ -20,9 +20,9 @@ from .._progress import progress
 from ..components import Component
 from ..errors import InputError
 from ..model.batches import batches, pad
+from ..model.frozen import TOLERANCE
 from ..model.load import Model
 from ..model.passes import Pass
-from ..model.precision import TOLERANCE
 from ..model.probe import check_finite
 from ..model.units import UnitLike, cut_of
 from .carried import carried

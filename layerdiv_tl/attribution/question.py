@@ -100,7 +100,7 @@ def read_question(
     at_end = all(place == len(row) - 1 for row, place in zip(ids, at, strict=True))
     read = single_tokens if single else read_options
     option_ids, texts = read(model, options, ids, at_end)
-    warn_of_missing_spaces(model, ids, options)
+    warn_of_missing_spaces(ids, options)
     if single:
         option_ids = option_ids[:, :, None]
     return LogitQuestion(ids, at, option_ids, texts, **about)

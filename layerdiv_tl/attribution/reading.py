@@ -16,11 +16,11 @@ from ..components import Component
 from ..errors import InputError
 from ..model.attribute import attribute, present
 from ..model.batches import batches, pad
+from ..model.frozen import HALF, TOLERANCE
 from ..model.load import Model
 from ..model.passes import Answers, Pass, Replay
 from ..model.patching import noise
 from ..model.path import Path
-from ..model.precision import HALF, TOLERANCE
 from ..model.probe import check_finite, transformed
 from ..model.prompts import Ids
 from ..model.remote import RemotePath

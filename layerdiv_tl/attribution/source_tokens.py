@@ -20,8 +20,8 @@ from ..components import Component, component_columns, labels_of, positions
 from ..errors import InputError
 from ..model.attention import check_same_answers, eager, heads_of
 from ..model.batches import batches, pad
+from ..model.frozen import SAME_ANSWERS, tolerance
 from ..model.load import Model, as_model
-from ..model.precision import SAME_ANSWERS, tolerance
 from ..model.prompts import token_texts
 from ..model.source_values import Factors, read_factors
 from ..model.units import CustomUnit, Parts, cut_of, split
@@ -189,7 +189,6 @@ def source_tokens(
     True
     """
     model = as_model(model)
-    batch_tokens = model.checked_batch_tokens(batch_tokens)
     question = read_question(model, prompts, options, position, attention_mask=attention_mask, single=True)
     ids, at, option_ids = question.ids, question.at, question.option_ids[:, :, 0]
     kept = _chosen(heads_of(model), heads)
@@ -206,7 +205,7 @@ def source_tokens(
         return factors.contributions(slice(None), some), factors.patterns(some)
 
     with model.path.session(), progress(model.name, len(ids), "prompt"):
-        for rows in batches(lengths, batch_tokens, model.path.length_switch):
+        for rows in batches(lengths, batch_tokens or model.batch_tokens, model.path.length_switch):
             reads = Reads([ids[i] for i in rows], np.arange(len(rows)), at[rows], option_ids[rows], question.directions)
             found, of_attentions = _split(model, reads, lambda g: g[:k], read)
             parts, patterns = (torch.cat(x, -2).numpy() for x in zip(*of_attentions, strict=True))

@@ -16,9 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from ..components import Component
 from ..errors import InputError
 from ..model.attribute import attribute, gradients
+from ..model.frozen import TOLERANCE
 from ..model.load import Model
 from ..model.passes import Pass
-from ..model.precision import TOLERANCE
 from ..model.units import cut_of, split
 from ..model.writers import Writer
 from .additive import carried_through

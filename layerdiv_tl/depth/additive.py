@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from ..model.frozen import Frozen, is_on_path
 from ..model.load import Model
-from ..model.patching import frozen, hooks, silent, swapped, tensor
-from ..model.path import Path, logits_in
+from ..model.patching import frozen, silent, tensor
 from ..model.writers import Writer, unwrapped
 
 
@@ -118,22 +117,3 @@ def carried_through(
             for one in maps:
                 y = tensor(unwrapped(one).forward(y))
         return carried(y, [leaf] * len(vectors), vectors)
-
-
-def read_out(path: Path, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
-    """Compute the logits of final streams by the model's own code from the final norm on.
-
-    As `path.read_out`, which gradients do not pass.
-    """
-    if not stream.requires_grad:
-        return path.read_out(stream)[1].to(stream.device)
-    end = path.unembed if path.norm is None else path.norm
-    with torch.enable_grad(), silent(path.module), hooks() as add, ExitStack() as stack:
-        x = stream.to(path.dtype)[:, None]
-        for writer in path.writers:
-            nothing = torch.zeros(len(x), 1, writer.form.width, dtype=path.dtype, device=x.device)
-            output = writer.form.of(nothing)
-            stack.enter_context(swapped(writer.place, "forward", lambda *args, output=output, **kwargs: output))
-        add(end.register_forward_pre_hook(lambda module, args: (x.to(args[0].device), *args[1:])))
-        logits = logits_in(path.run(torch.zeros(len(x), 1, dtype=torch.long)))
-        return logits[:, -1].to(stream.device)

@@ -195,7 +195,7 @@ def map_batches(
 
     `measure` calls `advance` with the passes that it has made, of `count` for each row.
     """
-    limit, switch = model.checked_batch_tokens(batch_tokens), model.path.length_switch
+    limit, switch = batch_tokens or model.batch_tokens, model.path.length_switch
     shown = progress(model.name, count * len(ids), "pass")
     with model.path.session(), torch.no_grad(), shown as advance:
         return [measure(rows, advance) for rows in batches([len(row) for row in ids], limit, switch)]

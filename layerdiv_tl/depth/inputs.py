@@ -6,12 +6,12 @@ from collections.abc import Sequence, Set
 from numbers import Integral
 from typing import Any, Literal, get_args
 
-from .._checks import MOST_ITEMS, choice, listed, refuse_tables, shown, whole_number
+from .._checks import MOST_ITEMS, choice, listed, shown, whole_number
 from ..components import Component, instead_of, labels_of
 from ..errors import InputError
 from ..model.load import Model
-from ..model.options import continuations, is_task
-from ..model.prompts import Prompts, encode, refuse_unordered, to_python
+from ..model.options import continuation, is_task
+from ..model.prompts import Prompts, encode, to_python
 from .patched_forward import PatchedForward
 
 Part = Literal["attn", "mlp", "layer"]
@@ -35,8 +35,7 @@ def read_texts(model: Model, texts: Any, least: int = 1, why: str = "") -> Promp
 
 
 def unwrap_texts(texts: Any) -> Any:
-    """Return a task's prompts, or the texts themselves. Raises InputError for tables and sets."""
-    refuse_unordered("texts", texts)
+    """Return a task's prompts, or the texts themselves."""
     return getattr(texts, "prompts", texts)
 
 
@@ -68,13 +67,15 @@ def read_answers(model: Model, texts: Any, answers: Any) -> tuple[Prompts, list[
             if answers >= len(row):
                 raise InputError(f"text {number} needs more tokens than its answer, {answers}, but has {len(row)}.")
         return ids, [answers] * len(ids)
-    refuse_tables("answers", answers)
     items = [answers] if isinstance(answers, str) else to_python(answers)
     if not isinstance(items, Sequence) or len(items) != len(ids):
         raise InputError(f"answers={shown(answers)} does not fit {len(ids)} texts: give one per text, or their length.")
-    asked = [[answer] if isinstance(answer, str) else [] for answer in items]
-    found = continuations(model, ids.texts, asked, "answer {number} ({text})")
-    appended = [tokens[0] if tokens else encode(model, [x])[0] for tokens, x in zip(found, items, strict=True)]
+    appended = []
+    for number, (text, answer) in enumerate(zip(ids.texts, items, strict=True)):
+        if isinstance(answer, str):
+            appended.append(continuation(model, text, answer, f"answer {number} ({shown(answer)})", number))
+        else:
+            appended.append(encode(model, [answer])[0])
     whole = Prompts(row + answer for row, answer in zip(ids, appended, strict=True))
     return encode(model, whole), [len(answer) for answer in appended]
 

@@ -136,7 +136,7 @@ def integrated_gradients(
     steps = whole_number("steps", steps, 1, MOST_REPEATS)
     model = as_model(model)
     ids, lengths = read_answers(model, texts, answers)
-    size = model.checked_batch_tokens(batch_tokens)
+    size = batch_tokens or model.batch_tokens
     found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def integrate(rows: list[int], advance: Advance) -> tuple[Component, ...]:

@@ -18,8 +18,8 @@ from ..components import Component, component_columns
 from ..ensemble.intervals import Estimate, estimate, estimates_frame, percentile_interval
 from ..errors import InputError
 from ..model.batches import batches
+from ..model.frozen import upcast
 from ..model.load import Model, as_model
-from ..model.precision import upcast
 from ..model.prompts import Ids, encode
 from ..results import Plot, Result
 from .engine import layer_components
@@ -155,7 +155,7 @@ def map_layers(
     order = np.random.default_rng(seed).permutation(len(texts)).tolist()
     count = max(1, min(len(texts) - 1, round(len(texts) * held_out)))
     held, fitting = ([texts[i] for i in sorted(some)] for some in (order[:count], order[count:]))
-    limit = min(model.checked_batch_tokens(batch_tokens) for model in models)
+    limit = batch_tokens or min(model.batch_tokens for model in models)
     with models[0].path.session(), models[1].path.session(), torch.no_grad():
         components, targets = (
             layer_components(PatchedForward(model, [ids])) for model, ids in zip(models, texts[0][0], strict=True)
@@ -224,8 +224,6 @@ def _aligned_tokens(models: tuple[Model, Model], texts: Any, first: int) -> list
             sizes = f"{models[0].name} has {models[0].vocabulary} token ids and {models[1].name} {models[1].vocabulary}"
             raise InputError(f"{sizes}, so the same ids are not the same text: give texts.")
         both = [read_texts(models[0], texts, first + 1, "its first tokens are left out")] * 2
-    elif both[1].texts != names:
-        raise InputError("the two models' chat templates write these conversations differently: give texts.")
     aligned: list[Aligned] = []
     for i, (source, target) in enumerate(zip(*both, strict=True)):
         paired = np.tile(np.arange(len(source)), (2, 1))

@@ -23,8 +23,8 @@ from ..components import Component
 from ..ensemble.intervals import Kind, estimate
 from ..errors import InputError
 from ..model.batches import batches, pad
+from ..model.frozen import upcast
 from ..model.load import Model, as_model
-from ..model.precision import upcast
 from ..model.probe import check_finite, transformed
 from ..model.prompts import Ids, prompt_ends, token_texts
 from ..results import Plot

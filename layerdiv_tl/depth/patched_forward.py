@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from ..components import Component, Kind
 from ..errors import InputError
 from ..model.batches import pad
+from ..model.frozen import HALF, TOLERANCE, upcast
 from ..model.load import Model
 from ..model.patching import by_token, hooks, tensor
-from ..model.precision import HALF, TOLERANCE, upcast
 from ..model.writers import Writer
-from .additive import carried_through, read_out, stream_scales, with_input
+from .additive import carried_through, stream_scales, with_input
 
 # The most logits formed at once: 32 MiB, and 64 MiB of clean probabilities in float64.
 LOGITS = 1 << 23
@@ -153,7 +153,7 @@ class PatchedForward:
 
     def logits(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
         """Compute the model's logits from stream vectors, in float32 or wider."""
-        return upcast(read_out(self.path, stream))
+        return upcast(self.path.read_out(stream)[1].to(stream.device))
 
     @property
     def _end(self) -> nn.Module:

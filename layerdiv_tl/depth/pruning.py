@@ -105,7 +105,6 @@ def drop_plan(
     whole_number("budget", budget, 1, len(candidates) - 1)
     whole_number("random", random, 0, 10_000)
     whole_number("seed", seed, 0)
-    model.checked_batch_tokens(batch_tokens)
     given = None if isinstance(score, str) else _given_scores(score, candidates)  # before anything is run
     if flag("greedy", greedy) and (given is not None or score not in get_args(Effect)):
         ways = one_of(get_args(Effect))

@@ -15,8 +15,8 @@ from torch import Tensor
 from ..components import Component
 from ..ensemble.intervals import percentile_interval
 from ..errors import InputError
+from ..model.frozen import upcast
 from ..model.load import Model, as_model
-from ..model.precision import upcast
 from ..model.prompts import Ids, prompt_ends
 from ..results import Plot
 from .additive import carried_through

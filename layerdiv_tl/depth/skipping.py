@@ -18,8 +18,8 @@ from .._checks import choice, listed, number
 from ..components import Component
 from ..ensemble.intervals import Estimate, estimate
 from ..errors import InputError
+from ..model.frozen import upcast
 from ..model.load import as_model
-from ..model.precision import upcast
 from ..model.prompts import prompt_ends
 from ..results import Plot
 from .engine import (

@@ -19,12 +19,10 @@ from ..components import Component
 from ..errors import InputError
 from ..model.batches import pad
 from ..model.cache import is_transformer_lens
-from ..model.converted import REQUIREMENT
 from ..model.fingerprint import fingerprint, identify
+from ..model.frozen import answer_gap, tolerance
 from ..model.load import Loadable, Model, load_model
-from ..model.precision import answer_gap, tolerance
-from ..model.pretrained import without_progress_bars
-from ..model.weights import is_adapted, is_conv1d, is_quantized
+from ..model.pretrained import is_adapted, without_progress_bars
 from ..model.writers import Writer
 from .engine import ablation
 from .patched_forward import PatchedForward
@@ -106,7 +104,7 @@ def _difference(model: Model, folder: Path) -> str:
     """Explain why a checkpoint does not load as this model; empty if it does."""
     try:
         again = load_model(folder, device=str(model.path.device))
-    except InputError as error:
+    except Exception as error:  # readers of files fail in many ways
         return f" ({str(error).replace(str(folder), 'written')})"
     if fingerprint(again) != (mine := fingerprint(model)):
         again.hf_model.to(model.path.dtype)  # casts rotary frequencies, too, as `to` may have cast the model's
@@ -128,7 +126,7 @@ def load_again(provenance: dict[str, Any]) -> Model:
     source = provenance["source"]
     if source == "in memory":
         raise InputError("the plan's model was given in memory, so it cannot be loaded again: give it as model=.")
-    return load_model(None if source.startswith(REQUIREMENT) else source, dtype=provenance["dtype"])
+    return load_model(source, dtype=provenance["dtype"])
 
 
 def _plain(model: Model, weights: str, dropped: Sequence[Component]) -> Any:
@@ -158,7 +156,8 @@ def _is_quantized(root: Any) -> bool:
     held = [*root.parameters(), *root.buffers()]
     packed = any(type(module).__module__.startswith("torch.ao.") for module in root.modules())
     declared = getattr(root, "hf_quantizer", None) is not None or hasattr(root.config, "quantization_config")
-    return packed or declared or any(is_quantized(x) or x.is_quantized or hasattr(x, "quant_state") for x in held)
+    is_wrapped = any(hasattr(x, "__tensor_flatten__") or hasattr(x, "quant_state") for x in held)
+    return packed or declared or is_wrapped or any(x.is_quantized for x in held)
 
 
 def _remove_layers(twin: Any, paths: Sequence[str], gone: set[int]) -> None:
@@ -200,9 +199,10 @@ def _head_rows(writer: Writer, twin: Any, paths: dict[nn.Module, str]) -> tuple[
     """Return the path of an attention's output projection in the copy, and its weight `[head, width, d]`, a view."""
     path = paths[writer.projection]
     projection = twin.get_submodule(path)
-    if not isinstance(projection, nn.Linear) and not is_conv1d(projection):
+    is_conv1d = type(projection).__name__ == "Conv1D"  # which keeps its weight as [in, out]
+    if not isinstance(projection, nn.Linear) and not is_conv1d:
         raise InputError(f"{writer.component} has no output projection of its own whose rows could be set to zero.")
-    weight = projection.weight if is_conv1d(projection) else projection.weight.T
+    weight = projection.weight if is_conv1d else projection.weight.T
     return path, weight.unflatten(0, (writer.heads, -1))
 
 

@@ -19,7 +19,7 @@ from ..errors import InputError
 from ..model.attribute import present
 from ..model.load import Model, as_model
 from ..model.options import is_task
-from ..model.prompts import prompt_ends, refuse_task_name
+from ..model.prompts import prompt_ends
 from .ablations import Ablation, Ablations, EffectUnit, Partner, Positions, Values, mean_filling, partner_filling
 from .effect_results import Effects
 from .engine import Rows, cross_entropy, read_logits, run_patches
@@ -80,7 +80,6 @@ def effects(
     check_choices(unit=(unit, EffectUnit), ablation=(ablation, Ablation), positions=(positions, Positions))
     whole_number("seed", seed, 0)
     model = as_model(model)
-    model.checked_batch_tokens(batch_tokens)
     if others := {writer.kind for writer in model.path.writers if writer.block is not None} - {"attn", "mlp"}:
         raise InputError(f"{model.name} has a {min(others)} on its stream: effects are of attentions and MLPs alone.")
     asked, names, gold, source = _question(model, prompts, options, labels, attention_mask)
@@ -185,7 +184,6 @@ def _question(
         task = resolved(model, prompts)
         prompts, options, labels = task.prompts, task.option_ids or task.options, task.labels
         source, names = task.name, tuple(task.options)
-    refuse_task_name(prompts)
     if options is None:
         raise InputError(
             "effects are on an answer: give options=[right, wrong], or a task (ld.top_tokens lists rivals of an "

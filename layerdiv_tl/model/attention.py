@@ -13,15 +13,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from .._checks import check_memory
 from ..components import Component, labels_of, positions
 from ..errors import InputError
 from ..results import Plot, Result
 from .batches import pad
 from .cache import is_transformer_lens
+from .frozen import SAME_ANSWERS, answer_gap, tolerance, upcast
 from .load import Model, as_model
 from .patching import hooks
-from .precision import SAME_ANSWERS, answer_gap, tolerance, upcast
 from .prompts import encode_one, token_texts
 from .writers import Writer
 
@@ -105,8 +104,8 @@ def attention_patterns(
             the model reads.
         heads: Labels or components (`"L3.H5"`), or None for all.
 
-    Raises InputError for heads that do not exist, for models that return no attention patterns or compute different
-    logits when they do, and for texts whose patterns exceed memory.
+    Raises InputError for heads that do not exist, and for models that return no attention patterns or compute different
+    logits when they do.
 
     >>> import layerdiv_tl as ld
     >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -124,16 +123,11 @@ def attention_patterns(
     chosen = list(range(len(every)))
     if heads is not None:
         chosen = [positions(every, label=label)[0] for label in labels_of("heads", heads)]
-    needed = 2 * 4 * len(places) * len(row) ** 2
-    check_memory(needed, f"the patterns of {len(places)} heads over {len(row)} tokens", "take a shorter text")
     with model.path.session(), torch.inference_mode():
         read = _from_hooks if is_transformer_lens(model.root) else _from_outputs
         patterns = {call: x for call, x in read(model, row, attentions).items() if x.shape[1] == call[0].heads}
         if any(places[i][0] not in patterns for i in chosen):
-            raise InputError(
-                f"{model.name} ({model.provenance['architecture']}) returns no attention patterns of these heads: "
-                "load it with attn_implementation='eager', or choose others."
-            )
+            raise InputError(f"{model.name} ({model.provenance['architecture']}) returns no patterns of these heads.")
         shown = [patterns[call][0, head] for call, head in (places[i] for i in chosen)]
         shown = [upcast(pattern).double().cpu() for pattern in shown]
     return AttentionPatterns(
@@ -217,6 +211,5 @@ def check_same_answers(model: Model, logits: Tensor, plain: Tensor) -> None:
     gap = answer_gap(logits, plain)
     if not gap <= tolerance(model.path.dtype, SAME_ANSWERS):
         raise InputError(
-            f"{model.name} gives other logits (off by {gap:.1e} of the largest) when its attention is computed step by "
-            "step: give one loaded with attn_implementation='eager'."
+            f"{model.name} gives other logits (off by {gap:.1e} of the largest) with attn_implementation='eager'."
         )

@@ -12,12 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..components import Component
+from .frozen import HALF, TOLERANCE
 from .passes import Pass, Replay
-from .patching import noise, silent
+from .patching import noise, parameters_of, silent
 from .path import Path
-from .precision import HALF, TOLERANCE
 from .units import CustomUnit, UnitLike, check_unit, cut_of, split, total
-from .weights import parameters_of
 
 # The last three rows: biases of the path, what users' hooks added, what half-precision additions lost.
 _MAY_BE_ZERO = ("attn_bias", "mixer_bias", "mlp_bias", "shared_expert", "constant", "added")

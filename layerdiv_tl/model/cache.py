@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from ..components import Component, Kind
 from ..errors import InputError
+from .frozen import TOLERANCE
 from .passes import CutOf, Pass
 from .patching import one_at_a_time, silent
 from .path import Path
-from .precision import TOLERANCE
 from .probe import find_path
 from .writers import Writer
 
@@ -38,15 +38,6 @@ def is_cache(x: Any) -> bool:
 
 def path_of(root: Any, names: Any = None) -> Path:
     """Find the path of a bridge or HookedTransformer. Raises InputError if it cannot be decomposed."""
-    if getattr(root.cfg, "positional_embedding_type", None) == "shortformer":
-        raise InputError(
-            "shortformer positions are added inside attention, not to the stream: it cannot be decomposed."
-        )
-    if (why := _lost_value_bias(root)) is not None:
-        raise InputError(
-            "a bridge in compatibility mode is not the model it was made from: its value biases were folded into the "
-            f"output bias, which {why}. Give the raw bridge, or enable_compatibility_mode(fold_value_biases=False)."
-        )
     original = getattr(root, "original_model", None)
     if hasattr(original, "get_output_embeddings"):
         return find_path(original, root.unembed, names=names)
@@ -67,11 +58,7 @@ class Native(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, use_cache: bool = False) -> Tensor:
         """Return the logits."""
-        more = (
-            {"attention_mask": attention_mask}
-            if hasattr(self.root, "original_model") or attention_mask is not None
-            else {}
-        )
+        more = {} if attention_mask is None else {"attention_mask": attention_mask}
         return self.root(input_ids, return_type="logits", **more)
 
     def get_input_embeddings(self) -> Any:
@@ -120,33 +107,11 @@ def _hooked(writer: Writer, block: Any, kind: Kind) -> None:
     names = ("W_O", "b_O") if kind == "attn" else ("W_out", "b_out")
     weight, bias = (getattr(owner, name, None) for name in names)
     if weight is None or bias is None:  # a mixture of experts
-        writer.why_whole = "it is a mixture of experts, which routes each token to different neurons"
         writer.maps = (owner,)
         return
     post = getattr(block, "ln1_post" if kind == "attn" else "ln2_post", None)
     writer.projection = writer.source = owner.hook_z if kind == "attn" else owner.hook_post
     writer.maps = (Matrix(weight, bias), *([] if post is None else [post]))
-
-
-def _lost_value_bias(root: Any) -> str | None:
-    """Explain why the folding of a processed bridge's value biases was invalid; None if it was valid.
-
-    A value bias adds the same to every token's output only where attention rows sum to one and nothing stands between
-    the bias and the weighted sum.
-    """
-    if not getattr(root, "compatibility_mode", False):
-        return None
-    biases = [getattr(block.attn, "b_V", None) for block in root.blocks if hasattr(block, "attn")]
-    if not any(isinstance(b, Tensor) and b.numel() and not b.detach().any() for b in biases):
-        return None
-    if any(parameter.endswith("sinks") for parameter, _ in root.named_parameters()):
-        return "needs attention that sums to one, and its sinks take a part of it"
-    if getattr(getattr(getattr(root, "original_model", None), "config", None), "clip_qkv", None) is not None:
-        return "comes after the clipping of values (clip_qkv), which they preceded"
-    return None
-
-
-# Caches ---------------------------------------------------------------------------------------------------------------
 
 
 def hook_names(path: Path, cut_of: CutOf) -> tuple[str, ...]:
@@ -171,7 +136,7 @@ def _end(path: Path) -> Any:
 def _source(writer: Writer, cut: str | None) -> nn.Module | None:
     """The module whose input is cut."""
     if cut == "expert":
-        raise InputError("TransformerLens has no hook on what single experts write: give the model and prompts.")
+        raise InputError("TransformerLens has no hook on single experts: give the model and prompts.")
     return None if cut is None else writer.owner if cut == "input" else writer.projection
 
 
@@ -182,9 +147,7 @@ def _name(path: Path, module: Any, side: str) -> str:
         module = next(wrappers, module)
     point: Any = module if type(module).__name__ == "HookPoint" else getattr(module, side, None)
     if not isinstance(getattr(point, "name", None), str):
-        raise InputError(
-            f"TransformerLens has no hook on {type(module).__name__}, so a cache cannot be read: give prompts."
-        )
+        raise InputError(f"TransformerLens has no hook on {type(module).__name__}: give the model and prompts.")
     return str(point.name)
 
 
@@ -231,10 +194,7 @@ def read_cache(
         if module is positions and len(x) == 1:  # learned ones: one row for all
             x = x.expand(len(ids), *x.shape[1:])
         if x.shape[:2] != ids.shape:
-            raise InputError(
-                f"the cache's {_name(path, module, side)} has the shape {tuple(x.shape)}, but tokens have "
-                f"{tuple(ids.shape)}: give the tokens it was taken with."
-            )
+            raise InputError(f"the cache has the shape {tuple(x.shape)}, but tokens have {tuple(ids.shape)}.")
         return x[rows, column][:, None].flatten(2)
 
     seen = Pass(ids[rows, column][:, None].clamp_min(0), torch.zeros_like(column))
@@ -259,10 +219,7 @@ def _check_read_out(path: Path, read: Float[Tensor, "row d"], unembedded: Float[
     logits = read.float() @ rows.float().T + (0 if bias is None else bias.float())
     known = unembedded[:, : logits.shape[1]].float().to(logits.device)
     if not bool((logits - known).abs().max() <= 10 * TOLERANCE[path.dtype] * unembedded.float().abs().max()):
-        raise InputError(
-            "a hook on the final norm or the unembedding changed what this cache is of, which is none of its writes: "
-            "take the cache without it."
-        )
+        raise InputError("a hook on the final norm or the unembedding changed the logits: take the cache without it.")
 
 
 def _embedding_scale(
@@ -283,8 +240,7 @@ def _embedding_scale(
         row, token = (int(i) for i in off.nonzero()[0])
         raise InputError(
             f"the cache was taken with other tokens: at row {row}, token {token} its stream does not begin with the "
-            f"embedding of token {int(ids[row, token])}. Give the tokens and attention_mask of its own pass, with "
-            "today's hooks on the embedding."
+            f"embedding of token {int(ids[row, token])}."
         )
     scale = float((embedded * own).sum() / own.square().sum())
     return 1.0 if abs(scale - 1) < 1e-2 else scale

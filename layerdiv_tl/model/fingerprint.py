@@ -24,16 +24,14 @@ _LIBRARIES = ("transformers", "accelerate", "peft", "transformer_lens", "torch",
 
 @dataclass(frozen=True)
 class Identity:
-    """The key under which a model's results are stored, besides its name; `settings` say how it is computed."""
+    """The key under which a model's results are stored, besides its name."""
 
     weights: str
     tokenizer: str | None
-    settings: dict[str, Any]
 
 
 def identify(model: Model) -> Identity:
     """Compute the identity of a model and its tokenizer. Raises InputError for a model with a user's hooks."""
-    tokenizer = None if model.tokenizer is None else _sha256(_tokenizer(model.tokenizer))
     for root in _roots(model):
         for path, module in root.named_modules():
             hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
@@ -43,57 +41,45 @@ def identify(model: Model) -> Identity:
                     f"{model.name} has a forward hook on {path or 'the model itself'}, which its weights do not show: "
                     "remove it, so that no results are kept as another model's."
                 )
-    names = ("_attn_implementation", "_experts_implementation")
-    settings = {name: getattr(getattr(root, "config", None), name, None) for name in names}
-    return Identity(fingerprint(model), tokenizer, settings | {"matmul": torch.get_float32_matmul_precision()})
+    return Identity(fingerprint(model), None if model.tokenizer is None else _sha256(_tokenizer(model.tokenizer)))
 
 
 def fingerprint(model: Model) -> str:
-    """Compute SHA-256 of a model's configuration, modules, weights and buffers. Raises InputError without weights."""
+    """Compute SHA-256 of a model's configuration, modules, weights and buffers."""
     known: dict[Tensor, Any] = {}
     parts: list[Any] = []
     for root in _roots(model):
         config: Any = getattr(root, "config", None) or getattr(root, "cfg", None)
         parts.append({name: x for name, x in config.to_dict().items() if name not in _NOT_THE_MODEL.split()})
         parts.append([(path, str(type(m)), [vars(m).get(x) for x in _ADAPTERS]) for path, m in root.named_modules()])
-        buffers = dict(root.named_buffers(remove_duplicate=False))
-        held = {**nn.Module.state_dict(root, keep_vars=True), **buffers}
+        held = nn.Module.state_dict(root, keep_vars=True) | dict(root.named_buffers(remove_duplicate=False))
         for name, x in held.items():
-            # Rotary frequencies that follow the length of the last text: the original ones are the model's.
-            original = name.replace("inv_freq", "original_inv_freq")
-            follows = original != name and original in buffers
-            if not name.endswith("long_inv_freq") and not follows:
-                parts.append((name, _contents(name, x, known)))
+            # Rotary frequencies may follow the length of the last text: the original ones are the model's.
+            if not name.endswith("inv_freq") or name.endswith("original_inv_freq"):
+                parts.append((name, _contents(x, known)))
     return _sha256(parts)
 
 
-def _contents(name: str, x: Any, known: dict[Tensor, Any]) -> Any:
+def _contents(x: Any, known: dict[Tensor, Any]) -> Any:
     """Describe an entry of a model's state; a tensor is hashed once, however often it is used."""
-    if isinstance(x, list | tuple):  # packed weights of torch.ao
-        return [_contents(name, part, known) for part in x]
     if not isinstance(x, Tensor):
         return x
-    if x in known:
-        return known[x]
-    if x.is_meta:
-        raise InputError(f"{name} is offloaded or has no values: load the model with all its weights in memory.")
-    if hasattr(x, "__tensor_flatten__"):  # a quantized tensor, made of others (torchao)
-        names, context = x.__tensor_flatten__()
-        values: Any = [repr(context), [_contents(f"{name}.{part}", getattr(x, part), known) for part in names]]
-    else:
-        digest = hashlib.sha256()
-        plain = x.dequantize() if x.is_quantized else x.detach()
-        for part in plain.reshape(-1).split(1 << 24):  # so much is copied from a device at a time
-            digest.update(part.cpu().view(torch.uint8).numpy().data)
-        values = digest.hexdigest()
-    known[x] = [str(x.dtype), list(x.shape), values]
+    if x not in known:
+        if hasattr(x, "__tensor_flatten__"):  # a quantized tensor, made of others (torchao)
+            names, context = x.__tensor_flatten__()
+            values: Any = [repr(context), [_contents(getattr(x, part), known) for part in names]]
+        else:
+            digest = hashlib.sha256()
+            for part in x.detach().reshape(-1).split(1 << 24):  # so much is copied from a device at a time
+                digest.update(part.cpu().view(torch.uint8).numpy().data)
+            values = digest.hexdigest()
+        known[x] = [str(x.dtype), list(x.shape), values]
     return known[x]
 
 
 def _roots(model: Model) -> list[Any]:
     """The model, and the one that a bridge wraps, which is not among its modules."""
-    root = model.root
-    return [root, *filter(None, [getattr(root, "original_model", None)])]
+    return list(dict.fromkeys((model.root, model.hf_model)))
 
 
 def _tokenizer(tokenizer: Any) -> Any:

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .._checks import shown
 from ..components import Component, Kind, labels_of
 from ..errors import InputError
 from .load import as_model
@@ -85,13 +84,7 @@ class Groups(CustomUnit):
             writer, unit = known.get(member.sublayer), _UNITS.get(member.kind)
             is_there = writer is not None and (unit is None or (member.index or 0) < count_of(writer, unit))
             if not is_there:
-                raise InputError(
-                    f"the group {shown(group.name)} asks for {member.label}, which this model does not have (a layer "
-                    "that is used once is L3.attn, the second use of a reused one L3@2.attn)."
-                )
-
-    def __repr__(self) -> str:
-        return f"groups({', '.join(f'{group.name!r}: {len(own)}' for group, own in self.members.items())})"
+                raise InputError(f"the group {group.name!r} has {member.label}, which this model does not have.")
 
 
 def groups(members: Mapping[str, Any]) -> Groups:
@@ -114,25 +107,19 @@ def groups(members: Mapping[str, Any]) -> Groups:
     >>> [component.label for component in c.components]
     ['embed', 'L0.attn.rest', 'L0.mlp', 'L1.attn.rest', 'group:mine']
     """
-    if not isinstance(members, Mapping) or not members:
-        raise InputError(f"groups must be a dict of lists of labels by the groups' names, not {shown(members)}.")
-    found: dict[str, list[str]] = {}
-    seen: dict[Component, str] = {}
+    seen: set[Component] = set()
     for name, labels in members.items():
-        if not isinstance(name, str) or not name.strip():
-            raise InputError(f"a group must have a text as its name, not {shown(name)}.")
-        found[name] = labels_of(f"groups[{name!r}]", labels)
-        for component in map(Component.parse, found[name]):
+        for component in map(Component.parse, labels_of(f"groups[{name!r}]", labels)):
             if component in seen:
-                raise InputError(f"{component.label} occurs twice, in {shown(seen[component])} and in {shown(name)}.")
-            seen[component] = name
+                raise InputError(f"{component.label} is in the groups twice.")
+            if component.kind not in (*_UNITS, *_SUBLAYERS, "embed", "pos_embed"):
+                raise InputError(
+                    f"{component.label} cannot be in a group: use heads, neurons, their biases, sublayers, embeddings."
+                )
+            seen.add(component)
     if both := next((c for c in seen if c.kind in _UNITS and c.sublayer in seen), None):
         raise InputError(f"{both.label} is part of {both.sublayer.label}, which is in a group, too: name one of them.")
-    if wrong := next((c for c in seen if c.kind not in (*_UNITS, *_SUBLAYERS, "embed", "pos_embed")), None):
-        raise InputError(
-            f"{wrong.label} cannot be in a group: use heads, neurons, their biases, sublayers, embeddings."
-        )
-    return Groups(found)
+    return Groups({name: labels_of(name, labels) for name, labels in members.items()})
 
 
 def key_value_groups(model: Any) -> dict[str, list[str]]:
@@ -158,5 +145,5 @@ def key_value_groups(model: Any) -> dict[str, list[str]]:
         for start in range(0, len(labels) if share > 1 else 0, share):
             made[f"L{writer.component.layer}.KV{start // share}"] = labels[start : start + share]
     if not made:
-        raise InputError(f"every head of {model.name} has keys and values of its own, so it has no such groups.")
+        raise InputError(f"every head of {model.name} has keys and values of its own.")
     return made

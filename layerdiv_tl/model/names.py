@@ -6,11 +6,8 @@ every pass checks that nothing was missed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-from .._checks import listed, one_of
-from ..errors import InputError
 
 # Each entry is the name of a child of its parent, or a path below it; the first that exists is taken.
 NAMES: dict[str, tuple[str, ...]] = {
@@ -46,11 +43,8 @@ NAMES: dict[str, tuple[str, ...]] = {
 
 
 def with_names(more: Mapping[str, Any] | None) -> dict[str, tuple[str, ...]]:
-    """The names, with a user's own in front. Raises InputError for a role that does not exist."""
+    """The names, with a user's own in front."""
     names = dict(NAMES)
     for role, given in (more or {}).items():
-        if role not in names:
-            raise InputError(f"names={{{role!r}: …}} is no role of a module: use {one_of(NAMES)}.")
-        own: Sequence[str] = [given] if isinstance(given, str) else listed("names", given, "a name, or a list of names")
-        names[role] = (*own, *names[role])
+        names[role] = (*([given] if isinstance(given, str) else given), *names[role])
     return names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,12 +12,11 @@ from jaxtyping import Int
 
 from .._checks import shown
 from ..errors import InputError
-from .prompts import Ids, Prompts, check_ids, is_id, items, knows, to_python, token_texts, tokenize, tokenizer_for
+from .prompts import Ids, Prompts, check_ids, is_id, items, to_python, token_texts, tokenize, tokenizer_for
 
 if TYPE_CHECKING:
     from .load import Model
 
-_POSITION = "'last', an int, or one int per prompt"
 # The filler after the last token of an option that is shorter than others, in arrays of ids.
 NONE = -1
 
@@ -40,8 +40,7 @@ def read_options(model: Model, given: Any, prompts: Prompts, at_end: bool = True
     if len(lists) != len(prompts) or len({len(row) for row in lists}) > 1:
         raise InputError(
             f"options holds {len(lists)} lists for {len(prompts)} prompts: give one list, or one for each prompt, all "
-            "with the same number of options (columns: list(zip(right, wrong)); options of several ids for all: "
-            "a list in a list, [[[5, 6], [7]]])."
+            "with the same number of options (options of several ids for all: a list in a list, [[[5, 6], [7]]])."
         )
     before = prompts.texts if at_end else [None] * len(prompts)
     read = [_read_row(model, row, text, number) for number, (row, text) in enumerate(zip(lists, before, strict=True))]
@@ -56,18 +55,15 @@ def _read_row(model: Model, row: Sequence[Any], before: str | None, number: int)
     read = []
     for option in row:
         if isinstance(option, str):
-            read.append(_continuation(model, before, option, f"option {shown(option)}", number))
+            read.append(continuation(model, before, option, f"option {shown(option)}", number))
             continue
         ids = option if isinstance(option, list | tuple | range) else [option]
         check_ids(ids, model.path.outputs, f"options of prompt {number}")
         read.append(tuple(int(i) for i in ids))
     if not read or () in read:
-        raise InputError(
-            f"options of prompt {number}, {shown(list(row))}, are or hold an empty list: name the answers."
-        )
-    twin = next((option for option, ids in zip(row, read, strict=True) if read.count(ids) > 1), None)
-    if twin is not None:
-        raise InputError(f"options of prompt {number} hold {shown(twin)} and another one of the same tokens.")
+        raise InputError(f"options of prompt {number}, {shown(list(row))}, are or hold an empty list.")
+    if len(set(read)) < len(read):
+        raise InputError(f"options of prompt {number}, {shown(list(row))}, hold two of the same tokens.")
     return read
 
 
@@ -91,13 +87,8 @@ def single_tokens(
     ids, texts = read_options(model, given, prompts, at_end)
     if ids.shape[2] > 1:
         row, option = np.argwhere(ids[:, :, 1] != NONE)[0]
-        text = texts[option] if isinstance(texts[0], str) else texts[row][option]
-        tokens = [int(i) for i in ids[row, option] if i != NONE]
-        pieces = tokens if model.tokenizer is None else model.tokenizer.convert_ids_to_tokens(tokens)
-        raise InputError(
-            f"{name} {shown(text)} is the tokens {pieces} but must be a single one: choose a shorter one (often the "
-            "leading space matters), or give a token id."
-        )
+        pieces = token_texts(model, ids[row, option][ids[row, option] != NONE])
+        raise InputError(f"{name} {''.join(pieces)!r} is the tokens {list(pieces)} but must be a single one.")
     return ids[:, :, 0], texts
 
 
@@ -109,48 +100,40 @@ def is_task(given: Any) -> bool:
 def pair_options(right: Any, wrong: Any) -> tuple[list[Any], tuple[str, ...]]:
     """Join right and wrong answers as options, and name them by their columns where both come from a frame.
 
-    Each is one answer for all prompts, or a list with one per prompt. Raises InputError for lists of two lengths.
+    Each is one answer for all prompts, or a list with one per prompt.
     """
     names = tuple(str(getattr(answers, "name", None) or "") for answers in (right, wrong))
     answers = [to_python(right), to_python(wrong)]
-    counts = {len(each) for each in answers if isinstance(each, list)}
-    if not counts:
+    lists = [each for each in answers if isinstance(each, list)]
+    if not lists:
         return answers, ()
-    if len(counts) > 1:
-        raise InputError(f"right and wrong hold {min(counts)} and {max(counts)} answers: give one per prompt, or one.")
-    columns = [each if isinstance(each, list) else [each] * min(counts) for each in answers]
+    columns = [each if isinstance(each, list) else [each] * len(lists[0]) for each in answers]
     return [list(pair) for pair in zip(*columns, strict=True)], names if all(names) else ()
 
 
 def read_positions(position: Any, lengths: Sequence[int]) -> Int[np.ndarray, " example"]:
     """Resolve the position in each row, counted from its own first token. See `contributions`."""
     position = -1 if isinstance(position, str) and position == "last" else to_python(position)
-    wanted = [position] * len(lengths) if is_id(position) else items("position", position, _POSITION)
-    if len(wanted) != len(lengths) or not all(is_id(p) for p in wanted):
-        raise InputError(f"position={shown(position)} does not fit {len(lengths)} prompts: use {_POSITION}.")
+    wanted = [position] * len(lengths) if is_id(position) else position
+    if not isinstance(wanted, list | tuple) or len(wanted) != len(lengths) or not all(map(is_id, wanted)):
+        raise InputError(
+            f"position={shown(position)} does not fit {len(lengths)} prompts: use 'last', an int or one per prompt."
+        )
     for row, (p, length) in enumerate(zip(wanted, lengths, strict=True)):
         if not -length <= p < length:
             raise InputError(f"position {shown(p)} does not exist in prompt {row}, which has {length} tokens.")
     return np.array([p % length for p, length in zip(wanted, lengths, strict=True)], dtype=np.int64)
 
 
-def warn_of_missing_spaces(model: Model, prompts: Prompts, options: Any) -> None:
-    """Warn of options glued as words to the first prompt's last word, if a leading space costs them no token.
-
-    "The capital of France is" and "Paris" make "isParis". As many vocabularies contain both spellings, it is a warning,
-    not an error. There is none after a bracket, a quotation mark, a digit or a line break.
-    """
-    tokenizer, prompt = model.tokenizer, prompts.texts[0]
-    if tokenizer is None or min(prompts[0]) < 0:
-        return
-    if prompt is None:
-        prompt = tokenizer.decode(prompts[0][-8:])
+def warn_of_missing_spaces(prompts: Prompts, options: Any) -> None:
+    """Warn of options that are glued to the first prompt's last word: "is" and "Paris" make "isParis"."""
     row = to_python(options)
     if isinstance(row, list) and isinstance(row[0], list):
         row = row[0]
-    words = [option for option in row if isinstance(option, str) and option[:1].isalpha()]
-    glued = [o for o in words if len(ids_after_text(tokenizer, f" {o}")) <= len(ids_after_text(tokenizer, o))]
-    if glued and (prompt[-1:].isalpha() or prompt.endswith(tuple(".,:;?!"))):
+    texts = [option for option in row if isinstance(option, str)]
+    glued = [text for text in texts if re.match("[A-Za-z]", text)]
+    prompt = prompts.texts[0] or ""
+    if glued and re.search("[A-Za-z.,:;?!]$", prompt):
         warnings.warn(
             f"options {shown(glued)} follow {shown(prompt[-20:])} without a space, as parts of its last word: "
             f"write {shown([f' {o}' for o in glued])} where the answer is a word of its own.",
@@ -158,22 +141,12 @@ def warn_of_missing_spaces(model: Model, prompts: Prompts, options: Any) -> None
         )
 
 
-def continuations(
-    model: Model, before: Sequence[str | None], rows: Sequence[Sequence[str]], name: str = "option {text}"
-) -> list[list[Ids]]:
-    """Tokenize texts as they continue the text before them in each row, or any text where that is None.
+def continuation(model: Model, before: str | None, text: str, name: str, number: int) -> Ids:
+    """Tokenize a text as it continues the text before it, or any text where that is None.
 
-    Messages refer to a text by its `name`, made of the {number} of its row and the {text} itself. Raises InputError for
-    a text without tokens, with unknown ones, or that begins inside a token.
+    Messages refer to it by its `name` and the `number` of its prompt. Raises InputError for a text without tokens, with
+    unknown ones, or that begins inside a token.
     """
-    found: list[list[Ids]] = []
-    for number, (prompt, row) in enumerate(zip(before, rows, strict=True)):
-        names = [name.format(number=number, text=shown(text)) for text in row]
-        found.append([_continuation(model, prompt, *each, number) for each in zip(row, names, strict=True)])
-    return found
-
-
-def _continuation(model: Model, before: str | None, text: str, name: str, number: int) -> Ids:
     tokenizer = tokenizer_for(model, name)
     ids = ids_after_text(tokenizer, text) if before is None else _ids_after(tokenizer, before, text)
     if ids is None:
@@ -205,8 +178,6 @@ def ids_after_text(tokenizer: Any, text: str) -> list[int]:
 
 def check_known(tokenizer: Any, ids: Sequence[int], text: str, name: str) -> None:
     """Raise InputError for an option or answer that a tokenizer reads as its unknown token."""
-    if not knows(tokenizer, ids, text):
-        raise InputError(
-            f"{name} holds text that the tokenizer does not know, so {tokenizer.unk_token} would be scored: choose "
-            "other words."
-        )
+    unknown = getattr(tokenizer, "unk_token", None)
+    if unknown and tokenizer.unk_token_id in ids and unknown not in text:
+        raise InputError(f"{name} holds text that the tokenizer does not know, so {unknown} would be scored.")

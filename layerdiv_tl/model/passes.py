@@ -44,8 +44,8 @@ class Pass:
         ids, mask, position: The tokens `[n, t]`, and the index in t of the token that is read, `[n]`.
         calls: Each call of each writer, in order, with the number of its earlier calls.
         writes: What each wrote, `[n, t, d]`.
-        inputs: What the module that is cut received, `[n, t, width]`; for experts, the arguments of the calls of the
-            mixture and of its experts; None for a write that stays whole.
+        inputs: What the module that is cut received, `[n, t, width]`; for experts, the arguments of the mixture and of
+            its experts; None for a write that stays whole.
         edits: What users' hooks added on the path: `{(module, side): [[n, t, d] of each call]}`.
         hooked: Writers with hooks of the user, whose writes may be more than the sum of their parts.
         finals: The final norm's inputs, one for each call, `[n, t, d]`.

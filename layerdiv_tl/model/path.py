@@ -1,8 +1,6 @@
 """The residual path of a model: one pass records what its sublayers write, a second runs the path alone on that.
 
-read   : a token of a row, whose logits are attributed; n of them in a pass
-path   : everything between the writes and the logits: additions, norms, gates, mixing, the unembedding
-write  : [n, t, d], with t the tokens that the path needs: the token that is read, or all of its row
+The path is everything between the writes and the logits: additions, norms, gates, mixing, the unembedding.
 """
 
 from __future__ import annotations
@@ -17,45 +15,30 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..components import Component
-from .frozen import Frozen
-from .lengths import context_of, forget_lengths, rope_lengths, window_of
+from .batches import context_of, forget_lengths, rope_lengths, window_of
+from .frozen import HALF, Frozen
 from .passes import CutOf, Pass, Replay
-from .patching import (
-    Keep,
-    add_edits,
-    frozen,
-    hooks,
-    one_at_a_time,
-    silent,
-    swapped,
-    tensor,
-    watch_edits,
-)
-from .precision import HALF
-from .weights import modules_of
+from .patching import Keep, add_edits, frozen, hooks, modules_of, one_at_a_time, silent, swapped, tensor, watch_edits
 from .writers import Writer
 
 
 class Path:
-    """A model's writers, and how it goes from their writes to its logits.
-
-    Made by `find_path`. Use it inside `one_at_a_time(path)`, which sets evaluation mode.
+    """A model's writers, and how it goes from their writes to its logits. Made by `find_path`; used inside `session()`.
 
     Attributes:
-        module: What is run: `module(input_ids=…, attention_mask=…)`.
-        embedding, unembed, norm: Modules; `norm` is the last norm that the path passes outside of blocks, or None.
+        module, unembed, norm: The model, its unembedding, and the last norm that the path passes outside of blocks.
         writers: In the order of their calls.
         by_token: True if no part of the path mixes tokens; then only tokens that are read are recorded and replayed.
         dtype, wide: The precision of the stream, and that of the replay.
         context, window: The longest text and the smallest attention window, in tokens; None without one.
-        length_switch: The length beyond which positions are computed differently: longer and shorter rows must not
-            share a batch.
+        length_switch: The length beyond which positions are computed differently.
         vocabulary, outputs: The number of token ids that it reads, and of those that it has logits of.
         width, read_width: The width of the stream, and of the unembedding's input.
         factor, soft_cap: What turns the unembedding's output into logits.
         constant_axes: The axis of the reads in each constant of a replay.
         calls: The calls of a pass of a few random tokens, `probe_ids`, read at the rows and positions `probe_reads`.
-        rows: The components at every unit, as far as they were asked for, and the weights that they are of.
+        found_in: The modules, names, device and precision that it was found with.
+        kept, rows: What is computed from weights once; the components at each unit, and the weights that they are of.
     """
 
     vocabulary: int
@@ -64,7 +47,6 @@ class Path:
     read_width: int
     factor: float
     soft_cap: float | None
-    constant_axes: list[int]
     calls: list[tuple[Writer, int]]
     probe_ids: Tensor
     probe_reads: tuple[Tensor, Tensor]
@@ -72,18 +54,21 @@ class Path:
     def __init__(self, module: nn.Module, unembed: nn.Module, writers: Sequence[Writer]) -> None:
         self.module, self.unembed, self.writers = module, unembed, list(writers)
         self.norm: nn.Module | None = None
-        own: Any = self.module
-        config: Any = own.config.get_text_config()
+        config: Any = self.module.config.get_text_config()  # type: ignore[operator, union-attr]
         self.context, self.window = context_of(config), window_of(config)
         self.length_switch, self.is_dynamic = rope_lengths(config)
         self.context = None if self.is_dynamic else self.context
         self.by_token = True
-        self.modules: Any = None  # those that it was found in
-        self.kept: dict[str, Any] = {}  # what is computed from weights once
+        self.found_in: Any = None
+        self.kept: dict[str, Any] = {}
+        self.constant_axes: list[int] = []
         self.rows: dict[str, tuple[Any, tuple[Component, ...]]] = {}
         first = next(self.module.parameters())
         self.dtype, self.device = first.dtype, device_of(self.writers[0].owner, first.device)
         self.wide = torch.float32 if self.device.type == "mps" else torch.float64
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return type(None), ()  # a copy of its model, or a file of it, has none
 
     def run(self, ids: Tensor, mask: Tensor | None = None) -> Any:
         """Call the model."""
@@ -101,7 +86,8 @@ class Path:
         """Compute the model's logits at every token, or `[n, 1, v]` at some rows and positions."""
         with hooks() as add:
             if at is not None:
-                add(self.unembed.register_forward_pre_hook(lambda m, a: (_at(a[0], *at)[:, None], *a[1:])))
+                row, position = (x.cpu() for x in at)
+                add(self.unembed.register_forward_pre_hook(lambda m, a: (a[0][row, position][:, None], *a[1:])))
             return logits_in(self.run(ids, mask))
 
     @contextmanager
@@ -109,8 +95,6 @@ class Path:
         """The frame of all passes: evaluation mode, one thread at a time, no graph but where one is asked for."""
         with one_at_a_time(self.module), torch.inference_mode(False), torch.no_grad():
             yield
-
-    # The two passes -------------------------------------------------------------------------------------------------
 
     def record(
         self,
@@ -122,12 +106,8 @@ class Path:
     ) -> Pass:
         """Run the model without a graph, and keep what is needed of the reads at `(row, position)`."""
         keep = Keep(ids.shape, row.to(self.device), position.to(self.device), self.by_token)
-        seen = Pass(
-            ids=keep(ids.to(self.device)),
-            position=keep.position * (not self.by_token),
-            mask=None if mask is None else keep(mask.to(self.device)),
-        )
-
+        kept_mask = None if mask is None else keep(mask.to(self.device))
+        seen = Pass(keep(ids.to(self.device)), keep.position * (not self.by_token), kept_mask)
         # Logits of all tokens would be most of the memory; but a user's hook there may tell tokens apart.
         cuts = not (self.unembed._forward_hooks or self.unembed._forward_pre_hooks)
 
@@ -256,7 +236,10 @@ class Path:
         """Run the model's own code from the final norm on: the unembedding's output and the logits of final streams."""
         x, shown = stream.to(self.dtype)[:, None], list[Tensor]()
         end = self.unembed if self.norm is None else self.norm
-        with torch.inference_mode(), silent(self.module), hooks() as add, ExitStack() as stack:
+        is_path = stream.requires_grad
+        with torch.inference_mode(not is_path), torch.set_grad_enabled(is_path), ExitStack() as stack:
+            stack.enter_context(silent(self.module))
+            add = stack.enter_context(hooks())
             for writer in self.writers:
                 nothing = torch.zeros(len(x), 1, writer.form.width, dtype=self.dtype, device=x.device)
                 stack.enter_context(swapped(writer.place, "forward", _constantly(writer.form.of(nothing))))
@@ -322,10 +305,6 @@ def device_of(module: nn.Module, default: torch.device) -> torch.device:
     parameter = next(module.parameters(), None)
     known = default if parameter is None else parameter.device
     return torch.device("cpu") if known.type == "meta" else known
-
-
-def _at(x: Tensor, row: Tensor, position: Tensor) -> Tensor:
-    return x[row.to(x.device), position.to(x.device)]
 
 
 def logits_in(output: Any) -> Tensor:

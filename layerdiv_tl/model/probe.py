@@ -11,16 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
+from .frozen import HALF
 from .names import with_names
 from .passes import Pass, Replay
-from .patching import frozen, hooks, noise, one_at_a_time, silent, tensor
+from .patching import frozen, hooks, modules_of, noise, one_at_a_time, silent, tensor
 from .path import Path
-from .precision import HALF
-from .weights import modules_of
 from .writers import Form, Names, Writer, count_inputs, find_writers, unwrapped
 
 # Tokens of a probe, and where its rows are read: sinusoids at one position would look like a constant.
-_SHAPE, _READ = (2, 7), (6, 4)
+_SHAPE, _READS = (2, 7), (torch.tensor((0, 1)), torch.tensor((6, 4)))
 # The share of the largest logit that rounding may leave, by precision.
 _ROUNDING = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
@@ -36,16 +35,14 @@ def find_path(module: Any, unembed: Any, writers: list[Writer] | None = None, na
     if len(path.writers) < 2:
         raise InputError(f"no sublayer was found in {_name(module)}, so it cannot be decomposed: {HOW}.")
     generator = torch.Generator().manual_seed(0)
-    path.vocabulary = _vocabulary(module)
+    weight = getattr(module.get_input_embeddings(), "weight", None)
+    path.vocabulary = int(module.config.get_text_config().vocab_size if weight is None else weight.shape[0])
     ids = torch.randint(min(3, path.vocabulary - 1), path.vocabulary, _SHAPE, generator=generator)
     with one_at_a_time(module), silent(module), torch.inference_mode(False), torch.enable_grad():
         try:
             _measure(path, ids, known)
         except (RuntimeError, IndexError) as error:  # a pass of another form may fail in any way
-            reason = " ".join(str(error).split())[:200]
-            raise InputError(
-                f"{_name(module)} cannot be decomposed: its pass cannot be replayed ({reason})."
-            ) from error
+            raise InputError(f"{_name(module)} cannot be decomposed: its pass cannot be replayed ({error}).") from error
     return path
 
 
@@ -53,22 +50,24 @@ def _measure(path: Path, ids: Tensor, names: Names) -> None:
     """Measure everything that a path holds. Raises InputError for a model that cannot be decomposed."""
     module = path.module
     _find_places(path, ids)
-    seen = _probe(path, ids)
+    seen = path.record(ids, None, *_READS)
     path.by_token = _is_replayed(path, seen)
     if not path.by_token:
-        seen = _probe(path, ids)
+        seen = path.record(ids, None, *_READS)
     check_finite(path, seen)
     if _find_ends(path, seen):
-        seen = _probe(path, ids)
+        seen = path.record(ids, None, *_READS)
     path.dtype = (seen.finals or seen.writes)[-1].dtype
+    assert seen.unembedded is not None
+    assert seen.logits is not None
     with_matrices = _find_partial(path, seen)
     replay = path.replay(seen)
     path.width = replay.final.shape[-1]
-    path.constant_axes = _read_axes(replay, path.replay(seen.take(slice(0, 1))))
+    for two, one in zip(replay.constants, path.replay(seen.take(slice(0, 1))).constants, strict=True):
+        longer = [axis for axis, (m, n) in enumerate(zip(two.shape, one.shape, strict=True)) if m != n]
+        path.constant_axes.append(longer[0] if longer else 0)
     path.calls = list(seen.calls)
-    path.probe_ids, path.probe_reads = ids, (torch.arange(len(ids)), torch.tensor(_READ))
-    assert seen.unembedded is not None
-    assert seen.logits is not None
+    path.probe_ids, path.probe_reads = ids, _READS
     path.outputs = seen.unembedded.shape[-1]
     is_half = path.dtype in HALF
     path.factor, path.soft_cap = _transform(module, seen.unembedded.double(), seen.logits.double(), is_half)
@@ -86,23 +85,13 @@ def _name(module: Any) -> str:
     return type(getattr(module, "model", module) if type(module).__name__ == "Hooked" else module).__name__
 
 
-def _vocabulary(module: Any) -> int:
-    weight = getattr(module.get_input_embeddings(), "weight", None)
-    return int(module.config.get_text_config().vocab_size if weight is None else weight.shape[0])
-
-
-def _probe(path: Path, ids: Tensor) -> Pass:
-    return path.record(ids, None, torch.arange(len(ids)), torch.tensor(_READ))
-
-
 def check_finite(path: Path, seen: Pass) -> None:
     """Raise InputError for numbers of a pass that are not finite, naming the component that wrote the first of them."""
     for component, write in zip(seen.components(), seen.writes, strict=True):
         if not bool(write.isfinite().all()):
             raise InputError(
                 f"{_name(path.module)} gives numbers that are not finite, first in {component}: its weights or its "
-                "precision are broken (NaN weights, an overflow in float16), or a sliding window meets padding (run "
-                "rows one by one, batch_tokens=1)."
+                "precision are broken, or a sliding window meets padding (run rows one by one, batch_tokens=1)."
             )
 
 
@@ -115,21 +104,11 @@ def _find_places(path: Path, ids: Tensor) -> None:
         shown[module] = output, tensor(output).clone()
         order.append(module)
 
-    modules = dict.fromkeys(
-        module
-        for w in path.writers
-        for module in (w.owner, w.projection, unwrapped(w.projection), w.place, _entry(w.projection))
-    )
+    modules = dict.fromkeys(module for w in path.writers for module in (w.owner, w.place, *_sources(w)))
     with torch.inference_mode(), hooks() as add:
         for module in modules:
             add(module.register_forward_hook(look))
-        try:
-            path.run(ids)
-        except (ValueError, TypeError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise InputError(
-                f"{_name(path.module)} cannot be decomposed: it does not run on token ids ({reason})."
-            ) from error
+        path.run(ids)
     path.writers = [w for w in path.writers if w.owner in shown]
     for writer in path.writers:
         if not writer.maps:
@@ -140,16 +119,16 @@ def _find_places(path: Path, ids: Tensor) -> None:
     path.writers.sort(key=lambda w: order.index(w.place))
 
 
-def _entry(projection: nn.Module) -> nn.Module:
-    """A hook point at the input of a matrix that TransformerLens may compute with without calling it."""
-    return getattr(projection, "hook_in", projection)
+def _sources(writer: Writer) -> tuple[nn.Module, ...]:
+    """What may show a projection's input; TransformerLens may compute with a matrix without calling it."""
+    projection: Any = writer.projection
+    return unwrapped(projection), projection, getattr(projection, "hook_in", projection)
 
 
 def _find_place(writer: Writer, shown: Mapping[nn.Module, tuple[Any, Tensor]]) -> None:
     """Find where a writer's output is what its projection gives, and what shows the projection's input."""
     writer.place, writer.maps = writer.owner, (writer.projection,)
-    sources = (unwrapped(writer.projection), writer.projection, _entry(writer.projection))
-    writer.source = next((module for module in sources if module in shown), writer.owner)
+    writer.source = next((module for module in _sources(writer) if module in shown), writer.owner)
     if writer.source is writer.owner:  # it is not called
         writer.projection, writer.maps, writer.heads = writer.owner, (writer.owner,), 0
     if writer.projection not in shown or writer.projection is writer.owner:
@@ -278,8 +257,7 @@ def _find_partial(path: Path, seen: Pass) -> Replay:
     Returns the replay, whose graph includes matrices.
     """
     since: list[list[Tensor]] = [[]]  # what modules received after each write, on the path
-    places = {w.place for w in path.writers}
-    owners = {w.owner for w in path.writers}
+    places, owners = {w.place for w in path.writers}, {w.owner for w in path.writers}
     written: list[Any] = [None]
 
     def received(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -302,14 +280,6 @@ def _find_partial(path: Path, seen: Pass) -> Replay:
     for (writer, _), leaf, inputs in zip(seen.calls, replay.writes, since[1:], strict=True):
         writer.is_partial = all(_gradient(x.sum(), leaf) is None for x in inputs)
     return replay
-
-
-def _read_axes(two: Replay, one: Replay) -> list[int]:
-    """The axis of the reads in each of the path's constants: the one that is longer for two reads than for one."""
-    return [
-        next((axis for axis, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)) if m != n), 0)
-        for a, b in zip(two.constants, one.constants, strict=True)
-    ]
 
 
 def _transform(module: Any, output: Tensor, logits: Tensor, is_half: bool) -> tuple[float, float | None]:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from copy import deepcopy
 from typing import Any
-from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor, nn
 
-from .._checks import shown
 from ..errors import InputError
 from .attribute import rows_of
 from .names import with_names
@@ -33,15 +31,11 @@ def is_remote(x: Any) -> bool:
 class RemotePath(Path):
     """The path of a model of nnsight, found on a skeleton, whose passes are traces.
 
-    Raises InputError for a `remote` that nnsight does not know, and for a path that is more than additions and norms.
+    Raises InputError for a path that is more than additions and norms.
     """
 
     def __init__(self, model: Any, remote: Any, names: Any = None) -> None:
-        _check_place(model, remote)
-        try:
-            skeleton = _skeleton(model, remote)
-        except Exception as error:  # of whatever nnsight, a server and the model raise
-            raise InputError(f"nnsight cannot trace {type(model._module).__name__}: {error}") from error
+        skeleton = _skeleton(model, remote)
         path = find_path(skeleton, skeleton.get_output_embeddings(), names=names)
         rows_of(path, "sublayer")
         with path.session():
@@ -58,7 +52,6 @@ class RemotePath(Path):
         for x in skeleton.parameters():  # nothing can be read from them
             x.data = x.data if x.dim() < 2 else x.new_full((1,), torch.nan).expand(x.shape)
         skeleton.forward = self.refuse
-        skeleton.elsewhere = nn.Parameter(torch.empty(0, device="meta"), False)  # so that it has no fingerprint
 
     def replay(self, *args: Any, **kwargs: Any) -> Replay:
         """Run the path alone, on the skeleton, which otherwise refuses to run."""
@@ -136,16 +129,3 @@ def _skeleton(model: Any, remote: Any) -> Any:
         value = nn.Parameter(found[name], False) if isinstance(held[name], nn.Parameter) else found[name]
         setattr(skeleton.get_submodule(where), what, value)
     return skeleton
-
-
-def _check_place(model: Any, remote: Any) -> None:
-    """Raise InputError for a place where nnsight cannot run a model's traces."""
-    is_server = remote is True or (isinstance(remote, str) and urlsplit(remote).scheme in ("http", "https"))
-    if not (is_server or remote is False or remote == "local"):
-        raise InputError(f"remote is False, True (NDIF), 'local' or the URL of a server, not {shown(remote)}.")
-    if remote is not False and not hasattr(model, "to_model_key"):
-        raise InputError(f"an nnsight {type(model).__name__} runs here only: take a TransformersModel for remote=.")
-    try:
-        _ = is_server and model.to_model_key()
-    except Exception as error:  # of whatever nnsight and the hub's client raise
-        raise InputError(f"servers find a model by its id on the hub, which could not be read: {error}") from error

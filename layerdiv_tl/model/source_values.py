@@ -122,7 +122,7 @@ def read_factors(
             if found is None or heads != writer.heads or not write.requires_grad:
                 raise InputError(
                     f"{model.name} ({model.provenance['architecture']}) cannot be split by source token: the output of "
-                    f"the heads of {writer.component} is not weight × value, e.g. two patterns are subtracted."
+                    f"the heads of {writer.component} is not weight × value."
                 )
             whole, at_write = next(remaining)
             factors = _factors(path, found, by_token(write, rows, tokens), row, position, at_write)

@@ -81,10 +81,9 @@ def check_unit(unit: UnitLike, path: Path) -> None:
     kinds = {"head": ("attn",), "neuron": ("mlp", "moe"), "expert": ()}.get(unit, ())
     for writer in writers:
         if writer.kind in kinds and not writer.is_cut(unit):
-            instead = "'expert'" if unit == "neuron" and writer.experts is not None else "'sublayer'"
-            raise InputError(f"{writer.component} has no {unit}s: {writer.why_whole}; use unit={instead}.")
+            raise InputError(f"{writer.component} has no {unit}s: take another unit=.")
     if unit == "expert" and not any(w.is_cut("expert") for w in writers):
-        raise InputError("this model has no mixture of experts, so unit='expert' has no rows: use unit='neuron'.")
+        raise InputError("this model has no mixture of experts: take another unit=.")
 
 
 def cut_of(unit: UnitLike, writer: Writer) -> str | None:

@@ -69,7 +69,6 @@ class Writer:
     form: Form = Form(None, False, 0)
     behind: tuple[nn.Module, Form] | None = None
     is_partial: bool = False
-    why_whole: str = field(default="it has no output projection that this package can see", repr=False)
 
     @property
     def kind(self) -> Kind:
@@ -144,7 +143,6 @@ def _writer(model: Any, names: Names, block: nn.Module, layer: int, kind: Kind, 
     is_matrix = isinstance(weight, Tensor) and weight.dim() == 2
     if experts is not None or (kind in ("mlp", "moe") and "moe" in cls.lower() and not is_matrix):
         writer.experts = experts
-        writer.why_whole = "it is a mixture of experts, which routes each token to different neurons"
     elif isinstance(weight, Tensor):
         writer.projection = projection
         if kind in ("attn", "mixer"):

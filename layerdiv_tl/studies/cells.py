@@ -107,7 +107,7 @@ def run_job(job: Job) -> tuple[Path | None, str]:
     try:
         model, identity = _load_once(job)
         key = {**job.settings, "weights": identity.weights, "tokenizer": identity.tokenizer}
-        key |= {"dtype": model.provenance["dtype"], "computed_by": identity.settings}
+        key |= {"dtype": model.provenance["dtype"]}
         # Names that are alike in a file system have other digests.
         places = [re.sub(r"[^\w.@-]+", "-", key[name]).strip("-.")[:80] or "unnamed" for name in ("model", "rows")]
         path = job.folder.joinpath(*places, f"{key['analysis']}-{digest_of(key)}.json")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .._checks import file_path, shown
 from ..errors import InputError
-from ..model.hub import unreachable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,21 +122,10 @@ def hub_rows(path: str, config: str | None, split: str, name: str) -> Rows:
 
 @contextlib.contextmanager
 def asking_hub(what: str, instead: str) -> Iterator[Any]:
-    """Yield the library `datasets` to load from the hub; if the hub does not answer, only its cache is used.
-
-    By itself it tries an unreachable hub for half a minute. Every failure becomes an InputError.
-    """
-    from huggingface_hub import constants
-
+    """Yield the library `datasets` to load from the hub. Every failure becomes an InputError."""
     datasets = import_optional("datasets", f"pip install datasets, or {instead}")
-    before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
-    try:
-        if unreachable():
-            datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
-        with refusing(f"{what} could not be loaded from Hugging Face", f"go online or {instead}"):
-            yield datasets
-    finally:
-        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
+    with refusing(f"{what} could not be loaded from Hugging Face", f"go online or {instead}"):
+        yield datasets
 
 
 @contextlib.contextmanager

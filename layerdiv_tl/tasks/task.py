@@ -15,7 +15,7 @@ from jaxtyping import Int
 
 from .._checks import shown, whole_number
 from ..errors import InputError
-from ..model.prompts import check_ids, items, refuse_unordered
+from ..model.prompts import check_ids, items
 from . import option_tokens
 from .lm_eval import PREFIX as LM_EVAL
 from .lm_eval import lm_eval_rows
@@ -67,8 +67,8 @@ class Task:
     scored: str = ""
 
     def __post_init__(self) -> None:
-        refuse_unordered("prompts", self.prompts)
-        refuse_unordered("options", self.options)
+        items("prompts", self.prompts, "a list of texts")
+        items("options", self.options, "a list of answers")
         sizes = {len(options) for options in self.row_options}
         if len(self.row_options) != len(self.prompts) or len(sizes) > 1:
             raise InputError("options must be answers for all prompts, or equally many for each prompt.")

@@ -1,9 +1,5 @@
-"""GGUF files of one's own: converted once, known by their content, whatever else writes into the cache."""
+"""GGUF files of one's own are the model of the file."""
 
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +7,6 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.model import pretrained
 from tests.conftest import llama
 
 PROMPTS, OPTIONS = [[3, 4, 5], [7, 8]], [10, 11]
@@ -74,13 +69,9 @@ def logits(model):
     return ld.contributions(model, PROMPTS, OPTIONS).model_logits
 
 
-def folders(cache):
-    return sorted(p.name for p in cache.iterdir())
-
-
 @pytest.mark.full
-def test_it_is_the_model_of_the_file(tmp_path, cache):
-    """Against the weights the file was written from, and against reading it without a cache."""
+def test_it_is_the_model_of_the_file(tmp_path):
+    """Against the weights the file was written from, and against Transformers' own reading."""
     from transformers import AutoModelForCausalLM
 
     model = write_gguf(tmp_path / "tiny.gguf")
@@ -93,40 +84,10 @@ def test_it_is_the_model_of_the_file(tmp_path, cache):
     assert loaded.tokenizer.convert_tokens_to_ids("▁c") == 5
 
 
-def test_the_second_load_converts_nothing(tmp_path, cache, monkeypatch, capsys):
-    """And nothing is said."""
-    write_gguf(tmp_path / "tiny.gguf")
-    first = logits(ld.load_model(tmp_path / "tiny.gguf"))
-    told = capsys.readouterr()
-    assert "tiny.gguf" in told.err
-    assert told.out == ""
-    monkeypatch.setattr(pretrained, "convert_gguf", lambda *_: pytest.fail("converted again"))
-    np.testing.assert_array_equal(logits(ld.load_model(tmp_path / "tiny.gguf")), first)
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.full
-def test_another_file_at_the_same_path_is_another_model(tmp_path, cache):
-    """Of the same size, with the old one's times put back: content decides, of copies too, and both stay."""
-    path = tmp_path / "tiny.gguf"
-    write_gguf(path)
-    os.utime(path, (time.time() - 9, time.time() - 9))
-    before, first = path.stat(), logits(ld.load_model(path))
-    other = write_gguf(path, seed=1)
-    assert path.stat().st_size == before.st_size
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    second = logits(ld.load_model(path))
-    np.testing.assert_allclose(second, logits(other), atol=1e-5)
-    assert np.abs(second - first).max() > 0.1
-    (tmp_path / "copy.gguf").write_bytes(path.read_bytes())
-    np.testing.assert_array_equal(logits(ld.load_model(tmp_path / "copy.gguf")), second)
-    assert len(folders(cache)) == 2
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("half", [False, True])
-def test_dtype_and_device_are_those_asked_for(tmp_path, cache, half):
-    """bfloat16 from the conversion is bfloat16 from the file, bit for bit."""
+def test_dtype_and_device_are_those_asked_for(tmp_path, half):
+    """As Transformers reads it, bit for bit."""
     from transformers import AutoModelForCausalLM
 
     write_gguf(tmp_path / "tiny.gguf", half=half)
@@ -138,70 +99,10 @@ def test_dtype_and_device_are_those_asked_for(tmp_path, cache, half):
     assert ld.load_model(tmp_path / "tiny.gguf", device_map={"": "cpu"}).provenance["device"] == "cpu"
 
 
-def test_a_cache_that_cannot_be_written_is_refused_with_the_way_out(tmp_path, monkeypatch):
-    write_gguf(tmp_path / "tiny.gguf")
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("LAYERDIV_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(ld.InputError, match="LAYERDIV_CACHE"):
-        ld.load_model(tmp_path / "tiny.gguf")
-
-
-def test_a_file_that_changes_while_it_is_read_is_not_kept(tmp_path, cache, monkeypatch):
-    """A download may still be going on."""
-    write_gguf(tmp_path / "tiny.gguf")
-    plain = pretrained.convert_gguf
-
-    def meanwhile(gguf, folder):
-        plain(gguf, folder)
-        write_gguf(gguf, seed=1)
-
-    monkeypatch.setattr(pretrained, "convert_gguf", meanwhile)
-    with pytest.raises(ld.InputError, match="changed"):
-        ld.load_model(tmp_path / "tiny.gguf")
-    assert folders(cache) == []
-
-
-SCRIPT = """
-import sys, time
-from layerdiv_tl.model import pretrained
-import layerdiv_tl as ld
-plain = pretrained.convert_gguf
-def slow(gguf, folder):
-    plain(gguf, folder)
-    print("written", flush=True)
-    time.sleep(float(sys.argv[2]))
-pretrained.convert_gguf = slow
-model = ld.load_model(sys.argv[1])
-print(ld.contributions(model, [[3, 4, 5], [7, 8]], [10, 11]).model_logits.tobytes().hex())
-"""
-
-
-def start(path, wait):
-    command = [sys.executable, "-c", SCRIPT, str(path), str(wait)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-
-
-@pytest.mark.nightly
-def test_two_processes_at_once_and_one_that_was_killed(tmp_path, cache):
-    """The killed one leaves a part that is never taken for a model; two at once end with one whole folder."""
-    write_gguf(tmp_path / "tiny.gguf")
-    killed = start(tmp_path / "tiny.gguf", 600)
-    assert killed.stdout.readline() == "written\n"
-    killed.kill()
-    killed.wait()
-    (left,) = folders(cache)
-    assert left.endswith(".partial")
-    both = [start(tmp_path / "tiny.gguf", 2) for _ in range(2)]
-    answers = {process.communicate(timeout=600)[0].splitlines()[-1] for process in both}
-    assert len(answers) == 1
-    assert [name for name in folders(cache) if name != left] == [next(n for n in folders(cache) if n[0] == "g")]
-    assert left in folders(cache)
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("blocks", ["Q8_0", "Q4_0"])
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
-def test_a_quantized_file_is_decomposed_as_the_numbers_that_it_holds(tmp_path, cache, blocks, unit):
+def test_a_quantized_file_is_decomposed_as_the_numbers_that_it_holds(tmp_path, blocks, unit):
     """Exact at every unit, with the logits of Transformers' own dequantized model, which are not the original's."""
     from transformers import AutoModelForCausalLM
 

@@ -1,7 +1,5 @@
 """One prompt, in whatever form it is given, is the same tokens; what could be read in two ways is refused."""
 
-import warnings
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,13 +12,11 @@ from layerdiv_tl.model.prompts import Prompts, encode, with_mask
 from tests.conftest import TEXTS, llama
 from tests.oracles.tokenizers import word_tokenizer
 
-CHAT = "{% for m in messages %}<s> {{ m['role'] }} {{ m['content'] }}{% if not loop.last %} {% endif %}{% endfor %}"
-CHAT += "{% if add_generation_prompt %} <s> assistant{% endif %}"
 WORDS = ["w0", "<s>", "</s>", "<pad>", "[g]", "user", "assistant", "red", "blue", "green", "ball", "is", "a", "The"]
 SIZE = 61
 
 
-def words(front: tuple[str, ...] = ("<s>",), end: tuple[str, ...] = (), pad: str = "<pad>", chat: str | None = CHAT):
+def words(front: tuple[str, ...] = ("<s>",), end: tuple[str, ...] = (), pad: str = "<pad>"):
     """A tokenizer of words that puts tokens in front of a text and behind it."""
     made = word_tokenizer(
         [*WORDS, *(f"x{i}" for i in range(SIZE - len(WORDS)))], bos_token="<s>", eos_token="</s>", pad_token=pad
@@ -29,7 +25,6 @@ def words(front: tuple[str, ...] = ("<s>",), end: tuple[str, ...] = (), pad: str
     made.backend_tokenizer.post_processor = TemplateProcessing(
         single=" ".join([*front, "$A", *end]), special_tokens=special
     )
-    made.chat_template = chat
     return made
 
 
@@ -48,9 +43,6 @@ FORMS = {
     "arrays": lambda t, p: [np.array(t(x)["input_ids"]) for x in p],
     "output": lambda t, p: t(p),
     "padded output": lambda t, p: t(p, padding=True, return_tensors="pt"),
-    "padded tensor": lambda t, p: t(p, padding=True, return_tensors="pt")["input_ids"],
-    "padded to a length": lambda t, p: t(p, padding="max_length", max_length=9, return_tensors="np")["input_ids"],
-    "padded lists": lambda t, p: t(p, padding=True)["input_ids"],
     "dict": lambda t, p: dict(t(p, padding=True, return_tensors="pt")),
 }
 
@@ -58,7 +50,7 @@ FORMS = {
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_a_prompt_is_the_same_numbers(form, side):
-    """Texts one by one are the second source; a mask, and a pad token that is nothing else, are no text."""
+    """Texts one by one are the second source; what a mask leaves out is no text."""
     net = model()
     net.tokenizer.padding_side = side
     one_by_one = np.concatenate([values(net, [text]) for text in PROMPTS])
@@ -95,28 +87,6 @@ def test_a_mask_says_what_is_padding_where_the_pad_token_is_text(stories, side):
     stories.tokenizer.padding_side = "right"
 
 
-@pytest.mark.parametrize(
-    ("rows", "kept"),
-    [
-        ([[1, 7, 2]], [3]),  # one text that ends
-        ([[1, 7, 8], [1, 9, 7]], [3, 3]),
-        ([[7, 8, 2], [9, 2]], [3, 2]),  # no rectangle: taken as they are
-        ([[1, 7, 2, 2]], None),
-        ([[1, 7, 2], [1, 7, 8]], None),
-        ([[2, 7, 8], [1, 7, 8]], None),
-    ],
-)
-def test_a_pad_token_that_also_ends_texts(rows, kept):
-    """A single row may end in one; in a batch, and where there are several, only a mask can tell."""
-    net = model(pad="</s>")
-    if kept is None:
-        with pytest.raises(ld.InputError, match="attention_mask="):
-            encode(net, rows)
-        assert list(map(len, encode(net, with_mask(rows, [[1] * len(row) for row in rows])))) == [*map(len, rows)]
-    else:
-        assert list(map(len, encode(net, rows))) == kept
-
-
 def test_a_beginning_of_text_in_every_row_is_no_padding():
     """Where the pad token is the first token of every text, one of it in front of every row is the text's."""
     net = model(pad="<s>")
@@ -149,65 +119,11 @@ def test_masks_that_do_not_fit(mask, about):
 TURNS = [{"role": "user", "content": "The ball is"}]
 
 
-def test_a_conversation_goes_through_the_chat_template():
-    """Its ids are those that the tokenizer's own template gives, up to the answer; a begun answer goes on."""
-    net = model()
-    t, both = net.tokenizer, [TURNS, [{"role": "user", "content": "a"}]]
-    ids = t.apply_chat_template(TURNS, add_generation_prompt=True)["input_ids"]
-    assert encode(net, TURNS) == [tuple(ids)]
-    assert encode(net, t.apply_chat_template(TURNS, add_generation_prompt=True)) == [tuple(ids)]
-    assert encode(net, both) == [tuple(x) for x in t.apply_chat_template(both, add_generation_prompt=True)["input_ids"]]
-    begun = [*TURNS, {"role": "assistant", "content": "red ball"}]
-    assert encode(net, begun) == [tuple(t.apply_chat_template(begun, continue_final_message=True)["input_ids"])]
-    np.testing.assert_allclose(
-        ld.contributions(net, TURNS, [" red", " blue"]).values,
-        ld.contributions(net, [ids], [WORDS.index("red"), WORDS.index("blue")]).values,
-        atol=1e-6,
-    )
-    assert ld.profile(net, TURNS).token_ids.tolist() == ids
-    with pytest.raises(ValueError, match="chat"):  # Transformers' own
-        encode(model(chat=None), TURNS)
-
-
-@pytest.mark.parametrize("text", ["[g] <s> The ball", "\n[g] <s> The ball", "<s> The ball", "The ball", "\nThe ball"])
+@pytest.mark.parametrize("text", ["[g] <s> The ball", "<s> The ball", "The ball"])
 def test_what_a_tokenizer_puts_in_front_stands_there_once(text):
-    """A text may begin with all of it, after white space, too, or with its end."""
-    net = model(front=("[g]", "<s>"))
+    """A text may begin with all of it, or with its end; what the tokenizer appends is left out."""
+    net = model(front=("[g]", "<s>"), end=("</s>",))
     assert encode(net, [text]) == [(4, 1, 13, 10)]
-    assert encode(net, ["The ball"]) == [tuple(net.tokenizer("The ball")["input_ids"])]
-
-
-def test_what_a_tokenizer_appends_is_left_out_and_said_once():
-    """Texts are prompts: their answer follows the last word, and nothing is predicted after the end."""
-    net = model(end=("</s>",))
-    given = (["The ball"], [" is red", " is blue"])
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("default")
-        assert encode(net, ["The ball"]) == [(1, 13, 10)]
-        assert ld.profile(net, "The ball").token_ids.tolist() == [1, 13, 10]
-        found, want = (ld.contributions(x, *given).log_likelihood for x in (net, model()))
-    assert sum("</s>" in str(warning.message) for warning in told) == 1
-    np.testing.assert_allclose(found, want)
-
-
-def test_words_that_a_tokenizer_does_not_know_are_reported():
-    zoo = ld.load_model("zoo/d2")
-    with pytest.warns(UserWarning, match=r"words of 1 of 2 prompts \(prompt 1 is the first\):.*<unknown>"):
-        encode(zoo, ["red blue", "the capital of France"])
-    with warnings.catch_warnings(action="error"):
-        encode(zoo, ["red blue", "red <unknown>"])
-        in_front = words()
-        in_front.unk_token = "<s>"  # as in OPT, whose unknown token is put in front of a text
-        encode(ld.load_model(llama(), tokenizer=in_front), ["The ball"])
-
-
-def test_a_cache_is_not_a_prompt():
-    from transformer_lens import ActivationCache
-
-    with pytest.raises(ld.InputError, match="is not a prompt"):
-        encode(model(), ActivationCache({}, model()))
-    with pytest.raises(ld.InputError, match="cache"):
-        ld.logit_difference(ActivationCache({}, model()), [[1]], " w1", " w2")
 
 
 BORDERS = [
@@ -247,16 +163,12 @@ def test_options_continue_their_prompt(stories):
         assert ids[0, 0].ravel()[: len(whole) - len(before)].tolist() == whole[len(before) :]
 
 
-def test_none_is_no_model():
-    """The default model is `load_model()`'s alone."""
-    for call in (
-        lambda: ld.contributions(None, ["a"], [1, 2]),
-        lambda: ld.profile(None, "a"),
-        lambda: ld.explore(None, "a"),
-        lambda: ld.depth.skip(None, "a"),
-    ):
-        with pytest.raises(ld.InputError, match="None is not a model"):
-            call()
+def test_a_conversation_that_the_tokenizer_rendered_is_its_ids():
+    net = model()
+    net.tokenizer.chat_template = "{% for m in messages %}<s> {{ m['content'] }}{% endfor %} <s> assistant"
+    turns = [{"role": "user", "content": "The ball is"}]
+    for many in (turns, [turns, turns]):
+        assert set(encode(net, net.tokenizer.apply_chat_template(many))) == {(1, 13, 10, 11, 1, 6)}
 
 
 def test_prompts_are_read_once():

@@ -1,7 +1,5 @@
 """What cannot be used is answered by one sentence that says what to do, and never by a number."""
 
-import re
-import shutil
 import subprocess
 import sys
 import warnings
@@ -9,13 +7,11 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 import layerdiv_tl as ld
 from layerdiv_tl.attribution.results import Contributions
 from layerdiv_tl.model.options import single_tokens
-from layerdiv_tl.model.prompts import Prompts, token_texts
+from layerdiv_tl.model.prompts import Prompts
 from tests.conftest import gpt2, llama
 from tests.oracles.families import FAMILIES
 
@@ -27,7 +23,7 @@ GOOD = {"prompts": [[1, 2, 3]], "options": [7, 9]}
     [
         ({"prompts": []}, "prompts"),
         ({"prompts": [[1], []]}, "prompt 1"),
-        ({"prompts": [""]}, "tokenizer"),
+        ({"prompts": [""]}, "prompt 0 is empty"),
         ({"prompts": ["text"]}, "tokenizer"),
         ({"prompts": [[1, 99]]}, "prompt 0 .* 99, .* 60"),
         ({"prompts": [[1, -1]]}, "-1"),
@@ -60,7 +56,6 @@ GOOD = {"prompts": [[1, 2, 3]], "options": [7, 9]}
         ({"position": -4}, "position -4"),
         ({"position": [0, 1]}, "position=.* 1 prompts"),
         ({"position": 1.0}, "position=1.0"),
-        ({"batch_tokens": 0}, "batch_tokens=0"),
         ({"unit": "neurons"}, "unit='neurons'"),
         ({"prompts": [[1, 2], "text"]}, "tokenizer"),
         ({"prompts": 7}, "prompts=7"),
@@ -71,7 +66,6 @@ GOOD = {"prompts": [[1, 2, 3]], "options": [7, 9]}
         ({"options": [7.0, 8]}, "options .* 7.0"),
         ({"position": None}, "position=None"),
         ({"position": [True]}, "position="),
-        ({"batch_tokens": 4.5}, "batch_tokens=4.5"),
         ({"prompts": None}, "prompts"),
         ({"prompts": {"ids": [[1, 2]]}}, "prompts={'ids"),
         ({"prompts": torch.tensor(5)}, "prompts="),
@@ -106,59 +100,26 @@ def test_options_that_the_tokenizer_does_not_know():
             with pytest.raises(ld.InputError, match="purple.* does not know"):
                 ld.contributions("zoo/d2", **given)
     assert ld.contributions("zoo/d2", ["A: red"], ["<unknown>", " red"]).values.shape == (1, 5, 2)
-    with pytest.raises(ld.InputError, match="'redred' is the tokens .*choose a shorter one"):
+    with pytest.raises(ld.InputError, match="'redred' is the tokens"):
         single_tokens(ld.load_model("zoo/d2"), [[[67, 67], [68]]], Prompts([()]))
 
 
 def test_where_options_must_be_single_tokens(stories):
-    with pytest.raises(ld.InputError, match=r"option ' elephant' is the tokens \['▁"):
+    with pytest.raises(ld.InputError, match="option 'elephant' is the tokens"):
         single_tokens(stories, [" the", " elephant"], Prompts([()]))
-
-
-def test_a_part_of_a_character_is_shown_by_its_bytes(stories):
-    """Of a byte-level vocabulary, with and without a whole character before them, and of SentencePiece's."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    numbers = {letter: number for number, letter in enumerate([*letters, "Ġæ"])}
-    bytewise = Tokenizer(models.BPE(vocab=numbers, merges=[("Ġ", "æ")]))
-    bytewise.pre_tokenizer, bytewise.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    model = ld.load_model(llama(vocab_size=300), tokenizer=PreTrainedTokenizerFast(tokenizer_object=bytewise))
-    assert len(set(token_texts(model, range(len(numbers))))) == len(numbers)
-    spelled = tuple(f"⟨{byte:02X}⟩" for byte in "🙂".encode())
-    for each in (model, stories):
-        ids = each.tokenizer("a🙂", add_special_tokens=False)["input_ids"]
-        assert token_texts(each, ids)[-4:] == spelled
-    assert token_texts(model, model.tokenizer("a 日")["input_ids"]) == ("a", " ⟨E6⟩", "⟨97⟩", "⟨A5⟩")
 
 
 def test_words_glued_to_the_prompt_give_a_warning(stories):
     """ "day" and "a" make "daya"; after a quotation mark, with the space, or as ids nothing is said."""
-    ids = stories.tokenizer("One day").input_ids
-    for prompts in (["One day"], [ids]):
-        with pytest.warns(UserWarning, match=r"write \[' a', ' s'\]") as seen:
-            ld.contributions(stories, prompts, ["a", "s"])
-        assert seen[0].filename == __file__
+    with pytest.warns(UserWarning, match=r"write \[' a', ' s'\]") as seen:
+        ld.contributions(stories, ["One day"], ["a", "s"])
+    assert seen[0].filename == __file__
     with pytest.warns(UserWarning, match=r"options \['a'\] follow"):
         ld.contributions(stories, ["One day"], ["a", " the"])
     with warnings.catch_warnings(action="error"):
         ld.contributions(stories, ['One "'], ["a", "s"])
         ld.contributions(stories, ["One day"], [" a", " the"])
         ld.contributions(stories, ["One day"], [300, 301])
-
-
-def test_the_name_of_a_task_is_no_text(stories):
-    """Only a list says that it is meant as one."""
-    some = (ld.profile, ld.depth.residual_norms, lambda model, text: ld.contributions(model, text, [3, 4]))
-    with pytest.raises(ld.InputError, match="names a task"):
-        ld.effects(stories, "synthetic/recall")
-    for run in some:
-        with pytest.raises(ld.InputError, match="names a task"):
-            run(stories, "synthetic/recall")
-        run(stories, ["synthetic/recall"])
-
-
-def test_an_empty_text(stories):
-    with pytest.raises(ld.InputError, match="prompt 0"):
-        ld.contributions(stories, [""], [300, 301])
 
 
 @pytest.mark.parametrize("place", ["model.layers.1.mlp.down_proj.weight", "lm_head.weight", "model.norm.weight"])
@@ -186,56 +147,9 @@ def test_the_place_of_the_first_nan_is_named():
         ld.contributions(model, **GOOD)
 
 
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [
-        ("/no/such/folder", "no folder or file"),
-        ("./nothing-here", "no folder or file"),
-        ("model.gguf", "'model.gguf'"),
-        ("here/model.safetensors", "'here/model.safetensors'"),
-        ("", "model=''"),
-        ("nobody/no-such-model", "nobody/no-such-model"),
-        (42, "^42 is not a model"),
-        (torch.nn.Linear(2, 2), "Linear"),
-    ],
-)
-def test_what_is_not_a_model(x, message, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ld.InputError, match=message):
-        ld.load_model(x)
-
-
 def test_a_base_model_is_answered_with_the_class_that_loads_it():
     with pytest.raises(ld.InputError, match=r"no unembedding.*AutoModelForCausalLM"):
         ld.load_model(llama().model)
-
-
-def test_folders_that_are_not_a_model(tmp_path):
-    with pytest.raises(ld.InputError, match=r"config\.json"):
-        ld.load_model(tmp_path)
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ld.InputError, match=re.escape(str(tmp_path))):
-        ld.load_model(tmp_path)
-    (tmp_path / "weights.bin").write_bytes(b"")
-    with pytest.raises(ld.InputError, match=r"weights\.bin"):
-        ld.load_model(tmp_path / "weights.bin")
-
-
-@pytest.mark.parametrize("content", [b"", b"GGUF", b"not a gguf at all", b"GGUF\x03\0\0\0" + b"\xff" * 200])
-def test_a_corrupt_gguf(tmp_path, content):
-    (tmp_path / "broken.gguf").write_bytes(content)
-    with pytest.raises(ld.InputError, match=r"broken\.gguf"):
-        ld.load_model(tmp_path / "broken.gguf")
-
-
-def test_a_truncated_checkpoint(tmp_path, stories_folder):
-    """A download that stopped half-way is a sentence too."""
-    folder = tmp_path / "half"
-    shutil.copytree(stories_folder, folder, copy_function=shutil.copyfile)
-    data = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
-    with pytest.raises(ld.InputError, match=re.escape(str(folder))):
-        ld.load_model(folder)
 
 
 def test_a_folder_without_tokenizer_takes_ids_only(tmp_path):
@@ -245,39 +159,6 @@ def test_a_folder_without_tokenizer_takes_ids_only(tmp_path):
     assert ld.contributions(model, **GOOD).identity_gap < 1e-6
     with pytest.raises(ld.InputError, match="tokenizer"):
         ld.contributions(model, ["text"], [7, 9])
-    with pytest.raises(ld.InputError, match="tokenizer"):
-        ld.load_model(tmp_path, tokenizer=str(tmp_path))
-
-
-def test_device_and_dtype_of_a_model_in_memory():
-    """The user's model is not moved behind their back; a copy may be."""
-    model = llama()
-    with pytest.raises(ld.InputError, match="device"):
-        ld.load_model(model, dtype="float64")
-    copied = ld.load_model(model, dtype="float64", copy=True)
-    assert copied.provenance["dtype"] == "float64"
-    assert next(model.parameters()).dtype == torch.float32
-    assert ld.contributions(copied, **GOOD).identity_gap < 1e-6
-    with pytest.raises(ld.InputError, match="dtype='float33'"):
-        ld.load_model(model, dtype="float33", copy=True)
-
-
-@pytest.mark.parametrize("device", ["cuda:99", "nowhere"])
-def test_a_device_that_is_not_there(stories_folder, device):
-    with pytest.raises(ld.InputError, match=f"device='{device}'"):
-        ld.load_model(stories_folder, device=device)
-    with pytest.raises(ld.InputError, match=f"device='{device}'"):
-        ld.load_model(llama(), device=device, copy=True)
-
-
-def test_dtype_and_tokenizer_pass_through(stories_folder):
-    model = ld.load_model(stories_folder, dtype="float64", device="cpu", tokenizer=str(stories_folder))
-    assert model.provenance["dtype"] == "float64"
-    assert ld.contributions(model, ["Once upon"], [300, 301]).identity_gap < 1e-6
-    with pytest.raises(ld.InputError, match="dtype='float33'"):
-        ld.load_model(stories_folder, dtype="float33")
-    mapped = ld.load_model(stories_folder, device_map={"": "cpu"})
-    assert ld.contributions(mapped, ["Once upon"], [300, 301]).identity_gap < 1e-6
 
 
 def test_models_that_are_no_sum_are_refused_with_the_reason():

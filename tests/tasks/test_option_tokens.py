@@ -200,5 +200,5 @@ def test_an_option_beyond_the_models_vocabulary(bpe):
     from tests.conftest import llama
 
     model = ld.load_model(llama(vocab_size=61), tokenizer=bpe)
-    with pytest.raises(ld.InputError, match="ids 0 to 60"):
+    with pytest.raises(ld.InputError, match="0 to 60"):
         own(["yes", "no"]).resolve(model)

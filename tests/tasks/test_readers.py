@@ -65,24 +65,7 @@ def test_a_saved_data_set(tmp_path):
 
 def _library(load_dataset):
     """Stands in for `datasets`."""
-    return SimpleNamespace(load_dataset=load_dataset, config=SimpleNamespace(HF_HUB_OFFLINE=False))
-
-
-@pytest.mark.parametrize("reason", [None, "no route"])
-def test_a_hub_that_does_not_answer_is_not_asked_again(monkeypatch, reason):
-    """Then only the cache of data sets is looked into, and afterwards settings are as they were."""
-    seen = []
-
-    def load_dataset(*_, **__):
-        seen.append(library.config.HF_HUB_OFFLINE)
-        return ROWS
-
-    library = _library(load_dataset)
-    monkeypatch.setitem(sys.modules, "datasets", library)
-    monkeypatch.setattr("layerdiv_tl.tasks.rows.unreachable", lambda: reason)
-    ld.task("sst2")
-    assert seen == [reason is not None]
-    assert library.config.HF_HUB_OFFLINE is False
+    return SimpleNamespace(load_dataset=load_dataset)
 
 
 def test_without_data_the_hub_is_asked_for_the_papers_split(monkeypatch):

@@ -300,7 +300,7 @@ def test_in_float32_and_through_a_bridge(name, shape):
     p = planted(name, shape)
     ids = p.tokenizer(list(p.prompts))["input_ids"]
     options = p.tokenizer.convert_tokens_to_ids(list(p.options))
-    single = ld.load_model(p.model, tokenizer=p.tokenizer, copy=True, dtype="float32")
+    single = ld.load_model(p.model, tokenizer=p.tokenizer, dtype="float32")
     bridged = boot(build_planted(name, shape).model, p.tokenizer)
     for model in (single, bridged):
         c = ld.contributions(model, ids, options, unit="head").select(label=p.members("head"))
