@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from ..._checks import choice, console_text, file_path, shown, whole_number
-from ..._checks import text as string
 from ..._files import write_text
 from ...attribution.continuation import Continuation
 from ...errors import InputError
 from ...model.load import Model, as_model
-from ...model.options import is_task
 from .. import style
 from ..html import page_html, script_json, templates
 from . import pack
@@ -59,8 +57,6 @@ def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> 
     model, written = as_model(model), 0
     if isinstance(text, Continuation):
         text, written = [list(ids) for ids in text.continued], len(text.written)
-    if is_task(text):
-        raise InputError("a task has many rows: give one of its texts to explore, as in task.prompts[0].")
     return Explorer(model, measure_text(model, text, target, generate, written))
 
 
@@ -86,32 +82,23 @@ class Selection:
     color: Color = "loss"
 
     def check(self, text: TextNumbers) -> Selection:
-        """Return the selection with Python's own numbers. Raises InputError if it does not exist in this text."""
+        """Return the selection. Raises InputError if it does not exist in this text."""
         position = whole_number("position", self.position, 0, text.length - 1)
         if not isinstance(self.component, str) or self.component not in text.labels:
             raise InputError(f"there is no component {shown(self.component)} here: give one as 'L3.attn' or 'L3.H5'.")
         choice("measure", self.measure, get_args(Measure))
         choice("color", self.color, get_args(Color))
-        tokens: dict[str, Any] = {}
-        for name in ("target", "minus"):
-            token = getattr(self, name)
+        for name, token in (("target", self.target), ("minus", self.minus)):
             if token is not None and not (text.candidates == whole_number(name, token, 0)).any():
-                raise InputError(f"{name}={token} was not measured in this text.")
-            tokens[name] = None if token is None else int(token)
-        return replace(self, position=position, **tokens)
+                raise InputError(f"{name}={shown(token)} was not measured in this text.")
+        return replace(self, position=position)
 
 
 class Explorer:
-    """A decomposed text and a selection. Returned by `explore`; shown by the last line of a notebook's cell.
-
-    Attributes:
-        model: The model.
-        text: All numbers of the text as `TextNumbers`.
-    """
+    """A `model`, a decomposed `text` and a selection. Returned by `explore`; shown at the end of a notebook's cell."""
 
     def __init__(self, model: Model, text: TextNumbers) -> None:
-        self.model = model
-        self.text = text
+        self.model, self.text = model, text
         self._selection = first_selection(text)
         self._widget: ExplorerWidget | None = None
 
@@ -127,16 +114,14 @@ class Explorer:
     @selection.setter
     def selection(self, given: Selection | Mapping[str, Any]) -> None:
         chosen = given if isinstance(given, Selection) else replace(self._selection, **given)
-        tokens = {name: getattr(chosen, name) for name in ("target", "minus")}
-        tokens = {name: one_token(self.model, token, name) for name, token in tokens.items() if token is not None}
-        missing = [token for token in tokens.values() if not (self.text.candidates == token).any()]
-        chosen = replace(chosen, **tokens)
         replace(chosen, target=None, minus=None).check(self.text)  # before anything is computed
-        if missing:
-            self.text = self.text.with_tokens(self.model, missing)
-            if self._widget is not None:
-                self._widget.put(self.text)
-        self.select(chosen)
+        tokens: dict[str, Any] = {"target": chosen.target, "minus": chosen.minus}
+        tokens = {name: one_token(self.model, token, name) for name, token in tokens.items() if token is not None}
+        text = self.text.with_tokens(self.model, list(tokens.values()))
+        if text is not self.text and self._widget is not None:
+            self._widget.put(text)
+        self.text = text
+        self.select(replace(chosen, **tokens))
 
     def select(self, chosen: Selection) -> None:
         """Select what was measured. Raises InputError for a selection that does not exist."""
@@ -155,7 +140,6 @@ class Explorer:
 
     def html(self, home: str = "") -> str:
         """Return the page as HTML; `home` is the address of a page that it links back to."""
-        string("home", home, empty=True)
         blobs = pack.page_blobs(self.model, self.text, self.selection)
         # Each lies in an element of its own, which is read when it is wanted.
         stored = {name: base64.b64encode(blob).decode() for name, blob in blobs.items()}

@@ -65,7 +65,7 @@ function look(state, model, choose) {
     // What was looked up for the selected component here; else a sentence: a kernel is asked, or the page lacks it.
     find(ask, wait, ...answers) {
       const found = text.found.get(`${[ask, position, component, ...answers]}`);
-      const why = found?.why ?? text.has[ask]?.why;
+      const why = found?.why ?? (ask === "sources" && text.has.sources?.why); // one reason for all heads
       if (found || why) return why ? { why } : found;
       if (!model.get("live")) return { why: "", absent: true };
       const key = `${[ask, position, component, ...answers]}`;

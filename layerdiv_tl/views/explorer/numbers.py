@@ -91,14 +91,12 @@ class TextNumbers:
         return [i for i, c in enumerate(self.components) if c.kind == "head"]
 
     def row(self, token: int | None, position: int) -> int:
-        """Return the row of a token among the candidates at a position; 0, the right token's, for any other."""
-        found = np.flatnonzero(self.candidates[:, position] == token)
-        return int(found[0]) if len(found) else 0
+        """Return the row of a candidate at a position; 0, the right token's, for any other token."""
+        return int((self.candidates[:, position] == token).argmax())
 
     def with_tokens(self, model: Model, ids: Sequence[int]) -> TextNumbers:
         """Return the same text with contributions to more tokens, at every position."""
-        everywhere = self.candidates[(self.candidates == self.candidates[:, :1]).all(1), 0]
-        missing = [i for i in dict.fromkeys(ids) if i not in everywhere]
+        missing = [i for i in dict.fromkeys(ids) if not (self.candidates == i).all(1).any()]
         if not missing:
             return self
         rows = np.repeat(np.array(missing)[:, None], self.length, 1)
@@ -169,7 +167,8 @@ def measure_text(
     )
     # The latest tokens of the text, as many as a page can hold.
     count = min(WORDS, NUMBERS // (len(components) * len(ids)))
-    return text.with_tokens(model, [*targets, *list(dict.fromkeys(reversed(ids)))[:count]])
+    words = [i for i in dict.fromkeys(reversed(ids)) if i < path.outputs]
+    return text.with_tokens(model, [*targets, *words[:count]])
 
 
 def one_token(model: Model, given: Any, name: str) -> int:

@@ -14,7 +14,6 @@ import torch
 from ...attribution.carried import carried
 from ...attribution.source_tokens import TextSources
 from ...attribution.vocabulary import Vocabulary, extremes
-from ...components import Component
 from ...depth.total_effects import effects
 from ...errors import InputError
 from ...model.load import Model
@@ -86,12 +85,17 @@ def page_blobs(model: Model, text: TextNumbers, chosen: Any) -> dict[str, bytes]
         blobs["attention"] = pack_attention(text)
     if text.heads:
         pairs = page_pairs(text, position, text.heads, _NUMBERS / ((LISTED + 1) * len(text.candidates)))
-        blobs["sources"] = pack_sources(sources_of(model, text), text, pairs)
+        sources = TextSources(model, text.token_ids.tolist(), text.candidates)
+        blobs["sources"] = pack_sources(sources, text, pairs)
     answers = answers_at(text, position, chosen.target, chosen.minus)
-    if answers:
-        labels = strongest(text, position, answers, chosen.component)
-        blobs["effects"] = pack_effects(model, text, position, answers, labels)
-    return blobs
+    if answers is None:  # there is only one token
+        return blobs
+    a, b = (text.contributions[text.row(token, position), :, position] for token in answers)
+    ordered = [text.components[i] for i in np.argsort(-np.abs(a - b), kind="stable")]
+    labels = [c.label for c in ordered if c.kind in ("head", "attn", "mlp")]
+    labels.sort(key=lambda label: label != chosen.component)
+    count = max(2, min(ABLATED, TOKENS // (position + 1)))
+    return blobs | {"effects": pack_effects(model, text, position, answers, labels[:count])}
 
 
 def page_pairs(text: TextNumbers, position: int, peers: Sequence[int], most: float) -> list[Pair]:
@@ -111,18 +115,17 @@ def page_pairs(text: TextNumbers, position: int, peers: Sequence[int], most: flo
 
 def pack_promotions(model: Model, text: TextNumbers, pairs: Sequence[Pair]) -> bytes:
     """Pack the tokens that components promote and suppress, and their logits minus the mean over the vocabulary."""
-    rows: dict[Component, list[int]] = {}
-    for row, (_, component) in enumerate(pairs):
-        rows.setdefault(text.components[component], []).append(row)
+    index = {component: i for i, component in enumerate(text.components)}
+    rows_of = _rows_of(pairs)
     vocabulary = Vocabulary.of(model)
     vectors = torch.zeros(len(pairs), len(vocabulary.mean) + 1, device=vocabulary.mean.device)
     with model.path.session():
         for unit, seen in text.passes.items():
-            for components, y in carried(model.path, seen, unit):
-                for component, vector in zip(components, y.detach(), strict=True):
-                    here = rows.get(component, [])
-                    if unit == "sublayer" or component.kind == "head":
-                        vectors[here] = vector[[pairs[row][0] for row in here]].to(vectors)
+            for components, carried_vectors in carried(model.path, seen, unit):
+                for component, y in zip(components, carried_vectors.detach(), strict=True):
+                    if (component.kind == "head") == (unit == "head") and component in index:
+                        rows = rows_of.get(index[component], [])
+                        vectors[rows] = y[[pairs[row][0] for row in rows]].to(vectors)
         ids, logits = extremes(vocabulary, vectors, min(PROMOTED, model.path.outputs))
     tokens, word = np.unique(ids.cpu().numpy(), return_inverse=True)
     arrays = {"place": np.array(pairs, np.int32), "word": word.reshape(ids.shape).astype(np.int32)}
@@ -139,15 +142,6 @@ def answers_at(text: TextNumbers, position: int, target: int | None, minus: int 
     likeliest = known[np.argsort(-text.probabilities[:, position], kind="stable")].tolist()
     order = [minus, *likeliest] if minus in likeliest else likeliest
     return next(((a, i) for i in order if i != a), None)
-
-
-def strongest(text: TextNumbers, position: int, answers: Pair, also: str) -> list[str]:
-    """Return the labels of `also` and the components that add most to the difference of two answers."""
-    a, b = (text.contributions[text.row(token, position), :, position] for token in answers)
-    ordered = [text.components[i] for i in np.argsort(-np.abs(a - b), kind="stable")]
-    labels = [c.label for c in ordered if c.kind in ("head", "attn", "mlp")]
-    labels.sort(key=lambda label: label != also)
-    return labels[: max(2, min(ABLATED, TOKENS // (position + 1)))]
 
 
 def pack_effects(model: Model, text: TextNumbers, position: int, answers: Pair, labels: Sequence[str]) -> bytes:
@@ -184,22 +178,15 @@ def pack_effects(model: Model, text: TextNumbers, position: int, answers: Pair, 
     return pack(header, {})
 
 
-def sources_of(model: Model, text: TextNumbers) -> TextSources:
-    """Decompose the contributions of a text's heads to its candidates by source token."""
-    return TextSources(model, text.token_ids.tolist(), text.candidates)
-
-
 def pack_sources(sources: TextSources, text: TextNumbers, pairs: Sequence[Pair]) -> bytes:
-    """Pack the source tokens with the largest contributions through some heads.
+    """Pack the source tokens with the largest contributions through some heads, given `sources` of all candidates.
 
     For each head and candidate: the LISTED sources, then the sum of all others. The header's `why` names heads that
     cannot be split.
     """
     source = np.full((len(pairs), LISTED), -1, dtype=np.int32)
     logit = np.zeros((len(pairs), LISTED + 1, len(text.candidates)), dtype=np.float32)
-    rows_of: dict[int, list[int]] = {}
-    for row, (_, component) in enumerate(pairs):
-        rows_of.setdefault(component, []).append(row)
+    rows_of = _rows_of(pairs)
     places = {text.components[i]: [pairs[row][0] for row in rows] for i, rows in rows_of.items()}
     try:
         for (i, rows), (head, values) in zip(rows_of.items(), sources.split(places), strict=True):
@@ -215,13 +202,19 @@ def pack_sources(sources: TextSources, text: TextNumbers, pairs: Sequence[Pair])
     return pack({"why": ""}, {"place": np.array(pairs, np.int32), "source": source, "logit": _rough(logit)})
 
 
+def _rows_of(pairs: Sequence[Pair]) -> dict[int, list[int]]:
+    """Group the indices of pairs by component."""
+    rows_of: dict[int, list[int]] = {}
+    for row, (_, component) in enumerate(pairs):
+        rows_of.setdefault(component, []).append(row)
+    return rows_of
+
+
 def drawn_tokens(model: Model, ids: Iterable[int]) -> list[str]:
     """Display every token on one line: a leading blank as a space, a control character by its number."""
     ids = [int(i) for i in ids]
-    texts = token_texts(model, ids)
-    if model.tokenizer is None:
-        return list(texts)
-    return [drawn(*pair) for pair in zip(texts, model.tokenizer.convert_ids_to_tokens(ids), strict=True)]
+    pieces = [""] * len(ids) if model.tokenizer is None else model.tokenizer.convert_ids_to_tokens(ids)
+    return [drawn(*pair) for pair in zip(token_texts(model, ids), pieces, strict=True)]
 
 
 def drawn(text: str, piece: str | None = None) -> str:

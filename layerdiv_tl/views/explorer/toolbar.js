@@ -109,7 +109,7 @@ function makeToolbar(root, model, state, now) {
   const heading = put("h1", {}, "Explorer ", put("small", {}, model.get("model")));
   const [chosen, status] = [put("div", { className: "choices" }), put("p", { className: "now", role: "status" })];
   const aimed = { target: put("div", { className: "buttons" }), minus: put("div", { className: "buttons" }) };
-  const rows = [group("target", aimed.target, typed("target", "other target")), group("minus", aimed.minus, typed("minus", "other token"))];
+  const rows = [group("target", aimed.target, typed("target", "other target")), group("contrast with", aimed.minus, typed("minus", "other token"))];
   root.append(put("header", {}, heading, live ? form(model) : ""), put("div", { className: "tools" }, chosen, search, share));
   root.append(put("div", { className: "aims" }, ...rows, list), status);
   return (x) => {
@@ -126,7 +126,7 @@ function form(model) {
   const input = (label, title, more = {}) => put("input", { title, "aria-label": label, placeholder: label, size: 12, ...more });
   const text = put("textarea", { rows: 1, placeholder: "another text", "aria-label": "another text" });
   const target = input("target", "a token whose logit is decomposed at every position, with its leading space; may stay empty");
-  const minus = input("minus", "a token to contrast the target with; may stay empty");
+  const minus = input("contrast with", "a token to contrast the target with; may stay empty");
   const generate = input("tokens to generate", "how many tokens the model generates first", { type: "number", min: 0, max: 200, value: 0 });
   const status = put("span", { className: "progress-text", role: "status" });
   const made = put("form", { className: "ask" }, text, target, minus, generate, put("button", { type: "submit" }, "Decompose"), status);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
@@ -15,20 +14,18 @@ from ...errors import InputError
 from ...model.load import Model
 from .. import style
 from .numbers import TextNumbers, measure_text
-from .pack import CSS, SCRIPT, pack_attention, pack_effects, pack_promotions, pack_sources, pack_text, sources_of
+from .pack import CSS, SCRIPT, pack_attention, pack_effects, pack_promotions, pack_sources, pack_text
 
 # What the page shows of any error but InputError: its words may hold anything.
 FAILED = "The explorer could not answer this request."
-LOOKED_UP = ("promoted", "effects", "sources")
 T = TypeVar("T")
 
 
 class ExplorerWidget(anywidget.AnyWidget):
     """An `Explorer` in Jupyter, JupyterLab and VS Code. Returned by `Explorer.widget`.
 
-    Requests are computed in order in one background thread, so that cells can run and the widget stays responsive. Of
-    several new texts only the last is computed. Cells should not use the model until the text appears. The page can
-    change nothing but `chosen`.
+    Requests are computed in order in one background thread, so that cells can run and the widget stays responsive.
+    Cells should not use the model until the text appears. The page can change nothing but `chosen`.
     """
 
     _esm = SCRIPT
@@ -46,10 +43,9 @@ class ExplorerWidget(anywidget.AnyWidget):
         """Make a widget of an `Explorer`."""
         text, chosen = _packed(explorer.model, explorer.text, 0), asdict(explorer.selection)
         widget = cls(model=explorer.model.name, text=text, chosen=chosen)
-        widget._explorer, widget._requests, widget._traced = explorer, 0, None
+        widget._explorer, widget._traced = explorer, None
         widget._worker = ThreadPoolExecutor(1, thread_name_prefix="layerdiv-explorer")
         widget.observe(widget._select, "chosen")
-        widget.on_msg(widget._receive)
         return widget
 
     def __repr__(self) -> str:
@@ -65,16 +61,25 @@ class ExplorerWidget(anywidget.AnyWidget):
 
     def set_state(self, sync_data: Any) -> None:
         """Take in what the page changed: `chosen` alone; every other trait is the kernel's."""
-        chosen = sync_data.get("chosen") if isinstance(sync_data, dict) else None
-        if isinstance(chosen, dict):
+        if isinstance(chosen := sync_data.get("chosen"), dict):
             super().set_state({"chosen": chosen})
 
     def _handle_msg(self, msg: Any) -> None:
-        """Pass on a message of the front end, which may hold anything."""
+        """Take in a message of the front end, which may hold anything."""
         try:
-            super()._handle_msg(msg)
+            data = msg["content"]["data"]
+            if data["method"] == "request_state":
+                self.send_state()
+            elif data["method"] == "update":
+                self.set_state(data["state"])
+            else:
+                self._handle_custom_msg(data["content"], [])
         except Exception as error:
             self._say(error)
+
+    def _handle_custom_msg(self, content: Any, buffers: Any) -> None:
+        """Queue a request; `_answer` says what is wrong with it."""
+        self._worker.submit(self._answer, content)
 
     def _say(self, error: Exception) -> None:
         self.progress = str(error) if isinstance(error, InputError) else FAILED
@@ -89,43 +94,35 @@ class ExplorerWidget(anywidget.AnyWidget):
             self._say(error)
             self.chosen = asdict(explorer.selection)
 
-    def _receive(self, _: Any, content: Any, buffers: Any) -> None:
-        kind = content["ask"]
-        if kind not in ("text", "token", "page", *LOOKED_UP):
-            raise ValueError(kind)
-        self._requests += kind == "text"
-        answer = self._look_up if kind in LOOKED_UP else getattr(self, f"_{kind}")
-        self._worker.submit(self._answer, answer, content, self._requests)
-
-    def _answer(self, answer: Callable[[Any, int], None], content: Any, request: int) -> None:
+    def _answer(self, content: Any) -> None:
         """Answer a request in the background thread; an error becomes a message."""
         try:
-            answer(content, request)
+            kinds = {"text": self._text, "token": self._token, "page": self._page}
+            kinds |= dict.fromkeys(("promoted", "effects", "sources"), self._look_up)
+            kinds[content["ask"]](content)
             self.progress = ""
         except Exception as error:
             self._say(error)
 
-    def _text(self, content: Any, request: int) -> None:
-        """Replace the text, unless another one was typed meanwhile."""
-        if request != self._requests:
-            return
+    def _text(self, content: Any) -> None:
+        """Replace the text."""
         self.progress = "measuring the text …"
         text, generate = _field(content, "text", str), _field(content, "generate", int)
         tokens = [_field(content, name, str) for name in ("target", "minus")]
         targets = [token for token in tokens if token] or None  # empty fields mean no target
         self._explorer.put(measure_text(self._explorer.model, text, targets, generate))
 
-    def _token(self, content: Any, request: int) -> None:
+    def _token(self, content: Any) -> None:
         """Select a typed token as `target` or `minus`."""
         name = {"target": "target", "minus": "minus"}[content["field"]]
         self._explorer.selection = {name: _field(content, "token", str)}
 
-    def _page(self, content: Any, request: int) -> None:
+    def _page(self, content: Any) -> None:
         """Send the page."""
         self.progress = "writing the page …"
         self.send({"kind": "page"}, [self._explorer.html().encode()])
 
-    def _look_up(self, content: Any, request: int) -> None:
+    def _look_up(self, content: Any) -> None:
         """Send what a component does at a position, unless the text was replaced meanwhile."""
         model, text, version = self._explorer.model, self._explorer.text, _field(content, "version", int)
         if self.text["version"] != version:
@@ -140,7 +137,7 @@ class ExplorerWidget(anywidget.AnyWidget):
             blob = pack_effects(model, text, position, (known[known.index(a)], known[known.index(b)]), [label])
         else:
             if self._traced is None or self._traced[0] is not text:  # one text only: attention is large
-                self._traced = (text, sources_of(model, text))
+                self._traced = (text, TextSources(model, text.token_ids.tolist(), text.candidates))
             blob = pack_sources(self._traced[1], text, [pair])
         if self.text["version"] == version:
             self.send({"kind": kind, "version": version}, [blob])
