@@ -67,8 +67,7 @@ class Selection:
     Attributes:
         position: The token after which a prediction is made, from 0.
         component: A label: `"embed"`, `"L3.attn"` (layer 3), `"L3.H5"` (its head 5).
-        measure: What is shown of components: their contribution to the "logit" of the target, in logits, or to its
-            "cross_entropy", in nats.
+        measure: Contributions to the "logit" of the target, in logits, or to its "cross_entropy", in nats.
         target, minus: Token ids. A: None is the right token (at the end of the text, the likeliest). B: if given,
             contributions to the logit are to A − B.
         color: The number that colors the text: "loss", or that of the selected "component".
@@ -117,11 +116,7 @@ class Explorer:
         replace(chosen, target=None, minus=None).check(self.text)  # before anything is computed
         tokens: dict[str, Any] = {"target": chosen.target, "minus": chosen.minus}
         tokens = {name: one_token(self.model, token, name) for name, token in tokens.items() if token is not None}
-        text = self.text.with_tokens(self.model, list(tokens.values()))
-        if text is not self.text and self._widget is not None:
-            self._widget.put(text)
-        self.text = text
-        self.select(replace(chosen, **tokens))
+        self._show(self.text.with_tokens(self.model, list(tokens.values())), replace(chosen, **tokens))
 
     def select(self, chosen: Selection) -> None:
         """Select what was measured. Raises InputError for a selection that does not exist."""
@@ -133,10 +128,13 @@ class Explorer:
         """Replace the text by a measured one and select its end and its targets; the rest of the selection stays."""
         chosen = self._selection
         component = chosen.component if chosen.component in text.labels else first_selection(text).component
-        if self._widget is not None:
+        self._show(text, replace(chosen, position=text.length - 1, component=component, **_targets(text)))
+
+    def _show(self, text: TextNumbers, chosen: Selection) -> None:
+        if text is not self.text and self._widget is not None:
             self._widget.put(text)
         self.text = text
-        self.select(replace(chosen, position=text.length - 1, component=component, **_targets(text)))
+        self.select(chosen)
 
     def html(self, home: str = "") -> str:
         """Return the page as HTML; `home` is the address of a page that it links back to."""
@@ -151,11 +149,9 @@ class Explorer:
     def save(self, path: str | os.PathLike[str], home: str = "") -> Path:
         """Write one page that needs no network and no kernel; it opens with the current selection.
 
-        It has contributions of all components to the right token, the five likeliest and the text's latest ones at
-        every position. At the selected position it has the tokens that every component promotes, every head's source
-        tokens, and the effects of ablating the selected component and the seven that add most; elsewhere it has the
-        promoted and source tokens of the components that add most. `home` is the address of a page that it links back
-        to. Raises OSError for a file that cannot be written.
+        Promoted and source tokens are of all components at the selected position, and elsewhere of those that add most;
+        effects are of the selected component and the seven that add most. `home` is the address of a page that it links
+        back to. Raises OSError for a file that cannot be written.
         """
         return write_text(file_path("path", path), self.html(home))
 
@@ -173,7 +169,7 @@ class Explorer:
         data, rest = (bundle[0], bundle[1:]) if isinstance(bundle, tuple) else (bundle, None)
         # For viewers without widgets: a restricted editor, GitHub, nbviewer.
         text = f'{self!r}\nNothing to click here? .save("explorer.html") writes it as a page for any browser.'
-        data = {**(data or {}), "text/plain": text, "text/html": f"<pre>{escape(text)}</pre>"}
+        data = {**data, "text/plain": text, "text/html": f"<pre>{escape(text)}</pre>"}
         return data if rest is None else (data, *rest)
 
     __str__ = console_text

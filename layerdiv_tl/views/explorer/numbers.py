@@ -33,8 +33,8 @@ LONGEST, LETTERS = 512, 100_000
 LIKELIEST = 5
 # Maximal number of the text's distinct tokens available as targets everywhere, and of contributions to them.
 WORDS, NUMBERS = 24, 300_000
-# Maximal count of attention weights on a page, over all heads, a byte each.
-_WEIGHTS = 80_000_000
+# Maximal count of attention weights on a page, over all heads; half of them take a byte each.
+_WEIGHTS = 160_000_000
 # Maximal count of multiplications for the logit lens; beyond it, only every second, third … layer is read out.
 _LENS_WORK = 2e10
 T = TypeVar("T")
@@ -114,16 +114,9 @@ class TextNumbers:
 def measure_text(
     model: Model, text_or_ids: Any, target: Any = None, generate: int = 0, written: int = 0
 ) -> TextNumbers:
-    """Measure one text.
+    """Measure one text; arguments are those of `explore`, and the number of tokens that were `written` before.
 
-    Args:
-        target: A token (its text or id), or two: A and B. Contributions to them are measured at every position; the
-            last prediction is compared with A as the next token.
-        generate: Number of tokens that the model first generates greedily; fewer if it ends the text.
-        written: Number of tokens at the end of the text that were generated before.
-
-    Raises InputError for a text that an explorer cannot show, for a target that is not one token, and for a model whose
-    components do not sum to its logits.
+    Raises InputError like `explore`, and for a model whose components do not sum to its logits.
     """
     given, targets = _checked(model, text_or_ids, target, generate)
     ids, path = [*given, *generate_tokens(model, given, generate)], model.path
@@ -146,7 +139,7 @@ def measure_text(
         work = len(ids) * layers * path.outputs * path.width
         lens = lens_answers(model, tuple(ids), max(1, round(work / _LENS_WORK + 0.49)))
         attention = None
-        if heads and len(heads) * len(ids) * (len(ids) + 1) / 2 > _WEIGHTS:
+        if heads and len(heads) * len(ids) ** 2 > _WEIGHTS:
             why = f"{len(heads)} heads over {len(ids)} tokens have more weights than a page holds."
         elif heads:
             attention, why = _or_reason(lambda: attention_patterns(model, ids))
@@ -183,8 +176,8 @@ def _checked(model: Model, text_or_ids: Any, target: Any, generate: int) -> tupl
     rows = encode(model, text_or_ids)
     if len(rows) != 1:
         raise InputError(f"an explorer shows one text, but {len(rows)} were given: explore them one by one.")
-    count, limit = len(rows[0]) + whole_number("generate", generate, 0, LONGEST), min(LONGEST, model.context or LONGEST)
-    if count > limit:
+    limit = min(LONGEST, model.context or LONGEST)
+    if (count := len(rows[0]) + whole_number("generate", generate, 0, LONGEST)) > limit:
         raise InputError(f"an explorer shows at most {limit} tokens of this model, not {count}: give a shorter text.")
     target = to_python(target)
     wanted = list(target) if isinstance(target, list | tuple) else [] if target is None else [target]

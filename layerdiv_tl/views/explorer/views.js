@@ -54,13 +54,13 @@ VIEWS.depth = {
 
 VIEWS.grid = {
   heads: true,
-  title: (x) => `All heads: ${aboutMeasure(x)}`,
+  title: (x) => `All heads: ${x.says(x)}`,
   help: "A square per head, the first layer at the bottom. Colors end at the 98th percentile. Click a square; arrow keys move.",
   draw(host, x) {
     const { text, rowNumber } = x;
     const most = Math.max(...text.inRow.map((row) => row.length));
     const left = 38;
-    const high = clamp(Math.floor(450 / text.rows.length), 5, 20);
+    const high = clamp(Math.floor(400 / text.rows.length), 5, 20);
     const { svg, width } = drawing(host, high * text.rows.length + 60, `${aboutMeasure(x)}, of every head`);
     const wide = Math.min(40, (width - left - 4) / most);
     const top = quantile(text.heads.map((i) => Math.abs(x.value(i))), 0.98) || 1;
@@ -68,7 +68,7 @@ VIEWS.grid = {
     const yOf = (r) => 4 + (text.rows.length - 1 - r) * high;
     const size = { width: Math.max(1, wide - Number(wide > 7)), height: Math.max(1, high - Number(high > 7)) };
     text.inRow.forEach((heads, r) => {
-      if (r % every === 0) svg.append(label(text.rows[r], left - 8, yOf(r) + high / 2 + 4, "end", r === rowNumber ? "tick on" : "tick"));
+      if (r % every === 0 || r === rowNumber) svg.append(label(text.rows[r], left - 8, yOf(r) + high / 2 + 4, "end", r === rowNumber ? "tick on" : "tick"));
       heads.forEach((i, k) => {
         const value = x.value(i);
         const fill = Number.isFinite(value) ? shade("div", 0.5 + clamp(value / top, -1, 1) / 2) : "transparent";
