@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from ..components import Component
 from ..model.load import Model
 from ..model.passes import Pass
 from ..model.units import UnitLike
@@ -31,7 +32,7 @@ def next_tokens(seen: Pass, k: int, asked: Int[np.ndarray, "token position"]) ->
 
 def token_logits(
     model: Model, seen: Pass, unit: UnitLike, ids: Int[np.ndarray, "token position"]
-) -> tuple[Float[np.ndarray, "token position component"], Float[np.ndarray, "position component"]]:
+) -> tuple[list[Component], Float[np.ndarray, "token component position"], Float[np.ndarray, "component position"]]:
     """Compute contributions u_i to some tokens at every read of a pass, and E_p[u_i] under the model's p.
 
     `ids` may differ from position to position. Both are minus the component's mean over the vocabulary; p is taken
@@ -44,9 +45,13 @@ def token_logits(
     mean, bias = vocabulary.average(p)
     expected = torch.cat([mean - vocabulary.mean, (bias - vocabulary.mean_bias)[:, None]], 1)
     along = torch.cat([vocabulary.centered(torch.as_tensor(ids)), expected[None].to(vocabulary.mean)])
-    tables = torch.cat([torch.einsum("cnd,knd->knc", y, along) for _, y in carried(model.path, seen, unit)], -1)
-    found = tables.detach().cpu().numpy()
-    return found[:-1], found[-1]
+    names: list[Component] = []
+    tables = []
+    for components, y in carried(model.path, seen, unit):
+        names += components
+        tables.append(torch.einsum("cnd,knd->kcn", y, along).detach())
+    values = torch.cat(tables, 1).cpu().numpy()
+    return names, values[:-1], values[-1]
 
 
 def promotions_of_pairs(

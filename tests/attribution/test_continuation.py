@@ -81,7 +81,7 @@ def test_a_conversation_is_continued_and_the_explorer_opens_on_it(stories, tmp_p
     c = ld.continuation(stories, [{"role": "user", "content": "Tom had a cat."}], max_new_tokens=5)
     explorer = ld.explore(stories, c)
     assert explorer.text.written == len(c.written)
-    assert tuple(explorer.text.sublayers.token_ids) == c.continued[0]
+    assert tuple(explorer.text.token_ids) == c.continued[0]
     again = ld.load(c.save(tmp_path / "c.safetensors"))
     assert again.continued == c.continued
     assert again.frame().equals(c.frame())

@@ -13,7 +13,7 @@ import torch
 import layerdiv_tl as ld
 from layerdiv_tl.depth.patched_forward import PatchedForward
 from layerdiv_tl.model.attention import attention_patterns
-from layerdiv_tl.views.explorer.data import pack_text
+from layerdiv_tl.views.explorer.pack import pack_text
 from tests.conftest import tied, unrolled
 from tests.model.test_bridge import boot
 from tests.oracles.loops import ouro, raven
@@ -321,7 +321,7 @@ def test_the_explorer_of_a_reused_layer():
     for model in (tied(0, 0, 1), ouro()):
         explorer = ld.explore(model, PROMPTS[0])
         explorer.selection = {"component": "L0@2.H1"}
-        assert (explorer.selection.layer, explorer.selection.repeat) == (0, 2)
+        assert explorer.selection.component == "L0@2.H1"
         packed_header = zlib.decompress(pack_text(explorer.model, explorer.text)).replace(b" ", b"")
         for row in (b"L0@1", b"L0@2"):
             assert packed_header.count(b'"row":"%s"' % row) == 6  # attention, MLP and four heads

@@ -1,4 +1,4 @@
-// The numbers of a text, as Python packed them (data.py).
+// The numbers of a text, as Python packed them (pack.py).
 
 const KINDS = { float32: Float32Array, int32: Int32Array, uint8: Uint8Array };
 
@@ -29,7 +29,7 @@ async function unpack(blob) {
 
 // One text. Position p is the prediction of token p + 1 after token p.
 class TextNumbers {
-  tokens; components; ids; words; attention; // of the header (data.py), but for the last
+  tokens; components; ids; words; offered; attention; // of the header (pack.py), but for the last
 
   constructor({ header, arrays }) {
     Object.assign(this, header);
@@ -43,25 +43,17 @@ class TextNumbers {
     // Layers that have heads, in stream order (a reused layer once for every use), and the heads of each.
     this.rows = [...new Set(this.heads.map((i) => this.components[i].row))];
     this.inRow = this.rows.map((row) => this.heads.filter((i) => this.components[i].row === row));
-    this.looked = new Set(); // positions whose promoted tokens are known, of some components at least
-    this.promoted = new Map(); // position and component -> the tokens that it promotes and suppresses
-    this.traced = new Map(); // position and component -> the source tokens of a head
-    this.effects = new Map(); // position, two tokens and a component -> what ablating it does
+    this.found = new Map(); // kind, position, component (and two tokens) -> what was looked up
+    this.has = {}; // kind -> what a page has of it
   }
 
   // The tokens that contributions are measured to at a position, the right one first; each once.
   answers(position) {
     const all = this.values.candidate.map((words, slot) => {
       const [word, probability] = [words[position], this.values.probability[slot][position]];
-      return { slot, id: this.ids[word], word: this.words[word], probability, right: slot === 0 };
+      return { slot, id: this.ids[word], word: this.words[word], probability, right: slot === 0 && this.isKnown(position) };
     });
-    return all.filter(({ id }, slot) => id >= 0 && all.findIndex((answer) => answer.id === id) === slot);
-  }
-
-  // Whether contributions to a token were measured anywhere in the text.
-  measures(id) {
-    const word = this.ids.indexOf(id);
-    return word >= 0 && this.values.candidate.some((words) => words.includes(word));
+    return all.filter(({ id }, slot) => all.findIndex((answer) => answer.id === id) === slot);
   }
 
   // The answer with an id; for null, or an id that was not measured here, the right or likeliest one.
@@ -70,53 +62,38 @@ class TextNumbers {
     return answers.find((answer) => answer.id === id) ?? answers[0];
   }
 
-  // What follows a token, as far as it is known.
-  next(position) {
-    const [first] = this.answers(position);
-    return first.right ? first.word : null;
+  // Whether the right token is known, and whether contributions to a token were measured anywhere in the text.
+  isKnown(position) {
+    return Number.isFinite(this.values.loss[position]);
   }
 
-  // A head's attention weight on the earlier of two positions, from the later one.
-  weight(head, one, other) {
-    const [key, query] = one < other ? [one, other] : [other, one];
-    return this.attention[head][(query * (query + 1)) / 2 + key] / 255;
+  measures(id) {
+    const word = this.ids.indexOf(id);
+    return word >= 0 && this.values.candidate.some((words) => words.includes(word));
+  }
+
+  // A head's attention weight from a query on a key.
+  weight(head, query, key) {
+    return key > query ? 0 : this.attention[head][(query * (query + 1)) / 2 + key] / 255;
   }
 
   // Take in what was looked up: attention, what components promote, what ablating them does, or heads' source tokens.
   take(kind, { header, arrays }) {
+    this.has[kind] = header;
+    const keep = (of, what) => this.found.set(`${[kind, ...of]}`, what);
     if (kind === "attention") this.attention = arrays.attention;
-    if (kind === "promoted") {
-      const { positions, words } = header;
-      positions.forEach((position) => this.looked.add(position));
-      arrays.component.forEach((component, row) => {
-        const position = positions[Math.floor((row * positions.length) / arrays.component.length)];
-        const pairs = Array.from(arrays.word[row], (word, i) => [words[word], arrays.logit[row][i]]);
+    if (kind === "promoted")
+      arrays.place.forEach((of, row) => {
+        const pairs = Array.from(arrays.word[row], (word, i) => [header.words[word], arrays.logit[row][i]]);
         const half = pairs.length / 2;
-        this.promoted.set(`${[position, component]}`, { promotes: pairs.slice(0, half), suppresses: pairs.slice(half) });
+        keep(of, { promotes: pairs.slice(0, half), suppresses: pairs.slice(half) });
       });
-    }
     if (kind === "effects") {
-      const { position, answers, rows, why } = header;
-      for (const name of why ? header.asked : []) this.effects.set(`${[position, ...answers, name]}`, { why });
-      for (const row of rows) this.effects.set(`${[position, ...answers, row.label]}`, row);
-      if (!this.effectsAt && rows.length) this.effectsAt = header;
+      const of = (label) => [header.position, this.index.get(label), ...header.answers];
+      for (const label of header.why ? header.asked : []) keep(of(label), header);
+      for (const row of header.rows) keep(of(row.label), row);
     }
-    if (kind === "sources") {
-      this.untraced = header.why; // one reason for all heads
-      const { place = [], source, logit, gap } = arrays;
-      place.forEach((of, row) => this.traced.set(`${of}`, { source: source[row], logit: logit[row], gap: gap[row] }));
-    }
-  }
-
-  // What a head contributes to a candidate, or to it minus another, by source token, in the order of size: {sources:
-  // [position, logits], rest, gap}; {why} where it cannot be told, undefined where nobody looked.
-  sourcesOf(component, position, slot, minus) {
-    if (this.untraced) return { why: this.untraced };
-    const found = this.traced.get(`${[position, component]}`);
-    if (!found) return undefined;
-    const [rest, ...listed] = [...found.logit.slice(-1), ...found.logit].map((to) => to[slot] - (minus === undefined ? 0 : to[minus]));
-    const sources = Array.from(found.source, (key, part) => [key, listed[part]]).filter(([key]) => key >= 0);
-    sources.sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
-    return { sources, rest, gap: found.gap };
+    if (kind === "sources")
+      (arrays.place ?? []).forEach((of, row) => keep(of, { source: arrays.source[row], logit: arrays.logit[row] }));
   }
 }

@@ -3,7 +3,7 @@
 function put(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
-    if (name in made && !name.includes("-")) made[name] = value;
+    if (name in made && name !== "list" && !name.includes("-")) made[name] = value;
     else if (value !== null) made.setAttribute(name, value);
   }
   made.append(...children.filter((child) => child !== null && child !== false));
@@ -109,11 +109,6 @@ const componentEntry = (x, i, value, share) =>
 // Lines in columns, each under its heading.
 const columns = (...parts) =>
   put("div", { className: "columns" }, ...parts.map(([heading, lines]) => put("div", {}, heading && put("h3", {}, heading), ...lines)));
-
-function halves(lines) {
-  const half = Math.ceil(lines.length / 2);
-  return columns([null, lines.slice(0, half)], [null, lines.slice(half)]);
-}
 
 // The largest size among [name, value].
 const largest = (pairs) => Math.max(...pairs.map(([, value]) => Math.abs(value)), 1e-30);

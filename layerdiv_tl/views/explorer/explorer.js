@@ -24,14 +24,12 @@ async function render({ model, el }) {
     lookUp(x);
   }
 
-  // Read what lies packed on the page and is wanted only now.
-  async function lookUp({ text, position }) {
-    const { attention, effects, sources, promoted, together = 1 } = text.blobs;
-    // Attention is large: decoded first, it would keep what is drawn from being seen.
-    const wanted = { effects, sources, promoted: promoted[Math.floor(position / together)], attention };
-    for (const [kind, blob] of Object.entries(wanted)) {
-      if (!blob || text.reading.has(blob)) continue;
-      text.reading.add(blob);
+  // Read what lies packed on the page and is wanted only after the first frame; attention, which is large, last.
+  async function lookUp({ text }) {
+    for (const kind of ["promoted", "sources", "effects", "attention"]) {
+      const blob = text.blobs[kind];
+      if (!blob || text.reading.has(kind)) continue;
+      text.reading.add(kind);
       text.take(kind, await unpack(blob));
       draw();
     }

@@ -1,7 +1,6 @@
 // The views in their boxes. A box is made once: only its content is drawn again.
 
-// From what a reader asks first to what few ask.
-const ORDER = ["tokens", "depth", "ranked", "grid", "glance", "attention", "promotes", "sources", "effects", "answers"];
+const ORDER = ["tokens", "depth", "ranked", "grid", "attention", "sources", "promotes", "effects", "answers"];
 
 // Draw anew what is in a box; the focus stays on the button that has the same data, or else on the box.
 function redraw(box, draw) {
@@ -22,42 +21,27 @@ function frame(root, state, now) {
       if (change) state.choose(change);
     });
     host.addEventListener("keydown", (event) => onKey(event, view, state, now));
-    const [title, caption] = [put("h2"), put("p", { className: "caption" })];
-    return { view, host, title, caption, section: put("section", { className: `view ${name}` }, title, host, caption) };
+    const title = put("h2");
+    const help = put("p", { className: "help", hidden: true }, view.help);
+    const ask = button({ className: "why", "aria-label": `help: ${name}`, "aria-expanded": false }, "?");
+    ask.onclick = () => ask.setAttribute("aria-expanded", String(!(help.hidden = !help.hidden)));
+    return { view, host, title, section: put("section", { className: `view ${name}` }, title, ask, help, host) };
   });
   root.append(put("div", { className: "views" }, ...boxes.map(({ section }) => section)));
-
-  const drawOne = ({ view, host, title, caption }, x) => {
-    title.textContent = view.title(x);
-    caption.textContent = typeof view.caption === "string" ? view.caption : view.caption(x);
-    host.setAttribute("aria-label", title.textContent);
-    redraw(host, () => view.draw(host, x));
-  };
 
   return (x) => {
     const hasHeads = x.text.heads.length > 0;
     root.classList.toggle("headless", !hasHeads);
     boxes.forEach(({ view, section }) => (section.hidden = Boolean(view.heads && !hasHeads)));
-    // All that is read from the page before anything is drawn: each reading after a change would lay it out again.
-    x.ramp = ramp(root, "seq");
     const open = boxes.filter(({ section }) => !section.hidden);
+    // All that is read from the page before anything is drawn: each reading after a change would lay it out again.
     open.forEach(({ host }) => (host.wide = host.clientWidth));
-    const inSight = ({ section }) => {
-      const { top, bottom } = section.getBoundingClientRect();
-      return top < window.innerHeight + 100 && bottom > -100;
-    };
-    const seen = open.filter(inSight);
-    // What nobody sees waits until the frame is out.
-    const rest = open.filter((box) => !seen.includes(box));
-    seen.forEach((box) => drawOne(box, x));
-    delete root.dataset.whole;
-    clearTimeout(state.later);
-    const drawRest = () => {
-      if (rest.length) drawOne(rest.shift(), x);
-      if (rest.length) state.later = setTimeout(drawRest);
-      else root.dataset.whole = "";
-    };
-    state.later = setTimeout(drawRest, 30);
+    x.attentionColor = getComputedStyle(root).getPropertyValue("--attention").trim();
+    open.forEach(({ view, host, title }) => {
+      title.textContent = view.title(x);
+      host.setAttribute("aria-label", title.textContent);
+      redraw(host, () => view.draw(host, x));
+    });
   };
 }
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
 
 import anywidget
 import traitlets
@@ -13,21 +13,19 @@ from ...attribution.source_tokens import TextSources
 from ...errors import InputError
 from ...model.load import Model
 from .. import style
-from .data import CSS, SCRIPT, pack_attention, pack_effects, pack_promotions, pack_sources, pack_text, text_sources
-from .measure import STEPS, TextNumbers, measure_text
+from .numbers import TextNumbers, measure_text
+from .pack import CSS, SCRIPT, pack_attention, pack_effects, pack_promotions, pack_sources, pack_text
 
-_IDLE: dict[str, Any] = {"done": 0, "of": 0, "message": ""}
-
-
-class _Superseded(Exception):
-    """Another text was requested in the meantime."""
+# What the page shows of any error but InputError: its words may hold anything.
+FAILED = "The explorer could not answer this request."
+T = TypeVar("T")
 
 
 class ExplorerWidget(anywidget.AnyWidget):
     """An `Explorer` in Jupyter, JupyterLab and VS Code. Returned by `Explorer.widget`.
 
-    Requests are computed in order in one background thread, so that cells can run and the widget stays responsive. Of
-    several new texts only the last is computed. Cells should not use the model until the text appears.
+    Requests are computed in order in one background thread, so that cells can run and the widget stays responsive.
+    Cells should not use the model until the text appears. The page can change nothing but `chosen`.
     """
 
     _esm = SCRIPT
@@ -36,19 +34,18 @@ class ExplorerWidget(anywidget.AnyWidget):
     model = traitlets.Unicode().tag(sync=True)
     text = traitlets.Dict().tag(sync=True)
     chosen = traitlets.Dict().tag(sync=True)
-    progress = traitlets.Dict(_IDLE).tag(sync=True)
+    progress = traitlets.Unicode().tag(sync=True)
     live = traitlets.Bool(True).tag(sync=True)
     _traced: tuple[TextNumbers, TextSources] | None
 
     @classmethod
     def of(cls, explorer: Any) -> ExplorerWidget:
         """Make a widget of an `Explorer`."""
-        text, chosen = _packed(explorer.model, explorer.text, 0), explorer.selection.record()
+        text, chosen = _packed(explorer.model, explorer.text, 0), asdict(explorer.selection)
         widget = cls(model=explorer.model.name, text=text, chosen=chosen)
-        widget._explorer, widget._requests, widget._traced = explorer, 0, None
+        widget._explorer, widget._traced = explorer, None
         widget._worker = ThreadPoolExecutor(1, thread_name_prefix="layerdiv-explorer")
         widget.observe(widget._select, "chosen")
-        widget.on_msg(widget._receive)
         return widget
 
     def __repr__(self) -> str:
@@ -62,75 +59,98 @@ class ExplorerWidget(anywidget.AnyWidget):
         """Wait until all requests are done."""
         self._worker.submit(lambda: None).result()
 
+    def set_state(self, sync_data: Any) -> None:
+        """Take in what the page changed: `chosen` alone; every other trait is the kernel's."""
+        if isinstance(chosen := sync_data.get("chosen"), dict):
+            super().set_state({"chosen": chosen})
+
+    def _handle_msg(self, msg: Any) -> None:
+        """Take in a message of the front end, which may hold anything."""
+        try:
+            data = msg["content"]["data"]
+            if data["method"] == "request_state":
+                self.send_state()
+            elif data["method"] == "update":
+                self.set_state(data["state"])
+            else:
+                self._handle_custom_msg(data["content"], [])
+        except Exception as error:
+            self._say(error)
+
+    def _handle_custom_msg(self, content: Any, buffers: Any) -> None:
+        """Queue a request; `_answer` says what is wrong with it."""
+        self._worker.submit(self._answer, content)
+
+    def _say(self, error: Exception) -> None:
+        self.progress = str(error) if isinstance(error, InputError) else FAILED
+
     def _select(self, change: Any) -> None:
-        if change["new"] == self._explorer.selection.record():
+        explorer = self._explorer
+        if change["new"] == asdict(explorer.selection):
             return
         try:
-            self._explorer.selection = change["new"]
-        except InputError as error:  # the browser may send anything
-            self.progress = _IDLE | {"message": str(error)}
-            self.chosen = self._explorer.selection.record()
+            explorer.select(replace(explorer.selection, **change["new"]))
+        except Exception as error:
+            self._say(error)
+            self.chosen = asdict(explorer.selection)
 
-    def _receive(self, _: Any, content: Any, buffers: Any) -> None:
-        kind = content.get("ask")
-        if kind == "text":
-            self._requests += 1
-            self._worker.submit(self._answer, self._replace_text, self._requests, content)
-        elif kind == "page":
-            self._worker.submit(self._answer, self._send_page)
-        elif kind in ("promoted", "effects", "sources"):
-            self._worker.submit(self._answer, self._send_found, kind, content, getattr(self, f"_{kind}"))
-
-    def _answer(self, answer: Callable[..., None], *request: Any) -> None:
+    def _answer(self, content: Any) -> None:
         """Answer a request in the background thread; an error becomes a message."""
         try:
-            answer(*request)
-            self.progress = _IDLE
-        except _Superseded:
-            pass
+            kinds = {"text": self._text, "token": self._token, "page": self._page}
+            kinds |= dict.fromkeys(("promoted", "effects", "sources"), self._look_up)
+            kinds[content["ask"]](content)
+            self.progress = ""
         except Exception as error:
-            self.progress = _IDLE | {"message": str(error)}
+            self._say(error)
 
-    def _replace_text(self, request: int, content: Any) -> None:
-        def on_step(step: str) -> None:
-            if request != self._requests:
-                raise _Superseded
-            self.progress = {"done": STEPS.index(step), "of": len(STEPS), "message": f"measuring {step} …"}
+    def _text(self, content: Any) -> None:
+        """Replace the text."""
+        self.progress = "measuring the text …"
+        text, generate = _field(content, "text", str), _field(content, "generate", int)
+        tokens = [_field(content, name, str) for name in ("target", "minus")]
+        targets = [token for token in tokens if token] or None  # empty fields mean no target
+        self._explorer.put(measure_text(self._explorer.model, text, targets, generate))
 
-        on_step(STEPS[0])
-        # Empty fields mean no target.
-        targets = [str(t) for n in ("target", "minus") if (t := content.get(n))] or None
-        text, generate = str(content.get("text", "")), content.get("generate") or 0
-        self._explorer.replace(measure_text(self._explorer.model, text, targets, generate, on_step=on_step))
+    def _token(self, content: Any) -> None:
+        """Select a typed token as `target` or `minus`."""
+        name = {"target": "target", "minus": "minus"}[content["field"]]
+        self._explorer.selection = {name: _field(content, "token", str)}
 
-    def _send_page(self) -> None:
-        self.progress = {"done": 0, "of": 1, "message": "looking up what components promote …"}
+    def _page(self, content: Any) -> None:
+        """Send the page."""
+        self.progress = "writing the page …"
         self.send({"kind": "page"}, [self._explorer.html().encode()])
 
-    def _send_found(self, kind: str, content: Any, look_up: Callable[[TextNumbers, Any], bytes]) -> None:
-        """Send the requested numbers, unless the text was replaced meanwhile."""
-        version, text = content.get("version"), self._explorer.text
+    def _look_up(self, content: Any) -> None:
+        """Send what a component does at a position, unless the text was replaced meanwhile."""
+        model, text, version = self._explorer.model, self._explorer.text, _field(content, "version", int)
+        if self.text["version"] != version:
+            return
+        kind, label, position = content["ask"], content["component"], _field(content, "position", int)
+        pair = (range(text.length).index(position), text.labels.index(label))
+        if kind == "promoted":
+            blob = pack_promotions(model, text, [pair])
+        elif kind == "effects":
+            a, b = content["answers"]
+            known = text.candidates[:, position].tolist()
+            blob = pack_effects(model, text, position, (known[known.index(a)], known[known.index(b)]), [label])
+        else:
+            if self._traced is None or self._traced[0] is not text:  # one text only: attention is large
+                self._traced = (text, TextSources(model, text.token_ids.tolist(), text.candidates))
+            blob = pack_sources(self._traced[1], text, [pair])
         if self.text["version"] == version:
-            blob = look_up(text, content)
-            if self.text["version"] == version:
-                self.send({"kind": kind, "version": version}, [blob])
+            self.send({"kind": kind, "version": version}, [blob])
 
-    def _promoted(self, text: TextNumbers, content: Any) -> bytes:
-        (blob,) = pack_promotions(self._explorer.model, text, [content.get("position")])
-        return blob
 
-    def _effects(self, text: TextNumbers, content: Any) -> bytes:
-        a, b = content.get("answers")
-        return pack_effects(self._explorer.model, text, content.get("position"), (a, b), [content.get("component")])
-
-    def _sources(self, text: TextNumbers, content: Any) -> bytes:
-        if self._traced is None or self._traced[0] is not text:  # one text only: attention is large
-            self._traced = (text, text_sources(self._explorer.model, text))
-        (component,) = (i for i, c in enumerate(text.shown) if c.label == content.get("component"))
-        return pack_sources(self._traced[1], text, [(content.get("position"), component)])
+def _field(content: Any, name: str, kind: type[T]) -> T:
+    """Return a field of a message. Raises KeyError or TypeError for a message that no page of ours sends."""
+    if type(content[name]) is not kind:  # True is not 1
+        raise TypeError(name)
+    return content[name]
 
 
 def _packed(model: Model, text: TextNumbers, version: int) -> dict[str, Any]:
     """Pack a text. `version` counts replacements, so that replies for a replaced text are dropped."""
-    core, attention = pack_text(model, text), pack_attention(text)
-    return {"version": version, "core": core, "attention": attention, "promoted": []}
+    attention = None if text.attention is None else pack_attention(text)
+    return {"version": version, "core": pack_text(model, text), "attention": attention}
