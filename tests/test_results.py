@@ -114,11 +114,6 @@ def test_numbers_that_contradict_one_another_are_refused(found, tmp_path):
         ld.load(path)
 
 
-def test_a_saved_result_is_no_model(found, tmp_path):
-    with pytest.raises(ld.InputError, match="cannot be loaded"):
-        ld.load_model(str(found.save(tmp_path / "plan")))
-
-
 def test_json_says_everything_once():
     """Keys that stand twice, at any depth, and objects without end are no JSON; the rest is as `json` reads it."""
     for text in ('{"a": 1, "a": 1}', '{"b": [{"a": 1, "c": 2, "a": 3}]}', "[" * 100_000, '{"a":' * 100_000):

@@ -142,7 +142,7 @@ def map_layers(
     Raises InputError for input that cannot be used.
 
     >>> import layerdiv_tl as ld
-    >>> maps = ld.depth.map_layers("zoo/d2", "zoo/d2", [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)])
+    >>> maps = ld.depth.map_layers("zoo/d2", "zoo/d2", [[5, i, (3 * i) % 16, i // 2, 7] for i in range(16)])
     >>> float(maps.depth_alignment().distance.iloc[0])
     0.0
     """

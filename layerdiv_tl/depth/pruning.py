@@ -78,7 +78,7 @@ def drop_plan(
     not exist for these rows, labels that no component has; and for a model with hooks in it, which a plan cannot name.
 
     >>> import layerdiv_tl as ld
-    >>> texts = [[i, (3 * i) % 16, 5, i // 2, 7] for i in range(16)]
+    >>> texts = [[5, i, (3 * i) % 16, i // 2, 7] for i in range(16)]
     >>> plan = ld.depth.drop_plan("zoo/d2", texts, 1, {"L0.layer": 0.3, "L1.layer": 0.1}, random=2)
     >>> plan.frame()[["component", "score", "order"]].fillna(0).values.tolist()
     [['L0.layer', 0.3, 0], ['L1.layer', 0.1, 1]]

@@ -20,6 +20,7 @@ from ..errors import InputError
 from ..results import NumberProperty, Plot, Result
 from . import grouping
 from .auc import member_auc
+from .figures import FIGURES
 from .grouping import By, PerExample, RowTerms, estimates, with_shares
 from .intervals import ENDS, estimates_frame
 from .losses import LOSSES, Gauge, Loss, Members, Target, Terms, hits, in_gauge, measure, relative_gap
@@ -27,7 +28,6 @@ from .theorems import theorem_2, theorem_3
 
 NormAt = Literal["frozen", "recomputed"]
 Table = Literal["totals", "components", "modules", "depth", "depth_recomputed"]
-Figure = Literal["bars", "cross_entropy", "heads", "modules", "pairwise", "depth", "tradeoff", "roles", "scatter"]
 # Columns of the short table of components.
 _LABELED = tuple(x + end for x in ("accuracy", "auc", "logit_difference") for end in ENDS)
 _SHORT = ("component", "bias", "diversity", "net", "net_linear", *_LABELED, "constant_share", *COLUMNS[1:])
@@ -36,30 +36,6 @@ _SHORT = ("component", "bias", "diversity", "net", "net_linear", *_LABELED, "con
 def _number(term: str, doc: str) -> NumberProperty:
     """The mean over examples of a term, or of a quantity that only some losses have."""
     return NumberProperty(lambda decomposition: decomposition._mean(term), doc=doc)
-
-
-def _full_frame(decomposition: Decomposition) -> pd.DataFrame:
-    return decomposition.by_component(full=True)
-
-
-def _module_frame(decomposition: Decomposition) -> pd.DataFrame:
-    frame = decomposition.by_module()
-    frame["component"] = frame["module"]
-    return frame
-
-
-def _pair_frame(decomposition: Decomposition, by: By = "cosine", most: int = 60) -> pd.DataFrame:
-    """Both halves of `pairwise`, of the components with the largest diversity, similar ones next to each other."""
-    largest = np.sort(np.argsort(-decomposition.diversities.mean(0), kind="stable")[:most])
-    kept = tuple(decomposition.components[i] for i in largest)
-    frame = replace(decomposition, values=decomposition.values[:, largest], components=kept).pairwise(by)
-    frame = frame.rename(columns={by: "similarity"})
-    both = pd.concat([frame, frame.rename(columns={"component": "other", "other": "component"})])
-    for side in ("component", "other"):
-        both[side] = pd.Categorical(both[side], frame.attrs["order"], ordered=True)
-    both = both.sort_values(["component", "other"], kind="stable").reset_index(drop=True)
-    both.attrs = frame.attrs | {"units": {"similarity": frame.attrs["units"][by]}}
-    return both
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -216,52 +192,7 @@ class Decomposition(Result):
         counts = np.bincount(self.gold, minlength=self.values.shape[2])
         return float(counts.max() / counts.sum()) if np.count_nonzero(counts) > 1 else 1 / len(counts)
 
-    figures: ClassVar = {
-        "strip": Plot(
-            "What each component writes on each row",
-            "A mark per row and component at its contribution to the first option minus the second (of more, to the "
-            "right one minus the mean of the others). A constant stands off zero, a reader separates the colors.",
-            "strip.strip",
-        ),
-        "bars": Plot(
-            "Diversity and accuracy of each component",
-            "Diversity on a logarithmic axis, and the accuracy of each component alone over that of guessing.",
-            "special.decomposition_bars",
-        ),
-        "heads": Plot(
-            "Heads and MLPs by layer",
-            'A map head × layer of a column of `by_component(full=True)`, `value="diversity"`; MLPs are the last row.',
-            "special.heads",
-            _full_frame,
-            {"value": "diversity"},
-        ),
-        "modules": Plot(
-            "Shares of bias and diversity by module",
-            "Each module's share of bias, of diversity and of the components (Fig. 4).",
-            "shapes.bars",
-            _module_frame,
-            {"columns": ("bias_share", "diversity_share", "member_share")},
-        ),
-        "depth": Plot(
-            "Loss and accuracy along depth",
-            "Bias and loss of the components up to each junction; the band between them is the diversity (Fig. 5, 7).",
-            "special.decomposition_depth",
-        ),
-        "scatter": Plot(
-            "Bias and diversity of every component",
-            "A mark per component at bias and diversity, on logarithmic axes; on the dashed line they are equal.",
-            "shapes.marks",
-            _full_frame,
-            {"x": "bias", "y": "diversity", "log": True, "diagonal": "net = 0"},
-        ),
-        "pairwise": Plot(
-            "Similarity of components",
-            'A map of `pairwise(by="cosine")`: similar components are neighbors.',
-            "shapes.heat",
-            _pair_frame,
-            {"row": "component", "column": "other", "value": "similarity"},
-        ),
-    }
+    figures: ClassVar = FIGURES
 
     def _plots(self) -> Mapping[str, Plot]:
         without = {"strip"} if self.gold is None else set()

@@ -127,7 +127,10 @@ def attention_patterns(
         read = _from_hooks if is_transformer_lens(model.root) else _from_outputs
         patterns = {call: x for call, x in read(model, row, attentions).items() if x.shape[1] == call[0].heads}
         if any(places[i][0] not in patterns for i in chosen):
-            raise InputError(f"{model.name} ({model.provenance['architecture']}) returns no patterns of these heads.")
+            raise InputError(
+                f"{model.name} ({model.provenance['architecture']}) returns no patterns of these heads: load it with "
+                "attn_implementation='eager'."
+            )
         shown = [patterns[call][0, head] for call, head in (places[i] for i in chosen)]
         shown = [upcast(pattern).double().cpu() for pattern in shown]
     return AttentionPatterns(

@@ -6,6 +6,7 @@ begins with them. The tokens that it appends are left out, since an answer is to
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -147,14 +148,31 @@ def tokenize(tokenizer: Any, text: str) -> list[int]:
 
 
 def token_texts(model: Model, ids: Any) -> tuple[str, ...]:
-    """Decode every token by itself, a part of a character as in the vocabulary; without a tokenizer, its number."""
+    """Decode every token by itself, one that is a part of a character to its bytes; without a tokenizer, to its number.
+
+    The first of the two tokens of "🙂" may be ⟨F0⟩⟨9F⟩.
+    """
     if model.tokenizer is None:
         return tuple(f"token {i}" for i in np.asarray(ids).tolist())
     distinct, index = np.unique(np.asarray(ids, dtype=np.int64), return_inverse=True)
-    texts = [model.tokenizer.decode([i]) for i in distinct.tolist()]
-    pieces = model.tokenizer.convert_ids_to_tokens(distinct.tolist())
-    shown_texts = [str(piece) if "\ufffd" in text else text for text, piece in zip(texts, pieces, strict=True)]
-    return tuple(shown_texts[i] for i in index)
+    texts = [_text_of_token(model.tokenizer, i) for i in distinct.tolist()]
+    return tuple(texts[i] for i in index)
+
+
+def _text_of_token(tokenizer: Any, token: int) -> str:
+    text = tokenizer.decode([token])
+    if "\ufffd" not in text:
+        return text
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    piece = str(tokenizer.convert_ids_to_tokens(token))
+    if re.fullmatch("<0x[0-9A-F]{2}>", piece):  # of SentencePiece
+        return f"⟨{piece[3:5]}⟩"
+    byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
+    if any(character not in byte_of for character in piece):
+        return text
+    decoded = bytes(byte_of[character] for character in piece).decode("utf-8", "surrogateescape")
+    return re.sub("[\udc80-\udcff]", lambda byte: f"⟨{ord(byte[0]) - 0xDC00:02X}⟩", decoded)
 
 
 def prompt_ends(model: Model, rows: Sequence[Ids]) -> tuple[str, ...]:

@@ -78,7 +78,8 @@ def test_sampling_follows_the_softmax_at_its_temperature_and_its_seed():
 
 def test_a_conversation_is_continued_and_the_explorer_opens_on_it(stories, tmp_path):
     stories.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
-    c = ld.continuation(stories, [{"role": "user", "content": "Tom had a cat."}], max_new_tokens=5)
+    turns = [{"role": "user", "content": "Tom had a cat."}]
+    c = ld.continuation(stories, stories.tokenizer.apply_chat_template(turns, return_dict=True), max_new_tokens=5)
     explorer = ld.explore(stories, c)
     assert explorer.text.written == len(c.written)
     assert tuple(explorer.text.token_ids) == c.continued[0]

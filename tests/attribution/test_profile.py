@@ -409,7 +409,6 @@ def test_broken_weights_are_refused_by_name():
         ({"window": 65}, "window=65 .* 64"),
         ({"window": 8, "stride": 9}, "stride=9 .* 8"),
         ({"stride": True}, "stride=True"),
-        ({"batch_tokens": 0}, "batch_tokens=0"),
     ],
 )
 def test_bad_input_is_a_sentence(arguments, message):

@@ -169,11 +169,11 @@ def test_saved_and_loaded(tiny, tmp_path):
 
 def test_drawn(tiny):
     found = ld.source_tokens(tiny, PROMPTS, OPTIONS)
-    drawn = found.plot(example=1, option=2, max_heads=5)
+    drawn = found.plot(example=1, option=2, most=5)
     assert np.shape(drawn.data[0].z) == (5, 2)
     score = found.contributions[1, :, 2] - found.contributions[1, :, :2].mean(1)
     kept = [list(map(str, found.heads)).index(name) for name in drawn.layout.yaxis.ticktext]
-    np.testing.assert_allclose(drawn.data[0].z.sum(1), score[kept])
+    np.testing.assert_allclose(drawn.data[0].customdata.sum(1), score[kept])
     bars = found.plot(kind="tokens", example=1, option=2)
     np.testing.assert_allclose(sum(bars.data[2].y), score.sum())
     for wrong in ({"example": 3}, {"option": 3}, {"option": -1}):
@@ -236,7 +236,6 @@ def test_wrong_input_is_answered_in_a_sentence(tiny):
         ({"options": [[[7, 8]], [9]]}, "option"),
         ({"position": 40}, "position"),
         ({"prompts": None}, "prompts"),
-        ({"batch_tokens": 0}, "batch_tokens"),
     ):
         arguments = {"prompts": PROMPTS[0], "options": OPTIONS} | given
         with pytest.raises(ld.InputError, match=match):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.depth.additive import read_out, stream_scales
+from layerdiv_tl.depth.additive import stream_scales
 from layerdiv_tl.depth.engine import Rows, as_it_is, read_logits, run_patches
 from layerdiv_tl.depth.patched_forward import PatchedForward
 from layerdiv_tl.depth.residual_norms import _head_writes
@@ -116,9 +116,9 @@ def test_gradients_pass_the_models_own_read_out(name):
     model = ld.load_model(FAMILIES[name]().double())
     stream = torch.randn(3, model.path.width, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with model.path.session(), torch.enable_grad():
-        logits = read_out(model.path, stream.requires_grad_())
+        logits = model.path.read_out(stream.requires_grad_())[1]
         torch.testing.assert_close(logits.detach(), model.path.read_out(stream.detach())[1].clone())
         (slope,) = torch.autograd.grad(logits[:, 7].sum(), stream)
         step = 1e-3 * torch.randn(stream.shape, generator=torch.Generator().manual_seed(1))
-        there, here = (read_out(model.path, (stream + sign * step).detach())[:, 7].sum() for sign in (1, -1))
+        there, here = (model.path.read_out((stream + sign * step).detach())[1][:, 7].sum() for sign in (1, -1))
     assert float((there - here) / 2) == pytest.approx(float((slope * step).sum()), rel=1e-3)

@@ -18,10 +18,10 @@ from ...depth.logit_lens import lens_answers
 from ...errors import InputError
 from ...model.attention import AttentionPatterns, attention_patterns, heads_of
 from ...model.batches import pad
+from ...model.frozen import TOLERANCE
 from ...model.load import Model
 from ...model.options import single_tokens
 from ...model.passes import Pass
-from ...model.precision import TOLERANCE
 from ...model.predictions import generate_tokens
 from ...model.probe import check_finite
 from ...model.prompts import Prompts, encode, to_python
