@@ -175,7 +175,7 @@ def test_drawn(tiny):
     kept = [list(map(str, found.heads)).index(name) for name in drawn.layout.yaxis.ticktext]
     np.testing.assert_allclose(drawn.data[0].customdata.sum(1), score[kept])
     bars = found.plot(kind="tokens", example=1, option=2)
-    np.testing.assert_allclose(sum(bars.data[2].y), score.sum())
+    np.testing.assert_allclose(sum(bars.data[0].y), score.sum())
     for wrong in ({"example": 3}, {"option": 3}, {"option": -1}):
         with pytest.raises(ld.InputError, match=next(iter(wrong))):
             found.plot(**wrong)

@@ -7,11 +7,13 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 import layerdiv_tl as ld
 from layerdiv_tl.attribution.results import Contributions
 from layerdiv_tl.model.options import single_tokens
-from layerdiv_tl.model.prompts import Prompts
+from layerdiv_tl.model.prompts import Prompts, token_texts
 from tests.conftest import gpt2, llama
 from tests.oracles.families import FAMILIES
 
@@ -205,3 +207,18 @@ def test_a_selection_that_leaves_nothing():
     c = ld.contributions(gpt2(), **GOOD)
     with pytest.raises(ld.InputError, match="layer=9"):
         c.select(kind="mlp", layer=9)
+
+
+def test_a_part_of_a_character_is_shown_by_its_bytes(stories):
+    """Of a byte-level vocabulary, with and without a whole character before them, and of SentencePiece's."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    numbers = {letter: number for number, letter in enumerate([*letters, "Ġæ"])}
+    bytewise = Tokenizer(models.BPE(vocab=numbers, merges=[("Ġ", "æ")]))
+    bytewise.pre_tokenizer, bytewise.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    model = ld.load_model(llama(vocab_size=300), tokenizer=PreTrainedTokenizerFast(tokenizer_object=bytewise))
+    assert len(set(token_texts(model, range(len(numbers))))) == len(numbers)
+    spelled = tuple(f"⟨{byte:02X}⟩" for byte in "🙂".encode())
+    for each in (model, stories):
+        ids = each.tokenizer("a🙂", add_special_tokens=False)["input_ids"]
+        assert token_texts(each, ids)[-4:] == spelled
+    assert token_texts(model, model.tokenizer("a 日")["input_ids"]) == ("a", " ⟨E6⟩", "⟨97⟩", "⟨A5⟩")
