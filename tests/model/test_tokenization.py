@@ -1,7 +1,5 @@
 """What cannot be used is answered by one sentence that says what to do, and never by a number."""
 
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -11,7 +9,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import layerdiv_tl as ld
-from layerdiv_tl.attribution.results import Contributions
 from layerdiv_tl.model.options import single_tokens
 from layerdiv_tl.model.prompts import Prompts, token_texts
 from tests.conftest import gpt2, llama
@@ -170,28 +167,6 @@ def test_models_that_are_no_sum_are_refused_with_the_reason():
     small = BertConfig(vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
     with pytest.raises(ld.InputError, match="decomposed|architecture"):
         ld.load_model(BertLMHeadModel(small))
-
-
-@pytest.mark.full
-def test_files_that_are_no_result(tmp_path):
-    path = tmp_path / "x.safetensors"
-    with pytest.raises(ld.InputError, match="there is no file"):
-        ld.load(path)
-    path.write_bytes(b"junk that is no safetensors file at all")
-    with pytest.raises(ld.InputError, match="not a saved"):
-        ld.load(path)
-    ld.decompose(np.zeros((1, 2, 2)), [0]).save(path)
-    with pytest.raises(ld.InputError, match="Decomposition"):
-        Contributions.load(path)
-    code = "from layerdiv_tl.attribution.results import Contributions"
-    code += f"; Contributions.load({str(path)!r})"
-    fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "holds a Decomposition" in fresh.stderr.splitlines()[-1]
-    from safetensors.numpy import save_file
-
-    save_file({"x": np.zeros(2)}, path)
-    with pytest.raises(ld.InputError, match="version"):
-        ld.load(path)
 
 
 def test_a_path_that_cannot_be_written(tmp_path):
