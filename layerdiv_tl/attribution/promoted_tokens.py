@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -55,22 +55,27 @@ def token_logits(
 
 
 def promotions_of_pairs(
-    model: Model, seen: Pass, unit: UnitLike, pairs: Sequence[tuple[int, int]], k: int
+    model: Model, passes: Iterable[tuple[UnitLike, Pass]], pairs: Sequence[tuple[int, Component]], k: int
 ) -> tuple[Int[np.ndarray, "pair rank"], Float[np.ndarray, "pair rank"], Float[np.ndarray, " pair"]]:
-    """Find the tokens that components promote and suppress, for pairs (read, index of a component) of a pass.
+    """Find the tokens that components promote and suppress, for pairs (read of a pass, component).
+
+    Args:
+        passes: The pass as each of several units reads it; a component is that of the first unit that has it.
 
     Returns ids and logits minus the component's mean over the vocabulary, both `[pair, 2k]`: the k most promoted, then
     the k most suppressed, each by size; and that mean. All pairs share one pass through the vocabulary, which is the
     main cost.
     """
     vocabulary = Vocabulary.of(model)
-    reads, columns = np.array(pairs).T
     vectors = vocabulary.mean.new_zeros(len(pairs), len(vocabulary.mean) + 1)
-    start = 0
-    for components, y in carried(model.path, seen, unit):
-        here = np.flatnonzero((columns >= start) & (columns < start + len(components)))
-        vectors[here] = y.detach()[columns[here] - start, reads[here]].to(vectors)
-        start += len(components)
+    rows_of: dict[Component, list[int]] = {}
+    for row, (_, component) in enumerate(pairs):
+        rows_of.setdefault(component, []).append(row)
+    for unit, seen in passes:
+        for components, ys in carried(model.path, seen, unit):
+            for component, y in zip(components, ys.detach(), strict=True):
+                rows = rows_of.pop(component, [])
+                vectors[rows] = y[[pairs[row][0] for row in rows]].to(vectors)
     ids, logits = extremes(vocabulary, vectors.float(), k)
     means = vectors @ torch.cat([vocabulary.mean, vocabulary.mean_bias[None]])
     return ids.cpu().numpy(), logits.cpu().numpy(), means.cpu().numpy()

@@ -405,7 +405,6 @@ WRONG_PLANS = [
     *({"scoring": scoring} for scoring in (0, 1, 1.5, -0.1, "x", np.nan, None, True)),
     *({"seed": seed} for seed in (-1, "x", 1.5, None)),
     *({"rows": rows} for rows in (LENGTHS[:1], [[1, 2], [3]])),
-    {"batch_tokens": 0},
 ]
 
 

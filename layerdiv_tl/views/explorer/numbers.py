@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 
 from ..._checks import whole_number
@@ -221,9 +220,8 @@ def _contributions(
 def _check_sum(model: Model, seen: Pass, ids: np.ndarray, sublayers: np.ndarray) -> None:
     """Raise InputError unless the contributions of sublayers to some tokens sum to the model's, minus their means."""
     assert seen.unembedded is not None
-    logits = seen.unembedded.to(model.path.wide) * model.path.factor
-    logits = logits - logits.mean(1, keepdim=True)
-    true = logits.gather(1, torch.as_tensor(ids.T, device=logits.device)).T.cpu().numpy()
+    logits = (seen.unembedded.to(model.path.wide) * model.path.factor).cpu().numpy()
+    true = np.take_along_axis(logits - logits.mean(1, keepdims=True), ids.T, 1).T
     gap, size = np.abs(sublayers.sum(1) - true).max(), np.abs(sublayers).sum(1).max()
     if not gap <= TOLERANCE.get(model.path.dtype, 1e-4) * size:  # NaN too
         check_finite(model.path, seen)

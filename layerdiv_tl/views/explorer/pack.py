@@ -9,11 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
-from ...attribution.carried import carried
+from ...attribution.promoted_tokens import promotions_of_pairs
 from ...attribution.source_tokens import TextSources
-from ...attribution.vocabulary import Vocabulary, extremes
 from ...depth.total_effects import effects
 from ...errors import InputError
 from ...model.load import Model
@@ -115,21 +113,12 @@ def page_pairs(text: TextNumbers, position: int, peers: Sequence[int], most: flo
 
 def pack_promotions(model: Model, text: TextNumbers, pairs: Sequence[Pair]) -> bytes:
     """Pack the tokens that components promote and suppress, and their logits minus the mean over the vocabulary."""
-    index = {component: i for i, component in enumerate(text.components)}
-    rows_of = _rows_of(pairs)
-    vocabulary = Vocabulary.of(model)
-    vectors = torch.zeros(len(pairs), len(vocabulary.mean) + 1, device=vocabulary.mean.device)
+    places = [(position, text.components[i]) for position, i in pairs]
     with model.path.session():
-        for unit, seen in text.passes.items():
-            for components, carried_vectors in carried(model.path, seen, unit):
-                for component, y in zip(components, carried_vectors.detach(), strict=True):
-                    if (component.kind == "head") == (unit == "head") and component in index:
-                        rows = rows_of.get(index[component], [])
-                        vectors[rows] = y[[pairs[row][0] for row in rows]].to(vectors)
-        ids, logits = extremes(vocabulary, vectors, min(PROMOTED, model.path.outputs))
-    tokens, word = np.unique(ids.cpu().numpy(), return_inverse=True)
+        ids, logits, _ = promotions_of_pairs(model, text.passes.items(), places, min(PROMOTED, model.path.outputs))
+    tokens, word = np.unique(ids, return_inverse=True)
     arrays = {"place": np.array(pairs, np.int32), "word": word.reshape(ids.shape).astype(np.int32)}
-    return pack({"words": drawn_tokens(model, tokens)}, arrays | {"logit": _rough(logits.cpu().numpy())})
+    return pack({"words": drawn_tokens(model, tokens)}, arrays | {"logit": _rough(logits)})
 
 
 def answers_at(text: TextNumbers, position: int, target: int | None, minus: int | None) -> Pair | None:
