@@ -6,7 +6,7 @@ W_v · y_i. J_i itself is never formed: v ↦ J_iᵀ v is linear in v, and its d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Float
@@ -24,6 +24,8 @@ from ..model.units import UnitLike, part_vectors
 NUMBERS = 16_000_000
 # Some components, and their vectors.
 Block = tuple[tuple[Component, ...], Float[Tensor, "component n d+1"]]
+# The number of a write in a pass.
+Place = int
 
 
 def carried(path: Path, seen: Pass, unit: UnitLike, replay: Replay | None = None) -> Iterator[Block]:
@@ -52,17 +54,23 @@ def carried(path: Path, seen: Pass, unit: UnitLike, replay: Replay | None = None
 
         known = set(rows_of(path, unit))
         changed = torch.zeros(1, *v.shape[:-1], v.shape[-1] + 1, dtype=v.dtype, device=v.device)
-        calls = zip(seen.calls, seen.components(), seen.writes, seen.inputs, strict=True)
-        for place, ((writer, _), whole, write, received) in enumerate(calls):
-            step = max(1, NUMBERS // max(1, write.numel()))
-            rest = write.to(leaves[place])
-            for components, z in part_vectors(writer, whole, write, received, unit, step):
-                rest = rest - z.sum(0).to(rest)
-                if components[0] in known:
-                    yield components, carry(place, z.to(leaves[place]))
-            # What hooks changed in a write is no part's.
-            if writer in seen.hooked and bool(rest.abs().max() > TOLERANCE[path.dtype] * write.abs().max()):
-                changed = changed + carry(place, rest[None])
+
+        def parts() -> Iterator[tuple[Place, tuple[Component, ...], Tensor]]:
+            nonlocal changed
+            calls = zip(seen.calls, seen.components(), seen.writes, seen.inputs, strict=True)
+            for place, ((writer, _), whole, write, received) in enumerate(calls):
+                step = max(1, NUMBERS // max(1, write.numel()))
+                rest = write.to(leaves[place])
+                for components, z in part_vectors(writer, whole, write, received, unit, step):
+                    rest = rest - z.sum(0).to(rest)
+                    if components[0] in known:
+                        yield place, components, z.to(leaves[place])
+                # What hooks changed in a write is no part's.
+                if writer in seen.hooked and bool(rest.abs().max() > TOLERANCE[path.dtype] * write.abs().max()):
+                    changed = changed + carry(place, rest[None])
+
+        for place, components, z in _joined(parts(), pulled):
+            yield components, carry(place, z)
         start = len(replay.writes)
         others: tuple[Kind, ...] = ("constant", "added", "rounding")
         for name, group in zip(others, groups[1:], strict=True):
@@ -77,3 +85,21 @@ def carried(path: Path, seen: Pass, unit: UnitLike, replay: Replay | None = None
                 total = total + changed
             if Component(name) in known or (name == "added" and bool(total.any())):
                 yield (Component(name),), total
+
+
+def _joined(
+    parts: Iterator[tuple[Place, tuple[Component, ...], Tensor]], pulled: Sequence[Tensor | None]
+) -> Iterator[tuple[Place, tuple[Component, ...], Tensor]]:
+    """Join successive parts whose gradients are one tensor, as of writes that are added to the same stream."""
+    first, names, vectors = 0, list[Component](), list[Tensor]()
+    for place, components, z in parts:
+        is_another = pulled[place] is not pulled[first]
+        if vectors and (is_another or sum(x.numel() for x in vectors) + z.numel() > NUMBERS):
+            yield first, tuple(names), torch.cat(vectors)
+            names, vectors = [], []
+        if not vectors:
+            first = place
+        names += components
+        vectors.append(z)
+    if vectors:
+        yield first, tuple(names), torch.cat(vectors)
