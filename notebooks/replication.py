@@ -10,17 +10,18 @@ The folder is a grid: the same command continues a stopped run.
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import t
 
 import layerdiv_tl as ld
 from layerdiv_tl.studies import tables
@@ -28,6 +29,7 @@ from layerdiv_tl.tasks.specs import SAMPLE_TASKS
 
 LEAST, LEAST_SIZES = 8, 4  # units of an interval, different numbers of components of a curvature
 TOLERANCE = 0.05  # relative difference of parameters between a model that reuses layers and its pair
+DIVERSITY = "2505.24009"  # the arXiv number of the paper with Table 4
 TEXTS, QUESTIONS = 16, 12  # of the depth analyses; questions for each number of hops
 
 
@@ -58,6 +60,17 @@ class Statement(NamedTuple):
         return f"({self.number}) {self.text}: {e.value:.3g} {ends} over {e.n} {e.over}{null}"
 
 
+def catalog() -> pd.DataFrame:
+    """Return the default model, the sixteen of Table 4 in its order, and those of the paper on depth.
+
+    Columns: `name` on Hugging Face, `license`, `gated`, the arXiv numbers of its `papers`, a `note` to read before
+    loading, `components` at unit sublayer, `parameters` with tied ones counted once, and the `config` that determines
+    these.
+    """
+    path = Path(__file__).with_name("paper_models.json")
+    return pd.DataFrame(json.loads(path.read_text(encoding="utf-8"))["models"])
+
+
 def maps_to(model: Any, texts: Any, *, target: str, weights: str) -> Any:
     """Map the layers of a model to those of another, whose `weights` identify it, as an analysis of one model."""
     return ld.depth.map_layers(model, ld.load_model(target), texts)
@@ -65,13 +78,7 @@ def maps_to(model: Any, texts: Any, *, target: str, weights: str) -> Any:
 
 def jackknife(function: Callable[[list[Any]], float], units: Sequence[Any], over: str = "models") -> Estimate:
     """Estimate a function of units, with Student's interval of the jackknife over them."""
-    units, count = list(units), len(units)
-    value = function(units)
-    if count < LEAST:
-        return Estimate(value, n=count, over=over)
-    left_out = np.array([function(units[:i] + units[i + 1 :]) for i in range(count)])
-    half = t.ppf(0.975, count - 1) * np.sqrt((count - 1) * left_out.var())
-    return Estimate(value, value - half, value + half, count, over)
+    return Estimate(*tables.jackknife(function, units), len(units), over)
 
 
 def exp(e: Estimate) -> Estimate:
@@ -320,11 +327,13 @@ def main(arguments: Sequence[str] | None = None) -> list[Statement]:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, help="the folder of the grid")
-    parser.add_argument("--models", nargs="+", default=list(ld.zoo.NAMES), help="by default those of the zoo")
+    parser.add_argument("--models", nargs="+", default=list(ld.zoo.NAMES), help="names, or `paper`; by default the zoo")
     parser.add_argument("--tasks", nargs="+", help="by default those of the zoo, or the sample tasks")
     parser.add_argument("--limit", type=int, default=256, help="rows of each task")
     parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args(arguments)
+    if given.models == ["paper"]:
+        given.models = [row["name"] for _, row in catalog().iterrows() if DIVERSITY in row["papers"]]
     is_zoo = all(name.startswith("zoo/") for name in given.models)
     tasks = given.tasks or (ld.zoo.TASKS if is_zoo else SAMPLE_TASKS)
     context = multiprocessing.get_context("spawn")

@@ -7,6 +7,7 @@ cells, as in `Grid.cells`: a grid with several units needs `unit="sublayer"`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -17,18 +18,16 @@ from scipy.special import stdtrit
 from scipy.stats import rankdata
 
 from ..ensemble.decompose import decompose
-from ..ensemble.decomposition import Decomposition, NormAt
+from ..ensemble.decomposition import Decomposition
 from ..ensemble.intervals import ENDS, LEAST, LEVEL, estimate
 from ..ensemble.losses import Gauge
 from ..errors import InputError
-from .cells import Cell
-from .grid import Grid, differing_options
+from .grid import Cell, Grid, differing_options
 
 # Loss, gauge and term of each quantity.
 Terms = Mapping[str, tuple[str, Gauge, str]]
-# Two curves of one model, over junctions.
-Pair = tuple[Float[np.ndarray, " junction"], Float[np.ndarray, " junction"]]
-
+# The z-scored curves of accuracy and of a metric of one model, after the model's cluster.
+Pair = tuple[Hashable, Float[np.ndarray, " junction"], Float[np.ndarray, " junction"]]
 CURVES: Terms = {
     "accuracy": ("squared", "raw", "accuracy"),
     "mse": ("paper", "raw", "loss"),
@@ -39,15 +38,8 @@ CURVES: Terms = {
     "diversity_logit": ("squared", "raw", "diversity_logit"),
     "diversity_logit_centered": ("squared", "centered", "diversity_logit"),
     "cross_entropy": ("cross_entropy", "raw", "loss"),
-    "cross_entropy_bias": ("cross_entropy", "raw", "bias"),
-    "cross_entropy_diversity": ("cross_entropy", "raw", "diversity"),
-    "entropy": ("cross_entropy", "raw", "entropy"),
 }
-TOTALS: Terms = {
-    **CURVES,
-    "logit_difference": ("squared", "raw", "logit_difference"),
-    "uniform": ("paper", "raw", "zero_bias"),
-}
+TOTALS: Terms = {**CURVES, "uniform": ("paper", "raw", "zero_bias")}
 # In the paper's tables these are in hundredths.
 HUNDREDTHS = ("accuracy", "mse", "bias", "uniform")
 AVERAGE = "Avg."
@@ -59,7 +51,7 @@ COEFFICIENTS = ("pearson", "spearman")
 
 def totals(grid: Grid, **wanted: Any) -> pd.DataFrame:
     """Return the ensemble's `TOTALS` with intervals: one row per model and task; MSE and bias are not in hundredths."""
-    return _frame(grid, _of_terms(TOTALS, lambda d: d.frame().iloc[:1]), wanted)
+    return _frame(grid, lambda c, cell: _columns(c, TOTALS, lambda d: d.frame().iloc[:1]), wanted)
 
 
 def table(grid: Grid, **wanted: Any) -> pd.DataFrame:
@@ -77,33 +69,24 @@ def table(grid: Grid, **wanted: Any) -> pd.DataFrame:
     return pd.concat(blocks, axis=1, names=["quantity", "rows"])
 
 
-def components(grid: Grid, loss: str = "squared", gauge: Gauge = "centered", **wanted: Any) -> pd.DataFrame:
-    """Return `Decomposition.by_component` of every model and task."""
-    return _frame(grid, lambda c, cell: decompose(c, loss=loss, gauge=gauge).by_component(True), wanted)
-
-
 def modules(grid: Grid, loss: str = "squared", gauge: Gauge = "centered", **wanted: Any) -> pd.DataFrame:
     """Return `Decomposition.by_module` of every model and task (Eq. 9-10)."""
     return _frame(grid, lambda c, cell: decompose(c, loss=loss, gauge=gauge).by_module(), wanted)
 
 
-def curves(grid: Grid, norm: NormAt = "frozen", standardized: bool = False, **wanted: Any) -> pd.DataFrame:
+def curves(grid: Grid, **wanted: Any) -> pd.DataFrame:
     """Return `CURVES` of the prefix ensembles (Fig. 5 and 7): one row per model, task and junction, numbered from 0.
 
-    Partial sums that the stream never holds are left out. `standardized` z-scores each curve, as in the figures (NaN if
-    it is constant).
+    Partial sums that the stream never holds are left out.
     """
 
     def along(d: Decomposition) -> pd.DataFrame:
-        frame = d.by_depth(norm)
+        frame = d.by_depth()
         return frame[~frame["partial"].astype(bool)].reset_index(drop=True)
 
-    frame = _frame(grid, _of_terms(CURVES, along), wanted)
+    frame = _frame(grid, lambda c, cell: _columns(c, CURVES, along), wanted)
     frame = frame[["model", "rows", "component", "members", *CURVES]]
-    groups = frame.groupby(["model", "rows"], sort=False)
-    frame.insert(2, "junction", groups.cumcount())
-    if standardized:
-        frame[list(CURVES)] = groups[list(CURVES)].transform(lambda curve: _z_scores(curve.to_numpy(float)))
+    frame.insert(2, "junction", frame.groupby(["model", "rows"]).cumcount())
     return frame
 
 
@@ -133,22 +116,18 @@ def shares(frame: pd.DataFrame) -> pd.DataFrame:
     >>> shares(frame).query("term == 'diversity'")[["module", "share", "member_share", "excess"]].values.tolist()
     [['attention', 0.5, 0.25, 0.25], ['mlp', 0.5, 0.75, -0.25]]
     """
-    parts = []
+    rows = []
     for model, of_model in frame.groupby("model", sort=False):
-        order = list(dict.fromkeys(of_model["module"]))
-        members = of_model.pivot(index="rows", columns="module", values="members")[order].fillna(0)
-        for term in ("bias", "diversity"):
-            values = of_model.pivot(index="rows", columns="module", values=term)[order].fillna(0.0)
-            whole = values.sum(axis=1)
-            of_tasks = values[whole > 0].div(whole[whole > 0], axis=0).to_numpy()
-            part = pd.DataFrame({"model": model, "module": order, "term": term})
-            part["member_share"] = members.div(members.sum(axis=1), axis=0).mean().to_numpy()
-            if len(of_tasks):
-                found = estimate(of_tasks, over="tasks")
-                part = part.assign(share=found.value, share_low=found.low, share_high=found.high)
-                part["excess"] = part["share"] - part["member_share"]
-            parts.append(part.assign(tasks=len(of_tasks)))
-    return pd.concat(parts, ignore_index=True)
+        share = {}
+        for name in ("members", "bias", "diversity"):
+            values = of_model.pivot(index="rows", columns="module", values=name).fillna(0.0)
+            share[name] = values.div(values.sum(axis=1), axis=0)  # NaN where the whole is 0
+        for term, module in product(("bias", "diversity"), of_model["module"].unique()):
+            found = estimate(share[term][module].to_numpy(), over="tasks")
+            row = {"model": model, "module": module, "term": term, "member_share": share["members"][module].mean()}
+            row |= {**found.columns("share"), "excess": found.value - row["member_share"], "tasks": found.n}
+            rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def correlations(frame: pd.DataFrame, clusters: Mapping[str, Hashable] | None = None) -> pd.DataFrame:
@@ -169,17 +148,32 @@ def correlations(frame: pd.DataFrame, clusters: Mapping[str, Hashable] | None = 
     >>> table.set_index("coefficient")["r"].round(3).to_dict()
     {'pearson': 0.908, 'spearman': 1.0}
     """
-    clusters = clusters or {}
-    number = {model: clusters.get(model, f"model {model}") for model in frame["model"].unique()}
     rows = []
     for metric in [name for name in SIGNS if name in frame]:
-        by_task = {task: _varying_pairs(of_task, metric) for task, of_task in frame.groupby("rows", sort=False)}
-        for aggregation, coefficient in product(AGGREGATIONS, COEFFICIENTS):
-            about = {"aggregation": aggregation, "metric": metric, "sign": SIGNS[metric], "coefficient": coefficient}
-            for task in (*by_task, AVERAGE):
-                curves = list(by_task.values()) if task == AVERAGE else [by_task[task]]
-                rows.append({"rows": task, **about, **_correlation(curves, number, aggregation, coefficient)})
+        tasks = {task: _pairs(of_task, metric, clusters or {}) for task, of_task in frame.groupby("rows", sort=False)}
+        for task in (*tasks, AVERAGE):
+            some = list(tasks.values()) if task == AVERAGE else [tasks[task]]
+            units = list(dict.fromkeys(cluster for pairs in some for cluster, *_ in pairs))
+            about = {"rows": task, "metric": metric, "sign": SIGNS[metric], "models": max(map(len, some))}
+            for aggregation, coefficient in product(AGGREGATIONS, COEFFICIENTS):
+                z = jackknife(partial(_mean_z, some, aggregation, coefficient), units)
+                r = dict(zip(("r", "r_low", "r_high"), np.tanh(z), strict=True))
+                rows.append({"aggregation": aggregation, "coefficient": coefficient, **about, **r})
     return pd.DataFrame(rows)
+
+
+def jackknife(function: Callable[[Sequence[Any]], float], units: Sequence[Any]) -> tuple[float, float, float]:
+    """Return a function of units, with Student's 95 % interval of the jackknife over them; NaN for fewer than 8.
+
+    >>> jackknife(np.mean, [1.0, 2.0])
+    (1.5, nan, nan)
+    """
+    value, count = float(function(units)), len(units)
+    if count < LEAST:
+        return value, np.nan, np.nan
+    left_out = np.array([function([*units[:i], *units[i + 1 :]]) for i in range(count)])
+    half = stdtrit(count - 1, 0.5 + LEVEL / 2) * np.sqrt((count - 1) * left_out.var())
+    return value, value - half, value + half
 
 
 def _frame(grid: Grid, table: Callable[[Any, Cell], pd.DataFrame], wanted: Mapping[str, Any]) -> pd.DataFrame:
@@ -190,71 +184,53 @@ def _frame(grid: Grid, table: Callable[[Any, Cell], pd.DataFrame], wanted: Mappi
     return grid.frame(table, analysis="contributions", **wanted)
 
 
-def _of_terms(terms: Terms, read: Callable[[Decomposition], pd.DataFrame]) -> Callable[[Any, Cell], pd.DataFrame]:
-    """Return a function that makes a table of these terms, with their intervals, from a cell's contributions."""
-
-    def of_cell(c: Any, cell: Cell) -> pd.DataFrame:
-        kinds = dict.fromkeys((loss, gauge) for loss, gauge, _ in terms.values())
-        frames = {kind: read(decompose(c, loss=kind[0], gauge=kind[1])) for kind in kinds}
-        first = frames["squared", "raw"]
-        columns = {name: first[name] for name in ("component", "members") if name in first}
-        for name, (loss, gauge, term) in terms.items():
-            for end in ENDS:
-                if term + end in frames[loss, gauge]:
-                    columns[name + end] = frames[loss, gauge][term + end]
-        return pd.DataFrame(columns)
-
-    return of_cell
+def _columns(c: Any, terms: Terms, read: Callable[[Decomposition], pd.DataFrame]) -> pd.DataFrame:
+    """Return these terms of contributions, with their intervals, from a frame of each decomposition."""
+    kinds = dict.fromkeys((loss, gauge) for loss, gauge, _ in terms.values())
+    frames = {kind: read(decompose(c, loss=kind[0], gauge=kind[1])) for kind in kinds}
+    first = frames["squared", "raw"]
+    columns = {name: first[name] for name in ("component", "members") if name in first}
+    for name, (loss, gauge, term) in terms.items():
+        for end in ENDS:
+            if term + end in frames[loss, gauge]:
+                columns[name + end] = frames[loss, gauge][term + end]
+    return pd.DataFrame(columns)
 
 
-def _varying_pairs(frame: pd.DataFrame, metric: str) -> dict[str, Pair]:
-    """Return {model: (accuracy, sign × metric)} of one task, without curves that do not vary."""
-    pairs = {}
+def _pairs(frame: pd.DataFrame, metric: str, clusters: Mapping[str, Hashable]) -> list[Pair]:
+    """Return the curves of each model on one task, the metric's times its sign, without those that do not vary."""
+    pairs = []
     for model, curve in frame.sort_values("junction").groupby("model", sort=False):
-        pair = curve["accuracy"].to_numpy(float), SIGNS[metric] * curve[metric].to_numpy(float)
-        if all(map(_varies, pair)):
-            pairs[str(model)] = pair
+        a, b = (curve[name].to_numpy(float) for name in ("accuracy", metric))
+        if _varies(a) and _varies(b):
+            cluster = clusters.get(str(model), f"model {model}")
+            pairs.append((cluster, (a - a.mean()) / a.std(), SIGNS[metric] * (b - b.mean()) / b.std()))
     return pairs
 
 
-def _correlation(
-    tasks: Sequence[Mapping[str, Pair]], number: Mapping[str, Hashable], aggregation: str, coefficient: str
-) -> dict[str, float]:
-    """Average Fisher's z over tasks; return r with Student's interval of the jackknife over clusters of models."""
+def _varies(x: np.ndarray) -> bool:
+    """Say whether a curve is finite and varies by more than rounding."""
+    return bool(np.isfinite(x).all() and x.std() > 1e-12 * np.abs(x).max())
 
-    def mean_z(left_out: Hashable = None) -> float:
-        each = []
-        for pairs in tasks:
-            kept = {model: pair for model, pair in pairs.items() if number[model] != left_out}
-            if kept and aggregation == "per_model":
-                z = pd.Series({model: _fisher_z(*pair, coefficient) for model, pair in kept.items()})
-                each.append(z.groupby([number[model] for model in kept]).mean().mean())
-            elif kept:
-                a, b = (np.concatenate([_z_scores(pair[side]) for pair in kept.values()]) for side in (0, 1))
-                each.append(_fisher_z(a, b, coefficient))
-        return float(np.mean(each)) if each else np.nan
 
-    left_out = np.array([mean_z(name) for name in {number[model] for pairs in tasks for model in pairs}])
-    z, half, count = mean_z(), np.nan, len(left_out)
-    if count >= LEAST:
-        half = stdtrit(count - 1, 0.5 + LEVEL / 2) * np.sqrt((count - 1) * left_out.var())
-    r, low, high = np.tanh([z, z - half, z + half])
-    return {"r": r, "r_low": low, "r_high": high, "models": max(map(len, tasks))}
+def _mean_z(tasks: Sequence[Sequence[Pair]], aggregation: str, coefficient: str, kept: Sequence[Hashable]) -> float:
+    """Average Fisher's z of the kept clusters over tasks; NaN where there is none."""
+    each = []
+    for pairs in tasks:
+        some = [pair for pair in pairs if pair[0] in kept]
+        if not some:
+            continue
+        clusters, a, b = zip(*some, strict=True)
+        if aggregation == "pooled":
+            each.append(_fisher_z(np.concatenate(a), np.concatenate(b), coefficient))
+        else:
+            z = pd.Series([_fisher_z(*curves, coefficient) for curves in zip(a, b, strict=True)])
+            each.append(z.groupby(list(clusters)).mean().mean())
+    return float(np.mean(each)) if each else np.nan
 
 
 def _fisher_z(a: np.ndarray, b: np.ndarray, coefficient: str) -> float:
     """Return Fisher's z = atanh r, at most ±18.7."""
     if coefficient == "spearman":
         a, b = rankdata(a), rankdata(b)
-    r = (a - a.mean()) / a.std() @ ((b - b.mean()) / b.std()) / len(a)
-    return float(np.arctanh(np.clip(r, -1 + 1e-16, 1 - 1e-16)))
-
-
-def _varies(x: np.ndarray) -> bool:
-    """Say whether a curve is finite and varies by more than rounding."""
-    return bool(np.isfinite(x).all() and x.std() > 1e-12 * np.abs(x).max(initial=0.0))
-
-
-def _z_scores(x: np.ndarray) -> np.ndarray:
-    """Standardize a curve to mean 0 and standard deviation 1; NaN if it does not vary."""
-    return (x - x.mean()) / x.std() if _varies(x) else np.full(len(x), np.nan)
+    return float(np.arctanh(np.clip(np.corrcoef(a, b)[0, 1], -1 + 1e-16, 1 - 1e-16)))

@@ -10,8 +10,7 @@ import pandas as pd
 
 from ..errors import InputError
 from ..studies import tables
-from ..studies.cells import Cell
-from ..studies.grid import Grid
+from ..studies.grid import Cell, Grid
 from .html import Page
 
 # The first rows of a frame that a page shows.
@@ -87,7 +86,7 @@ def _curves(grid: Grid) -> pd.DataFrame | None:
 def _add_cell(page: Page, cell: Cell) -> None:
     """Add a cell's title, line, figure and frame."""
     about, result = cell.about, cell.result
-    page.heading(f"{about['analysis']} · {about['model']} · {about['rows']}")
+    page.heading(str(cell))
     given = [f"{name}={value!r}" for name, value in about["options"].items() if value is not None]
     page.text(", ".join([f"{about['count']} rows", *given]), "small")
     page.add("code", repr(result))

@@ -46,13 +46,10 @@ def test_curves_end_at_the_table(grid):
             factor = 100 if name in tables.HUNDREDTHS else 1
             assert factor * row[name] == pytest.approx(table.loc[model, (name, task)])
     assert curves.groupby(["model", "rows"])["junction"].apply(lambda x: x.tolist() == list(range(len(x)))).all()
-    scores = tables.curves(grid, standardized=True).groupby(["model", "rows"])[["diversity"]]
-    np.testing.assert_allclose(scores.mean(), 0, atol=1e-9)
-    np.testing.assert_allclose(scores.std(ddof=0), 1)
 
 
 def test_modules_share_what_components_hold(grid):
-    components, modules = tables.components(grid), tables.modules(grid)
+    components, modules = grid.frame(lambda c, cell: ld.decompose(c).by_component()), tables.modules(grid)
     shares = tables.shares(modules)
     keys = ["model", "rows"]
     members = components.groupby(keys).size()
@@ -74,9 +71,8 @@ def test_texts_without_labels_and_two_units_have_no_tables(tmp_path):
         tables.table(unlabeled)
     two = ld.Grid(tmp_path / "b").run(ld.contributions, "zoo/d1", TASKS[0], limit=4)
     two.run(ld.contributions, "zoo/d1", TASKS[0], limit=4, unit="head")
-    for table in (tables.table, tables.curves, tables.modules):
-        with pytest.raises(ld.InputError, match="unit="):
-            table(two)
+    with pytest.raises(ld.InputError, match="unit="):
+        tables.table(two)
     assert len(tables.table(two, unit="head")) == 1
 
 
