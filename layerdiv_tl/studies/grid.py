@@ -228,9 +228,7 @@ def run_cell(
             if read_cell(path) is not None and load(path) is not None:
                 return path
         sweep(path.parent)
-        if isinstance(rows, Task):
-            rows = rows.resolve(model, multi_token=bool(rows.option_ids))
-            rows = rows if model.context is None else rows.fit(model, model.context)
+        rows = rows.resolve(model) if isinstance(rows, Task) else rows
         with quiet():
             result = function(model, rows, **options)
         described = {**key, "key": list(key), "provenance": model.provenance}

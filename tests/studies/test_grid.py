@@ -355,12 +355,3 @@ def test_an_option_called_options_is_an_option(tmp_path):
         grid.run(ld.contributions, "zoo/d1", {"ids": [[1, 2]]}, options=options)
     assert len(list(grid.cells(options=[7, 8]))) == 1
     assert grid.frame()["options"].map(tuple).unique().tolist() == [(5, 6), (7, 8)]
-
-
-def test_a_resolved_task_is_scored_as_it_is(tmp_path):
-    """By the one token in which its options differ, where the user asked for that."""
-    rows = ld.task("synthetic/recall", limit=8)
-    longer = dataclasses.replace(rows, options=tuple(f"{option} red" for option in rows.options))
-    resolved = longer.resolve(ld.load_model("zoo/d1"), multi_token=True)
-    (cell,) = ld.Grid(tmp_path).run(ld.contributions, "zoo/d1", {"first": resolved}).cells()
-    np.testing.assert_array_equal(cell.result.values, ld.contributions("zoo/d1", resolved).values)
