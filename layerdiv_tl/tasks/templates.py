@@ -83,7 +83,7 @@ def render(spec: TaskSpec, data: Rows, template: str | None = None, limit: int |
     text, space = split_answer(template)
     usable, dropped = list[tuple[int, Row, tuple[str, ...]]](), 0
     for number, raw in enumerate(data.rows, start=1):
-        if len(usable) == limit:
+        if limit is not None and len(usable) >= limit:
             break
         row = spec.preprocess(raw)
         if row is None:
