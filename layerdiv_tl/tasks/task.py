@@ -149,8 +149,8 @@ class Task:
         return replace(_render(spec, read_rows(frame), limit), option_names=names)
 
     def select(self, rows: Any) -> Task:
-        """Select some of the task's rows, e.g. to choose on some and measure on others: a slice, a range, or an array
-        of indices or of truth values.
+        """Select rows by a slice, a range, or an array of indices or of truth values: to choose on some and measure on
+        others, or to leave out prompts that are longer than a model's context.
 
         >>> t = task("sample/topic", limit=8)
         >>> t.select(range(4)).prompts == t.prompts[:4], len(t.select([7, 0]))
