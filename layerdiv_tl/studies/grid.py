@@ -285,8 +285,11 @@ def describe_rows(name: str, rows: Any) -> dict[str, Any]:
 
 def by_name(argument: str, given: Any) -> dict[str, Any]:
     """Return {name: x} of one or several things that are names or have one. Raises InputError for two of one name."""
-    items = given if isinstance(given, list | tuple) else [given]
-    pairs = given.items() if isinstance(given, Mapping) else [(x if isinstance(x, str) else x.name, x) for x in items]
+    if isinstance(given, Mapping):
+        pairs = list(given.items())
+    else:
+        items = given if isinstance(given, list | tuple) else [given]
+        pairs = [(x if isinstance(x, str) else x.name, x) for x in items]
     named = {str(name): x for name, x in pairs}
     if len(named) < len(pairs):
         raise InputError(f"{argument} has two things of one name: give {{name: …}}.")
