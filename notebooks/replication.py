@@ -10,11 +10,13 @@ The folder is a grid: the same command continues a stopped run.
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
-from itertools import pairwise
+from itertools import pairwise, product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +30,7 @@ from layerdiv_tl.tasks.specs import SAMPLE_TASKS
 
 LEAST, LEAST_SIZES = 8, 4  # units of an interval, different numbers of components of a curvature
 TOLERANCE = 0.05  # relative difference of parameters between a model that reuses layers and its pair
+DIVERSITY = "2505.24009"  # the arXiv number of the paper with Table 4
 TEXTS, QUESTIONS = 16, 12  # of the depth analyses; questions for each number of hops
 
 
@@ -56,6 +59,17 @@ class Statement(NamedTuple):
         ends = f"({e.low:.3g} to {e.high:.3g})" if np.isfinite(e.low) else f"(no interval below {LEAST})"
         null = "" if np.isnan(self.null) else f"; null {self.null:g}"
         return f"({self.number}) {self.text}: {e.value:.3g} {ends} over {e.n} {e.over}{null}"
+
+
+def catalog() -> pd.DataFrame:
+    """Return the default model, the sixteen of Table 4 in its order, and those of the paper on depth.
+
+    Columns: `name` on Hugging Face, `license`, `gated`, the arXiv numbers of its `papers`, a `note` to read before
+    loading, `components` at unit sublayer, `parameters` with tied ones counted once, and the `config` that determines
+    these.
+    """
+    path = Path(__file__).with_name("paper_models.json")
+    return pd.DataFrame(json.loads(path.read_text(encoding="utf-8"))["models"])
 
 
 def maps_to(model: Any, texts: Any, *, target: str, weights: str) -> Any:
@@ -87,6 +101,8 @@ class Replication:
         self.totals = tables.totals(grid).set_index(["model", "rows"])
         self.sizes = tables.sizes(grid).set_index("model")
         self.curves = tables.curves(grid)
+        keys = ["model", "rows", "metric"]
+        self.r = tables.correlations(self.curves).pivot(index=keys, columns="coefficient", values="r")
         zoo = ld.zoo.models().set_index("name")  # other models are shapes by themselves
         self.shapes = {model: model for model in self.sizes.index} | zoo["shape"].to_dict()
         self.seeds = dict.fromkeys(self.sizes.index, 0) | zoo["seed"].to_dict()
@@ -107,6 +123,11 @@ class Replication:
             return jackknife(np.mean, of_tasks.tolist(), f"tasks of {len(of_models)} models")
         return over_models
 
+    def mean_r(self, r: pd.Series) -> Estimate:
+        """Average correlations by (model, rows), as Fisher's z."""
+        e = self.mean(np.arctanh(r.clip(-1 + 1e-12, 1 - 1e-12)))
+        return e._replace(value=np.tanh(e.value), low=np.tanh(e.low), high=np.tanh(e.high))
+
     def statements(self) -> Iterator[Statement]:
         """Yield (1)-(12); those without data have no estimate."""
         yield from self.mse_and_accuracy()
@@ -122,11 +143,8 @@ class Replication:
 
     def mse_and_accuracy(self) -> Iterator[Statement]:
         """(1) MSE tracks accuracy; (2) Spearman's correlation is below Pearson's."""
-        r = {(m, rows): correlate(c) for (m, rows), c in self.curves.groupby(["model", "rows"], sort=False)}
-        frame = pd.DataFrame.from_dict(r, orient="index", columns=["pearson", "spearman"])
-        frame.index = pd.MultiIndex.from_tuples(list(r), names=["model", "rows"])
-        z = self.mean(np.arctanh(frame["pearson"].clip(-1 + 1e-12, 1 - 1e-12)))
-        e = z._replace(value=np.tanh(z.value), low=np.tanh(z.low), high=np.tanh(z.high))
+        frame = self.r.xs("mse", level="metric")
+        e = self.mean_r(frame["pearson"])
         swapped = self.swapped()
         more = "" if np.isnan(swapped) else f" ({swapped:.2f} with the MSE of other models as deep)"
         yield Statement(1, f"Pearson's r of −MSE and accuracy along depth{more}", e, 0)
@@ -140,7 +158,7 @@ class Replication:
             for model, other in ((m, n) for m in curves for n in curves if self.shapes[m] != self.shapes[n]):
                 if len(curves[model]) == len(curves[other]):
                     mixed = curves[model].assign(mse=curves[other]["mse"].to_numpy())
-                    found.append(correlate(mixed)[0])
+                    found.append(tables.correlations(mixed[["model", "rows", "accuracy", "mse"]])["r"][0])
         known = np.array(found)[np.isfinite(found)] if found else np.empty(0)
         return float(np.tanh(np.arctanh(known.clip(-1 + 1e-12, 1 - 1e-12)).mean())) if len(known) else np.nan
 
@@ -269,14 +287,6 @@ class Replication:
         yield Statement(12, f"Depth distance of the best target layer over chance, {len(ratios)} pairs", e, 1)
 
 
-def correlate(curve: pd.DataFrame) -> tuple[float, float]:
-    """Return Pearson's and Spearman's r of −MSE and accuracy; NaN where one does not vary."""
-    a, b = curve["accuracy"].reset_index(drop=True), -curve["mse"].reset_index(drop=True)
-    if min(a.std(ddof=0), b.std(ddof=0)) <= 1e-12:
-        return np.nan, np.nan
-    return float(a.corr(b)), float(a.rank().corr(b.rank()))
-
-
 def count_steps(accuracy: pd.Series, bias: pd.Series, diversity: pd.Series) -> np.ndarray:
     """Count steps, [accuracy stands still or moves, bias and diversity move together or apart]."""
     still = np.abs(np.diff(accuracy)) <= 1e-12
@@ -320,11 +330,13 @@ def main(arguments: Sequence[str] | None = None) -> list[Statement]:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, help="the folder of the grid")
-    parser.add_argument("--models", nargs="+", default=list(ld.zoo.NAMES), help="by default those of the zoo")
+    parser.add_argument("--models", nargs="+", default=list(ld.zoo.NAMES), help="names, or `paper`; by default the zoo")
     parser.add_argument("--tasks", nargs="+", help="by default those of the zoo, or the sample tasks")
     parser.add_argument("--limit", type=int, default=256, help="rows of each task")
     parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args(arguments)
+    if given.models == ["paper"]:
+        given.models = [row["name"] for _, row in catalog().iterrows() if DIVERSITY in row["papers"]]
     is_zoo = all(name.startswith("zoo/") for name in given.models)
     tasks = given.tasks or (ld.zoo.TASKS if is_zoo else SAMPLE_TASKS)
     context = multiprocessing.get_context("spawn")
@@ -337,10 +349,10 @@ def main(arguments: Sequence[str] | None = None) -> list[Statement]:
     shares = tables.shares(tables.modules(grid)).groupby(["term", "module"])[["share", "member_share"]].mean()
     print("\nFig. 4: shares of modules, centered, mean over models", shares.to_string(), sep="\n")
     replication = Replication(grid)
-    correlations = tables.correlations(replication.curves, replication.shapes)
-    print("\nFig. 3: correlation with accuracy along depth, mean over tasks")
-    of_paper = correlations.query("rows == @tables.AVERAGE and metric in ('mse', 'bias', 'diversity')")
-    print(of_paper.drop(columns="rows").to_string(index=False), "\n")
+    print("\nFig. 3: correlation with accuracy along depth")
+    for metric, coefficient in product(("mse", "bias", "diversity"), tables.COEFFICIENTS):
+        e = replication.mean_r(replication.r.xs(metric, level="metric")[coefficient])
+        print(f"{metric:10} {coefficient:9} {e.value:6.3f} ({e.low:.3f} to {e.high:.3f}) over {e.n} {e.over}")
     statements = list(replication.statements())
     print(*statements, *(f"Failed: {failure}" for failure in grid.failures), sep="\n")
     return statements

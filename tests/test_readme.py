@@ -41,10 +41,11 @@ def test_the_example_with_transformer_lens_says_what_its_comment_says(smol, caps
 
 
 @pytest.mark.full
-def test_each_question_has_a_line_that_runs(smol, capsys):
+def test_each_question_has_a_line_that_runs(smol, capsys, tmp_path, monkeypatch):
     """The lines of code of the table, on a tiny random model that reads like the default one."""
     model = ld.load_model(llama(vocab_size=smol.path.outputs, num_hidden_layers=4), tokenizer=smol.tokenizer)
     names = {"ld": ld, "model": model}
+    monkeypatch.chdir(tmp_path)  # the grid writes a folder
     exec(compile(blocks()[4][0], "README.md", "exec"), names)
     lines = re.findall(r"^\| [^|]*\? \| `(ld\.[^`]*)`", README, flags=re.M)
     assert len(lines) >= 10

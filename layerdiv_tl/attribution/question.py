@@ -110,7 +110,7 @@ def _prompts_and_options(model: Model, task: Any, needed: bool) -> tuple[Any, An
     """Get a task's prompts, and if needed its options, as this model's tokenizer encodes them."""
     if not needed:
         return task.prompts, None
-    resolved = task.resolve(model, multi_token=bool(task.option_ids))
+    resolved = task.resolve(model)
     if task.option_ids and task.option_ids != resolved.option_ids:
         raise InputError(f"this task was resolved for another tokenizer than {model.name}'s: resolve it for this one.")
     return resolved.prompts, resolved.option_ids or resolved.options

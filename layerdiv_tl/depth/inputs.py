@@ -39,17 +39,6 @@ def unwrap_texts(texts: Any) -> Any:
     return getattr(texts, "prompts", texts)
 
 
-def resolved(model: Model, task: Any) -> Any:
-    """A task with the options of this model's tokenizer, no prompt too long; it may be resolved for another one."""
-    if task.option_ids:
-        again = task.resolve(model, multi_token=True)
-        # Other tokens than the task has: it was resolved for another tokenizer, with which nothing is shared.
-        task = again if again.option_ids == task.option_ids else task.resolve(model)
-    else:
-        task = task.resolve(model)
-    return task if model.context is None else task.fit(model, model.context)
-
-
 def read_answers(model: Model, texts: Any, answers: Any) -> tuple[Prompts, list[int]]:
     """Return (token ids of each text followed by its answer, number of tokens of the answer).
 

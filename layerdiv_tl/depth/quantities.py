@@ -22,7 +22,7 @@ from ..model.load import Model
 from ..model.options import is_task, single_tokens
 from ..model.prompts import Ids
 from .engine import HeadMeans, Rows, ablation, loss_and_hits, read_logits, run_patches
-from .inputs import Part, read_texts, resolved
+from .inputs import Part, read_texts
 from .patched_forward import PatchedForward
 from .residual_norms import measure_norms
 from .tokens import sums_per_text
@@ -51,15 +51,9 @@ def read_rows(model: Model, given: Any) -> tuple[Rows, str]:
     if not is_task(given):
         ids = read_texts(model, given, 2, "no other follows to be predicted")
         return Rows(ids, [range(len(row) - 1) for row in ids]), "texts"
-    task = resolved(model, given)
+    task = given.resolve(model)
     ids = read_texts(model, task)
-    try:
-        options, _ = single_tokens(model, task.option_ids or task.options, ids)
-    except InputError as error:
-        if task.shared_options is None:
-            raise
-        instead = "or score the first that differs: give task.resolve(model, multi_token=True)"
-        raise InputError(f"{str(error)[:-1]}; {instead}.") from error
+    options, _ = single_tokens(model, task.option_ids or task.options, ids)
     labels = gold_options(task.labels, (len(ids), 1, options.shape[1]), tuple(task.options))
     return Rows(ids, [[len(row) - 1] for row in ids], options, list(labels[:, None])), task.name
 

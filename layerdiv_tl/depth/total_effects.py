@@ -23,7 +23,7 @@ from ..model.prompts import prompt_ends
 from .ablations import Ablation, Ablations, EffectUnit, Partner, Positions, Values, mean_filling, partner_filling
 from .effect_results import Effects
 from .engine import Rows, cross_entropy, read_logits, run_patches
-from .inputs import check_choices, known_components, resolved
+from .inputs import check_choices, known_components
 
 # Changes of every component under every ablation are kept for every row up to this many numbers (400 MB).
 MOST_CHANGES = 50_000_000
@@ -181,7 +181,7 @@ def _question(
     if is_task(prompts):
         if options is not None or labels is not None:
             raise InputError("a task brings its options and labels: leave options and labels out.")
-        task = resolved(model, prompts)
+        task = prompts.resolve(model)
         prompts, options, labels = task.prompts, task.option_ids or task.options, task.labels
         source, names = task.name, tuple(task.options)
     if options is None:

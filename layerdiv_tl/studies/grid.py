@@ -1,25 +1,69 @@
-"""A grid of models × rows × analyses in a folder: one result per cell, computed once, read as one frame."""
+"""A grid of models × rows × analyses in a folder: one file per cell, computed once, read as one frame."""
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import json
 import os
 import re
+import threading
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass, is_dataclass, replace
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._checks import file_path
-from .._progress import progress
+from .._checks import file_path, shown
+from .._files import sweep, written
+from .._progress import progress, quiet
 from ..errors import InputError
-from ..results import Result
-from ..tasks.task import task
-from .cells import Cell, Job, describe_function, describe_rows, forget_model, read_cell, run_job, sentence
+from ..model.fingerprint import Identity, identify
+from ..model.load import Model, load_model
+from ..results import Result, load
+from ..tasks.task import Task, task
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# The description's name in a cell's file, beside the arrays of the result.
+DESCRIPTION = "cell.json"
+# The last model of each thread of a worker.
+_LAST = threading.local()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A finished analysis of one model on some rows.
+
+    Attributes:
+        about: Its description: `model`, `rows`, `analysis`, `options` (with defaults), the `count` of rows, hashes of
+            `weights`, `tokenizer`, `texts` and `code`, and its origin. `key` names what its numbers depend on.
+        path: Its file, an npz that `ld.load` reads, too.
+    """
+
+    about: dict[str, Any]
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.about['analysis']} · {self.about['model']} · {self.about['rows']}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The description, with options as entries of their own."""
+        about = {name: value for name, value in self.about.items() if name != "options"}
+        return self.about["options"] | about
+
+    @property
+    def result(self) -> Any:
+        """The result, read from the file. Raises InputError if the file was changed or is damaged."""
+        return load(self.path)
 
 
 class Grid:
@@ -34,7 +78,7 @@ class Grid:
 
     Attributes:
         folder: The folder, made when the first cell is written. Several runs may share it.
-        failures: One sentence for every model or cell that failed in `run`.
+        failures: One sentence for each task or cell that failed in `run`.
 
     >>> import tempfile
     >>> import layerdiv_tl as ld
@@ -48,7 +92,7 @@ class Grid:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = file_path("folder", folder)
         self.failures: list[str] = []
-        self._of_runs: dict[Path, None] | None = None
+        self._of_runs: list[Path] | None = None
 
     def run(
         self,
@@ -69,37 +113,44 @@ class Grid:
             rows: One or several names of tasks, or `Task`s; or {name: task, `Questions` or list of texts}.
             executor: Where cells are computed. None is this process; otherwise any `concurrent.futures.Executor`, e.g.
                 `ProcessPoolExecutor(4)`, or on a cluster `dask.distributed.Client(…).get_executor()` or submitit's.
-                Cells are submitted model by model, and a worker keeps the last model it loaded. Processes need models
-                by name.
+                Cells are submitted model by model, and a worker keeps the last model it loaded. Give processes models
+                by name: a loaded one would be copied for every cell.
             limit: The number of rows of tasks given by name.
-            **options: Arguments of the function, of types that JSON has.
+            **options: Arguments of the function, of types that JSON has; make others in a function of your own.
 
-        Raises InputError for two models or rows with one name, for a function without a name of its own, for an option
-        that JSON cannot hold, and for loaded models where processes need names.
+        Raises InputError for two models or rows with one name, and for a function without one; AttributeError for a
+        model or rows without one; TypeError for an option that JSON cannot hold.
         """
-        settings = describe_function(function, options)
-        sources = by_name("models", models)
-        if executor is not None and not isinstance(executor, ThreadPoolExecutor):
-            _refuse_loaded(sources)
-        failures: list[str] = []
-        tables = list(_read_rows(by_name("rows", rows), limit, failures))
-        jobs = []
-        for model, source in sources.items():
-            key = f"{model} {uuid.uuid4().hex}"
-            for name, table in tables:
-                about = settings | {"model": model} | describe_rows(name, table)
-                jobs.append(Job(self.folder, function, options, about, source, key, table))
-        done: dict[int, Path] = {}
-        with progress(settings["analysis"], len(jobs), "cell") as advance:
-            for number, path, failure in _outcomes(jobs, executor):
-                if path is not None:
-                    done[number] = path
-                else:
-                    failures.append(failure)
-                advance(1)
-        forget_model()
-        self._of_runs = (self._of_runs or {}) | {done[number]: None for number in sorted(done)}
-        failures = list(dict.fromkeys(failures))
+        about, failures, tables = describe_function(function, options), list[str](), dict[str, Any]()
+        for name, given in by_name("rows", rows).items():
+            try:
+                table = task(given, limit=limit) if isinstance(given, str) else given
+                tables[name] = table, about | describe_rows(name, table)
+            except Exception as error:
+                failures.append(f"{name}: {_sentence(error)}")
+        jobs = {}
+        for model, source in by_name("models", models).items():
+            key = uuid.uuid4().hex  # new in every run, as files may change between runs
+            for name, (table, of_rows) in tables.items():
+                settings = {**of_rows, "model": model}
+                jobs[model, name] = partial(run_cell, self.folder, function, options, settings, source, key, table)
+        done = list(self._of_runs or [])
+        futures = [] if executor is None else [executor.submit(job) for job in jobs.values()]
+        # Not as_completed: the jobs of submitit, on SLURM, have the methods of a future, but cannot be waited for.
+        outcomes: Any = [future.result for future in futures] or jobs.values()
+        try:
+            with progress(about["analysis"], len(jobs), "cell") as advance:
+                for (model, name), outcome in zip(jobs, outcomes, strict=True):
+                    try:
+                        done.append(outcome())
+                    except Exception as error:
+                        failures.append(f"{model} on {name}: {_sentence(error)}")
+                    advance(1)
+        finally:
+            for future in futures:
+                future.cancel()
+            _LAST.__dict__.clear()
+        self._of_runs = list(dict.fromkeys(done))
         self.failures += failures
         if failures:
             more = f" (and {len(failures) - 1} more in grid.failures)" if len(failures) > 1 else ""
@@ -109,20 +160,16 @@ class Grid:
     def cells(self, **wanted: Any) -> Iterator[Cell]:
         """Yield the finished cells whose description or options have these values, e.g. analysis="skip", unit="head".
 
-        Cells are in the order of the runs, or by name before any run. Unfinished or unreadable ones are left out.
+        Cells are in the order of the runs, or by name before any run. Unreadable ones are left out.
         """
-        paths: Iterable[Path] = sorted(self.folder.glob("*/*/*.json"), key=_natural)
-        if self._of_runs is not None:
-            paths = self._of_runs
+        paths = sorted(self.folder.glob("*/*/*.npz")) if self._of_runs is None else self._of_runs
         for path in paths:
             cell = read_cell(path)
             if cell is not None and wanted.items() <= cell.settings.items():
                 yield cell
 
     def frame(
-        self,
-        table: Callable[[Any, Cell], pd.DataFrame] = lambda result, cell: result.frame(),
-        **wanted: Any,
+        self, table: Callable[[Any, Cell], pd.DataFrame] = lambda result, cell: result.frame(), **wanted: Any
     ) -> pd.DataFrame:
         """Join a table of every cell, with columns `model` and `rows`, and one for each option that differs.
 
@@ -130,24 +177,27 @@ class Grid:
             table: Called with the result and the cell; by default the result's own frame.
             **wanted: As in `cells`.
 
-        Raises InputError if there is no such cell, for cells of several analyses, and for two cells that differ only
-        in what no column shows: weights, texts, or the version of a function.
+        Raises InputError if there is no such cell, and for two cells that differ only in what no column shows: weights,
+        rows, or the version of a function.
         """
         import pandas as pd
 
         cells = list(self.cells(**wanted))
         if not cells:
             raise InputError(f"{str(self.folder)!r} has no such cells. {' '.join(self.failures)}".strip())
-        shown = ["model", "rows", *differing_options(cells)]
-        _refuse_mixtures(cells, shown)
-        parts = []
+        columns = ["model", "rows", *differing_options(cells)]
+        known, parts = dict[str, Cell](), []
         for cell in cells:
-            part = table(cell.result, cell).drop(columns=shown, errors="ignore")
-            for place, name in enumerate(shown):
+            first = known.setdefault(repr([cell.settings.get(name) for name in columns]), cell)
+            for name in cell.about["key"]:
+                if cell.about[name] != first.about.get(name):
+                    raise InputError(f"two cells of {cell} differ: choose one by {name}={cell.about[name]!r}.")
+            part = table(cell.result, cell).drop(columns=columns, errors="ignore")
+            for place, name in enumerate(columns):
                 part.insert(place, name, [cell.settings.get(name)] * len(part))
             parts.append(part)
         frame = pd.concat(parts, ignore_index=True)
-        frame.attrs = {"units": {name: unit for part in parts for name, unit in part.attrs.get("units", {}).items()}}
+        frame.attrs = {"units": parts[0].attrs.get("units", {})}
         return frame
 
     def __repr__(self) -> str:
@@ -158,82 +208,107 @@ class Grid:
         return f"Grid({len(cells)} cells{what if cells else ''}{failed})"
 
 
+def run_cell(
+    folder: Path,
+    function: Callable[..., Result],
+    options: Mapping[str, Any],
+    about: Mapping[str, Any],
+    source: Any,
+    model_key: str,
+    rows: Any,
+) -> Path:
+    """Compute a cell unless its file can be read; return the path. All errors become InputErrors, which pickle."""
+    try:
+        model, identity = _load_once(model_key, source, about["model"])
+        key = {**about, "weights": identity.weights, "tokenizer": identity.tokenizer}
+        # Names that are alike in a file system have other digests.
+        places = [re.sub(r"[^\w.@-]+", "-", key[name]).strip("-.")[:80] or "unnamed" for name in ("model", "rows")]
+        path = folder.joinpath(*places, f"{key['analysis']}-{_digest(key)}.npz")
+        with suppress(InputError):  # a damaged file is replaced
+            if read_cell(path) is not None and load(path) is not None:
+                return path
+        sweep(path.parent)
+        rows = rows.resolve(model) if isinstance(rows, Task) else rows
+        with quiet():
+            result = function(model, rows, **options)
+        described = {**key, "key": list(key), "provenance": model.provenance}
+        described |= {name: getattr(rows, name) for name in ("source", "license", "scored") if hasattr(rows, name)}
+        with written(path) as partial_file:
+            result.save(partial_file)
+            with zipfile.ZipFile(partial_file, "a") as file:
+                file.writestr(DESCRIPTION, json.dumps(described, indent=1, default=str))
+        return path
+    except Exception as error:
+        raise InputError(_sentence(error)) from error
+
+
+def read_cell(path: Path) -> Cell | None:
+    """Read the description in a file; None where there is none, and where it is damaged."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return Cell(json.loads(file.read(DESCRIPTION)), path)
+    except Exception:  # damage has many kinds of errors
+        return None
+
+
+def _load_once(key: str, source: Any, name: str) -> tuple[Model, Identity]:
+    """Load a model, or return the last one if it has this key; one that failed is not loaded again, either."""
+    if getattr(_LAST, "key", None) != key:
+        _LAST.__dict__.clear()  # before the next one takes memory
+        _LAST.key = key
+        model = load_model(**source) if isinstance(source, Mapping) else load_model(source)
+        model = replace(model, name=name)
+        _LAST.loaded = model, identify(model)
+    if not hasattr(_LAST, "loaded"):
+        raise InputError("the model could not be loaded.")
+    return _LAST.loaded
+
+
+def describe_function(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe an analysis: its name, the hash of its source if it is not the package's, and all its options."""
+    name = getattr(function, "__qualname__", "<no name>")
+    if "<" in name:
+        raise InputError(f"{shown(function)} has no name of its own: define the function at the top of a module.")
+    code = "" if function.__module__.startswith("layerdiv_tl.") else _digest(inspect.getsource(function))
+    bound = inspect.signature(function).bind(None, None, **options)
+    bound.apply_defaults()
+    values = dict(list(bound.arguments.items())[2:])
+    about = {"analysis": function.__name__, "function": f"{function.__module__}.{name}", "code": code}
+    return about | {"options": json.loads(json.dumps(values)), "version": version("layerdiv_tl")}
+
+
+def describe_rows(name: str, rows: Any) -> dict[str, Any]:
+    """Name and count rows, and hash all that a function may read of a task, questions or texts."""
+    read = vars(rows) | {"source": ""} if is_dataclass(rows) else list(rows)
+    return {"rows": name, "count": len(rows), "texts": _digest(read)}
+
+
 def by_name(argument: str, given: Any) -> dict[str, Any]:
-    """Return {name: x} of one or several things. Raises InputError for two of one name."""
+    """Return {name: x} of one or several things that are names or have one. Raises InputError for two of one name."""
     if isinstance(given, Mapping):
-        named = {str(name): x for name, x in given.items()}
-        if len(named) < len(given):
-            raise InputError(f"{argument} has two names with one text: give them different ones.")
-        return named
-    items = list(given) if isinstance(given, list | tuple) else [given]
-    named = {}
-    for x in items:
-        name = "default" if x is None else getattr(x, "name", x)
-        if not isinstance(name, str):
-            raise InputError(f"{argument} has a {type(x).__name__}, which has no name: give {{name: …}}.")
-        named[name] = x
-    if len(named) < len(items):
+        pairs = list(given.items())
+    else:
+        items = given if isinstance(given, list | tuple) else [given]
+        pairs = [(x if isinstance(x, str) else x.name, x) for x in items]
+    named = {str(name): x for name, x in pairs}
+    if len(named) < len(pairs):
         raise InputError(f"{argument} has two things of one name: give {{name: …}}.")
     return named
 
 
-def _refuse_loaded(sources: Mapping[str, Any]) -> None:
-    for name, source in sources.items():
-        if not isinstance(source, str | os.PathLike | Mapping | None):
-            raise InputError(f"{name} is in this process's memory: give its name or folder, which each worker loads.")
-
-
-def _read_rows(rows: Mapping[str, Any], limit: int | None, failures: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield (name, rows), with tasks read by their names."""
-    for name, given in rows.items():
-        try:
-            yield name, task(given, limit=limit) if isinstance(given, str) else given
-        except Exception as error:
-            failures.append(f"{name}: {sentence(error)}")
-
-
-def _outcomes(jobs: Sequence[Job], executor: Executor | None) -> Iterator[tuple[int, Path | None, str]]:
-    """Run the jobs; yield each one's number, and its description's path or the failure."""
-    if executor is None:
-        for number, job in enumerate(jobs):
-            yield number, *run_job(job)
-        return
-    futures: dict[Any, int] = {executor.submit(run_job, job): number for number, job in enumerate(jobs)}
-    try:
-        # The jobs of submitit, on SLURM, have the methods of a future, but are none to wait for.
-        are_futures = all(isinstance(future, Future) for future in futures)
-        for future in as_completed(futures) if are_futures else futures:
-            number = futures[future]
-            try:
-                path, failure = future.result()
-            except Exception as error:  # the worker itself failed
-                path, failure = None, f"{jobs[number].title}: {sentence(error)}"
-            yield number, path, failure
-    finally:
-        for future in futures:
-            future.cancel()
-
-
 def differing_options(cells: Sequence[Cell]) -> list[str]:
-    """Name the options that do not have the same value in all cells."""
-    names = dict.fromkeys(name for cell in cells for name in cell.about["options"])
-    return [name for name in names if len({repr(cell.about["options"].get(name)) for cell in cells}) > 1]
+    """Name the options that do not have the same value in all cells, and the analysis if there are several."""
+    names = dict.fromkeys(name for cell in cells for name in ("analysis", *cell.about["options"]))
+    return [name for name in names if len({repr(cell.settings.get(name)) for cell in cells}) > 1]
 
 
-def _refuse_mixtures(cells: Sequence[Cell], shown: Sequence[str]) -> None:
-    analyses = dict.fromkeys(cell.about["analysis"] for cell in cells)
-    if len(analyses) > 1:
-        raise InputError(f"these are cells of {', '.join(analyses)}: choose one by analysis=…")
-    known: dict[str, dict[str, Any]] = {}
-    for cell in cells:
-        about = cell.about
-        first = known.setdefault(repr([cell.settings.get(name) for name in shown]), about)
-        different = [name for name in about["key"] if first.get(name) != about[name]]
-        if different:
-            values = " or ".join(f"{name}={about[name]!r}" for name in different)
-            raise InputError(f"two cells of {about['model']} on {about['rows']} differ: choose one by {values}.")
+def _digest(value: Any) -> str:
+    """Return the first 16 digits of the SHA-256 of a value as JSON; arrays are lists."""
+    text = json.dumps(value, sort_keys=True, default=lambda array: array.tolist())
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _natural(path: Path) -> list[Any]:
-    """Sort d2 before d10."""
-    return [(part.zfill(12) if part.isdigit() else part) for part in re.split(r"(\d+)", path.as_posix())]
+def _sentence(error: BaseException) -> str:
+    """Return an error's message on one line, with its type unless it is an InputError."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"

@@ -6,30 +6,22 @@ cells, as in `Grid.cells`: a grid with several units needs `unit="sublayer"`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
-from scipy.special import stdtrit
-from scipy.stats import rankdata
 
 from ..ensemble.decompose import decompose
-from ..ensemble.decomposition import Decomposition, NormAt
-from ..ensemble.intervals import ENDS, LEAST, LEVEL, estimate
+from ..ensemble.decomposition import Decomposition
+from ..ensemble.intervals import ENDS, estimate
 from ..ensemble.losses import Gauge
 from ..errors import InputError
-from .cells import Cell
-from .grid import Grid, differing_options
+from .grid import Cell, Grid, differing_options
 
 # Loss, gauge and term of each quantity.
-Terms = Mapping[str, tuple[str, Gauge, str]]
-# Two curves of one model, over junctions.
-Pair = tuple[Float[np.ndarray, " junction"], Float[np.ndarray, " junction"]]
-
-CURVES: Terms = {
+TERMS: Mapping[str, tuple[str, Gauge, str]] = {
     "accuracy": ("squared", "raw", "accuracy"),
     "mse": ("paper", "raw", "loss"),
     "bias": ("paper", "raw", "bias"),
@@ -39,27 +31,19 @@ CURVES: Terms = {
     "diversity_logit": ("squared", "raw", "diversity_logit"),
     "diversity_logit_centered": ("squared", "centered", "diversity_logit"),
     "cross_entropy": ("cross_entropy", "raw", "loss"),
-    "cross_entropy_bias": ("cross_entropy", "raw", "bias"),
-    "cross_entropy_diversity": ("cross_entropy", "raw", "diversity"),
-    "entropy": ("cross_entropy", "raw", "entropy"),
-}
-TOTALS: Terms = {
-    **CURVES,
-    "logit_difference": ("squared", "raw", "logit_difference"),
     "uniform": ("paper", "raw", "zero_bias"),
 }
 # In the paper's tables these are in hundredths.
 HUNDREDTHS = ("accuracy", "mse", "bias", "uniform")
 AVERAGE = "Avg."
 # The expected direction of a quantity when accuracy rises: up (1) or down (−1).
-SIGNS = {name: 1 if "diversity" in name else -1 for name in CURVES if name != "accuracy"}
-AGGREGATIONS = ("pooled", "per_model")
-COEFFICIENTS = ("pearson", "spearman")
+SIGNS = {name: 1 if "diversity" in name else -1 for name in TERMS if name not in ("accuracy", "uniform")}
+COEFFICIENTS: tuple[Literal["pearson", "spearman"], ...] = ("pearson", "spearman")
 
 
 def totals(grid: Grid, **wanted: Any) -> pd.DataFrame:
-    """Return the ensemble's `TOTALS` with intervals: one row per model and task; MSE and bias are not in hundredths."""
-    return _frame(grid, _of_terms(TOTALS, lambda d: d.frame().iloc[:1]), wanted)
+    """Return the ensemble's `TERMS` with intervals: one row per model and task; MSE and bias are not in hundredths."""
+    return _frame(grid, lambda c, cell: _columns(c, lambda d: d.frame().iloc[:1]), wanted)
 
 
 def table(grid: Grid, **wanted: Any) -> pd.DataFrame:
@@ -70,16 +54,11 @@ def table(grid: Grid, **wanted: Any) -> pd.DataFrame:
     frame = totals(grid, **wanted)
     models, tasks = frame["model"].unique(), frame["rows"].unique()
     blocks = {}
-    for name in TOTALS:
+    for name in TERMS:
         factor = 100 if name in HUNDREDTHS else 1
         block = factor * frame.pivot(index="model", columns="rows", values=name).loc[models, tasks]
         blocks[name] = block.assign(**{AVERAGE: block.mean(axis=1, skipna=False)})
     return pd.concat(blocks, axis=1, names=["quantity", "rows"])
-
-
-def components(grid: Grid, loss: str = "squared", gauge: Gauge = "centered", **wanted: Any) -> pd.DataFrame:
-    """Return `Decomposition.by_component` of every model and task."""
-    return _frame(grid, lambda c, cell: decompose(c, loss=loss, gauge=gauge).by_component(True), wanted)
 
 
 def modules(grid: Grid, loss: str = "squared", gauge: Gauge = "centered", **wanted: Any) -> pd.DataFrame:
@@ -87,23 +66,19 @@ def modules(grid: Grid, loss: str = "squared", gauge: Gauge = "centered", **want
     return _frame(grid, lambda c, cell: decompose(c, loss=loss, gauge=gauge).by_module(), wanted)
 
 
-def curves(grid: Grid, norm: NormAt = "frozen", standardized: bool = False, **wanted: Any) -> pd.DataFrame:
-    """Return `CURVES` of the prefix ensembles (Fig. 5 and 7): one row per model, task and junction, numbered from 0.
+def curves(grid: Grid, **wanted: Any) -> pd.DataFrame:
+    """Return `TERMS` of the prefix ensembles (Fig. 5 and 7): one row per model, task and junction, numbered from 0.
 
-    Partial sums that the stream never holds are left out. `standardized` z-scores each curve, as in the figures (NaN if
-    it is constant).
+    Partial sums that the stream never holds are left out.
     """
 
     def along(d: Decomposition) -> pd.DataFrame:
-        frame = d.by_depth(norm)
+        frame = d.by_depth()
         return frame[~frame["partial"].astype(bool)].reset_index(drop=True)
 
-    frame = _frame(grid, _of_terms(CURVES, along), wanted)
-    frame = frame[["model", "rows", "component", "members", *CURVES]]
-    groups = frame.groupby(["model", "rows"], sort=False)
-    frame.insert(2, "junction", groups.cumcount())
-    if standardized:
-        frame[list(CURVES)] = groups[list(CURVES)].transform(lambda curve: _z_scores(curve.to_numpy(float)))
+    frame = _frame(grid, lambda c, cell: _columns(c, along), wanted)
+    frame = frame[["model", "rows", "component", "members", "accuracy", *SIGNS]]
+    frame.insert(2, "junction", frame.groupby(["model", "rows"]).cumcount())
     return frame
 
 
@@ -133,52 +108,42 @@ def shares(frame: pd.DataFrame) -> pd.DataFrame:
     >>> shares(frame).query("term == 'diversity'")[["module", "share", "member_share", "excess"]].values.tolist()
     [['attention', 0.5, 0.25, 0.25], ['mlp', 0.5, 0.75, -0.25]]
     """
-    parts = []
+    rows = []
     for model, of_model in frame.groupby("model", sort=False):
-        order = list(dict.fromkeys(of_model["module"]))
-        members = of_model.pivot(index="rows", columns="module", values="members")[order].fillna(0)
-        for term in ("bias", "diversity"):
-            values = of_model.pivot(index="rows", columns="module", values=term)[order].fillna(0.0)
-            whole = values.sum(axis=1)
-            of_tasks = values[whole > 0].div(whole[whole > 0], axis=0).to_numpy()
-            part = pd.DataFrame({"model": model, "module": order, "term": term})
-            part["member_share"] = members.div(members.sum(axis=1), axis=0).mean().to_numpy()
-            if len(of_tasks):
-                found = estimate(of_tasks, over="tasks")
-                part = part.assign(share=found.value, share_low=found.low, share_high=found.high)
-                part["excess"] = part["share"] - part["member_share"]
-            parts.append(part.assign(tasks=len(of_tasks)))
-    return pd.concat(parts, ignore_index=True)
+        share = {}
+        for name in ("members", "bias", "diversity"):
+            values = of_model.pivot(index="rows", columns="module", values=name).fillna(0.0)
+            share[name] = values.div(values.sum(axis=1), axis=0)  # NaN where the whole is 0
+        for term, module in product(("bias", "diversity"), of_model["module"].unique()):
+            found = estimate(share[term][module].to_numpy(), over="tasks")
+            row = {"model": model, "module": module, "term": term, "member_share": share["members"][module].mean()}
+            row |= {**found.columns("share"), "excess": found.value - row["member_share"], "tasks": found.n}
+            rows.append(row)
+    return pd.DataFrame(rows)
 
 
-def correlations(frame: pd.DataFrame, clusters: Mapping[str, Hashable] | None = None) -> pd.DataFrame:
-    """Correlate each quantity, times its expected sign, with accuracy along depth, per task and averaged (Fig. 3).
+def correlations(frame: pd.DataFrame) -> pd.DataFrame:
+    """Correlate each quantity, times its expected sign, with accuracy along depth (Fig. 3), for each model and task.
 
     Args:
         frame: That of `curves`.
-        clusters: {model: cluster} of models that are not independent, e.g. training seeds of one shape. A cluster
-            counts as one model in averages per model and in intervals.
 
-    Returns one row per aggregation, task, metric and coefficient. "pooled" is r over all junctions of the models'
-    z-scored curves, "per_model" the mean over models of each one's r. Constant curves are left out. Averages and
-    Student's jackknife intervals over models (NaN for fewer than 8) are of Fisher's z.
+    Returns one row per model, task, metric and coefficient; r is NaN for curves that vary by no more than rounding.
 
     >>> depth = np.arange(4.0)
     >>> frame = pd.DataFrame({"model": "m", "rows": "t", "junction": depth, "accuracy": depth, "mse": -(depth**3)})
-    >>> table = correlations(frame).query("rows == 't' and aggregation == 'pooled'")
-    >>> table.set_index("coefficient")["r"].round(3).to_dict()
+    >>> correlations(frame).set_index("coefficient")["r"].round(3).to_dict()
     {'pearson': 0.908, 'spearman': 1.0}
     """
-    clusters = clusters or {}
-    number = {model: clusters.get(model, f"model {model}") for model in frame["model"].unique()}
     rows = []
-    for metric in [name for name in SIGNS if name in frame]:
-        by_task = {task: _varying_pairs(of_task, metric) for task, of_task in frame.groupby("rows", sort=False)}
-        for aggregation, coefficient in product(AGGREGATIONS, COEFFICIENTS):
-            about = {"aggregation": aggregation, "metric": metric, "sign": SIGNS[metric], "coefficient": coefficient}
-            for task in (*by_task, AVERAGE):
-                curves = list(by_task.values()) if task == AVERAGE else [by_task[task]]
-                rows.append({"rows": task, **about, **_correlation(curves, number, aggregation, coefficient)})
+    for (model, task), curve in frame.groupby(["model", "rows"], sort=False):
+        for metric in [name for name in SIGNS if name in curve]:
+            both = curve[["accuracy", metric]].astype(float)
+            varies = bool((both.std() > 1e-12 * both.abs().max()).all())
+            for coefficient in COEFFICIENTS:
+                r = both["accuracy"].corr(both[metric], method=coefficient) if varies else np.nan
+                row = {"model": model, "rows": task, "metric": metric, "coefficient": coefficient}
+                rows.append(row | {"sign": SIGNS[metric], "r": SIGNS[metric] * r})
     return pd.DataFrame(rows)
 
 
@@ -190,71 +155,14 @@ def _frame(grid: Grid, table: Callable[[Any, Cell], pd.DataFrame], wanted: Mappi
     return grid.frame(table, analysis="contributions", **wanted)
 
 
-def _of_terms(terms: Terms, read: Callable[[Decomposition], pd.DataFrame]) -> Callable[[Any, Cell], pd.DataFrame]:
-    """Return a function that makes a table of these terms, with their intervals, from a cell's contributions."""
-
-    def of_cell(c: Any, cell: Cell) -> pd.DataFrame:
-        kinds = dict.fromkeys((loss, gauge) for loss, gauge, _ in terms.values())
-        frames = {kind: read(decompose(c, loss=kind[0], gauge=kind[1])) for kind in kinds}
-        first = frames["squared", "raw"]
-        columns = {name: first[name] for name in ("component", "members") if name in first}
-        for name, (loss, gauge, term) in terms.items():
-            for end in ENDS:
-                if term + end in frames[loss, gauge]:
-                    columns[name + end] = frames[loss, gauge][term + end]
-        return pd.DataFrame(columns)
-
-    return of_cell
-
-
-def _varying_pairs(frame: pd.DataFrame, metric: str) -> dict[str, Pair]:
-    """Return {model: (accuracy, sign × metric)} of one task, without curves that do not vary."""
-    pairs = {}
-    for model, curve in frame.sort_values("junction").groupby("model", sort=False):
-        pair = curve["accuracy"].to_numpy(float), SIGNS[metric] * curve[metric].to_numpy(float)
-        if all(map(_varies, pair)):
-            pairs[str(model)] = pair
-    return pairs
-
-
-def _correlation(
-    tasks: Sequence[Mapping[str, Pair]], number: Mapping[str, Hashable], aggregation: str, coefficient: str
-) -> dict[str, float]:
-    """Average Fisher's z over tasks; return r with Student's interval of the jackknife over clusters of models."""
-
-    def mean_z(left_out: Hashable = None) -> float:
-        each = []
-        for pairs in tasks:
-            kept = {model: pair for model, pair in pairs.items() if number[model] != left_out}
-            if kept and aggregation == "per_model":
-                z = pd.Series({model: _fisher_z(*pair, coefficient) for model, pair in kept.items()})
-                each.append(z.groupby([number[model] for model in kept]).mean().mean())
-            elif kept:
-                a, b = (np.concatenate([_z_scores(pair[side]) for pair in kept.values()]) for side in (0, 1))
-                each.append(_fisher_z(a, b, coefficient))
-        return float(np.mean(each)) if each else np.nan
-
-    left_out = np.array([mean_z(name) for name in {number[model] for pairs in tasks for model in pairs}])
-    z, half, count = mean_z(), np.nan, len(left_out)
-    if count >= LEAST:
-        half = stdtrit(count - 1, 0.5 + LEVEL / 2) * np.sqrt((count - 1) * left_out.var())
-    r, low, high = np.tanh([z, z - half, z + half])
-    return {"r": r, "r_low": low, "r_high": high, "models": max(map(len, tasks))}
-
-
-def _fisher_z(a: np.ndarray, b: np.ndarray, coefficient: str) -> float:
-    """Return Fisher's z = atanh r, at most ±18.7."""
-    if coefficient == "spearman":
-        a, b = rankdata(a), rankdata(b)
-    r = (a - a.mean()) / a.std() @ ((b - b.mean()) / b.std()) / len(a)
-    return float(np.arctanh(np.clip(r, -1 + 1e-16, 1 - 1e-16)))
-
-
-def _varies(x: np.ndarray) -> bool:
-    """Say whether a curve is finite and varies by more than rounding."""
-    return bool(np.isfinite(x).all() and x.std() > 1e-12 * np.abs(x).max(initial=0.0))
-
-
-def _z_scores(x: np.ndarray) -> np.ndarray:
-    """Standardize a curve to mean 0 and standard deviation 1; NaN if it does not vary."""
-    return (x - x.mean()) / x.std() if _varies(x) else np.full(len(x), np.nan)
+def _columns(c: Any, read: Callable[[Decomposition], pd.DataFrame]) -> pd.DataFrame:
+    """Return `TERMS` of contributions, with their intervals, from a frame of each decomposition."""
+    kinds = dict.fromkeys((loss, gauge) for loss, gauge, _ in TERMS.values())
+    frames = {kind: read(decompose(c, loss=kind[0], gauge=kind[1])) for kind in kinds}
+    first = frames["squared", "raw"]
+    columns = {name: first[name] for name in ("component", "members") if name in first}
+    for name, (loss, gauge, term) in TERMS.items():
+        for end in ENDS:
+            if term + end in frames[loss, gauge]:
+                columns[name + end] = frames[loss, gauge][term + end]
+    return pd.DataFrame(columns)

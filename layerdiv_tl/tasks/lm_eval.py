@@ -12,9 +12,10 @@ from itertools import islice
 from typing import Any
 
 from ..errors import InputError
-from .rows import Row, Rows, asking_hub, import_optional, read_rows, refusing
+from .rows import Row, Rows, import_optional, read_rows, refusing
 
 PREFIX = "lm_eval/"
+_INSTALL = "pip install lm-eval datasets"
 _ADVICE = "give rows in the columns of its data set"
 
 
@@ -27,7 +28,7 @@ def _quiet_in_a_sandbox() -> Iterator[None]:
     from jinja2 import BaseLoader, StrictUndefined
     from jinja2.sandbox import SandboxedEnvironment
 
-    utils, logger = import_optional("lm_eval.utils", "pip install lm-eval datasets"), logging.getLogger("lm_eval")
+    utils, logger = import_optional("lm_eval.utils", _INSTALL), logging.getLogger("lm_eval")
     level, environment = logger.level, utils.env
     sandbox = SandboxedEnvironment(loader=BaseLoader(), undefined=StrictUndefined)
     sandbox.filters |= environment.filters
@@ -46,8 +47,7 @@ def lm_eval_rows(name: str, data: Any, limit: int) -> Rows:
     with _quiet_in_a_sandbox():
         bare, known = name.removeprefix(PREFIX), _manager()
         if bare not in known.all_subtasks:
-            near = [PREFIX + task for task in known.all_subtasks if bare.lower() in task.lower()][:6]
-            raise InputError(f"{name} is no single task of lm-eval: give {', '.join(near) or 'one of its tasks'}.")
+            raise InputError(f"{name} is no single task of lm-eval: give one of its tasks, e.g. lm_eval/arc_easy.")
         task, source = _load(name, bare, known, data)
         _check(task, name)
         rows = [_row(task, doc, name, number) for number, doc in enumerate(islice(task.eval_docs, limit), start=1)]
@@ -57,17 +57,18 @@ def lm_eval_rows(name: str, data: Any, limit: int) -> Rows:
 @functools.cache
 def _manager() -> Any:
     """Load lm-eval's index of its tasks: thousands of files, read once."""
-    return import_optional("lm_eval.tasks", "pip install lm-eval datasets").TaskManager()
+    return import_optional("lm_eval.tasks", _INSTALL).TaskManager()
 
 
 def _load(name: str, bare: str, known: Any, data: Any) -> tuple[Any, str]:
     """Load a task of lm-eval, with rows of the user's if given; return it and the source of its rows."""
+    datasets = import_optional("datasets", _INSTALL)
     if data is None:
-        with asking_hub(name, f"give data=, a file with the rows of its data set, or a folder with {bare}.jsonl"):
+        instead = f"give data=, a file with the rows of its data set, or a folder with {bare}.jsonl"
+        with refusing(f"{name} could not be loaded from Hugging Face", f"go online or {instead}"):
             task = next(iter(known.load([bare])["tasks"].values()))
         return task, f"Hugging Face {task.DATASET_PATH} {task.DATASET_NAME or ''}".strip()
     given = read_rows(data, (bare, name.replace("/", "_")))
-    datasets = import_optional("datasets", "pip install datasets")
 
     def splits(**settings: Any) -> Any:
         rows = datasets.Dataset.from_list(list(given.rows))

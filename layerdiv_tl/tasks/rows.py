@@ -6,11 +6,11 @@ import contextlib
 import importlib
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from .._checks import file_path, shown
 from ..errors import InputError
@@ -26,7 +26,7 @@ Row = dict[str, Any]
 class Rows:
     """Rows in order, with a description of their source. Raises InputError if there are none."""
 
-    rows: Sequence[Row]
+    rows: Sequence[Any]
     source: str
 
     def __post_init__(self) -> None:
@@ -37,50 +37,38 @@ class Rows:
 def sample_rows(name: str) -> Rows:
     """Read the rows of a file that is part of this package."""
     with resources.as_file(resources.files(__package__).joinpath(f"{name}.jsonl")) as path:
-        return Rows(_records(_read_file(path)), "written for layerdiv_tl")
+        return Rows(_read_file(path).to_dict("records"), "written for layerdiv_tl")
 
 
-def read_rows(data: Any, names: Sequence[str], split: str = "validation") -> Rows:
+def read_rows(data: Any, names: Sequence[str] = ()) -> Rows:
     """Read the rows of a user's `data=`.
 
     Args:
         data: A JSONL, JSON, CSV or Parquet file in UTF-8; a folder with a file of one of the `names`, tried in order; a
-            data set written by `datasets.Dataset.save_to_disk`; a pandas frame; or a `datasets.Dataset`.
-        split: The split to take from a saved `DatasetDict`.
+            pandas frame; or a `datasets.Dataset`.
 
     Raises InputError for data that are missing, empty or unreadable.
 
     >>> import pandas as pd
-    >>> read_rows(pd.DataFrame({"text": ["a", "b"]}), ["any"]).rows[1]["text"]
+    >>> read_rows(pd.DataFrame({"text": ["a", "b"]})).rows[1]["text"]
     'b'
     """
     if isinstance(data, str | os.PathLike):
         path = _find(file_path("data", data), names)
         with refusing(f"{str(path)!r} cannot be read", "write its rows again, in UTF-8"):
-            rows = _saved_rows(path, split) if path.is_dir() else _records(_read_file(path))
-        return Rows(rows, str(path))
-    if hasattr(data, "iloc") and hasattr(data, "columns"):
-        if repeated := data.columns[data.columns.duplicated()].tolist():
-            raise InputError(f"the frame has two columns {shown(repeated[0])}: rename one, or leave it out.")
-        return Rows(_records(data), "a pandas frame")
-    if hasattr(data, "to_list") and hasattr(data, "column_names"):
+            return Rows(_read_file(path).to_dict("records"), str(path))
+    if hasattr(data, "column_names"):
         return Rows(data.to_list(), "a data set in memory")
-    raise InputError(f"data={shown(data)} has no rows: give a file, a folder, a pandas frame or a datasets.Dataset.")
-
-
-def _records(frame: pd.DataFrame) -> list[Row]:
-    return cast(list[Row], frame.to_dict("records"))
+    if repeated := data.columns[data.columns.duplicated()].tolist():
+        raise InputError(f"the frame has two columns {shown(repeated[0])}: rename one, or leave it out.")
+    return Rows(data.to_dict("records"), "a pandas frame")
 
 
 def _find(path: Path, names: Sequence[str]) -> Path:
-    """Return a file or saved data set, or the one in a folder that has one of the names."""
-    found = [path]
-    if path.is_dir():
-        found = [inner for name in names for inner in (*(path / f"{name}{end}" for end in SUFFIXES), path / name)]
-        found.append(path)
-    for place in found:
-        is_saved = any((place / sign).is_file() for sign in ("state.json", "dataset_dict.json"))
-        if is_saved or (place.is_file() and place.suffix in SUFFIXES):
+    """Return a file, or the one in a folder that has one of the names."""
+    inner = [path / (name + suffix) for name in names for suffix in SUFFIXES]
+    for place in inner if path.is_dir() else [path]:
+        if place.is_file() and place.suffix in SUFFIXES:
             return place
     wanted = f"{' or '.join(names)}{{{','.join(SUFFIXES)}}}"
     raise InputError(f"{str(path)!r} is no such file, and no folder with {wanted}: check the path.")
@@ -96,36 +84,20 @@ def _read_file(path: Path) -> pd.DataFrame:
         # Lines with more cells than the header has would lose or shift some.
         with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):
             return pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False, encoding="utf-8-sig")
-    with path.open(encoding="utf-8-sig") as file:
-        is_list = file.read(1) == "["
     settings: Any = {"dtype": False, "convert_dates": False, "convert_axes": False, "encoding": "utf-8-sig"}
-    return pd.read_json(path, lines=not is_list, **settings)
+    return pd.read_json(path, lines=path.suffix == ".jsonl", **settings)
 
 
-def _saved_rows(folder: Path, split: str) -> list[Row]:
-    datasets = import_optional("datasets", "pip install datasets, or write the rows as JSONL")
-    rows = datasets.load_from_disk(str(folder))
-    if isinstance(rows, Mapping):
-        rows = rows[split]
-    return list(rows)
-
-
-def hub_rows(path: str, config: str | None, split: str, name: str) -> Rows:
+def hub_rows(name: str, path: str, config: str | None, split: str) -> Rows:
     """Load rows of a data set on the Hugging Face hub with the optional library `datasets`.
 
     Raises InputError where the library is missing or the hub cannot be reached.
     """
-    with asking_hub(f"{path} ({split})", f"give data=, a folder with {name}{{{','.join(SUFFIXES)}}}") as datasets:
+    instead = f"give data=, a folder with {name}{{{','.join(SUFFIXES)}}}"
+    datasets = import_optional("datasets", f"pip install datasets, or {instead}")
+    with refusing(f"{path} ({split}) could not be loaded from Hugging Face", f"go online or {instead}"):
         rows = list(datasets.load_dataset(path, config, split=split))
     return Rows(rows, " ".join(filter(None, ["Hugging Face", path, config, split])))
-
-
-@contextlib.contextmanager
-def asking_hub(what: str, instead: str) -> Iterator[Any]:
-    """Yield the library `datasets` to load from the hub. Every failure becomes an InputError."""
-    datasets = import_optional("datasets", f"pip install datasets, or {instead}")
-    with refusing(f"{what} could not be loaded from Hugging Face", f"go online or {instead}"):
-        yield datasets
 
 
 @contextlib.contextmanager

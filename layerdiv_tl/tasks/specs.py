@@ -23,7 +23,7 @@ from typing import Any
 from .._checks import shown
 from ..errors import InputError
 from .rows import Row, Rows, hub_rows, sample_rows
-from .synthetic import GENERATORS, PREFIX, synthetic
+from .synthetic import GENERATORS, synthetic
 from .templates import TaskSpec
 
 ARC_LETTERS = ("A", "B", "C", "D")
@@ -32,10 +32,10 @@ PAPER_ROWS = 2000  # of each task, as in the paper
 
 def _packaged_spec(name: str, entry: Mapping[str, Any]) -> TaskSpec:
     """Build a task from an entry of `specs.json`; without `hub`, its rows are part of this package."""
-    path, config, held_out = entry.get("hub", ("", None, "test"))
+    is_paper = "hub" in entry
 
     def load_rows(count: int | None) -> Rows:
-        return hub_rows(path, config, held_out, name) if path else sample_rows(name)
+        return hub_rows(name, *entry["hub"]) if is_paper else sample_rows(name)
 
     def preprocess(row: Row) -> Row | None:
         columns = {field: row[column] for field, column in entry.get("columns", {}).items()}
@@ -44,16 +44,14 @@ def _packaged_spec(name: str, entry: Mapping[str, Any]) -> TaskSpec:
 
     return TaskSpec(
         name=name,
-        description=entry["description"],
         templates=entry["templates"],
         options=tuple(entry["options"]),
         license=entry["license"],
         load_rows=load_rows,
         label_column=entry.get("label_column", "label"),
         preprocess=preprocess,
-        file_names=(name, *entry.get("other_file_names", ())) if path else (),
-        limit=PAPER_ROWS if path else None,
-        split=held_out,
+        file_names=(name, *entry.get("other_file_names", ())) if is_paper else (),
+        limit=PAPER_ROWS if is_paper else None,
     )
 
 
@@ -80,12 +78,9 @@ SAMPLE_TASKS = tuple(name for name, entry in _ENTRIES.items() if "hub" not in en
 
 def find_spec(name: str) -> TaskSpec:
     """Return the task of a name. Raises InputError for an unknown one."""
-    if isinstance(name, str) and name.startswith(PREFIX):
+    if str(name).partition(":")[0] in GENERATORS:
         return synthetic(name)
-    if not isinstance(name, str) or name not in PACKAGED_TASKS:
+    if str(name) not in PACKAGED_TASKS:
         known = ", ".join((*PACKAGED_TASKS, *GENERATORS))
-        raise InputError(
-            f"there is no task {shown(name)}: choose among {known}, or make one of your own rows with "
-            "ld.Task.from_frame."
-        )
+        raise InputError(f"there is no task {shown(name)}: choose among {known}, or make one with ld.Task.from_frame.")
     return PACKAGED_TASKS[name]

@@ -15,55 +15,30 @@ from ..errors import InputError
 from .rows import Row, Rows
 
 
-@dataclass(frozen=True, eq=False)
-class Template:
-    """A parsed format string of a prompt.
+def split_answer(template: str) -> tuple[str, str]:
+    """Return a template up to the answer, and the space that its options begin with.
 
     `{answer}`, where a model answers, may only stand at the end; the prompt stops before it. A single space before it
-    in the template belongs to the options (tokenizers join a space to the next word); after anything else, e.g. a line
-    break or `=`, the options have no space. A template without `{answer}` is read as if ` {answer}` followed, or
-    `{answer}` if it ends in a space or a line break. All other text is used unchanged, so a prompt and its option
-    together are the template with its fields and the option filled in.
+    belongs to the options (tokenizers join a space to the next word); after anything else, e.g. a line break or `=`,
+    the options have no space. A template without `{answer}` is read as if ` {answer}` followed, or `{answer}` if it
+    ends in a space or a line break. So a prompt and its option together are the template with its fields and the option
+    filled in. Raises InputError for an answer that is not at the end.
 
-    >>> template = Template.parse("Review: {text}\\nSentiment: {answer}")
-    >>> template.fill({"text": "Fine."}), template.option_prefix, template.fields
-    (('Review: Fine.\\nSentiment:', (8, 13)), ' ', ('text',))
+    >>> split_answer("Review: {text} Sentiment: {answer}"), split_answer("{sum}={answer}")
+    (('Review: {text} Sentiment:', ' '), ('{sum}=', ''))
     """
+    text, found, rest = template.partition("{answer}")
+    if rest:
+        raise InputError(f"the template {shown(template)} must have {{answer}} once, as its end.")
+    if not found and not text.endswith((" ", "\n")):
+        text += " "
+    return text.removesuffix(" "), " " if text.endswith(" ") else ""
 
-    text: str
-    pieces: tuple[tuple[str, str | None], ...]
-    option_prefix: str
 
-    @classmethod
-    def parse(cls, text: str) -> Template:
-        """Parse a template. Raises InputError for fields with a format, and for an answer that is not at the end."""
-        parsed = list(string.Formatter().parse(text))
-        if any(format_spec or conversion for _, _, format_spec, conversion in parsed):
-            raise InputError(f"the template {shown(text)} formats a field: use plain fields, as in {{text}}.")
-        pieces = [(literal, name) for literal, name, _, _ in parsed]
-        answers = [name for _, name in pieces].count("answer")
-        if answers > 1 or (answers and pieces[-1][1] != "answer"):
-            raise InputError(f"the template {shown(text)} must have {{answer}} once, as its end.")
-        literal = pieces.pop()[0] if answers or (pieces and pieces[-1][1] is None) else ""
-        if not answers and not literal.endswith((" ", "\n")):
-            literal += " "
-        prefix = " " if literal.endswith(" ") else ""
-        return cls(text, (*pieces, (literal.removesuffix(" "), None)), prefix)
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of its fields in order, without the answer."""
-        return tuple(dict.fromkeys(name for _, name in self.pieces if name is not None))
-
-    def fill(self, values: Mapping[str, str]) -> tuple[str, tuple[int, int]]:
-        """Return the prompt of one row, and the span (start, end) of its longest field."""
-        filled, passage = "", (0, 0)
-        for literal, name in self.pieces:
-            filled += literal
-            start = len(filled)
-            filled += "" if name is None else values[name]
-            passage = max(passage, (start, len(filled)), key=lambda span: span[1] - span[0])
-        return filled, passage
+def fields_of(text: str) -> list[str]:
+    """Return the names of a format string's fields in order; str.format reads `a.b` as an attribute of `a`."""
+    names = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
+    return [name.partition(".")[0].partition("[")[0] for name in names]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +46,7 @@ class TaskSpec:
     """The definition of a task, before it has rows.
 
     Attributes:
-        name, description, license: Its name, one line on what it asks, and the license of its rows.
+        name, license: Its name, and the license of its rows.
         templates: Format strings by name; the first is the default. `{answer}` is where the model answers.
         options: The K answers in the order of the labels, without leading space; or the name of the column that holds a
             list of each row's own, which are used unchanged.
@@ -82,95 +57,79 @@ class TaskSpec:
             is counted.
         file_names: Names of the task's file in a folder of data.
         limit: Default number of rows; None for all.
-        split: The name of a data set's held-out split.
     """
 
     name: str
-    description: str
     templates: Mapping[str, str]
     options: tuple[str, ...] | str
-    license: str
+    license: str = "unknown"
     load_rows: Callable[[int | None], Rows] = lambda count: Rows([], "the task")
     label_column: str = "label"
     hidden: tuple[str, ...] = ()
     preprocess: Callable[[Row], Row | None] = lambda row: row
     file_names: tuple[str, ...] = ()
     limit: int | None = None
-    split: str = "test"
 
 
 def render(spec: TaskSpec, data: Rows, template: str | None = None, limit: int | None = None) -> dict[str, Any]:
     """Render the first `limit` usable rows as prompts: the fields of a `Task`.
 
     Rows with their own options are dropped if the number of options differs from most. Raises InputError for a template
-    that does not fit, a missing column or cell, a label that is none of the options, and where no row is usable.
+    that does not fit, a missing cell, a label that is none of the options, and where no row is usable.
     """
     if template is None:
         template = next(iter(spec.templates.values()))
-    parsed = Template.parse(spec.templates.get(template, template))
-    usable: dict[int, Row] = {}  # by their number in the data, from 1
-    dropped = 0
+    template = spec.templates.get(template, template)
+    text, space = split_answer(template)
+    usable, dropped = list[tuple[int, Row, tuple[str, ...]]](), 0
     for number, raw in enumerate(data.rows, start=1):
-        if len(usable) == limit:
+        if limit is not None and len(usable) >= limit:
             break
         row = spec.preprocess(raw)
         if row is None:
             dropped += 1
         else:
-            usable[number] = row
+            usable.append((number, row, _options_of(number, row, spec.options, space)))
     if not usable:
-        raise InputError(f"none of {dropped} rows of {data.source} fits {spec.name} ({spec.description}): give others.")
-    _check_columns(parsed, spec, data.source, next(iter(usable.values())))
-    labels: dict[int, int | None]
-    if isinstance(spec.options, str):
-        each = {number: _own_options(number, row[spec.options]) for number, row in usable.items()}
-        size = Counter(map(len, each.values())).most_common(1)[0][0]
-        dropped += sum(len(own) != size for own in each.values())
-        each = {number: own for number, own in each.items() if len(own) == size}
-        usable = {number: usable[number] for number in each}
-        labels = {number: _own_label(row[spec.label_column], each[number]) for number, row in usable.items()}
-        distinct = tuple(dict.fromkeys(each.values()))
-        options: Any = distinct[0] if len(distinct) == 1 else tuple(each.values())
-    else:
-        labels = {number: option_index(row[spec.label_column], spec.options) for number, row in usable.items()}
-        has_space = any(option.startswith(" ") for option in spec.options)
-        options = spec.options if has_space else tuple(parsed.option_prefix + option for option in spec.options)
-    for number, label in labels.items():
+        raise InputError(f"none of {dropped} rows of {data.source} fits {spec.name}: give others.")
+    fields = fields_of(text)
+    _check_fields(fields, template, spec, data.source, usable[0][1])
+    size = Counter(len(options) for _, _, options in usable).most_common(1)[0][0]
+    kept = [row for row in usable if len(row[2]) == size]
+    labels, prompts = [], []
+    for number, row, options in kept:
+        gold = row[spec.label_column]
+        label = _own_label(gold, options) if isinstance(spec.options, str) else option_index(gold, options)
         if label is None:
-            given, among = usable[number][spec.label_column], spec.options
-            among = each[number] if isinstance(among, str) else among
             raise InputError(
-                f"row {number} of {data.source}: the {spec.label_column} {given!r:.40} is none of the options {among}: "
+                f"row {number} of {data.source}: the {spec.label_column} {gold!r:.40} is none of {options}: "
                 "correct it, or leave the row out."
             )
-    filled = [parsed.fill(_cells(number, row, parsed.fields)) for number, row in usable.items()]
-    prompts, passages = zip(*filled, strict=True)
-    if not all(prompts):
-        raise InputError(f"a row of {data.source} has an empty prompt: fill it in, or leave the row out.")
+        prompt = text.format(**_cells(number, row, fields))
+        if not prompt:
+            raise InputError(f"row {number} of {data.source} has an empty prompt: fill it in, or leave the row out.")
+        labels.append(label)
+        prompts.append(prompt)
+    of_rows = tuple(options for _, _, options in kept)
     return {
-        "prompts": prompts,
-        "options": options,
-        "labels": np.array(list(labels.values()), dtype=np.int64),
-        "passages": np.array(passages, dtype=np.int64),
-        "template": parsed.text,
-        "dropped": dropped,
+        "prompts": tuple(prompts),
+        "options": of_rows[0] if len(set(of_rows)) == 1 else of_rows,
+        "labels": np.array(labels, dtype=np.int64),
+        "template": template,
+        "dropped": dropped + len(usable) - len(kept),
     }
 
 
-def _check_columns(template: Template, spec: TaskSpec, source: str, row: Row) -> None:
-    """Raise InputError for a template that reads no column, a missing one, or the answer; and for missing labels."""
-    columns = ", ".join(map(str, row))
-    if not template.fields or set(template.fields) - set(row):
-        named = f"names {', '.join(template.fields)}" if template.fields else "names no column"
+def _check_fields(fields: Sequence[str], template: str, spec: TaskSpec, source: str, row: Row) -> None:
+    """Raise InputError for a template that reads no column, a missing one, or the answer."""
+    if not fields or set(fields) - set(row):
+        columns, own = ", ".join(map(str, row)), ", ".join(spec.templates)
         raise InputError(
-            f"the template {shown(template.text)} {named}, but the rows of {source} have {columns}: give a format "
-            f"string over them, or the name of one of {spec.name}'s own templates ({', '.join(spec.templates)})."
+            f"the template {shown(template)} has the fields {fields}, but the rows of {source} have the columns "
+            f"{columns}: give a format string over them, or one of {spec.name}'s own templates ({own})."
         )
-    if leaks := {spec.label_column, spec.options, *spec.hidden} & set(template.fields):
-        raise InputError(f"the template {shown(template.text)} shows the answer, {{{leaks.pop()}}}: leave it out.")
-    for column in filter(lambda name: isinstance(name, str), (spec.label_column, spec.options)):
-        if column not in row:
-            raise InputError(f"the rows of {source} have no column {shown(column)}, but {columns}: name that column.")
+    if leaks := {spec.label_column, spec.options, *spec.hidden} & set(fields):
+        raise InputError(f"the template {shown(template)} shows the answer, {{{leaks.pop()}}}: leave it out.")
 
 
 def _cells(number: int, row: Row, fields: Sequence[str]) -> dict[str, str]:
@@ -182,12 +141,17 @@ def _cells(number: int, row: Row, fields: Sequence[str]) -> dict[str, str]:
     return {name: str(row[name]) for name in fields}
 
 
-def _own_options(number: int, options: Any) -> tuple[str, ...]:
-    options = options.tolist() if hasattr(options, "tolist") else options
-    is_list = isinstance(options, list | tuple) and all(isinstance(option, str) and option for option in options)
-    if not is_list or len(set(options)) < max(2, len(options)):
-        raise InputError(f"row {number} has the options {shown(options)}: give at least two texts that differ.")
-    return tuple(options)
+def _options_of(number: int, row: Row, options: tuple[str, ...] | str, space: str) -> tuple[str, ...]:
+    """Return the options that all rows share, with the template's space, or a row's own from its column."""
+    if not isinstance(options, str):
+        has_space = any(option.startswith(" ") for option in options)
+        return options if has_space else tuple(space + option for option in options)
+    own = row[options]
+    own = own.tolist() if hasattr(own, "tolist") else own
+    is_list = isinstance(own, list | tuple) and all(isinstance(option, str) and option for option in own)
+    if not is_list or len(set(own)) < max(2, len(own)):
+        raise InputError(f"row {number} has the options {shown(own)}: give at least two texts that differ.")
+    return tuple(own)
 
 
 def _own_label(label: Any, options: tuple[str, ...]) -> int | None:
@@ -202,25 +166,20 @@ def _own_label(label: Any, options: tuple[str, ...]) -> int | None:
 
 
 def option_index(label: Any, options: Sequence[str]) -> int | None:
-    """Find the option that a label means: its text (in any case, where that is unique), or its index from 0.
+    """Find the option that a label means: its text, or its index from 0.
 
     Where the options are numbers themselves, only their text matches: 1 is the option "1".
 
-    >>> option_index("yes", ["No", "Yes"]), option_index(1, ["No", "Yes"]), option_index(True, ["No", "Yes"])
-    (1, 1, 1)
-    >>> option_index(1, ["1", "2"]), option_index(2, ["No", "Yes"])
-    (0, None)
+    >>> option_index("Yes", ["No", "Yes"]), option_index(1, ["No", "Yes"]), option_index(2, ["No", "Yes"])
+    (1, 1, None)
+    >>> option_index(1, ["1", "2"])
+    0
     """
     words, label = [option.strip() for option in options], str(label).strip()
     if label in words:
         return words.index(label)
-    folded = [word.casefold() for word in words]
-    if folded.count(label.casefold()) == 1:
-        return folded.index(label.casefold())
     if all(word.lstrip("-").isdecimal() for word in words):
         return None
-    if len(words) == 2 and label in ("False", "True", "false", "true"):
-        return int(label.casefold() == "true")
     try:
         number = float(label)  # pandas writes 1.0 for 1 where another cell of the column is missing
     except ValueError:

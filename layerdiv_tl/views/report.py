@@ -10,8 +10,7 @@ import pandas as pd
 
 from ..errors import InputError
 from ..studies import tables
-from ..studies.cells import Cell
-from ..studies.grid import Grid
+from ..studies.grid import Cell, Grid
 from .html import Page
 
 # The first rows of a frame that a page shows.
@@ -72,8 +71,8 @@ def _add_tables(page: Page, grid: Grid) -> None:
     page.heading("Modules and depth")
     page.table(_rounded(shares), "Each module's share of centered bias and diversity (Fig. 4)")
     if curves is not None:
-        correlations = tables.correlations(curves).query("rows == @tables.AVERAGE").drop(columns="rows")
-        page.table(_rounded(correlations), "Correlation with accuracy along depth, mean over tasks (Fig. 3)")
+        r = tables.correlations(curves).groupby(["metric", "coefficient"], sort=False)["r"].mean().reset_index()
+        page.table(_rounded(r), "Correlation with accuracy along depth, mean over models and tasks (Fig. 3)")
 
 
 def _curves(grid: Grid) -> pd.DataFrame | None:
@@ -87,7 +86,7 @@ def _curves(grid: Grid) -> pd.DataFrame | None:
 def _add_cell(page: Page, cell: Cell) -> None:
     """Add a cell's title, line, figure and frame."""
     about, result = cell.about, cell.result
-    page.heading(f"{about['analysis']} · {about['model']} · {about['rows']}")
+    page.heading(str(cell))
     given = [f"{name}={value!r}" for name, value in about["options"].items() if value is not None]
     page.text(", ".join([f"{about['count']} rows", *given]), "small")
     page.add("code", repr(result))

@@ -141,7 +141,7 @@ def test_options_of_each_prompt_and_of_tasks(tiny):
     np.testing.assert_allclose(own.values[..., ::-1], swapped.values, atol=1e-9)
     task = ld.task("synthetic/recall", limit=4)
     found = ld.source_tokens("zoo/d2", task)
-    assert found.values.shape[0::3] == (4, task.option_count)
+    assert found.values.shape[0::3] == (4, len(task.options))
     assert found.identity_gap <= 1e-6
 
 

@@ -121,7 +121,7 @@ def test_how_to_load_reaches_every_command(command, tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     out = [] if command[0] == "check" else ["--out", str(tmp_path / "out.html")]
     loaded = []
-    for place in ("model.load", "studies.cells"):
+    for place in ("model.load", "studies.grid"):
         monkeypatch.setattr(f"layerdiv_tl.{place}.load_model", lambda *names, **given: loaded.append(given) or 1 / 0)
     assert main([*command, *out, "--dtype", "float64", "--device", "cpu"]) == 1
     assert (loaded[0]["dtype"], loaded[0]["device"]) == ("float64", "cpu")

@@ -222,20 +222,18 @@ def test_a_plan_scores_on_some_rows_and_measures_on_others(family, part):
         assert set(gone) <= set(plan.candidates)
 
 
-def test_options_that_are_no_single_tokens_are_refused_with_what_scores_them():
-    """Long, equal or unknown ones; a task says which call makes its options single tokens."""
+def test_options_that_are_no_single_tokens_are_refused():
+    """Long, equal or unknown ones."""
     model = ld.load_model(llama(), tokenizer=word_tokenizer())
     task = asked(LENGTHS, [7, 8], np.arange(len(LENGTHS)) % 2)
     long = replace(task, options=(" w7 w9", " w8 w9"))
     for options, about in (
-        (long.options, "multi_token=True"),
+        (long.options, "token"),
         ((" w7", " w7"), "same token"),
         ((" unheard", " of"), "same token"),
     ):
         with pytest.raises(ld.InputError, match=about):
             ld.depth.drop_plan(model, replace(task, options=options), 1)
-    plans = (ld.depth.drop_plan(model, t, 1) for t in (long.resolve(model, multi_token=True), task))
-    pd.testing.assert_frame_equal(*(plan.frame() for plan in plans))
 
 
 @pytest.mark.full

@@ -40,7 +40,7 @@ TEXT = "Once upon a time there was a little girl"  # holds tokens of ids beyond 
         lambda m: ld.attention_patterns(m, TEXT),
         lambda m: ld.depth.skip(m, [TEXT]),
         lambda m: ld.depth.erase(m, [[5, 6, 7]], answers=[" little"]),
-        lambda m: ld.task("sample/sentiment", limit=4, template="{text} {answer}").resolve(m, multi_token=True),
+        lambda m: ld.contributions(m, ld.task("sample/sentiment", limit=4, template="{text} {answer}")),
     ],
 )
 def test_a_tokenizer_larger_than_the_vocabulary(small, ask):

@@ -5,11 +5,14 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 import layerdiv_tl as ld
-from layerdiv_tl.studies.paper_models import DIVERSITY, catalog
 from tests.conftest import llama
 from tests.oracles import config_counts
 from tests.oracles.config_counts import component_count
 from tests.oracles.families import FAMILIES, each
+from tests.studies.test_replication import load_script
+
+script = load_script()
+CATALOG = script.catalog()
 
 # Parameter size and layer size as the paper prints them.
 TABLE_4 = """
@@ -34,21 +37,20 @@ microsoft/phi-4 14.7B 81
 
 def test_components_are_those_of_table_4():
     printed = [line.split() for line in TABLE_4.split("\n") if line]
-    frame = catalog()
-    paper = frame[[DIVERSITY in papers for papers in frame["papers"]]]
+    paper = CATALOG[[script.DIVERSITY in papers for papers in CATALOG["papers"]]]
     assert paper["name"].tolist() == [name for name, _, _ in printed]
     assert paper["components"].tolist() == [int(count) for _, _, count in printed]
-    assert frame["components"].tolist() == [component_count(config) for config in frame["config"]]
+    assert CATALOG["components"].tolist() == [component_count(config) for config in CATALOG["config"]]
     for parameters, (_, size, _) in zip(paper["parameters"], printed, strict=True):
         stated = float(size[:-1]) * {"M": 1e6, "B": 1e9}[size[-1]]
         assert abs(parameters / stated - 1) < 0.25  # "1B" is 1.24B
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("place", catalog().index, ids=catalog()["name"].tolist())
+@pytest.mark.parametrize("place", CATALOG.index, ids=CATALOG["name"].tolist())
 def test_parameters_are_those_of_transformers(place):
     """The whole model is built, without memory, from the entry's config."""
-    config, parameters = catalog().loc[place, ["config", "parameters"]]
+    config, parameters = CATALOG.loc[place, ["config", "parameters"]]
     settings = dict(config)
     if settings["model_type"] == "mobilellm":  # its blocks are Llama's, its embeddings are shared
         settings |= {"model_type": "llama", "tie_word_embeddings": settings["share_embedding"]}
@@ -62,7 +64,7 @@ def test_parameters_are_those_of_transformers(place):
 
 @pytest.mark.full
 def test_the_default_entry_is_the_default_model(smol):
-    entry = catalog().loc[0]
+    entry = CATALOG.loc[0]
     assert smol.name == entry["name"] == ld.load_model(entry["name"]).name
     assert not entry["papers"]
     assert len(smol.components()) == entry["components"]
@@ -84,9 +86,7 @@ def test_counts_are_those_of_the_model_taken_apart(family):
 def test_families_of_the_papers_are_counted():
     counted = {FAMILIES[name]().config.model_type for name in ("llama", "phi3", "mistral", "qwen2", "qwen3")}
     assert (
-        counted | {"mobilellm"}
-        == {config["model_type"] for config in catalog()["config"]}
-        <= set(config_counts.FAMILIES)
+        counted | {"mobilellm"} == {config["model_type"] for config in CATALOG["config"]} <= set(config_counts.FAMILIES)
     )
 
 

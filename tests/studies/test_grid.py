@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import errno
-import json
 import multiprocessing
 import os
 import random
@@ -21,7 +20,7 @@ import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl import results
-from layerdiv_tl.studies import cells
+from layerdiv_tl.studies import grid as grids
 from tests.conftest import llama
 from tests.oracles.tokenizers import word_tokenizer
 
@@ -67,10 +66,6 @@ def copied(whole, tmp_path):
     return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
-def never(model, rows):
-    raise RuntimeError(f"{model.name} is not computed")
-
-
 def test_a_cell_is_what_the_function_returns(whole):
     grid = ld.Grid(whole)
     assert len(list(grid.cells())) == 4
@@ -85,7 +80,7 @@ def test_a_cell_is_what_the_function_returns(whole):
 
 def test_what_is_there_is_not_computed_again(copied, monkeypatch):
     files = {file: file.stat().st_mtime_ns for file in copied.rglob("*.*")}
-    monkeypatch.setattr(cells, "_compute", never)
+    monkeypatch.setattr(grids, "quiet", lambda: 1 / 0)  # entered before the function is called
     assert not run(copied).failures
     assert {file: file.stat().st_mtime_ns for file in copied.rglob("*.*")} == files
 
@@ -153,21 +148,18 @@ def test_failures_are_collected_and_the_others_continue(tmp_path):
         grid.frame(model="zoo/d1")
 
 
-def test_functions_and_options_must_be_nameable(tmp_path):
+def test_functions_models_and_options_must_be_nameable(tmp_path):
     """A lambda has the name of any other, and what JSON cannot hold would be the same as anything."""
     for function in (lambda model, rows: None, partial(ld.contributions, unit="head")):
         with pytest.raises(ld.InputError, match="name of its own"):
             run(tmp_path, function=function)
-    with pytest.raises(ld.InputError, match="JSON"):
+    with pytest.raises(TypeError, match="JSON"):
         run(tmp_path, unit=ld.groups({"g": ["L0.attn"]}))
-    with pytest.raises(TypeError):
-        run(tmp_path, color="red")
-    with pytest.raises(ld.InputError, match="one name"):
-        run(tmp_path, ["zoo/d1", "zoo/d1"])
-    with pytest.raises(ld.InputError, match="no name"):
+    for models in (["zoo/d1", "zoo/d1"], {1: "zoo/d1", "1": "zoo/d2"}):
+        with pytest.raises(ld.InputError, match="one name"):
+            run(tmp_path, models)
+    with pytest.raises(AttributeError, match="name"):
         run(tmp_path, [llama()])
-    with ProcessPoolExecutor(1) as executor, pytest.raises(ld.InputError, match="memory"):
-        run(tmp_path, ld.load_model("zoo/d1"), executor=executor)
 
 
 def test_any_analysis_is_a_cell(tmp_path):
@@ -179,37 +171,26 @@ def test_any_analysis_is_a_cell(tmp_path):
     kinds = [type(cell.result).__name__ for cell in grid.cells()]
     assert kinds == ["Skip", "Skip", "DepthScore", "Effects"]
     assert grid.frame(analysis="skip")["mode"].unique().tolist() == ["current", "future"]
-    with pytest.raises(ld.InputError, match="analysis="):
-        grid.frame()
+    assert grid.frame()["analysis"].unique().tolist() == ["skip", "depth_score", "effects"]
     code = f"import layerdiv_tl as ld; print([cell.result for cell in ld.Grid({str(tmp_path)!r}).cells()])"
     fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert all(kind in fresh.stdout for kind in kinds)
 
 
-@pytest.mark.parametrize("damage", ["no result", "half a result", "half a description", "another format"])
-def test_what_is_not_whole_is_computed_again(copied, whole, damage):
-    cell = next(ld.Grid(copied).cells())
-    description = cell.path.with_suffix(".json")
-    if damage == "no result":
-        cell.path.unlink()
-    elif damage == "half a result":
-        cell.path.write_bytes(cell.path.read_bytes()[:-8])
-    elif damage == "half a description":
-        description.write_text(description.read_text()[:100])
-    else:
-        description.write_text(json.dumps(cell.about | {"format": "layerdiv_tl.cell/0"}))
-    assert len(list(ld.Grid(copied).cells())) == 3
-    assert not run(copied).failures
-    assert_same(numbers(copied), numbers(whole))
-
-
-def test_a_changed_result_is_not_read_and_computed_again(copied, whole):
+@pytest.mark.parametrize("where", ["cut off", "result", "description"])
+def test_a_damaged_cell_is_not_read_and_computed_again(copied, whole, where):
     cell = next(ld.Grid(copied).cells())
     content = bytearray(cell.path.read_bytes())
-    content[-20] ^= 1
+    if where == "cut off":
+        content = content[:-8]
+    else:
+        content[content.index(b"NUMPY") + 150 if where == "result" else content.index(b'"weights"') + 15] ^= 1
     cell.path.write_bytes(content)
-    with pytest.raises(ld.InputError, match="is damaged"):
-        _ = cell.result
+    if where == "result":
+        with pytest.raises(ld.InputError, match="is damaged"):
+            _ = cell.result
+    else:
+        assert len(list(ld.Grid(copied).cells())) == 3
     assert not run(copied).failures
     assert_same(numbers(copied), numbers(whole))
 
@@ -232,7 +213,7 @@ def test_a_full_disk_leaves_no_half_cell(tmp_path, whole, monkeypatch):
             grid = run(tmp_path)
     assert len(grid.failures) == 2
     assert len(list(grid.cells())) == 2
-    assert len(list(tmp_path.rglob("*.*"))) == 4
+    assert len(list(tmp_path.rglob("*.*"))) == 2
     assert not run(tmp_path).failures
     assert_same(numbers(tmp_path), numbers(whole))
 
@@ -361,10 +342,10 @@ def test_dask_goes_on_when_a_worker_is_killed(tmp_path):
 
 def kill_after_first_cell(folder, pid):
     """Kill a process once a cell is finished; return whether other cells were not."""
-    while not list(folder.rglob("*.json")):
+    while not list(folder.rglob("*.npz")):
         time.sleep(0.02)
     os.kill(pid, 9)
-    return len(list(folder.rglob("*.json"))) < 6
+    return len(list(folder.rglob("*.npz"))) < 6
 
 
 def test_an_option_called_options_is_an_option(tmp_path):
@@ -374,14 +355,3 @@ def test_an_option_called_options_is_an_option(tmp_path):
         grid.run(ld.contributions, "zoo/d1", {"ids": [[1, 2]]}, options=options)
     assert len(list(grid.cells(options=[7, 8]))) == 1
     assert grid.frame()["options"].map(tuple).unique().tolist() == [(5, 6), (7, 8)]
-    with pytest.raises(ld.InputError, match="two names"):
-        grid.run(ld.contributions, {1: "zoo/d1", "1": "zoo/d2"}, {"ids": [[1, 2]]}, options=[5, 6])
-
-
-def test_a_resolved_task_is_scored_as_it_is(tmp_path):
-    """By the one token in which its options differ, where the user asked for that."""
-    rows = ld.task("synthetic/recall", limit=8)
-    longer = dataclasses.replace(rows, options=tuple(f"{option} red" for option in rows.options))
-    resolved = longer.resolve(ld.load_model("zoo/d1"), multi_token=True)
-    (cell,) = ld.Grid(tmp_path).run(ld.contributions, "zoo/d1", {"first": resolved}).cells()
-    np.testing.assert_array_equal(cell.result.values, ld.contributions("zoo/d1", resolved).values)

@@ -13,12 +13,16 @@ import layerdiv_tl as ld
 SCRIPT = Path(__file__).parents[2] / "notebooks" / "replication.py"
 
 
-@pytest.fixture(scope="module")
-def script():
+def load_script():
     spec = importlib.util.spec_from_file_location("replication", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def script():
+    return load_script()
 
 
 @pytest.mark.nightly

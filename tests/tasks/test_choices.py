@@ -122,8 +122,6 @@ def test_lm_eval_tasks_are_scored_as_lm_eval_scores_them(tmp_path):
         np.testing.assert_allclose(whole, c.log_likelihood, atol=1e-6)
     with pytest.raises(ld.InputError, match="no single task"):
         ld.task("lm_eval/mmlu")
-    with pytest.raises(ld.InputError, match="lm_eval/arc_easy"):
-        ld.task("lm_eval/arc_eas", data=tmp_path)
 
 
 @pytest.fixture
@@ -154,7 +152,7 @@ def library(monkeypatch):
     lm_eval._manager.cache_clear()
     for name, module in (("", SimpleNamespace(utils=utils, tasks=tasks)), (".utils", utils), (".tasks", tasks)):
         monkeypatch.setitem(sys.modules, f"lm_eval{name}", module)
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(config=SimpleNamespace(HF_HUB_OFFLINE=True)))
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace())
     yield asked
     lm_eval._manager.cache_clear()
 

@@ -59,15 +59,14 @@ def ids(tokenizer, text):
     return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
-@pytest.mark.parametrize("multi_token", [False, True])
 @pytest.mark.parametrize(
     ("options", "template"),
     [(["1", "2", "3"], "{q} is"), (["1", "2", "3"], "{q} ={answer}"), (["a", "b"], "{q}:\n")],
 )
-def test_the_prompt_and_an_option_are_tokenized_as_one_text(tokenizer, options, template, multi_token):
+def test_the_prompt_and_an_option_are_tokenized_as_one_text(tokenizer, options, template):
     """A prompt's tokens followed by an option's are the tokens of the whole text, wherever its space went."""
     t = own(options, template)
-    r = t.resolve(tokenizer, multi_token=multi_token)
+    r = t.resolve(tokenizer)
     assert r.scored == ""
     for before, prompt in zip(t.prompts, r.prompts, strict=True):
         for option, rest, token in zip(t.options, r.options, r.option_ids, strict=True):
@@ -84,26 +83,12 @@ def test_a_space_of_its_own_goes_to_the_prompt(bpe):
     assert words.options == (" yes", " no")
 
 
-def test_long_options_are_sequences_or_scored_by_the_token_that_tells_them_apart(bpe):
-    t = own(["the answer 1", "the answer 2"])
-    sequences = t.resolve(bpe)
-    assert (sequences.prompts, sequences.options, sequences.option_ids) == (t.prompts, t.options, ())
-    assert "sequences" in sequences.scored
-    longest = max(len(bpe(option, add_special_tokens=False)["input_ids"]) for option in t.options)
-    lengths = [len(bpe(prompt)["input_ids"]) for prompt in t.prompts]
-    assert sequences.fit(bpe, max(lengths) + longest - 1).truncated == 0
-    assert sequences.fit(bpe, max(lengths) + longest - 2).truncated > 0
-    r = t.resolve(bpe, multi_token=True)
-    assert r.prompts[0] == "one is the answer "
-    assert (r.options, r.scored) == (("1", "2"), "")
-
-    r = own(["never", "is not", "12"]).resolve(bpe, multi_token=True)
-    assert r.options == (" never", " is not", " 12")
-    assert r.scored.startswith("options of several tokens are scored by their first distinguishing one: ' never' by ")
-    assert "' is not' by 'Ġis'" in r.scored
-    assert r.frame().attrs["scored"] == r.scored
-    with pytest.raises(ld.InputError, match="' is', ' is not'"):
-        own(["is", "is not", "never"]).resolve(bpe, multi_token=True)
+def test_long_options_are_sequences(bpe):
+    for options in (["the answer 1", "the answer 2"], ["never", "is not", "12"]):
+        t = own(options)
+        r = t.resolve(bpe)
+        assert (r.prompts, r.options, r.option_ids) == (t.prompts, t.options, ())
+        assert "sequences" in r.scored == r.frame().attrs["scored"]
 
 
 def test_resolved_ids_can_be_run(stories):
@@ -129,7 +114,6 @@ def test_a_chat_ends_where_the_template_writes_the_answer(bpe, template, prompt,
     assert t.options == options
     turns = [{"role": "user", "content": "one is"}, {"role": "assistant", "content": "yes"}]
     assert bpe.apply_chat_template(turns, tokenize=False).startswith(prompt + options[0])
-    assert [p[a:b] for p, (a, b) in zip(t.prompts, t.passages, strict=True)] == ["one", "two"]
 
 
 def test_a_system_turn_and_templates_that_refuse(bpe):
@@ -143,29 +127,6 @@ def test_a_system_turn_and_templates_that_refuse(bpe):
         own(["yes", "no"]).as_chat(bpe)
 
 
-@pytest.mark.parametrize("context", [12, 20])
-def test_a_long_prompt_loses_the_left_of_its_passage(tokenizer, context):
-    """Only the long row changes; its passage's end is left, the template whole, and not one character more fits."""
-    texts = ["one", "two " * 40 + "three", "four"]
-    t = own(["yes", "no"], "Q {q} is", texts)
-    short = t.fit(tokenizer, context)
-    assert short.truncated == 1
-    assert (short.prompts[0], short.prompts[2]) == (t.prompts[0], t.prompts[2])
-    passage = short.prompts[1].removeprefix("Q ").removesuffix(" is")
-    assert texts[1].endswith(passage)
-    assert len(tokenizer(short.prompts[1])["input_ids"]) <= context
-    longer = texts[1][-len(passage) - 1 :]
-    assert len(tokenizer(f"Q {longer} is")["input_ids"]) > context
-    assert short.fit(tokenizer, context).prompts == short.prompts
-
-
-def test_what_cannot_be_fitted(bpe):
-    with pytest.raises(ld.InputError, match="2 tokens"):
-        own(["yes", "no"], "one two {q} is not").fit(bpe, 2)
-    with pytest.raises(ld.InputError, match="tokenizer"):
-        own(["yes", "no"]).resolve(None)
-
-
 @pytest.mark.full
 def test_the_papers_options_are_single_tokens_of_the_default_model(smol):
     from layerdiv_tl.tasks.specs import PACKAGED_TASKS
@@ -177,22 +138,8 @@ def test_the_papers_options_are_single_tokens_of_the_default_model(smol):
 
 
 def test_a_blank_that_a_text_ends_in_stays(tokenizer):
-    """And it is said, where this tokenizer joins it with the options, that these are other tokens than the text's."""
     t = own([" a", " the"], template="{q}", texts=("one ", "two")).resolve(tokenizer)
     assert t.prompts == ("one ", "two")
-    alone = ids(tokenizer, "one ")
-    joins = any(ids(tokenizer, "one " + option)[: len(alone)] != alone for option in t.options)
-    assert t.scored.startswith("1 of 2 prompts") == joins
-
-
-def test_a_blank_joined_with_an_option_is_told(bpe):
-    """` no` is one token: after a text that ends in a blank, `no` without one is not what the tokenizer reads."""
-    apart, plain = (own(["2", "no"], "{q}{answer}", (text, "a")) for text in ("a ", "a"))
-    resolved = apart.resolve(bpe, multi_token=True)
-    assert resolved.prompts == ("a ", "a")
-    assert ids(bpe, "a no")[: len(ids(bpe, "a "))] != ids(bpe, "a ")
-    assert "1 of 2 prompts" in resolved.scored
-    assert "prompts" not in plain.resolve(bpe, multi_token=True).scored
 
 
 def test_an_option_beyond_the_models_vocabulary(bpe):

@@ -1,33 +1,21 @@
-"""Questions of a known number of steps: the written ones, the made ones, and the user's own files."""
+"""Questions of a known number of steps: the written ones and the made ones."""
 
-import json
 import re
 from itertools import pairwise
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import layerdiv_tl as ld
-
-PLAIN = [
-    {"text": "Two plus two is", "answer": "four", "hops": 1},
-    {"text": "Answer at once:\n", "answer": 7, "hops": 2, "chain": ["a → b", "b → 7"], "id": "second"},
-    {"text": "A trailing space ", "answer": " stays", "hops": 2},
-]
-
-
-def lines(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+from layerdiv_tl.tasks.rows import sample_rows
 
 
 def test_written_questions_keep_their_own_rules():
     """Every one has as many links as hops, each beginning where the last ended, from the text to the answer."""
-    asked = ld.depth.questions()
+    asked, chains = ld.depth.questions(), [row["chain"] for row in sample_rows("sample/hops").rows]
     assert all((asked.groups == hops).sum() >= 50 for hops in (1, 2, 3))
     assert len(set(asked.texts)) == len(set(asked.ids)) == len(asked)
-    for text, answer, hops, chain in zip(asked.texts, asked.answers, asked.groups, asked.chains, strict=True):
+    for text, answer, hops, chain in zip(asked.texts, asked.answers, asked.groups, chains, strict=True):
         links = [link.split(" → ") for link in chain]
         assert len(links) == hops
         assert links[0][0].casefold() in text.casefold()
@@ -80,50 +68,19 @@ def test_sums_of_more_terms_are_sums():
         assert int(answer) == sum(numbers[:-1]) % 9
 
 
-def test_rows_are_read_as_they_say(tmp_path):
-    """Texts, answers, numbers of steps, names and chains of the user's own rows, from any kind of file."""
-    plain = ld.depth.questions(str(lines(tmp_path / "own.jsonl", PLAIN)))
-    assert plain.texts == ("Two plus two is", "Answer at once:\n", "A trailing space")
-    assert plain.answers == (" four", "7", " stays")
-    assert (plain.chains[1], plain.ids[1], plain.by) == (("a → b", "b → 7"), "second", "hops")
-    table = pd.DataFrame([{"text": "a b", "answer": "c", "difficulty": "2.5"}])
-    table.to_csv(tmp_path / "own.csv", index=False)
-    assert ld.depth.questions(tmp_path / "own.csv").groups.tolist() == [2.5]
-    assert ld.depth.questions(tmp_path / "own.csv").by == "difficulty"
-
-
-def test_levels_and_limit_choose(tmp_path):
+def test_levels_and_limit_choose():
     """`levels` keeps groups, `limit` the first of each."""
-    path = lines(tmp_path / "own.jsonl", [dict(PLAIN[0], hops=n % 3) for n in range(9)])
-    assert ld.depth.questions(path, limit=2).groups.tolist() == [0, 1, 2, 0, 1, 2]
-    assert ld.depth.questions(path, levels=[2]).groups.tolist() == [2, 2, 2]
-
-
-@pytest.mark.parametrize(
-    ("content", "about"),
-    [
-        ("", "no rows"),
-        ('{"prompt": "a", "answer": "b"}', "prompt, answer"),
-        ('{"text": "a", "answer": "b"}', "hops, steps, level, difficulty"),
-        ('{"text": "a", "answer": "b", "hops": 1}\n{"text": "a", "hops": 1}', "row 2 .*'answer'"),
-        ('{"text": "a", "answer": "b", "hops": 1}\n{"text": "a", "answer": "b", "level": 1}', "row 2 .*hops=nan"),
-        ('{"text": "a", "answer": " ", "hops": 1}', "row 1 .*'answer'"),
-        ('{"text": "", "answer": "b", "hops": 1}', "row 1 .*'text'"),
-        ('{"text": "a", "answer": null, "hops": 1}', "row 1 .*'answer'"),
-    ],
-)
-def test_rows_without_a_text_an_answer_or_a_level(tmp_path, content, about):
-    (tmp_path / "own.jsonl").write_text(content)
-    with pytest.raises(ld.InputError, match=about):
-        ld.depth.questions(tmp_path / "own.jsonl")
+    asked = ld.depth.questions(levels=[1, 3], limit=2)
+    assert asked.groups.tolist() == [1, 1, 3, 3]
+    whole = ld.depth.questions()
+    assert asked.texts[2:] == tuple(text for text, hops in zip(whole.texts, whole.groups, strict=True) if hops == 3)[:2]
 
 
 @pytest.mark.parametrize(
     ("source", "options", "about"),
     [
         ("sample/hop", {}, "sample/hop"),
-        ("synthetic/recall", {}, "synthetic/recall .*synthetic/k_hop, synthetic/modular"),
-        ("synthetic/k_hop:hops=2", {}, "levels="),
+        ("synthetic/recall", {}, "synthetic/recall.*synthetic/k_hop, synthetic/modular"),
         ("synthetic/k_hop", {"levels": [9]}, "hops=9"),
         ("synthetic/k_hop:entities=2", {}, "hops=2"),
         ("sample/hops", {"levels": [7]}, "7"),
@@ -135,22 +92,11 @@ def test_questions_that_do_not_exist(source, options, about):
         ld.depth.questions(source, **options)
 
 
-def test_questions_become_scores(stories, tmp_path):
-    """Questions of any source go through the model as text, with their groups and names."""
-    path = lines(tmp_path / "own.jsonl", PLAIN)
-    for asked in (ld.depth.questions(path), ld.depth.questions(limit=2)):
-        found = ld.depth.depth_score(stories, asked)
-        assert found.ids == asked.ids
-        assert found.by == "hops"
-        assert found.groups.tolist() == asked.groups.tolist()
-        assert np.isfinite(found.scores).all()
+def test_questions_become_scores(stories):
+    """Questions go through the model as text, with their groups; a list of them gives the same scores."""
+    asked = ld.depth.questions(limit=2)
+    found = ld.depth.depth_score(stories, asked)
+    assert found.by == "hops"
+    listed = ld.depth.depth_score(stories, list(zip(asked.texts, asked.answers, asked.groups, strict=True)))
+    np.testing.assert_array_equal(listed.scores, found.scores)
     assert "sample/hops" in repr(asked)
-    assert asked.frame()["chain"].str.count("→").tolist() == asked.groups.tolist()
-
-
-def test_text_that_is_no_unicode_is_refused(stories, tmp_path):
-    """Half of a surrogate pair, which JSON can spell, is an InputError before the model sees it."""
-    for field in ("text", "answer"):
-        row = {"text": "a b", "answer": "c", "hops": 1} | {field: "\ud800"}
-        with pytest.raises(ld.InputError):
-            ld.depth.depth_score(stories, ld.depth.questions(lines(tmp_path / "own.jsonl", [row])))

@@ -48,9 +48,6 @@ def test_modular_answers_are_sums(modulus):
         a, b, m = map(int, re.fullmatch(r"\((\d+) \+ (\d+)\) mod (\d+)=", prompt).groups())
         assert max(a, b) <= 20
         assert (a + b) % m == int(answer)
-    spaced = ld.task(f"synthetic/modular:modulus={modulus},largest=20", limit=20, template="spaced")
-    assert spaced.prompts[0] == t.prompts[0].replace("=", " =")
-    assert spaced.options[1] == " 1"
 
 
 @pytest.mark.parametrize("name", GENERATORS)
