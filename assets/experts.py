@@ -166,7 +166,7 @@ def diversities(run: str, task: str, ensembles: dict[str, np.ndarray], labels: n
     rows = []
     for members, u in ensembles.items():
         d = ld.decompose(u, labels)
-        frame = d.per_example("totals").frame().iloc[0]
+        frame = d.frame().iloc[0]
         for name in ("diversity_centered", "diversity_logit_centered"):
             value, low, high = (float(frame[name + end]) for end in ("", "_low", "_high"))
             row = {"what": "diversity", "run": run, "members": members, "task": task, "about": name}

@@ -52,14 +52,14 @@ def prepare(
 ) -> LabeledMembers:
     """Check an ensemble and its labels. Raises InputError as `information` documents."""
     given = ensemble
-    if not isinstance(ensemble, Ensemble):
+    if not hasattr(ensemble, "components"):
         given = numbers(ensemble, "the ensemble")
         if given.ndim == 2:  # numbers without options
             if (given == np.round(given)).all():
                 raise InputError("whole numbers are votes, which have no density: give logits.")
             given = np.stack([given, -given], 2) / np.sqrt(2)
     known = as_ensemble(given, components)
-    y = _classes(getattr(known, "labels", None) if labels is None else labels, known)
+    y = _classes(known.labels if labels is None else labels, known)
     u, names = known.values, known.components
     spans = tuple(c.label for c in names)
     if n_groups is not None:  # neighbors along the stream are summed
