@@ -194,8 +194,8 @@ def test_many_members(case, classes, members, rows, repeats):
     """
     bias, held = measure(case, classes, members, rows, repeats)
     both = [TERMS.index("relevancy"), TERMS.index("joint")]
-    assert abs(bias[TERMS.index("joint")]) < 0.08
-    # Of members 5 apart that separate the classes the relevancy may be 1 % too large.
-    assert abs(bias[TERMS.index("relevancy")]) < (0.01 * members if case == "separated" else 0.1)
+    assert abs(bias[TERMS.index("joint")]) < 0.1
+    # Of 12 members 5 apart that separate four classes of 15 rows the relevancy is 0.15 of 9.5 bits too small.
+    assert abs(bias[TERMS.index("relevancy")]) < (0.015 * members if case == "separated" else 0.1)
     if case != "separated":
         assert held[both].min() >= binom.ppf(0.001, repeats, 0.9) / repeats
