@@ -90,7 +90,7 @@ def estimate(
             e.g. a gain in accuracy, between −1 and 1, with Bonett and Price's interval.
         counts: The number of tokens behind each example, broadcast against `values`, which are then sums over these
             tokens. The estimate is Σ values / Σ counts, and examples (texts) are the independent units.
-        clusters: The cluster of each example, where those of one cluster are not independent; excludes counts.
+        clusters: The cluster of each example, where those of one cluster are not independent.
         over: The kind of independent unit, for the note of a table.
 
     >>> estimate(np.arange(100.0)).value.item(), estimate(np.ones(8), "share").high.item()
@@ -101,40 +101,22 @@ def estimate(
     """
     if len(values) == 0:
         raise InputError("there are no examples to average: give at least one.")
-    if clusters is not None:
-        if counts is not None:
-            raise InputError("give either counts or clusters: counts are those of a cluster's tokens.")
-        names, number = np.unique(clusters, return_inverse=True)
-        given, known = values, np.isfinite(values)
-        values, counts = np.zeros((2, len(names), *given.shape[1:]))
-        np.add.at(values, number, np.where(known, given, 0.0))
-        np.add.at(counts, number, known)
-    if counts is None and kind != "difference":
-        return _estimate_rows(values, kind, over)
-    counts = np.broadcast_to(np.ones(()) if counts is None else counts, values.shape).astype(np.float64)
-    of_sums = {"mean": _mean_of_sums, "share": _share_of_sums, "difference": _difference_of_sums}[kind]
-    return Estimate(*of_sums(values, counts), _common((counts > 0).sum(0)), over)
-
-
-def _estimate_rows(values: Values, kind: Kind, over: str) -> Estimate:
-    """Estimate a mean or a share over the rows that have a value."""
     known = np.isfinite(values)
-    count, total = known.sum(0), np.where(known, values, 0.0).sum(0, dtype=np.float64)
-    mean = np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
-    if kind == "share":
-        return Estimate(mean, *wilson(total, count), _common(count), over)
-    moved = np.where(known, values - mean, 0.0)
-    square = moved * moved
-    with np.errstate(invalid="ignore", divide="ignore"):
-        second, third = square.sum(0) / count, (square * moved).sum(0) / count
-        low, high = _ends(mean, count, second, third)
-    return Estimate(mean, np.where((values < 0).any(0), low, np.maximum(low, 0.0)), high, _common(count), over)
-
-
-def _common(count: np.ndarray) -> Any:
-    """Return the one number that all columns have, or the array."""
-    numbers = np.unique(count)
-    return int(numbers[0]) if len(numbers) == 1 else count
+    tokens = np.broadcast_to(known if counts is None else counts, values.shape).astype(np.float64)
+    sums = np.where(known, values, 0.0)
+    if clusters is not None:
+        names, number = np.unique(clusters, return_inverse=True)
+        of_tokens, shape = (sums, tokens), (len(names), *values.shape[1:])
+        sums, tokens = np.zeros(shape), np.zeros(shape)
+        np.add.at(sums, number, of_tokens[0])
+        np.add.at(tokens, number, of_tokens[1])
+    of_sums = {"mean": _mean_of_sums, "share": _share_of_sums, "difference": _difference_of_sums}[kind]
+    ends = of_sums(sums, tokens)
+    if kind == "share" and counts is None and clusters is None:  # any number of rows
+        ends = ends[0], *wilson(sums.sum(0), tokens.sum(0))
+    n = (tokens > 0).sum(0)
+    different = np.unique(n)
+    return Estimate(*ends, int(different[0]) if len(different) == 1 else n, over)
 
 
 def estimate_function(

@@ -228,8 +228,6 @@ def test_clusters_of_examples_are_sums_with_counts():
     np.testing.assert_allclose(estimate(shares, "share")[1:3], wilson(shares.sum(0), 24))
     shares[3, 1] = np.nan
     assert estimate(shares).value[1] == pytest.approx(np.nanmean(shares[:, 1]))
-    with pytest.raises(InputError):
-        estimate(sums, counts=counts, clusters=clusters)
 
 
 def test_a_function_of_means_has_the_jackknifes_interval():
