@@ -70,21 +70,7 @@ def decompose(
     else:
         gold = gold_options(labels, known.values.shape, known.options)
         t = np.eye(options)[gold]
-    return Decomposition(
-        values=known.values,
-        components=known.components,
-        target=t,
-        gold=gold,
-        loss_name=loss,
-        gauge=gauge,
-        junctions=known.junctions,
-        junction_scale=known.junction_scale,
-        partial_junctions=known.partial_junctions,
-        identity_gap=known.identity_gap,
-        soft_cap=known.soft_cap,
-        model=known.model,
-        task=known.task,
-        prompt_ends=known.prompt_ends,
-        options=known.option_names or known.shared_options or (),
-        score=known.score,
-    )
+    shared = ("values", "components", "junctions", "junction_scale", "partial_junctions", "identity_gap", "soft_cap")
+    fields = {name: getattr(known, name) for name in (*shared, "model", "task", "prompt_ends", "score")}
+    names = known.option_names or known.shared_options or ()
+    return Decomposition(target=t, gold=gold, loss_name=loss, gauge=gauge, options=names, **fields)
