@@ -24,7 +24,7 @@ def member_auc(u: Members, gold: Int[np.ndarray, " example"]) -> Estimate:
     intervals for an effect size measure based on the Mann-Whitney statistic*, method 5), which is not empty at 1, with
     DeLong's variance of the mean over options. There is none with fewer than 8 examples on either side of an option:
     DeLong's variance of few is far too small. Of 95 % intervals of pure noise 3 to 7 % exclude 0.5 with 8 examples, 5
-    to 10 % with 5, and 48 to 85 % with one (`python -m tests.calibration.interval_rules`).
+    to 10 % with 5, and 48 to 85 % with one.
 
     Args:
         u: `[example, member, option]`.

@@ -3,8 +3,8 @@
 A mean has the interval of Student's t after Hall's transformation for skewness (1992, *On the Removal of Skewness by
 Transformation*, J. R. Statist. Soc. B 54), each side between one and two of Student's own. Of 95 % intervals over 8,
 12, 16, 32, 64 and 200 rows, 92, 93, 94, 94, 94 and 95 % hold the truth of log-normal rows (Student's: 83, 85, 86, 89,
-90 and 93 %), and 92 to 98 % that of normal rows and of rows of which one in twenty is an outlier.
-`python -m tests.calibration.interval_rules` measures this rule and six others, with their widths.
+90 and 93 %), and 92 to 98 % that of normal rows and of rows of which one in twenty is an outlier
+(`tests/calibration`).
 """
 
 from __future__ import annotations

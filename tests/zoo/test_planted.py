@@ -247,19 +247,6 @@ def test_what_adds_nothing_to_a_logit_is_not_held_against_its_rounding(name):
     np.testing.assert_allclose(c.values, p.values, atol=CLOSE)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_explorer_opens_one(shape, tmp_path):
-    """A planted model has an explorer's page, and attention patterns where all its logits are 0."""
-    p = planted("copied", shape)
-    e = ld.explore(p, p.task.prompts[0] + p.task.shared_options[0])
-    assert e.save(tmp_path / "explorer.html").stat().st_size > 10_000
-    heads = ld.attention_patterns(
-        p, p.task.prompts[0] + p.task.shared_options[0]
-    )  # after which the model says nothing at all
-    assert len(heads.components) == 4
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_each_neuron_undoes_one_option(shape):
     """At unit neuron, L1.Nk writes −1 to option k where the head voted for it, and 0 elsewhere."""
@@ -326,14 +313,6 @@ def test_planted_models_are_models():
         assert model.tokenizer.decode(model.tokenizer(p.task.prompts[0])["input_ids"]) == p.task.prompts[0]
     assert ld.load_model(p).root is p.model
     assert ld.load_model("zoo/planted-together").provenance["source"] == "zoo/planted-together"
-
-
-def test_every_planted_model_is_different():
-    """No two of PLANTED are the same model."""
-    forms = {name: planted(name).over_vocabulary for name in NAMES}
-    for one, other in product(NAMES, NAMES):
-        if one < other:
-            assert forms[one].shape != forms[other].shape or np.abs(forms[one] - forms[other]).max() > 0.5
 
 
 @pytest.mark.parametrize("load", [ld.zoo.planted, lambda name: ld.load_model(f"zoo/planted-{name}")])
