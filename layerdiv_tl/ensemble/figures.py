@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from ..results import Plot
 
-if TYPE_CHECKING:
-    from .decomposition import Decomposition
+
+def _full_frame(decomposition: Any) -> pd.DataFrame:
+    frame: pd.DataFrame = decomposition.by_component(full=True)
+    return frame
 
 
-def _full_frame(decomposition: Decomposition) -> pd.DataFrame:
-    return decomposition.by_component(full=True)
-
-
-def _module_frame(decomposition: Decomposition) -> pd.DataFrame:
-    frame = decomposition.by_module()
+def _module_frame(decomposition: Any) -> pd.DataFrame:
+    frame: pd.DataFrame = decomposition.by_module()
     frame["component"] = frame["module"]
     return frame
 
 
-def _pair_frame(decomposition: Decomposition, most: int = 60) -> pd.DataFrame:
+def _pair_frame(decomposition: Any, most: int = 60) -> pd.DataFrame:
     """Both halves of `pairwise`, of the components with the largest diversity, similar ones next to each other."""
     largest = np.sort(np.argsort(-decomposition.diversities.mean(0), kind="stable")[:most])
     kept = tuple(decomposition.components[i] for i in largest)

@@ -79,7 +79,7 @@ def test_members_that_separate_the_classes_tell_the_label_and_no_more(apart):
         frame = ld.information(x, np.arange(2000) % 2).frame().set_index("term")
         for term, truth in (("relevancy", 3), ("joint", 1), ("diversity", -2)):
             row = frame.loc[term]
-            assert row.bits_low - 1e-4 <= truth <= row.bits_high + 1e-4
+            assert row.bits_low - 1e-5 <= truth <= row.bits_high + 1e-5
             assert row.bits == pytest.approx(truth, abs=1e-4)
 
 
