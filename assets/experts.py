@@ -166,9 +166,10 @@ def diversities(run: str, task: str, ensembles: dict[str, np.ndarray], labels: n
     rows = []
     for members, u in ensembles.items():
         d = ld.decompose(u, labels)
-        frame = d.per_example("totals").frame().iloc[0]
+        frame = d.frame().iloc[0]
         for name in ("diversity_centered", "diversity_logit_centered"):
-            value, low, high = (float(frame[name + end]) for end in ("", "_low", "_high"))
+            column = name.removesuffix("_centered")
+            value, low, high = (float(frame[column + end]) for end in ("", "_low", "_high"))
             row = {"what": "diversity", "run": run, "members": members, "task": task, "about": name}
             rows.append(row | {"value": value, "low": low, "high": high})
     return rows

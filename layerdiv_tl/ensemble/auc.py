@@ -15,7 +15,7 @@ from .intervals import LEAST, LEVEL, Ends, Estimate
 from .losses import Members
 
 
-def member_auc(u: Members, gold: Int[np.ndarray, " example"], confidence_level: float = LEVEL) -> Estimate:
+def member_auc(u: Members, gold: Int[np.ndarray, " example"]) -> Estimate:
     """Estimate each member's AUC, averaged over options that are gold in some examples and not in others.
 
     For one option it is the probability that the member's logit of the option, centered over the options, is larger in
@@ -24,7 +24,7 @@ def member_auc(u: Members, gold: Int[np.ndarray, " example"], confidence_level: 
     intervals for an effect size measure based on the Mann-Whitney statistic*, method 5), which is not empty at 1, with
     DeLong's variance of the mean over options. There is none with fewer than 8 examples on either side of an option:
     DeLong's variance of few is far too small. Of 95 % intervals of pure noise 3 to 7 % exclude 0.5 with 8 examples, 5
-    to 10 % with 5, and 48 to 85 % with one (`python -m tests.calibration.interval_rules`).
+    to 10 % with 5, and 48 to 85 % with one.
 
     Args:
         u: `[example, member, option]`.
@@ -49,7 +49,7 @@ def member_auc(u: Members, gold: Int[np.ndarray, " example"], confidence_level: 
         none = np.full(u.shape[1], np.nan)
         return Estimate(none, none, none, len(u))
     area, variance = np.mean(areas, 0), (influence**2).sum(0) / len(areas) ** 2
-    ends = _newcombe(area, variance, np.mean(sizes, 0), u.shape[2], confidence_level)
+    ends = _newcombe(area, variance, np.mean(sizes, 0), u.shape[2])
     low, high = (np.where(np.min(sizes) >= LEAST, end, np.nan) for end in ends)
     return Estimate(area, low, high, len(u))
 
@@ -59,11 +59,9 @@ def _ranks(x: Float[np.ndarray, "example member"], side: np.ndarray) -> Float[np
     return rankdata(np.where(side, x, np.inf), axis=0)
 
 
-def _newcombe(
-    area: Float[np.ndarray, " member"], variance: np.ndarray, sizes: np.ndarray, options: int, confidence_level: float
-) -> Ends:
+def _newcombe(area: Float[np.ndarray, " member"], variance: np.ndarray, sizes: np.ndarray, options: int) -> Ends:
     """Return the areas θ that the observed ones do not reject: |θ − area| ≤ z √V(θ)."""
-    z, (n_gold, n_other) = ndtri(0.5 + confidence_level / 2), sizes
+    z, (n_gold, n_other) = ndtri(0.5 + LEVEL / 2), sizes
 
     def of_one_option(theta: np.ndarray) -> np.ndarray:
         """Hanley and McNeil's variance of the AUC of one option."""

@@ -8,22 +8,21 @@ from typing import get_args
 import numpy as np
 from jaxtyping import Float
 
-from .._checks import choice, number
+from .._checks import choice
 from ..components import Component
 from ..errors import InputError
 from .decomposition import Decomposition
 from .losses import LOSSES, Gauge
-from .validation import LARGEST, Ensemble, EnsembleLike, Labels, as_ensemble, dense_target, gold_options
+from .validation import EnsembleLike, Labels, as_ensemble, dense_target, gold_options
 
 
 def decompose(
     ensemble: EnsembleLike,
     labels: Labels = None,
     *,
-    target: Float[np.ndarray, "example option"] | Ensemble | None = None,
+    target: Float[np.ndarray, "example option"] | None = None,
     loss: str = "squared",
     gauge: Gauge = "centered",
-    temperature: float | None = None,
     components: Sequence[str | Component] | None = None,
 ) -> Decomposition:
     """Decompose an ensemble's loss into bias and diversity; exact for every loss except the paper's own.
@@ -34,14 +33,12 @@ def decompose(
         labels: The gold option of each example, as its index or its text, by default the contributions' own: the target
             is then one-hot.
         target: Any other target, `[example, option]`: another model's logits for the squared error, its probabilities
-            over the options for the other losses; or that model's `Contributions` to the same options.
+            over the options for the other losses.
         loss: "squared": Theorem 1 in logits; "cross_entropy": in nats; "paper": Eq. 14, as the paper computed its
             numbers, which mixes units. The formulas are in `ensemble.losses`.
         gauge: Of the squared error: "centered", members and target minus their mean over the options, as a softmax sees
             them; "shift", that mean alone; "raw", both together. Of other losses only `pairwise` has a gauge: Eq. 14's
             diversity is raw, and a softmax does not see the shift.
-        temperature: The factor τ on logits before the softmax of the cross-entropy; default |L|, the model's own
-            distribution.
         components: Names for the members of a plain array, as components or labels like "L0.mlp".
 
     Raises InputError for labels that name no option or are of the wrong number, a target of the wrong shape or not a
@@ -61,23 +58,19 @@ def decompose(
     choice("gauge", gauge, get_args(Gauge))
     if gauge == "shift" and not strategy.has_gauges:
         raise InputError(f"loss={loss!r} has no gauge: gauge='shift' is a part of the squared error.")
-    if temperature is not None:
-        strategy.require("temperature")
-        temperature = number("temperature", temperature, above=0, below=LARGEST)
-    members = as_ensemble(ensemble, components)
+    known = as_ensemble(ensemble, components)
     if labels is None and target is None:
-        labels = getattr(members, "labels", None)
+        labels = known.labels
     if (labels is None) == (target is None):
         raise InputError("give either labels (a gold option for each example) or target (e.g. another model's logits).")
-    gold = None if labels is None else gold_options(labels, members.values.shape, members.options)
-    if gold is None:
-        t = dense_target(target, members, strategy.compares_probabilities)
+    count, _, options = known.values.shape
+    gold = None
+    if labels is None:
+        t = dense_target(target, (count, options), strategy.compares_probabilities)
     else:
-        t = np.eye(members.values.shape[2])[gold]
+        gold = gold_options(labels, known.values.shape, known.options)
+        t = np.eye(options)[gold]
     shared = ("values", "components", "junctions", "junction_scale", "partial_junctions", "identity_gap", "soft_cap")
-    fields = {name: getattr(members, name) for name in shared}
-    fields |= {name: getattr(members, name, "") for name in ("model", "task")}
-    fields["prompt_ends"] = getattr(members, "prompt_ends", ())
-    fields["score"] = getattr(members, "score", "logits")
-    fields["options"] = getattr(members, "option_names", ()) or getattr(members, "shared_options", None) or ()
-    return Decomposition(target=t, gold=gold, loss_name=loss, gauge=gauge, temperature=temperature, **fields)
+    fields = {name: getattr(known, name) for name in (*shared, "model", "task", "prompt_ends", "score")}
+    names = known.option_names or known.shared_options or ()
+    return Decomposition(target=t, gold=gold, loss_name=loss, gauge=gauge, options=names, **fields)

@@ -10,30 +10,29 @@ import numpy as np
 import pandas as pd
 
 from ..results import Plot
-from .grouping import By
 
 
 def _full_frame(decomposition: Any) -> pd.DataFrame:
-    return decomposition.by_component(full=True)
+    frame: pd.DataFrame = decomposition.by_component(full=True)
+    return frame
 
 
 def _module_frame(decomposition: Any) -> pd.DataFrame:
-    frame = decomposition.by_module()
+    frame: pd.DataFrame = decomposition.by_module()
     frame["component"] = frame["module"]
     return frame
 
 
-def _pair_frame(decomposition: Any, by: By = "cosine", most: int = 60) -> pd.DataFrame:
+def _pair_frame(decomposition: Any, most: int = 60) -> pd.DataFrame:
     """Both halves of `pairwise`, of the components with the largest diversity, similar ones next to each other."""
     largest = np.sort(np.argsort(-decomposition.diversities.mean(0), kind="stable")[:most])
     kept = tuple(decomposition.components[i] for i in largest)
-    frame = replace(decomposition, values=decomposition.values[:, largest], components=kept).pairwise(by)
-    frame = frame.rename(columns={by: "similarity"})
+    frame = replace(decomposition, values=decomposition.values[:, largest], components=kept).pairwise()
     both = pd.concat([frame, frame.rename(columns={"component": "other", "other": "component"})])
     for side in ("component", "other"):
         both[side] = pd.Categorical(both[side], frame.attrs["order"], ordered=True)
     both = both.sort_values(["component", "other"], kind="stable").reset_index(drop=True)
-    both.attrs = frame.attrs | {"units": {"similarity": frame.attrs["units"][by]}}
+    both.attrs = frame.attrs
     return both
 
 
@@ -77,9 +76,9 @@ FIGURES: Mapping[str, Plot] = {
     ),
     "pairwise": Plot(
         "Similarity of components",
-        'A map of `pairwise(by="cosine")`: similar components are neighbors.',
+        "A map of the cosines of `pairwise()`: similar components are neighbors.",
         "shapes.heat",
         _pair_frame,
-        {"row": "component", "column": "other", "value": "similarity"},
+        {"row": "component", "column": "other", "value": "cosine"},
     ),
 }

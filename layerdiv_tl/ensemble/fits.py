@@ -35,11 +35,6 @@ class Slope:
     n: int
     reason: str = ""
 
-    @property
-    def is_mixed(self) -> bool:
-        """Whether interval and p disagree at 5 %, as they may with few examples: the result is then inconclusive."""
-        return bool(np.isfinite(self.low) and (self.p < 0.05) == (self.low <= 0 <= self.high))
-
 
 def slope(
     x: Values,

@@ -1,4 +1,4 @@
-"""Tables of an ensemble's members: alone, in groups (nested) and in pairs.
+"""Tables of an ensemble's members: alone, in groups (nested), in prefixes and in pairs.
 
 A table holds terms per example, `[example, row]`, averaged with intervals. Each loss has the formulas of its nested
 decomposition (`losses.Loss.nested`).
@@ -6,13 +6,12 @@ decomposition (`losses.Loss.nested`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from .._checks import listed
 from ..components import Component, component_columns
@@ -25,6 +24,7 @@ from .losses import (
     Members,
     PerMember,
     Target,
+    Terms,
     group_numbers,
     in_gauge,
     mean_square,
@@ -34,72 +34,36 @@ from .losses import (
 )
 
 Names = Sequence[Component]
-# Every term `[example]` or `[example, member]`, by its column.
-Columns = Mapping[str, np.ndarray]
 RowTerms = dict[str, Float[np.ndarray, "example row"]]
-By = Literal["cosine", "distance", "disagreement"]
+# Terms of members that add up to the ensemble's; others are averaged over members.
+ADDITIVE = ("net_linear", "logit_difference")
 # Tables of all pairs of more members are not made: they can be neither read nor drawn.
 MOST_PAIRED = 1000
-_UNIT = {"distance": "logits²", "cosine": "cosine", "disagreement": "share"}
 
 
-@dataclass(frozen=True, eq=False)
-class PerExample:
-    """A table before averaging: columns that name its rows, and every term `[example, row]`."""
-
-    names: dict[str, Any]
-    terms: RowTerms
-
-    def frame(self) -> pd.DataFrame:
-        """Return the names of the rows, and the mean of every term with its interval."""
-        return estimates_frame(self.names | estimates(self.terms))
-
-
-def estimates(terms: Columns) -> dict[str, Estimate]:
+def estimates(terms: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
     """Average over the examples that have a value, with intervals: Wilson's for accuracy."""
     return {name: estimate(x, "share" if name == "accuracy" else "mean") for name, x in terms.items()}
 
 
-def sum_members(loss: Loss, columns: Columns, is_in: Float[np.ndarray, "member row"]) -> RowTerms:
-    """Aggregate sets of members: additive terms are summed, averages over members weighted by n_g/|L|."""
-    additive = (*loss.additive, "logit_difference")
-    of_members = {name: x for name, x in columns.items() if x.ndim == 2}
-    return {name: x @ is_in / (1 if name in additive else len(is_in)) for name, x in of_members.items()}
+def of_members(terms: Terms) -> Terms:
+    """Return the terms that each member has."""
+    return {name: x for name, x in terms.items() if x.ndim == 2}
 
 
-def component_table(components: Names, columns: Columns, correct: PerMember | None) -> PerExample:
-    """One row per member, undivided by |L|."""
-    terms = {name: x for name, x in columns.items() if x.ndim == 2}
-    return PerExample(component_columns(components), terms if correct is None else terms | {"accuracy": correct})
+def sum_members(terms: Terms, is_in: Float[np.ndarray, "member row"]) -> RowTerms:
+    """Aggregate sets of members: additive terms are summed, averages over members weighted by n_g/|L| (Eq. 9-10)."""
+    return {name: x @ is_in / (1 if name in ADDITIVE else len(is_in)) for name, x in of_members(terms).items()}
 
 
-def module_table(loss: Loss, components: Names, columns: Columns, u: Members) -> PerExample:
-    """One row per module (Eq. 9-10)."""
-    modules, group = group_numbers([c.module for c in components])
-    is_in, counts = np.eye(len(modules))[group], np.bincount(group)
-    terms = sum_members(loss, columns, is_in) | loss.module_extras(u, is_in.T)
-    return PerExample({"module": modules, "members": counts, "member_share": counts / len(group)}, terms)
-
-
-def prefix_table(
-    values: Members,
-    components: Names,
-    junctions: Names | None,
-    partial: Bool[np.ndarray, " junction"] | None,
-    scale: Float[np.ndarray, "example junction"] | None,
-    recomputed: bool,
-    totals: Callable[[Members, tuple[Component, ...]], RowTerms],
-) -> PerExample:
-    """One row per junction that a member reaches: the `totals` of the ensemble of all members up to it (Fig. 5, 7).
+def prefixes(
+    components: Names, junctions: Names | None, scale: Float[np.ndarray, "example junction"] | None
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield for each junction that a member reaches: its number, the members of its prefix, and their divisors.
 
     The constant is in every prefix; other members without a junction are in the last. Without `junctions` every member
-    closes one. `recomputed`: members on the stream are divided by the junction's `scale`.
+    closes one. Members on the stream are divided by the junction's `scale`, `[example, member]`, where it is given.
     """
-    if recomputed and scale is None:
-        raise InputError(
-            "there is no norm to recompute: a plain array has none, options of several tokens have one at each token, "
-            "and a stream that passes norms or gates has none for its prefixes; use norm='frozen'."
-        )
     if groups := [c.label for c in components if c.kind == "group"]:
         raise InputError(
             f"{groups[0]} has no place along depth, whatever layers its members are in, so there are no prefixes: take "
@@ -114,18 +78,13 @@ def prefix_table(
     if not reached:
         raise InputError("nothing here is written to the stream, so there is no depth: keep other components too.")
     is_constant = np.array([c.kind == "constant" for c in components]) & (place < 0)
-    rows, counts = [], []
     for last in reached:
         on_stream = (place >= 0) & (place <= last)
         kept = np.flatnonzero(on_stream | is_constant | (last == reached[-1]))
-        u = values[:, kept]
-        if recomputed and scale is not None:
-            u = u / np.where(on_stream[kept], scale[:, [last]], 1.0)[:, :, None]
-        rows.append(totals(u, tuple(components[int(i)] for i in kept)))
-        counts.append(len(kept))
-    names = component_columns([(junctions or components)[i] for i in reached])
-    names |= {"partial": [partial is not None and bool(partial[i]) for i in reached], "members": counts}
-    return PerExample(names, {name: np.hstack([row[name] for row in rows]) for name in rows[0]})
+        divisors = np.ones((1, len(kept)))
+        if scale is not None:
+            divisors = np.where(on_stream[kept], scale[:, [last]], 1.0)
+        yield last, kept, divisors
 
 
 def shares(values: PerMember, total: np.ndarray, signed: np.ndarray | None = None) -> Estimate:
@@ -144,12 +103,11 @@ def shares(values: PerMember, total: np.ndarray, signed: np.ndarray | None = Non
     return share._replace(value=value, low=low, high=high)
 
 
-def with_shares(table: PerExample) -> pd.DataFrame:
-    """Average the table, and add each row's share of bias and diversity."""
-    columns = table.names | estimates(table.terms)
+def with_shares(names: dict[str, Any], terms: RowTerms) -> pd.DataFrame:
+    """Average a table's terms, and add each row's share of bias and diversity."""
+    columns = names | estimates(terms)
     for term in ("bias", "diversity"):
-        values = table.terms[term]
-        columns[f"{term}_share"] = shares(values, values.sum(1))
+        columns[f"{term}_share"] = shares(terms[term], terms[term].sum(1))
     return estimates_frame(columns)
 
 
@@ -160,11 +118,8 @@ def constant_shares(u: Members) -> Float[np.ndarray, " member"]:
     return ratio(np.square(x.mean(0)).mean(1), mean_square(x).mean(0))
 
 
-def pairwise_frame(u: Members, votes: np.ndarray, components: Names, by: str) -> pd.DataFrame:
-    """One row per pair, in stream order. Raises InputError for one member, or too many.
-
-    `u` are the members in their gauge, `votes` `[example, member]` their preferred options.
-    """
+def pairwise_frame(u: Members, components: Names) -> pd.DataFrame:
+    """One row per pair, in stream order, of members in their gauge. Raises InputError for one member, or too many."""
     from scipy.cluster.hierarchy import leaves_list, linkage
 
     count = len(components)
@@ -174,35 +129,29 @@ def pairwise_frame(u: Members, votes: np.ndarray, components: Names, by: str) ->
         )
     if count < 2:
         raise InputError("there is one member only, so there are no pairs.")
-    columns = _pairs(u, votes)
+    columns = _pairs(u)
     # A zero member is similar to no other.
-    distance = columns[by].value if by != "cosine" else 1 - columns[by].value
-    tree = linkage(np.clip(np.nan_to_num(distance, nan=1.0), 0, None), "average", optimal_ordering=count <= 300)
+    distance = 1 - np.nan_to_num(columns["cosine"].value, nan=0.0)
+    tree = linkage(distance.clip(0), "average", optimal_ordering=count <= 300)
     labels = np.array([c.label for c in components], dtype=object)
     first, second = np.triu_indices(count, 1)
-    frame = estimates_frame({"component": labels[first], "other": labels[second], **columns}, _UNIT)
+    frame = estimates_frame({"component": labels[first], "other": labels[second], **columns})
     frame.attrs["order"] = labels[leaves_list(tree)].tolist()
     return frame
 
 
-def _pairs(u: Members, votes: np.ndarray) -> dict[str, Estimate]:
-    """Compute distance, cosine and disagreement of all pairs, in the order of `np.triu_indices`."""
+def _pairs(u: Members) -> dict[str, Estimate]:
+    """Compute distance and cosine of all pairs, in the order of `np.triu_indices`."""
     # One member at a time against all after it, so that no [example, pair] array of all pairs is held.
     power = mean_square(u)
-    blocks: list[dict[str, Estimate]] = []
+    distances, cosines = [], []
     for i in range(u.shape[1] - 1):
         after = slice(i + 1, None)
-        differ = (votes[:, i : i + 1] != votes[:, after]).astype(np.float64)
         product = np.einsum("nk,nmk->nm", u[:, i], u[:, after]) / u.shape[2]
+        distances.append(estimate(mean_square(u[:, i : i + 1] - u[:, after])))
         powers = power[:, i : i + 1], power[:, after]
-        blocks.append(
-            {
-                "disagreement": estimate(differ, "share"),
-                "distance": estimate(mean_square(u[:, i : i + 1] - u[:, after])),
-                "cosine": estimate_function(_cosine, product, *powers, within=(-1.0, 1.0)),
-            }
-        )
-    return {name: concatenate([block[name] for block in blocks]) for name in blocks[0]}
+        cosines.append(estimate_function(_cosine, product, *powers, within=(-1.0, 1.0)))
+    return {"distance": concatenate(distances), "cosine": concatenate(cosines)}
 
 
 def _cosine(product: np.ndarray, power: np.ndarray, other: np.ndarray) -> np.ndarray:

@@ -3,8 +3,8 @@
 A mean has the interval of Student's t after Hall's transformation for skewness (1992, *On the Removal of Skewness by
 Transformation*, J. R. Statist. Soc. B 54), each side between one and two of Student's own. Of 95 % intervals over 8,
 12, 16, 32, 64 and 200 rows, 92, 93, 94, 94, 94 and 95 % hold the truth of log-normal rows (Student's: 83, 85, 86, 89,
-90 and 93 %), and 92 to 98 % that of normal rows and of rows of which one in twenty is an outlier.
-`python -m tests.calibration.interval_rules` measures this rule and six others, with their widths.
+90 and 93 %), and 92 to 98 % that of normal rows and of rows of which one in twenty is an outlier
+(`tests/calibration`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,6 @@ def estimate(
     counts: np.ndarray | None = None,
     clusters: np.ndarray | None = None,
     over: str = "rows",
-    confidence_level: float = LEVEL,
 ) -> Estimate:
     """Estimate a mean over examples, a share, or a paired difference of two shares, with its interval.
 
@@ -91,7 +90,7 @@ def estimate(
             e.g. a gain in accuracy, between −1 and 1, with Bonett and Price's interval.
         counts: The number of tokens behind each example, broadcast against `values`, which are then sums over these
             tokens. The estimate is Σ values / Σ counts, and examples (texts) are the independent units.
-        clusters: The cluster of each example, where those of one cluster are not independent; excludes counts.
+        clusters: The cluster of each example, where those of one cluster are not independent.
         over: The kind of independent unit, for the note of a table.
 
     >>> estimate(np.arange(100.0)).value.item(), estimate(np.ones(8), "share").high.item()
@@ -102,40 +101,22 @@ def estimate(
     """
     if len(values) == 0:
         raise InputError("there are no examples to average: give at least one.")
-    if clusters is not None:
-        if counts is not None:
-            raise InputError("give either counts or clusters: counts are those of a cluster's tokens.")
-        names, number = np.unique(clusters, return_inverse=True)
-        given, known = values, np.isfinite(values)
-        values, counts = np.zeros((2, len(names), *given.shape[1:]))
-        np.add.at(values, number, np.where(known, given, 0.0))
-        np.add.at(counts, number, known)
-    if counts is None and kind != "difference":
-        return _estimate_rows(values, kind, over, confidence_level)
-    counts = np.broadcast_to(np.ones(()) if counts is None else counts, values.shape).astype(np.float64)
-    of_sums = {"mean": _mean_of_sums, "share": _share_of_sums, "difference": _difference_of_sums}[kind]
-    return Estimate(*of_sums(values, counts, confidence_level), _common((counts > 0).sum(0)), over)
-
-
-def _estimate_rows(values: Values, kind: Kind, over: str, confidence_level: float) -> Estimate:
-    """Estimate a mean or a share over the rows that have a value."""
     known = np.isfinite(values)
-    count, total = known.sum(0), np.where(known, values, 0.0).sum(0, dtype=np.float64)
-    mean = np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
-    if kind == "share":
-        return Estimate(mean, *wilson(total, count, confidence_level), _common(count), over)
-    moved = np.where(known, values - mean, 0.0)
-    square = moved * moved
-    with np.errstate(invalid="ignore", divide="ignore"):
-        second, third = square.sum(0) / count, (square * moved).sum(0) / count
-        low, high = _ends(mean, count, second, third, confidence_level)
-    return Estimate(mean, np.where((values < 0).any(0), low, np.maximum(low, 0.0)), high, _common(count), over)
-
-
-def _common(count: np.ndarray) -> Any:
-    """Return the one number that all columns have, or the array."""
-    numbers = np.unique(count)
-    return int(numbers[0]) if len(numbers) == 1 else count
+    tokens = np.broadcast_to(known if counts is None else counts, values.shape).astype(np.float64)
+    sums = np.where(known, values, 0.0)
+    if clusters is not None:
+        names, number = np.unique(clusters, return_inverse=True)
+        of_tokens, shape = (sums, tokens), (len(names), *values.shape[1:])
+        sums, tokens = np.zeros(shape), np.zeros(shape)
+        np.add.at(sums, number, of_tokens[0])
+        np.add.at(tokens, number, of_tokens[1])
+    of_sums = {"mean": _mean_of_sums, "share": _share_of_sums, "difference": _difference_of_sums}[kind]
+    ends = of_sums(sums, tokens)
+    if kind == "share" and counts is None and clusters is None:  # any number of rows
+        ends = ends[0], *wilson(sums.sum(0), tokens.sum(0))
+    n = (tokens > 0).sum(0)
+    different = np.unique(n)
+    return Estimate(*ends, int(different[0]) if len(different) == 1 else n, over)
 
 
 def estimate_function(
@@ -144,7 +125,6 @@ def estimate_function(
     counts: np.ndarray | None = None,
     within: tuple[float, float] = (-np.inf, np.inf),
     over: str = "rows",
-    confidence_level: float = LEVEL,
 ) -> Estimate:
     """Estimate a smooth function of means over examples (a ratio, a share, a cosine), with the jackknife's interval.
 
@@ -162,7 +142,7 @@ def estimate_function(
         totals = (x.sum(0, keepdims=True) / (len(x) if counts is None else counts.sum(0)) for x in values)
         value = np.asarray(function(*totals))[0]
         left_out = np.asarray(function(*(leave_one_out(x, counts) for x in values)))
-    return Estimate(value, *jackknife(value, left_out, confidence_level, within), len(values[0]), over)
+    return Estimate(value, *jackknife(value, left_out, within), len(values[0]), over)
 
 
 def concatenate(estimates: Sequence[Estimate]) -> Estimate:
@@ -216,9 +196,7 @@ def leave_one_out(sums: Values, counts: np.ndarray | None = None) -> Values:
     return np.divide(sums.sum(0) - sums, rest, out=np.full(sums.shape, np.nan), where=(counts > 0) & (rest > 0))
 
 
-def jackknife(
-    estimate: Any, left_out: Values, confidence_level: float = LEVEL, within: tuple[float, float] = (-np.inf, np.inf)
-) -> Ends:
+def jackknife(estimate: Any, left_out: Values, within: tuple[float, float] = (-np.inf, np.inf)) -> Ends:
     """Return (low, high) of a smooth function of means; NaN below `LEAST` examples.
 
     `estimate` is its value for the means over all examples, `[*rest]`, and `left_out` those for the leave-one-out
@@ -232,32 +210,32 @@ def jackknife(
         influence = np.where(known, center - left_out, 0.0)
         square = influence * influence
         second, third = square.sum(0) / count, (square * influence).sum(0) / count
-        low, high = _ends(estimate, count, (count - 1) ** 2 * second, (count - 1) ** 3 * third, confidence_level)
+        low, high = _ends(estimate, count, (count - 1) ** 2 * second, (count - 1) ** 3 * third)
     return np.clip(low, *within), np.clip(high, *within)
 
 
-def _mean_of_sums(sums: Values, counts: Values, confidence_level: float) -> tuple[Any, Any, Any]:
+def _mean_of_sums(sums: Values, counts: Values) -> tuple[Any, Any, Any]:
     """Return (Σ sums / Σ counts, low, high), NaN without tokens. If no sum is negative, neither is the interval."""
     total = counts.sum(0)
     mean = np.divide(sums.sum(0), total, out=np.full(sums.shape[1:], np.nan), where=total > 0)
-    low, high = jackknife(mean, leave_one_out(sums, counts), confidence_level)
+    low, high = jackknife(mean, leave_one_out(sums, counts))
     return mean, np.where((sums >= 0).all(0), np.maximum(low, 0.0), low), high
 
 
-def _share_of_sums(sums: Values, counts: Values, confidence_level: float) -> tuple[Any, Any, Any]:
+def _share_of_sums(sums: Values, counts: Values) -> tuple[Any, Any, Any]:
     """Return the same for the share of tokens for which something holds, between 0 and 1.
 
     Where the tokens of every cluster all agree, clusters are trials of one event: the interval is Wilson's, and not
     empty where all clusters agree. Clusters of different sizes count as (Σ counts)² / Σ counts² trials.
     """
-    mean, low, high = _mean_of_sums(sums, counts, confidence_level)
+    mean, low, high = _mean_of_sums(sums, counts)
     agree = ((sums == 0) | (sums == counts)).all(0) & ((counts > 0).sum(0) >= LEAST)
     trials = np.where(agree, counts.sum(0) ** 2 / np.maximum((counts**2).sum(0), 1.0), 1.0)
-    ends = wilson(np.where(agree, mean, 0.0) * trials, trials, confidence_level)
+    ends = wilson(np.where(agree, mean, 0.0) * trials, trials)
     return mean, np.where(agree, ends[0], low), np.where(agree, ends[1], np.minimum(high, 1.0))
 
 
-def _difference_of_sums(sums: Values, counts: Values, confidence_level: float) -> tuple[Any, Any, Any]:
+def _difference_of_sums(sums: Values, counts: Values) -> tuple[Any, Any, Any]:
     """Return (difference of two shares of the same tokens, low, high), by Bonett and Price (2012).
 
     It acts as if there were one more example won and one more lost: where two predictors differ in few rows or none, a
@@ -267,14 +245,14 @@ def _difference_of_sums(sums: Values, counts: Values, confidence_level: float) -
     total = (n + 2) * size
     mean = sums.sum(0) / total
     power = ((sums - mean * counts) ** 2).sum(0) + ((1 - mean) ** 2 + (1 + mean) ** 2) * size**2
-    half = stdtrit(n + 1, 0.5 + confidence_level / 2) * np.sqrt(power) / total
+    half = stdtrit(n + 1, 0.5 + LEVEL / 2) * np.sqrt(power) / total
     return sums.sum(0) / counts.sum(0), np.clip(mean - half, -1.0, 1.0), np.clip(mean + half, -1.0, 1.0)
 
 
-def _ends(estimate: Any, count: Any, second: Any, third: Any, confidence_level: float) -> Ends:
+def _ends(estimate: Any, count: Any, second: Any, third: Any) -> Ends:
     """Compute the interval from the moments of each example's influence on the estimate, about their mean."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        quantile = np.where(count >= LEAST, stdtrit(count - 1, 0.5 + confidence_level / 2), np.nan)
+        quantile = np.where(count >= LEAST, stdtrit(count - 1, 0.5 + LEVEL / 2), np.nan)
         error = np.sqrt(second / (count - 1))
         # Few examples of a skewed quantity rarely include its tail, so their own skewness is too small: n / (n − 4).
         skew = np.where(second > 0, third / second**1.5, 0.0) * count / (count - 4) / np.sqrt(count)
@@ -290,16 +268,16 @@ def _untransformed(y: Any, skew: Any) -> Any:
     return np.where(small, y - skew * (1 / 6 + y**2 / 3), 3 / safe * (np.cbrt(1 + safe * (y - safe / 6)) - 1))
 
 
-def percentile_interval(drawn: Float[np.ndarray, "draw *rest"], confidence_level: float = LEVEL) -> Ends:
+def percentile_interval(drawn: Float[np.ndarray, "draw *rest"]) -> Ends:
     """Return (low, high) percentiles over draws with a value, interpolated linearly; NaN where none has one."""
-    tails = np.array([1 - confidence_level, 1 + confidence_level]) / 2
+    tails = np.array([1 - LEVEL, 1 + LEVEL]) / 2
     ends, known = np.full((2, *drawn.shape[1:]), np.nan), np.isfinite(drawn).any(0)
     # numpy warns of columns without a value.
     ends[:, known] = np.nanquantile(np.where(np.isfinite(drawn), drawn, np.nan)[:, known], tails, axis=0)
     return ends[0], ends[1]
 
 
-def wilson(hits: Any, trials: Any, confidence_level: float = LEVEL) -> tuple[Any, Any]:
+def wilson(hits: Any, trials: Any) -> tuple[Any, Any]:
     """Wilson's score interval of a proportion, which stays inside [0, 1] and is not empty at 0 or 1.
 
     It takes arrays, and fractions of a hit (ties for first place).
@@ -307,7 +285,7 @@ def wilson(hits: Any, trials: Any, confidence_level: float = LEVEL) -> tuple[Any
     hits, trials = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
     if not ((hits >= 0) & (hits <= trials) & (trials > 0)).all():
         raise InputError(f"{hits} hits in {trials} trials is not a proportion.")
-    z = ndtri(0.5 + confidence_level / 2)
+    z = ndtri(0.5 + LEVEL / 2)
     p = hits / trials
     center = (p + z**2 / (2 * trials)) / (1 + z**2 / trials)
     half = z / (1 + z**2 / trials) * np.sqrt(p * (1 - p) / trials + z**2 / (4 * trials**2))

@@ -9,10 +9,6 @@
 | "paper"         | `PaperForm`    | Eq. 14, the form of the paper's tables | probability² and logits² |
 | "cross_entropy" | `CrossEntropy` | not in the paper                     | nats      |
 
-Theorems 2 and 3 are in `theorems`. **To add a loss**, write a subclass of `Loss` here with `name`, `unit` and those of
-`predict`, `combine`, `cost` and `divergence` that differ, and `offers = ("temperature",)` if it takes one, and enter it
-in `LOSSES`: `decompose`, every table and figure take it from there.
-
 The squared error has three gauges. For each x among t−ū, t−u_i, ū−u_i: mean_k x² = (mean_k x)² + var_k x, so Theorem 1
 holds twice: in the *shift* common to all options, which a softmax cannot see, and in the *centered* rest. *Raw* is
 their sum.
@@ -21,15 +17,11 @@ their sum.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import log_softmax, softmax
-
-from .._checks import one_of
-from ..errors import InputError
 
 Members = Float[np.ndarray, "example member option"]
 # Members, or one prediction for all of them: the target, or the ensemble's.
@@ -40,6 +32,8 @@ PerMember = Float[np.ndarray, "example member"]
 PerGroup = Float[np.ndarray, "example group"]
 Group = Int[np.ndarray, " member"]
 Gauge = Literal["centered", "raw", "shift"]
+# By name: the ensemble's `[example]`, or each member's `[example, member]`, undivided by |L|.
+Terms = dict[str, np.ndarray]
 
 # Prefixes of the columns that are in the loss's unit.
 _MEASURED = ("bias", "diversity", "net", "loss", "zero_bias", "within", "between", "lowest", "highest", "entropy")
@@ -47,42 +41,15 @@ _MEASURED = ("bias", "diversity", "net", "loss", "zero_bias", "within", "between
 TIE = 1e-9
 
 
-@dataclass(frozen=True, eq=False)
-class Terms:
-    """An ensemble's loss, and each member's bias and diversity; `zero_…` belong to the zero baseline (u = 0).
-
-    `extras` holds by name the quantities that only some losses have: `[example]`, or `[example, member]`.
-    """
-
-    losses: OfEnsemble
-    biases: PerMember
-    diversities: PerMember
-    zero_biases: OfEnsemble
-    zero_diversities: OfEnsemble
-    extras: dict[str, OfEnsemble | PerMember] = field(default_factory=dict)
-
-    def __add__(self, other: Terms) -> Terms:
-        names = ("losses", "biases", "diversities", "zero_biases", "zero_diversities")
-        return Terms(*(getattr(self, name) + getattr(other, name) for name in names))
-
-
-class LacksQuantityError(InputError, AttributeError):
-    """Raised for a quantity that a loss does not have; also an AttributeError, so that `hasattr` is False."""
-
-
 class Loss:
-    """A loss of an ensemble: its terms per example in float64, and the quantities that only this loss has.
-
-    The base class is the squared error: loss = cost of the ensemble, bias = cost of each member, diversity = each
-    member's divergence from the ensemble.
+    """A loss of an ensemble, in float64: loss = cost of the ensemble, bias = cost of each member, diversity = each
+    member's divergence from the ensemble. The base class compares logits by their mean square.
 
     Attributes:
         name, unit, is_exact: Its name in `decompose(loss=…)`, the unit of loss and bias, and whether loss = bias −
             diversity holds.
         has_gauges: Whether its terms differ between gauges.
-        offers: Optional features: the argument `temperature`, the names of `extras`, the methods `nested`, `tradeoff`
-            and `bounds`.
-        additive: Extras `[example, member]` that add up to the ensemble's; others are averaged over members.
+        tables: Which of `nested`, `tradeoff` and `bounds` it has.
         column_units: Units other than `unit`, by a prefix of the column's name.
         compares_probabilities: The target is a distribution over options, not logits.
     """
@@ -92,17 +59,12 @@ class Loss:
     is_exact: ClassVar[bool] = True
     has_gauges: ClassVar[bool] = False
     compares_probabilities: ClassVar[bool] = True
-    offers: ClassVar[tuple[str, ...]] = ()
-    additive: ClassVar[tuple[str, ...]] = ()
+    tables: ClassVar[tuple[str, ...]] = ()
     column_units: ClassVar[dict[str, str]] = {}
 
-    def predict(self, u: Members, temperature: float) -> Members:
-        """Turn logits into what is compared with the target."""
+    def predict(self, u: Predictions, count: int) -> Predictions:
+        """Turn logits of one of `count` members into what is compared with the target."""
         return u
-
-    def combine(self, u: Members, temperature: float) -> Predictions:
-        """Compute the ensemble's prediction, `[example, 1, option]`."""
-        return self.predict(u.mean(1, keepdims=True), temperature)
 
     def cost(self, t: Predictions, x: Predictions) -> Float[np.ndarray, "example #member"]:
         """Compute the cost of predictions x for targets t, `[example, 1, option]`."""
@@ -112,20 +74,19 @@ class Loss:
         """Compute the distance of predictions x from a center."""
         return mean_square(center - x)
 
-    def terms(self, u: Members, t: Target, temperature: float) -> Terms:
-        """Compute loss, biases and diversities; predictions are softmax(temperature × logits)."""
-        x, ensemble = self.predict(u, temperature), self.combine(u, temperature)
-        zero = self.predict(np.zeros_like(u[:, :1]), temperature)
-        losses, biases, zero_biases = (self.cost(t[:, None], y) for y in (ensemble, x, zero))
-        diversities, zero_diversities = (self.divergence(ensemble, y) for y in (x, zero))
-        return Terms(losses[:, 0], biases, diversities, zero_biases[:, 0], zero_diversities[:, 0])
+    def terms(self, u: Members, t: Target) -> Terms:
+        """Compute `loss`, `bias`, `diversity`, and `zero_bias`, the bias of u = 0."""
+        count, target = u.shape[1], t[:, None]
+        x, ensemble = self.predict(u, count), self.predict(u.mean(1, keepdims=True), count)
+        return {
+            "loss": self.cost(target, ensemble)[:, 0],
+            "bias": self.cost(target, x),
+            "diversity": self.divergence(ensemble, x),
+            "zero_bias": self.cost(target, self.predict(np.zeros_like(u[:, :1]), count))[:, 0],
+        }
 
-    def extras(self, u: Members, t: Target, temperature: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
-        """Return further columns of the tables, by name: the ensemble's `[example]`, or `[example, member]`."""
-        return {}
-
-    def module_extras(self, u: Members, is_in: Float[np.ndarray, "module member"]) -> dict[str, np.ndarray]:
-        """Return a module's further quantities, `[example, module]`, that are not made of its members' extras."""
+    def extras(self, u: Members, t: Target, terms: Terms) -> Terms:
+        """Return the terms that only this loss has."""
         return {}
 
     def nested(self, u: Members, t: Target, group: Group) -> tuple[OfEnsemble, dict[str, PerGroup]]:
@@ -135,36 +96,21 @@ class Loss:
         for a_g. For the cross-entropy q_h = softmax(L n_g u_h), q_g = softmax(L a_g), p = softmax(Σu), with L groups.
         """
         counts, sums = np.bincount(group).astype(np.float64), sum_by_group(u, group)
-        temperature = self.default_temperature(len(counts))
-        leaves, groups = self.predict(counts[group][:, None] * u, temperature), self.predict(sums, temperature)
-        ensemble = self.combine(sums, temperature)
+        leaves, groups = self.predict(counts[group][:, None] * u, len(counts)), self.predict(sums, len(counts))
+        ensemble = self.predict(sums.mean(1, keepdims=True), len(counts))
         return self.cost(t[:, None], ensemble)[:, 0], {
             "bias": mean_by_group(self.cost(t[:, None], leaves), group),
             "within": mean_by_group(self.divergence(groups[:, group], leaves), group),
             "between": self.divergence(ensemble, groups),
         }
 
-    def default_temperature(self, count: int) -> float:
-        """Return the default temperature on logits for this many members."""
-        return 1.0
-
-    def require(self, quantity: str) -> None:
-        """Raise InputError, with the losses that have it, where this loss has not this quantity."""
-        if quantity not in self.offers:
-            owners = one_of(name for name, loss in LOSSES.items() if quantity in loss.offers)
-            raise LacksQuantityError(f"loss={self.name!r} has no {quantity!r}: decompose with loss={owners}.")
-
     def unit_of(self, column: str) -> str | None:
         """Return the unit of a table's column, or None."""
         if "_share" in column or column.startswith(("accuracy", "auc", "chance")):
             return "share"
-        units = {"cosine": "cosine", "logit_difference": "logits"}
+        units = {"cosine": "cosine", "distance": "logits²", "logit_difference": "logits"}
         units |= dict.fromkeys(_MEASURED, self.unit) | self.column_units
         return next((unit for start, unit in units.items() if column.startswith(start)), None)
-
-    def equation(self, loss: float, bias: float, diversity: float, zero_bias: float, gap: float) -> str:
-        """Format the three terms for a decomposition's repr."""
-        return f"loss {loss:.4g} = bias {bias:.4g} − diversity {diversity:.4g}; gap {gap:.0e}"
 
 
 class SquaredError(Loss):
@@ -172,17 +118,12 @@ class SquaredError(Loss):
 
     name, unit = "squared", "logits²"
     compares_probabilities, has_gauges = False, True
-    offers = ("diversity_logit", "coherence", "nested", "tradeoff", "bounds")
+    tables = ("nested", "tradeoff", "bounds")
 
-    def extras(self, u: Members, t: Target, temperature: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
+    def extras(self, u: Members, t: Target, terms: Terms) -> Terms:
         """diversity_logit = |L|² × diversity; coherence = |Σu|² / Σ|u|², NaN where all members are zero."""
-        coherence = self.module_extras(u, np.ones((1, u.shape[1])))["coherence"]
-        return {"diversity_logit": u.shape[1] ** 2 * terms.diversities, "coherence": coherence[:, 0]}
-
-    def module_extras(self, u: Members, is_in: Float[np.ndarray, "module member"]) -> dict[str, np.ndarray]:
-        """Compute the coherence of each module."""
-        sums = np.einsum("nmk,sm->nsk", u, is_in, optimize=True)
-        return {"coherence": ratio(mean_square(sums), mean_square(u) @ is_in.T)}
+        coherence = ratio(mean_square(u.sum(1, keepdims=True))[:, 0], mean_square(u).sum(1))
+        return {"diversity_logit": u.shape[1] ** 2 * terms["diversity"], "coherence": coherence}
 
     def nested(self, u: Members, t: Target, group: Group) -> tuple[OfEnsemble, dict[str, PerGroup]]:
         """Add `within_unscaled` and `between_unscaled`: the diversity of the unscaled leaves, weights n_g/N."""
@@ -202,52 +143,40 @@ class PaperForm(Loss):
 
     name, unit = "paper", "probability²"
     is_exact = False
-    offers = ("diversity_logit", "mismatch")
-    column_units: ClassVar[dict[str, str]] = {"diversity": "logits²", "mismatch": "probability² and logits²"}
+    column_units: ClassVar[dict[str, str]] = {
+        "diversity": "logits²",
+        "mismatch": "probability² and logits²",
+    }
 
-    def predict(self, u: Members, temperature: float) -> Members:
-        """Return softmax(u), whatever the temperature."""
+    def predict(self, u: Predictions, count: int) -> Predictions:
+        """Return probabilities."""
         return softmax(u, 2)
 
-    def terms(self, u: Members, t: Target, temperature: float) -> Terms:
+    def terms(self, u: Members, t: Target) -> Terms:
         """Compute loss and biases in probability², diversities in logits² as in Theorem 1."""
-        logits, terms = SquaredError().terms(u, t, temperature), super().terms(u, t, temperature)
-        return replace(terms, diversities=logits.diversities, zero_diversities=logits.zero_diversities)
+        return super().terms(u, t) | {"diversity": mean_square(u.mean(1, keepdims=True) - u)}
 
-    def extras(self, u: Members, t: Target, temperature: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
+    def extras(self, u: Members, t: Target, terms: Terms) -> Terms:
         """Compute |L|² × diversity, and mismatch = loss − (bias − diversity)."""
-        diversity = terms.diversities.mean(1)
-        mismatch = terms.losses - (terms.biases.mean(1) - diversity)
+        diversity = terms["diversity"].mean(1)
+        mismatch = terms["loss"] - (terms["bias"].mean(1) - diversity)
         return {"diversity_logit": u.shape[1] ** 2 * diversity, "mismatch": mismatch}
-
-    def equation(self, loss: float, bias: float, diversity: float, zero_bias: float, gap: float) -> str:
-        """Format as in the paper's tables, which is not an equation."""
-        return (
-            f"loss {100 * loss:.4g} and bias {100 * bias:.4g} in 100 × probability², uniform {100 * zero_bias:.4g}; "
-            f"diversity {diversity:.4g} in logits²; two units, so bias − diversity is not the loss"
-        )
 
 
 class CrossEntropy(Loss):
-    """CE(t, p) = mean_i CE(t, q_i) − mean_i KL(p ‖ q_i), p = softmax(τū), q_i = softmax(τu_i); in nats.
+    """CE(t, p) = mean_i CE(t, q_i) − mean_i KL(p ‖ q_i), p = softmax(|L|ū), q_i = softmax(|L|u_i); in nats.
 
-    It holds because log p and mean_i log q_i differ by a number that is the same for all options. By default τ = |L|,
-    so that p is the model's own distribution over the options, before any soft-cap. Bias and diversity depend on how
-    finely the model is decomposed. `net_linear` does not, and heads add up to their attention: loss = entropy + Σ
-    net_linear.
+    It holds because log p and mean_i log q_i differ by a number that is the same for all options. p is the model's own
+    distribution over the options, before any soft-cap. Bias and diversity depend on how finely the model is decomposed.
+    `net_linear` does not, and heads add up to their attention: loss = entropy + Σ net_linear.
     """
 
     name, unit = "cross_entropy", "nats"
-    offers = ("temperature", "entropy", "net_linear", "nested")
-    additive = ("net_linear",)
+    tables = ("nested",)
 
-    def default_temperature(self, count: int) -> float:
-        """Return |L|."""
-        return float(count)
-
-    def predict(self, u: Members, temperature: float) -> Members:
+    def predict(self, u: Predictions, count: int) -> Predictions:
         """Return log probabilities."""
-        return log_softmax(temperature * u, 2)
+        return log_softmax(count * u, 2)
 
     def cost(self, t: Predictions, x: Predictions) -> Float[np.ndarray, "example #member"]:
         """Compute the cross-entropy."""
@@ -257,12 +186,11 @@ class CrossEntropy(Loss):
         """Compute KL(center ‖ x)."""
         return (np.exp(center) * (center - x)).sum(2)
 
-    def extras(self, u: Members, t: Target, temperature: float, terms: Terms) -> dict[str, OfEnsemble | PerMember]:
-        """entropy = H(p); net_linear = (τ/|L|)(E_p[u_i] − E_t[u_i]): linear in u_i and blind to shifts."""
-        log_p = self.combine(u, temperature)
+    def extras(self, u: Members, t: Target, terms: Terms) -> Terms:
+        """entropy = H(p); net_linear = E_p[u_i] − E_t[u_i]: linear in u_i and blind to shifts."""
+        log_p = self.predict(u.mean(1, keepdims=True), u.shape[1])
         p = np.exp(log_p)
-        net_linear = temperature / u.shape[1] * ((p - t[:, None]) * u).sum(2)
-        return {"entropy": self.cost(p, log_p)[:, 0], "net_linear": net_linear}
+        return {"entropy": self.cost(p, log_p)[:, 0], "net_linear": ((p - t[:, None]) * u).sum(2)}
 
 
 LOSSES: dict[str, Loss] = {loss.name: loss for loss in (SquaredError(), PaperForm(), CrossEntropy())}
@@ -289,12 +217,13 @@ def summands(loss: Loss, gauge: Gauge) -> tuple[Gauge, ...]:
     return ("centered", "shift") if gauge == "raw" else (gauge,)
 
 
-def measure(loss: Loss, u: Members, t: Target, gauge: Gauge, temperature: float) -> Terms:
-    """Compute the terms of raw members and target in a gauge, with the loss's extras."""
-    first, *rest = (loss.terms(*in_gauge(u, t, part), temperature) for part in summands(loss, gauge))
-    terms = sum(rest, first)
-    seen = in_gauge(u, t, gauge if loss.has_gauges else "raw")
-    return replace(terms, extras=loss.extras(*seen, temperature, terms))
+def measure(loss: Loss, u: Members, t: Target, gauge: Gauge) -> Terms:
+    """Compute the terms of raw members and target in a gauge."""
+    parts = [loss.terms(*in_gauge(u, t, part)) for part in summands(loss, gauge)]
+    terms = {name: np.sum([part[name] for part in parts], axis=0) for name in parts[0]}
+    if loss.is_exact:
+        terms["net"] = terms["bias"] - terms["diversity"]
+    return terms | loss.extras(*in_gauge(u, t, gauge if loss.has_gauges else "raw"), terms)
 
 
 def hits(scores: Any, gold: Any) -> Any:

@@ -66,7 +66,7 @@ def theorem_2(terms: Terms, components: Sequence[Component]) -> pd.DataFrame:
     """
     modules, group = group_numbers([c.module for c in components])
     is_in = np.column_stack([np.ones(len(group)), np.eye(len(modules))[group]])
-    bias, diversity = (x @ is_in / is_in.sum(0) for x in (terms.biases, terms.diversities))
+    bias, diversity = (terms[name] @ is_in / is_in.sum(0) for name in ("bias", "diversity"))
     is_ensemble = np.arange(is_in.shape[1]) == 0
 
     def limit(sign: int, bias: np.ndarray, loss: np.ndarray) -> np.ndarray:
@@ -79,5 +79,5 @@ def theorem_2(terms: Terms, components: Sequence[Component]) -> pd.DataFrame:
     columns: dict[str, Any] = {"module": ["all", *modules], "members": is_in.sum(0).astype(int)}
     columns |= {"bias": estimate(bias), "diversity": estimate(diversity)}
     for name, bound in (("lowest", partial(limit, -1)), ("highest", highest)):
-        columns[name] = estimate_function(bound, bias, terms.losses[:, None], within=(0.0, np.inf))
+        columns[name] = estimate_function(bound, bias, terms["loss"][:, None], within=(0.0, np.inf))
     return estimates_frame(columns)

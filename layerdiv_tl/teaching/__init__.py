@@ -1,10 +1,10 @@
-"""Exercises of the course that recognize common mistakes, and predictions to compare with measured values.
+"""Exercises of the course, and predictions to compare with measured values.
 
 Each notebook has a lesson of the same name, without its number, in `lessons/*.toml`:
 
 >>> from layerdiv_tl.teaching import first_look as lesson
 >>> lesson.center.check(lambda values: values - values.mean(0))
-✗ that is the mean over the components (axis 0). The options are axis 1.
+✗ not yet, though the form is right. lesson.center.hint(1) helps.
 >>> lesson.center.badge
 '4 min · difficulty ●●○○○ · importance ●●●●●'
 

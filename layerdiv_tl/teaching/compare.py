@@ -23,8 +23,6 @@ def plain(value: Any) -> Any:
         return str(value)
     if getattr(getattr(value, "dtype", None), "kind", "") in ("O", "T", "U"):  # text of numpy or pandas
         value = value.tolist()
-    if isinstance(value, set):
-        value = tuple(sorted(value))
     if isinstance(value, list):
         has_names = any(isinstance(part, str) or hasattr(part, "label") for part in value)
         if has_names or len({np.shape(part) for part in value}) > 1:
@@ -84,12 +82,6 @@ def difference(given: Any, wanted: Any, rtol: float, axes: str = "") -> str | No
     if wanted.size > 1 and abs(factor) > 1e-9 and same(given / factor, wanted, rtol):
         return f"right but for one factor: {factor:.4g} times what it should be. A sum for a mean, or an extra mean?"
     return None
-
-
-def changed(before: Any, after: Any) -> bool:
-    """Check whether an array of numbers or names, numpy's or torch's, differs from before."""
-    old, new = (np.asarray(x.detach().cpu() if hasattr(x, "detach") else x) for x in (before, after))
-    return not np.array_equal(old, new, equal_nan=old.dtype.kind == "f")
 
 
 def _are_arrays(parts: tuple[Any, ...]) -> bool:

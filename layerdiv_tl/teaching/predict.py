@@ -36,7 +36,7 @@ class Prediction:
         you wrote 5; measured 8.66 logits: too low by 3.66
         >>> predict("late").compare("late")
         you wrote late; measured late: yes
-        >>> predict("61%").compare(0.58)
+        >>> predict(0.61).compare(0.58)
         you wrote 0.61; measured 0.58: close
         >>> predict(["L0.H1", "L2.H3"]).compare(["L2.H3", "L4.H0"])
         you wrote L0.H1, L2.H3; measured L2.H3, L4.H0: 1 of 2 found, 1 wrong
@@ -50,7 +50,7 @@ class Prediction:
         if self.unwritten or self.value is None:
             return Shown(f"you wrote nothing; measured {shown}")
         try:
-            mine = plain(_number(self.value))
+            mine = plain(self.value)
         except (TypeError, ValueError):
             return Shown(f"you wrote {self.value}; measured {shown}")
         return Shown(f"you wrote {_shown(mine, digits)}; measured {shown}: {_verdict(mine, target, digits, ordered)}")
@@ -59,17 +59,6 @@ class Prediction:
 def predict(value: Any) -> Prediction:
     """Write down a prediction: a number, a name, or several in a list. Three dots mean none yet."""
     return Prediction(value)
-
-
-def _number(value: Any) -> Any:
-    """Read a number that was written as a text, such as "61%"; anything else is returned unchanged."""
-    if isinstance(value, (list, tuple)):
-        return [_number(part) for part in value]
-    try:
-        number = float(value.rstrip(" %")) / (100 if value.rstrip().endswith("%") else 1)
-    except (ValueError, AttributeError):
-        return value
-    return number if np.isfinite(number) else value  # "nan" is no number to compare
 
 
 def _shown(value: Any, digits: int) -> str:

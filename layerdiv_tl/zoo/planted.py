@@ -55,28 +55,13 @@ class Planted(Loadable):
     components: tuple[Component, ...]
     expected: Mapping[str, float]
 
-    @property
-    def prompts(self) -> tuple[str, ...]:
-        """The task's prompts."""
-        return self.task.prompts
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The task's options."""
-        return self.task.shared_options or ()
-
-    @property
-    def labels(self) -> np.ndarray:
-        """The index of each prompt's gold option."""
-        return self.task.labels
-
     def members(self, unit: Literal["sublayer", "head"] = "sublayer") -> tuple[str, ...]:
         """Return the members' labels at a unit, for `Contributions.select(label=…)`. Each sublayer has one member."""
         return tuple((c.sublayer if unit == "sublayer" else c).label for c in self.components)
 
     def __repr__(self) -> str:
         labels = ", ".join(c.label for c in self.components)
-        return f"Planted({self.name}: {self.about}; {labels}; {len(self.prompts)} prompts)"
+        return f"Planted({self.name}: {self.about}; {labels}; {len(self.task)} prompts)"
 
 
 def planted(name: str) -> Planted:
@@ -86,8 +71,8 @@ def planted(name: str) -> Planted:
 
     >>> import layerdiv_tl as ld
     >>> pair = ld.zoo.planted("copied")
-    >>> c = ld.contributions(pair, pair.prompts, pair.options, unit="head").select(label=pair.members("head"))
-    >>> d = ld.decompose(c, pair.labels)
+    >>> c = ld.contributions(pair, pair.task, unit="head").select(label=pair.members("head"))
+    >>> d = ld.decompose(c)
     >>> [round(x, 9) for x in (d.diversity, pair.expected["diversity"], pair.expected["bias_centered"])]
     [0.0, 0.0, 0.25]
     """

@@ -256,7 +256,7 @@ def depth() -> Case:
 
 
 def information() -> Case:
-    """129 members, 4 options, 2000 rows, 200 permutations and 200 resamples, by the Gaussian estimate."""
+    """129 members, 4 options, 2000 rows."""
     rng = np.random.default_rng(0)
     y = rng.permutation(np.arange(2000) % 4)
     u = rng.normal(size=(2000, 129, 4)) + 0.2 * np.eye(4)[y][:, None]

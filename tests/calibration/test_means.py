@@ -152,18 +152,15 @@ def test_p_of_slopes_at_equal_length():
     """Nothing rises beyond the covariate: below 0.05 nominally in 5 %, measured 8 % (12 examples), 7 % (24)."""
     rng = np.random.default_rng(0)
     for n in (12, 24):
-        below = excluded = mixed = 0
+        below = excluded = 0
         for _ in range(200):
             hops = np.repeat([1.0, 2, 3], n // 3)
             length = 4 * hops + rng.integers(0, 4, n) + rng.integers(0, 3, n)
             found = slope(hops, 0.3 * length + rng.normal(size=n), length, 200, 0, rng.gamma(1.0, 1, n) + 0.02)
             leaves_out = not found.low <= 0 <= found.high
             below, excluded = below + (found.p < 0.05), excluded + leaves_out
-            mixed += found.is_mixed
-            assert found.is_mixed == ((found.p < 0.05) != leaves_out)
         assert below / 200 < 0.12
         assert excluded / 200 < 0.1
-        assert mixed / 200 < 0.1
 
 
 @pytest.mark.parametrize("is_skewed", [False, True])

@@ -143,18 +143,17 @@ def test_the_uniform_baseline_of_the_paper(options, uniform):
     """A member that says nothing has the bias of the uniform predictor: 25.00, 22.22, 18.75 in the paper's units."""
     d = ld.decompose(np.zeros((1, 2, options)), [0], loss="paper")
     assert (d.loss, d.bias, d.zero_bias) == near((uniform, uniform, uniform))
-    assert f"{100 * uniform:.4g}" in repr(d)
 
 
 @settings(max_examples=40, deadline=None)
-@given(ensembles(), st.sampled_from([None, 1.0, 2.5]), st.booleans())
-def test_cross_entropy_in_loops(case, temperature, dense):
-    """CE = mean CE − mean KL = H + Σ linear net, at the model's scale, the paper's, and another."""
+@given(ensembles(), st.booleans())
+def test_cross_entropy_in_loops(case, dense):
+    """CE = mean CE − mean KL = H + Σ linear net."""
     u, labels, t = case
     t = distribution(t, 3) if dense else t
     given = {"target": t} if dense else {"labels": labels}
-    d = ld.decompose(u, loss="cross_entropy", temperature=temperature, **given)
-    truth = brute.cross_entropy(u, t, temperature)
+    d = ld.decompose(u, loss="cross_entropy", **given)
+    truth = brute.cross_entropy(u, t)
     found = (d.loss, d.bias, d.diversity, d.entropy, d.net_linear.mean(0).sum())
     assert found == near((truth.loss, truth.bias, truth.diversity, truth.entropy, truth.net_linear))
     assert d.loss == near(d.bias - d.diversity)
@@ -193,13 +192,13 @@ def test_softmax_losses_do_not_see_a_shift(case, seed):
     u, labels, _ = case
     moved = u + np.random.default_rng(seed).normal(scale=5, size=(*u.shape[:2], 1))
     before, after = (ld.decompose(x, labels, loss="cross_entropy") for x in (u, moved))
-    for name in ("biases", "diversities", "net_linear"):
-        np.testing.assert_allclose(getattr(after, name), getattr(before, name), rtol=1e-8, atol=1e-8)
+    for name in ("bias", "diversity", "net_linear"):
+        np.testing.assert_allclose(after.terms[name], before.terms[name], rtol=1e-8, atol=1e-8)
     before, after = (ld.decompose(x, labels) for x in (u, moved))
     np.testing.assert_allclose(after.diversities, before.diversities, rtol=1e-7, atol=1e-8)
     # Nobody should 'fix' this: the paper's raw numbers do move with what no softmax sees.
     before, after = (ld.decompose(x, labels, gauge="raw") for x in (u, moved))
-    assert np.abs(after.biases - before.biases).max() > 1e-6
+    assert np.abs(after.terms["bias"] - before.terms["bias"]).max() > 1e-6
 
 
 @settings(max_examples=40, deadline=None)
@@ -317,8 +316,6 @@ U, LABELS = np.random.default_rng(0).normal(size=(2, 3, 2)), [0, 1]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"temperature": 2}, "temperature"),
-        ({"loss": "cross_entropy", "temperature": 0}, "temperature="),
         ({"loss": "cross_entropy", "labels": None, "target": U[:, 0]}, "target"),
         ({"loss": "cross_entropy", "labels": None, "target": np.full((2, 2), 0.6)}, "target"),
         ({"components": ["embed"]}, "components"),
@@ -352,8 +349,6 @@ def test_a_table_that_a_loss_or_an_ensemble_lacks_is_refused():
     with pytest.raises(ld.InputError, match="norm="):
         d.by_depth("recomputed")
     assert not hasattr(d, "entropy")
-    with pytest.raises(ld.InputError, match="loss='cross_entropy'"):
-        _ = d.entropy
     with pytest.raises(ld.InputError, match="pairs"):
         ld.decompose(U[:, :1], LABELS).pairwise()
     with pytest.raises(ld.InputError, match=f"{MOST_PAIRED + 1} members"):
@@ -362,18 +357,7 @@ def test_a_table_that_a_loss_or_an_ensemble_lacks_is_refused():
         d.nested()
     with pytest.raises(ld.InputError, match="groups"):
         d.nested(["a", "a"])
-    with pytest.raises(ld.InputError, match="temperature"):
-        ld.decompose(U, LABELS, loss="cross_entropy", temperature=1).nested(["a", "a", "b"])
     paper = ld.decompose(U, LABELS, loss="paper")
     for question in (paper.nested, paper.tradeoff, paper.bounds):
         with pytest.raises(ld.InputError, match="loss="):
             question()
-
-
-def test_a_target_of_other_rows_is_refused():
-    """Another model's contributions are a target in the rows' order alone."""
-    rows = ld.task("synthetic/recall", limit=6)
-    c, other = (ld.contributions(model, rows) for model in ("zoo/d4", "zoo/d4-seed1"))
-    assert ld.decompose(c, target=other).loss > 0
-    with pytest.raises(ld.InputError, match="order"):
-        ld.decompose(c, target=ld.contributions("zoo/d4-seed1", rows.select([5, 4, 3, 2, 1, 0])))

@@ -11,15 +11,13 @@ from sklearn.metrics import roc_auc_score
 
 import layerdiv_tl as ld
 
-QUICK = {"n_permutations": 0, "n_resamples": 0, "check": False}
-
 
 def test_gaussian_terms_are_those_of_nearest_neighbors():
     """Neighbors assume nothing: mutual information with the label, and total correlation within its classes."""
     rng, y = np.random.default_rng(0), np.arange(4000) % 2
     covariance = np.array([[1, 0.6, 0.2], [0.6, 1, 0.3], [0.2, 0.3, 1]])
     x = rng.normal(size=(4000, 3)) @ np.linalg.cholesky(covariance).T + y[:, None] * np.array([0.8, 0.4, 0.0])
-    i = ld.information(x, y, **QUICK)
+    i = ld.information(x, y)
     assert i.joint == pytest.approx(float(np.squeeze(npeet.micd(x, y[:, None]))), abs=0.02)
     within = [x[y == label] for label in (0, 1)]
     given = [sum(npeet.entropy(z[:, [k]]) for k in range(3)) - npeet.entropy(z) for z in within]

@@ -1,4 +1,4 @@
-"""Every exercise of the course: its solution passes, each of its mistakes is known, and odd answers get a sentence."""
+"""Every exercise of the course: its solution passes, and wrong answers are told by value, sign, factor and form."""
 
 import re
 from pathlib import Path
@@ -94,11 +94,10 @@ def test_each_has_three_hints_and_a_name(name: str) -> None:
     assert one.difficulty in range(1, 6)
     assert one.importance in range(1, 6)
     assert one.source.startswith("def ")
-    assert one.mistakes
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_it_knows_right_empty_and_each_mistake(name: str) -> None:
+def test_it_knows_right_empty_and_wrong(name: str) -> None:
     """On the exercise's own cases, or on data like a notebook's."""
     one, data = EXERCISES[name], DATA.get(name, {})
     assert one.check(one.solve, **data).startswith(RIGHT)
@@ -106,20 +105,16 @@ def test_it_knows_right_empty_and_each_mistake(name: str) -> None:
     assert one.check(lambda *_: ..., **data).startswith(BEGUN)
     for odd in (None, 3, "x", lambda *_: None, lambda *_: "x", lambda: 0, lambda *_: 1 / 0, lambda *_: np.zeros(7)):
         assert one.check(odd, **data).startswith(WRONG)
-    for sentence, wrong in one.mistakes.items():
-        assert sentence in one.check(wrong, **data)
 
 
 @pytest.mark.parametrize("name", _OWN)
 def test_the_truth_is_that_of_the_students_own_choice(name: str) -> None:
-    """Each choice has its own right answer, and each mistake is known for it; the answer to another one is wrong."""
+    """Each choice has its own right answer; the answer to another one is wrong."""
     one, answers = EXERCISES[name], []
     for data in _OWN[name]:
         answers.append(one.solve(**data))
         assert one.check(answers[-1], **data).startswith(RIGHT)
         assert one.check(..., **data).startswith(BEGUN)
-        for sentence, wrong in one.mistakes.items():
-            assert sentence in one.check(wrong(**data), **data)
     assert one.check(answers[0], **_OWN[name][1]).startswith(WRONG)
 
 
@@ -138,7 +133,7 @@ def test_what_is_left_is_not_taken_for_what_the_default_head_brings() -> None:
 
 
 def exercise(solve: Any, **fields: Any) -> Exercise:
-    return Exercise(solve, "def total(x):\n    return x.sum(1)\n", "yes.", ("a", "b", "c"), **{"mistakes": {}} | fields)
+    return Exercise(solve, "def total(x):\n    return x.sum(1)\n", "yes.", ("a", "b", "c"), **fields)
 
 
 def row_sums(x: np.ndarray) -> np.ndarray:
@@ -157,7 +152,6 @@ total = exercise(row_sums, cases=lambda: [(np.arange(6.0).reshape(2, 3),)])
         (lambda x: ["a", "b"], "numbers are expected"),
         (lambda x: np.add(x, np.ones(5)), "ValueError"),
         (lambda x: {"total": x.sum(1)}, "TypeError"),
-        (lambda x: x.__isub__(1).sum(1), "changed the array"),
         (lambda x: x.sum(1) + 1, "hint(1)"),
     ],
 )
@@ -182,22 +176,6 @@ def test_an_array_may_come_as_a_tuple_of_its_parts() -> None:
     assert total.check(lambda x: tuple(x.sum(1))).startswith(RIGHT)
     assert "sign" in total.check(lambda x: tuple(-x.sum(1)))
     assert "numbers" in total.check(lambda x: (x.sum(1), 0.0))
-
-
-def test_a_check_that_is_called_otherwise_says_how_it_is_called() -> None:
-    one = exercise(row_sums, cases=lambda z: [(z,)])
-    z = np.ones((2, 2))
-    assert "check(row_sums, z=z)" in one.check(total.solve)
-    assert "check(row_sums, z=z)" in one.check(total.solve, x=z)
-    assert one.check(total.solve, z=z).startswith(RIGHT)
-
-
-def test_a_changed_tensor_is_seen() -> None:
-    """Of torch, too: an answer that writes into what it was given is told so, and leaves no trace."""
-    one = exercise(lambda x: x + 1, cases=lambda x: [(x,)])
-    x = torch.zeros(3)
-    assert "changed the array" in one.check(lambda x: x.add_(1), x=x)
-    assert one.check(lambda x: x + 1, x=x).startswith(RIGHT)
 
 
 def test_of_several_results_the_wrong_one_is_named() -> None:
@@ -237,53 +215,6 @@ def test_a_value_is_computed_from_what_the_check_is_given() -> None:
     assert one.check((1, 2), labels=["a", "b"]).startswith(WRONG)
 
 
-def test_a_mistake_is_named_only_if_it_gives_the_same_on_all_tests() -> None:
-    """A share of names may be that of another mistake by chance, on one test."""
-    one = exercise(row_sums, mistakes={"0.": lambda x: 0 * x.sum(1)}, cases=lambda: [(np.ones((2, 3)),), (np.eye(2),)])
-    assert one.check(lambda x: 0 * x.sum(1)) == "✗ 0."
-    assert "hint(1)" in one.check(lambda x: np.where(x.all(), 0.0, 7.0) * np.ones(2))
-    copies = LESSONS["direct_is_not_total"].copy_score
-    for wrong, said in (
-        (lambda x, v, o, u: (((x + x @ v @ o) @ u).argmax(1) == np.arange(len(x))).mean(), "x itself"),
-        (lambda x, v, o, u: ((x @ o.T @ v.T @ u).argmax(1) == np.arange(len(x))).mean(), "transposed"),
-    ):
-        assert said in copies.check(wrong)
-
-
-@pytest.mark.parametrize(
-    ("name", "answer", "told"),
-    [
-        ("heads.attention_shares", lambda p, b, e: (p[:, -1, b:e].mean(1), 1 / (e - b)), "not their mean"),
-        (
-            "information.null_range",
-            lambda s, x, y, n, r: (min(found := [s(x, r.permutation(y)) for _ in range(n)]), max(found)),
-            "smallest and the largest",
-        ),
-        (
-            "information.null_range",
-            lambda s, x, y, n, r: np.quantile([s(x, y), *(s(x, r.permutation(y)) for _ in range(n))], [0.025, 0.975]),
-            "result of the real labels",
-        ),
-        ("bias_and_diversity.component_auc", lambda v, y: (v.argmax(2) == y[:, None]).mean(0), "accuracy alone"),
-        (
-            "bias_and_diversity.component_auc",
-            lambda v, y: ((v[..., 0] > v[..., 1]) == (y == 0)[:, None]).mean(0),
-            "accuracy alone",
-        ),
-        (
-            "depth_use.effect",
-            lambda w, c: np.linalg.norm(w - c, axis=1) / np.linalg.norm(c, axis=1),
-            "relative to the changed",
-        ),
-        ("depth_use.attention_to_first", lambda p: p[:, :, 0, 1:].mean((1, 2)), "what the first token attends to"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_a_likely_mistake_is_named_however_it_is_written(name: str, answer: Any, told: str) -> None:
-    """Whichever way a push of 0 would count, and where it divides by 0."""
-    assert told in EXERCISES[name].check(answer)
-
-
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
@@ -302,15 +233,6 @@ def test_what_is_right_on_likely_rows_alone_is_not_accepted(name: str, answer: A
     assert EXERCISES[name].check(answer).startswith(WRONG)
 
 
-def test_a_number_that_is_near_by_chance_names_no_mistake() -> None:
-    """Half of an interval may be within a loose tolerance of what another mistake gives."""
-    told = EXERCISES["heads.bootstrap_interval"].check(
-        lambda x, n, rng: x.mean() + np.array([-2.13, 2.13]) * x.std(ddof=1) / len(x) ** 0.5
-    )
-    assert told.startswith(WRONG)
-    assert "reflected" not in told
-
-
 def test_predictions_are_compared() -> None:
     assert "close" in predict(10).compare(10.5)
     assert "too high" in predict(12).compare(10)
@@ -319,33 +241,21 @@ def test_predictions_are_compared() -> None:
     assert "wrote nothing" in predict(...).compare(1)
     assert "wrote nothing" in predict([..., 2]).compare([1, 2])
     assert "no" in predict("x").compare("early")
-    assert "close" in predict("61 %").compare(0.6)
-    assert "nan" not in str(predict("nan").compare(0.6)).partition(":")[2]
+    assert "61 %" in predict("61 %").compare(0.6)
     assert predict(["a", "b", "c"]).compare(["a", "b"]).endswith("2 of 2 found, 1 wrong")
     assert predict([]).compare(["a", "b"]).endswith("0 of 2 found")
     assert "you wrote" in predict({"a": 1}).compare(2)
 
 
-@pytest.mark.parametrize(("low", "told"), [(0.025, "✓"), (0.05, "90 %"), (0.25, "50 %"), (0.03, "✗"), (0.1, "✗")])
-def test_a_null_of_another_level_is_wrong(low: float, told: str) -> None:
-    """However the labels are shuffled; a level is named only where it is the one that was taken."""
+@pytest.mark.parametrize(("low", "is_right"), [(0.025, True), (0.03, False), (0.05, False), (0.25, False)])
+def test_a_null_of_another_level_is_wrong(low: float, is_right: bool) -> None:
+    """However the labels are shuffled."""
 
     def null_range(statistic: Any, rows: Any, labels: Any, n: int, rng: Any) -> Any:
         shuffled = rng.permuted(np.tile(labels, (n, 1)), axis=1)
         return tuple(np.quantile([statistic(rows, one) for one in shuffled], [low, 1 - low]))
 
-    said = LESSONS["information"].null_range.check(null_range)
-    assert told in said
-    assert ("middle" in said) == (low in (0.025, 0.05, 0.25))
-
-
-def test_an_answer_that_ignores_an_argument_is_told_so() -> None:
-    """As many resamples as the interval needs, whatever n: right to the tolerance, and not what was asked."""
-    null = LESSONS["information"].null_range
-    assert "rng is not used" in null.check(lambda s, x, y, n, rng: null.solve(s, x, y, n, np.random.default_rng(0)))
-    one = LESSONS["heads"].bootstrap_interval
-    assert "n is not used" in one.check(lambda x, n, rng: one.solve(x, 30_000, rng))
-    assert "rng is not used" in one.check(lambda x, n, rng: one.solve(x, n, np.random.default_rng(0)))
+    assert LESSONS["information"].null_range.check(null_range).startswith(RIGHT if is_right else WRONG)
 
 
 LESSON = """
@@ -355,22 +265,15 @@ hints = ["a", "b", "c"]
 right = "yes."
 cases = "rows"
 solution = "def means(x): return x.mean(1)"
-mistakes = [["that is the sum.", "x.sum(1)"]]
 """
 
 
 def test_a_lesson_of_ones_own(tmp_path: Path) -> None:
-    """It is read from TOML; a file that is none answers in a sentence."""
+    """It is read from TOML."""
     path = tmp_path / "mine.toml"
     path.write_text(LESSON)
     one = read_lesson(path).means
     assert one.check(lambda x: x.mean(1)) == "✓ yes."
-    assert one.check(lambda x: x.sum(1)) == "✗ that is the sum."
-    for wrong in ("means =", LESSON.replace("mistakes", "mistake"), LESSON.replace('"rows"', '"columns"'), "[means]"):
-        path.write_text(wrong)
-        with pytest.raises(InputError, match=r"mine\.toml"):
-            read_lesson(path)
-    with pytest.raises(InputError, match="none"):
-        read_lesson(tmp_path / "none.toml")
+    assert "factor: 3" in one.check(lambda x: x.sum(1))
     with pytest.raises(AttributeError, match="first_look"):
         _ = teaching.no_lesson

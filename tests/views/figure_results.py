@@ -37,7 +37,7 @@ def information():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 600)
     noise = np.repeat(rng.normal(size=(600, 3)), 2, axis=1) + 0.7 * rng.normal(size=(600, 6))
-    return ld.information(y[:, None] * 0.8 + noise, y, n_permutations=20, n_resamples=20)
+    return ld.information(y[:, None] * 0.8 + noise, y)
 
 
 MAKERS = {

@@ -14,7 +14,7 @@ from layerdiv_tl.zoo import TASKS, training_log
 from layerdiv_tl.zoo.trained import FOLDER, repeat_blocks
 from tests.training import train as training
 from tests.training import words
-from tests.training.shapes import ACTIVE, MODELS, SHIPPED, ZooModel, find_model
+from tests.training.shapes import ACTIVE, SHIPPED, ZooModel, find_model
 
 SMALL = training.Recipe(steps=6, every=3, warm=2, adding=1, longer=(1, 2, 4), tested=64, last=64)
 each = pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model.short)
@@ -267,14 +267,6 @@ def test_what_is_saved_is_what_was_trained(model, tmp_path):
     with torch.no_grad():
         plain = net(input_ids=ids).logits[:, -1, list(task.resolve(words.tokenizer()).option_ids)]
     np.testing.assert_allclose(found.logits, plain.numpy(), atol=5e-3 * float(plain.abs().max()))
-
-
-def test_the_list_holds_what_it_should():
-    """Names are unique; depth at one width, shared partners with half the blocks, seeds and widths are all there."""
-    assert len({model.name for model in MODELS}) == len(MODELS)
-    assert {m.depth for m in MODELS if m.width == 64 and not m.shared and m.seed == 0} == {1, 2, 4, 6, 8, 12}
-    assert {m.depth for m in MODELS if m.shared} == {4, 8, 12}
-    assert all(any(dataclasses.replace(m, shared=False) == other for other in MODELS) for m in MODELS if m.shared)
 
 
 @pytest.mark.nightly

@@ -1,143 +1,121 @@
-"""`information`: the terms of Eq. 13 from an ensemble and labels, with their intervals and nulls, in bits."""
+"""`information`: the terms of Eq. 13 from an ensemble and labels, with their intervals, in bits."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from statistics import NormalDist
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.optimize import brentq
 
-from ..._checks import choice, flag, number, whole_number
+from ..._checks import choice, whole_number
 from ...components import Component, component_columns
 from ...errors import InputError
 from ...results import NumberProperty, Plot, Result
-from ..intervals import ENDS, LEVEL, Estimate, estimates_frame, percentile_interval
+from ..intervals import ENDS, Estimate, estimates_frame
 from ..validation import EnsembleLike
 from ..validation import Labels as GivenLabels
-from .classifier import bound_rows
-from .gaussian import TERMS, Gaussian, single_threaded_blas
-from .sample import Sample, prepare
+from .classifier import classifier_bound
+from .law import TERMS, Law, inequality
+from .members import LabeledMembers, prepare
 
-# One-sided: by chance the bound exceeds a correct estimate about one time in a hundred.
-BOUND_Z = NormalDist().inv_cdf(0.99)
-# Bits that change no conclusion; two estimates may differ by these where rows are few.
-NEGLIGIBLE = 0.02
-# Excess over the lower bound, in bits and relative to the bound, at which an estimate is far too large.
-LARGE = 0.1
+# Estimates on samples of the law, for the intervals.
+DRAWS = 100
+# The normal quantiles of a 95 % interval, and of a bound above the law, one-sided.
+Z, ONE_SIDED = 1.96, 1.64
+# Bits that change no conclusion, and the excess over the lower bound at which an estimate is far too large.
+NEGLIGIBLE, LARGE = 0.02, 0.1
 # z of the likelihood ratio from which on the covariances of the classes clearly differ.
 CLEARLY_UNEQUAL = 5.0
-# More draws add nothing and would take days. Seeds are written to files as 64 bits.
-MAX_DRAWS, MAX_SEED = 10_000, 2**63 - 1
-# The shuffling that each term is compared with, which leaves everything else unchanged.
-LABELS, MEMBERS = "labels shuffled", "members shuffled within classes"
-NULL_MODEL = dict(zip(TERMS, (LABELS, MEMBERS, MEMBERS, LABELS, LABELS), strict=True))
 
 
 def information(
     ensemble: EnsembleLike | Float[np.ndarray, "example member"],
     labels: GivenLabels = None,
     *,
-    n_permutations: int = 200,
-    n_resamples: int = 200,
-    seed: int = 0,
     n_groups: int | None = None,
     components: Sequence[str | Component] | None = None,
-    confidence_level: float = LEVEL,
-    check: bool = True,
+    seed: int = 0,
 ) -> Information:
     """Information-theoretic diversity (Theorem 4): I(U; Y) = relevancy + TC(U|Y) − TC(U), in bits.
 
-    Members' contrasts over options are Gaussian within classes, with one covariance, after monotone transforms, so all
-    terms come from one mixture, without bias (`Gaussian`). Next to it stands what classifiers find on rows that they
-    have not seen, a lower bound of I(U; Y) under any law (`lower_bound`).
+    All terms come from one law (`Law`): members' contrasts over options, each transformed monotonically, which leaves
+    its information unchanged, are Gaussian within classes with one covariance. Each term is corrected for the errors of
+    covariance and means; the intervals are its spread when the estimate is repeated on samples of the law. Next to it
+    stands what classifiers find on rows that they have not seen, a lower bound of I(U; Y) under any law
+    (`lower_bound`).
 
     Args:
         ensemble: `Contributions`, an array `[example, member, option]` of logits, or `[example, member]` of numbers.
         labels: One for each example, by default the contributions' own: option indices or texts, or any classes where
             there are no options. Where every example has options of its own, its class is the index of the right one.
-        n_permutations, n_resamples, seed, confidence_level: Shuffles for the nulls; subsamples without replacement for
-            the intervals; both 0 is quick. Equal seeds give equal results.
-        n_groups: First sum neighbors along the stream to at most this many members: 12 with few rows.
+        n_groups: First sum neighbors along the stream to at most this many members.
         components: Names for the members of a plain array.
-        check: Compare the joint information with the lower bound.
+        seed: Equal seeds give equal intervals and bounds.
 
-    Rows must be independent. Intervals are normal, with a standard error from subsamples of four fifths: up to twice
-    too wide under independence, and only as good as the estimator's assumptions: read `i.warnings`.
+    Rows must be independent. Read `i.warnings` before the numbers: they say where rows contradict the law.
 
-    Raises InputError for one class, classes of fewer than 8 rows or fewer than twice as many rows as dimensions,
-    numbers that are not finite, and members that never vary or are fixed by the others (copies).
+    Raises InputError for one class, classes of fewer than 8 rows, fewer than four rows for each dimension (member ×
+    contrast), numbers that are not finite, votes, and members that are fixed by the others (copies).
 
     >>> rng = np.random.default_rng(0)
     >>> y = np.arange(2000) % 2
-    >>> i = information(rng.normal(size=(2000, 2)) + y[:, None], y, n_permutations=0, n_resamples=0)
+    >>> i = information(rng.normal(size=(2000, 2)) + y[:, None], y)
     >>> [f"{x:.2f}" for x in (i.relevancy, i.redundancy, i.joint, i.diversity)]
     ['0.33', '0.02', '0.30', '-0.02']
     """
-    n_permutations = whole_number("n_permutations", n_permutations, 0, MAX_DRAWS)
-    n_resamples = whole_number("n_resamples", n_resamples, 0, MAX_DRAWS)
-    seed = whole_number("seed", seed, 0, MAX_SEED)
-    confidence_level = number("confidence_level", confidence_level, above=0, below=1)
-    flag("check", check)
-    sample = prepare(ensemble, labels, seed, n_groups, components)
-    with single_threaded_blas():
-        numbers = _measure(sample, n_permutations, n_resamples, confidence_level)
-        rows = bound_rows(sample.features, sample.labels, seed) if check else None
-        given = {field.name: getattr(sample, field.name) for field in fields(sample)}
-        i = Information(**given | numbers, confidence_level=confidence_level, bound_rows=rows)
-        warnings = [*_contradictions(i), *i.warnings]
-    model, task = (str(getattr(ensemble, name, "")) for name in ("model", "task"))
-    return replace(i, warnings=tuple(warnings), model=model, task=task)
+    from threadpoolctl import threadpool_limits  # scikit-learn requires it
 
-
-def _measure(sample: Sample, n_permutations: int, n_resamples: int, confidence_level: float) -> dict[str, Any]:
-    """Compute terms and relevancies of members, with intervals and nulls."""
-
-    def both(estimate: Gaussian) -> np.ndarray:
-        return np.concatenate([list(estimate.totals().values()), estimate.relevancies])
-
-    values, count = both(sample.estimate()), len(TERMS)
-    errors = sample.standard_errors(both, values, n_resamples)
-    ends = values + _quantile(confidence_level) * np.stack([-errors, errors])
-    by_labels = np.reshape(sample.with_shuffled_labels(both, n_permutations), (-1, len(values)))
-    totals = sample.with_shuffled_members(lambda e: list(e.totals().values()), n_permutations)
-    by_members = np.reshape(totals, (-1, count))
-    joint = TERMS.index("joint")
-    ends[1, joint] = max(values[joint], min(ends[1, joint], _entropy(sample.labels)))
-    draws = {term: by_labels if NULL_MODEL[term] == LABELS else by_members for term in TERMS}
-    return {
-        "terms": dict(zip(TERMS, values.tolist(), strict=False)),
-        "intervals": dict(zip(TERMS, map(tuple, ends.T.tolist()), strict=False)),
-        "null": {term: draws[term][:, place].copy() for place, term in enumerate(TERMS)},
-        "member_intervals": ends[:, count:],
-        "member_null": by_labels[:, count:],
-    }
+    seed = whole_number("seed", seed, 0, 2**32 - 1)
+    given = prepare(ensemble, labels, n_groups, components)
+    with threadpool_limits(1, "blas"):  # for many small matrices several threads cost more than they save
+        law = Law.fit(given.scores, given.owner, given.labels, len(given.components))
+        bound = classifier_bound(given.columns, given.labels, seed)
+        draws = law.draws(np.random.default_rng(seed), DRAWS)
+    joint = Estimate(*_with_interval(law.chain()[3, -1], draws[:, 3, -1]), law.rows)
+    return Information(
+        means=law.means,
+        covariance=law.covariance,
+        owner=law.owner,
+        share=law.share,
+        rows=law.rows,
+        components=given.components,
+        spans=given.spans,
+        draws=draws,
+        bound=bound,
+        seed=seed,
+        warnings=tuple(_warnings(given, joint, bound)),
+        model=str(getattr(ensemble, "model", "")),
+        task=str(getattr(ensemble, "task", "")),
+    )
 
 
 def _bits(term: str, doc: str) -> NumberProperty:
     return NumberProperty(lambda information: information.terms[term], doc=doc)
 
 
+def _with_interval(value: Any, drawn: np.ndarray) -> tuple[Any, Any, Any]:
+    """Return value, low and high, from the spread of `[draw, …]`."""
+    half = Z * drawn.std(0, ddof=1)
+    return value, value - half, value + half
+
+
 def _term_frame(information: Information) -> pd.DataFrame:
-    frame = information.frame()
-    rows = frame.rename(columns={"term": "component", "low": "bits_low", "high": "bits_high"})
-    if bound := information.lower_bound:
-        ends = {"bits": bound.value, "bits_low": bound.low, "bits_high": bound.high}
-        rows = pd.concat([rows, pd.DataFrame([{"component": "joint, at least"} | ends])], ignore_index=True)
+    frame = information.frame().rename(columns={"term": "component"})
+    bound = information.lower_bound.columns("bits")
+    rows = pd.concat([frame, pd.DataFrame([{"component": "joint, at least"} | bound])], ignore_index=True)
     rows["component"] = rows["component"].str.replace("_", " ")
-    rows.attrs = frame.attrs | {"units": {"bits": "bits"}, "about": _counts(information)}
+    rows.attrs = frame.attrs | {"about": _counts(information)}
     return rows
 
 
 def _member_frame(information: Information) -> pd.DataFrame:
     frame = information.by_component().assign(component=list(information.spans))
-    frame = frame.rename(columns={"low": "relevancy_low", "high": "relevancy_high"})
-    frame.attrs |= {"units": {"relevancy": "bits", "gain": "bits"}, "about": _counts(information)}
+    frame.attrs["about"] = _counts(information)
     return frame
 
 
@@ -153,33 +131,35 @@ def _along_frame(information: Information, terms: Sequence[str] = ("joint",)) ->
 
 
 def _counts(information: Information) -> str:
-    return f"{len(information.components)} members, {len(information.labels)} rows"
+    return f"{len(information.components)} members, {information.rows} rows"
 
 
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Information(Sample, Result):
+@dataclass(frozen=True, eq=False, repr=False)
+class Information(Result):
     """Relevancy, redundancies, joint information and diversity of an ensemble (Eq. 13). Made by `information`.
 
-    The data fields are those of `Sample`.
-
     Attributes:
-        terms, intervals, null: By term, in bits: estimate, (low, high), and draws of the null `[draw]` (see
-            `NULL_MODEL`), except those with a singular covariance.
-        member_intervals, member_null: `[2, member]`, low and high of the relevancies; `[draw, member]`, relevancies
-            with shuffled labels.
-        bound_rows: `[example]`, log2 q(y|u)/p(y) of each row by a classifier fitted without it, linear or boosted
-            trees, whichever finds more; None with `check=False`.
-        warnings: Sentences to read before the numbers, starting with reasons why the terms may be wrong.
-        model, task: The names of the model and task whose contributions the members are; "" for an array.
+        means, covariance, owner, share, rows: The fitted `Law`.
+        components, spans: The members' names, and what each contains: a component's label, or the first and last of a
+            group.
+        draws: `[draw, term, prefix]`, estimates for the first 1, 2, … members on samples of the law.
+        bound: Bits that classifiers find on unseen rows, a lower bound of I(U; Y), and their standard error.
+        warnings: Sentences to read before the numbers: reasons why the terms may be wrong.
+        seed, model, task: That of `information`, and the names of the model and task whose contributions the members
+            are; "" for an array.
     """
 
-    terms: dict[str, float]
-    intervals: dict[str, tuple[float, float]]
-    null: dict[str, Float[np.ndarray, " draw"]]
-    member_intervals: Float[np.ndarray, "2 member"]
-    member_null: Float[np.ndarray, "draw member"]
-    confidence_level: float
-    bound_rows: Float[np.ndarray, " example"] | None = None
+    means: Float[np.ndarray, "column contrast"]
+    covariance: Float[np.ndarray, "column column"]
+    owner: Int[np.ndarray, " column"]
+    share: Float[np.ndarray, " class"]
+    rows: int
+    components: tuple[Component, ...]
+    spans: tuple[str, ...]
+    draws: Float[np.ndarray, "draw term prefix"]
+    bound: tuple[float, float]
+    seed: int
+    warnings: tuple[str, ...]
     model: str = ""
     task: str = ""
 
@@ -192,7 +172,7 @@ class Information(Sample, Result):
     figures: ClassVar = {
         "terms": Plot(
             "Information about the label",
-            "Every term of Eq. 13 with its interval; gray: 95 % of shuffled rows. Last, the classifiers' lower bound.",
+            "Every term of Eq. 13 with its interval. Last, the classifiers' lower bound.",
             "special.across",
             _term_frame,
             {"column": "bits"},
@@ -213,60 +193,45 @@ class Information(Sample, Result):
         ),
     }
 
+    @cached_property
+    def law(self) -> Law:
+        """The fitted law."""
+        return Law(self.means, self.covariance, self.owner, self.share, self.rows, len(self.components))
+
+    @cached_property
+    def terms(self) -> dict[str, float]:
+        """Every term of Eq. 13 by name, in bits."""
+        return dict(zip(TERMS, self.law.chain()[:, -1].tolist(), strict=True))
+
     @property
     def label_entropy(self) -> float:
         """H(Y), plug-in, bits: the upper limit of information about the label."""
-        return _entropy(self.labels)
+        return float(-(self.share * np.log2(self.share)).sum())
 
     @property
-    def lower_bound(self) -> Estimate | None:
+    def lower_bound(self) -> Estimate:
         """A variational lower bound of I(U; Y) in bits, with its interval, of which only the low end bounds I too."""
-        if self.bound_rows is None:
-            return None
-        mean = self.bound_rows.mean()
-        half = _quantile(self.confidence_level) * _error(self.bound_rows)
-        value, low, high = np.clip([mean, mean - half, mean + half], 0.0, self.label_entropy).tolist()
-        return Estimate(value, low, high, len(self.bound_rows))
+        bits, error = self.bound
+        low, high = np.clip([bits - Z * error, bits + Z * error], 0.0, self.label_entropy).tolist()
+        return Estimate(bits, low, high, self.rows)
 
     def frame(self) -> pd.DataFrame:
-        """One row per term, in bits.
-
-        `bits` with `low`, `high`; `null` (median), `null_low`, `null_high` and two-sided `p` of the null that
-        `null_model` names; `inside_null`. `attrs` has the `warnings`, and `lower_bound`: bits, low and high.
-        """
-        rows = []
-        for term, value in self.terms.items():
-            null = self.null[term]
-            low, high = map(float, percentile_interval(null, self.confidence_level))
-            row = {"term": term, "bits": value, "low": self.intervals[term][0], "high": self.intervals[term][1]}
-            row |= {"null": float(np.median(null)) if len(null) else np.nan, "null_low": low, "null_high": high}
-            row |= {"p": _two_sided(value, null), "inside_null": bool(low <= value <= high)}
-            rows.append(row | {"null_model": NULL_MODEL[term]})
-        frame = pd.DataFrame(rows)
-        frame.attrs["units"] = dict.fromkeys(("bits", "low", "high", "null", "null_low", "null_high"), "bits")
-        frame.attrs |= {"rows": len(self.labels), "members": len(self.components), "warnings": list(self.warnings)}
-        frame.attrs |= {name: getattr(self, name) for name in ("label_entropy", "confidence_level", "seed")}
-        if bound := self.lower_bound:
-            frame.attrs["lower_bound"] = list(bound[:3])
-        return frame
+        """One row per term: `bits` with `bits_low` and `bits_high`. `attrs` has the `warnings` and `lower_bound`."""
+        value, low, high = _with_interval(np.array(list(self.terms.values())), self.draws[:, :, -1])
+        high[TERMS.index("joint")] = min(high[TERMS.index("joint")], self.label_entropy)
+        return self._finish({"term": TERMS, "bits": Estimate(value, low, high, self.rows)})
 
     def by_component(self) -> pd.DataFrame:
         """One row per member, in bits: `relevancy` I(u_i; Y), and `gain` I(U; Y) − I(U without it; Y).
 
-        `span` is what the member contains; `null_low` and `null_high` (labels shuffled) are the relevancy's; `gain` is
-        the member's information that all the others together lack.
+        `span` is what the member contains; `gain` is its information that all the others together lack.
         """
-        with single_threaded_blas():
-            estimate = self.estimate()
-            gains = estimate.gains()
-        numbers = {"relevancy": estimate.relevancies}
-        numbers |= dict(zip(("relevancy_low", "relevancy_high"), self.member_intervals, strict=True))
-        null = percentile_interval(self.member_null, self.confidence_level)
-        numbers |= dict(zip(("null_low", "null_high"), null, strict=True)) | {"gain": gains}
-        columns = component_columns(self.components) | {"span": self.spans} | numbers
-        return estimates_frame(columns, dict.fromkeys(numbers, "bits"))
+        drawn = np.diff(self.draws[:, 0], axis=1, prepend=0.0)
+        relevancy = Estimate(*_with_interval(self.law.relevancies(), drawn), self.rows)
+        columns = component_columns(self.components) | {"span": self.spans}
+        return self._finish(columns | {"relevancy": relevancy, "gain": self.law.gains()})
 
-    def along(self, order: Sequence[int] | None = None, n_resamples: int = 50) -> pd.DataFrame:
+    def along(self, order: Sequence[int] | None = None) -> pd.DataFrame:
         """One row per member added: every term of Eq. 13 for the members up to it, and the `gain` of the joint.
 
         These are Theorems 5-8. True information never falls when a member is added (chain rule): a negative gain is an
@@ -276,56 +241,58 @@ class Information(Sample, Result):
         Args:
             order: The members' indices, by default those of the stream. Raises InputError for the stream's order of
                 groups, which have no place along depth.
-            n_resamples: Subsamples of the rows for the intervals.
         """
-        if order is None and (groups := [c.label for c in self.components if c.kind == "group"]):
+        groups = [c.label for c in self.components if c.kind == "group"]
+        if order is None and groups:
             raise InputError(f"{groups[0]} has no place along depth: give an order.")
-        chosen = list(range(self.members)) if order is None else [int(member) for member in order]
-
-        def curves(estimate: Gaussian) -> np.ndarray:
-            terms = estimate.chain(chosen)
-            return np.vstack([*terms.values(), np.diff(terms["joint"], prepend=0.0)])
-
-        with single_threaded_blas():
-            values = curves(self.estimate())
-            halves = _quantile(self.confidence_level) * self.standard_errors(curves, values, n_resamples)
+        chosen, law, draws = list(range(len(self.components))), self.law, self.draws
+        if order is not None:
+            chosen = [int(member) for member in order]
+            law = law.select(chosen)
+            draws = law.draws(np.random.default_rng(self.seed), DRAWS)
+        terms = law.chain()
         columns: dict[str, Any] = {"members": np.arange(1, len(chosen) + 1)}
         columns |= component_columns([self.components[m] for m in chosen])
         columns["span"] = [self.spans[m] for m in chosen]
-        for name, value, half in zip((*TERMS, "gain"), values, halves, strict=True):
-            columns[name] = Estimate(value, value - half, value + half, len(self.labels))
-        attrs = {"label_entropy": self.label_entropy, "warnings": list(self.warnings)}
-        return estimates_frame(columns, dict.fromkeys((*TERMS, "gain"), "bits"), **attrs)
+        for place, term in enumerate(TERMS):
+            columns[term] = Estimate(*_with_interval(terms[place], draws[:, place]), self.rows)
+        joint, drawn = (np.diff(x, prepend=0.0) for x in (terms[3], draws[:, 3]))
+        return self._finish(columns | {"gain": Estimate(*_with_interval(joint, drawn), self.rows)})
 
     def error_bounds(self) -> pd.DataFrame:
         """Bounds of the error of predicting the label (Eq. 12), as shares of rows; one row per estimate of I(U; Y).
 
-        `fano` is the sharp lower bound, `fano_printed` that of Eq. 12 (at most 0 for two options): valid where I is
+        `fano` is the sharp lower bound, `fano_printed` that of Eq. 12 (at most 0 for two classes): valid where I is
         not too small. `hellman_raviv` is the upper bound of the best rule's error, valid where I is not too large: the
         row `lower bound`, from what classifiers find, keeps it. A model's own answer may exceed it.
         """
-        estimates = {"estimate": self.joint}
-        if bound := self.lower_bound:
-            estimates["lower bound"] = bound.value
-        rows = []
-        for name, bits in estimates.items():
+        classes, rows = len(self.share), []
+        for name, bits in (("estimate", self.joint), ("lower bound", self.bound[0])):
             remaining = self.label_entropy - min(max(bits, 0.0), self.label_entropy)
-            printed = (remaining - 1) / float(np.log2(self.options))
-            bounds = {"fano": fano(remaining, self.options), "fano_printed": printed, "hellman_raviv": remaining / 2}
+            printed = (remaining - 1) / float(np.log2(classes))
+            bounds = {"fano": fano(remaining, classes), "fano_printed": printed, "hellman_raviv": remaining / 2}
             rows.append({"information": name, "bits": bits} | bounds)
-        frame = pd.DataFrame(rows)
-        frame.attrs["units"] = {"bits": "bits"} | dict.fromkeys(("fano", "fano_printed", "hellman_raviv"), "share")
-        frame.attrs |= {"label_entropy": self.label_entropy, "options": self.options}
+        frame = self._finish(rows)
+        frame.attrs["units"] |= dict.fromkeys(("fano", "fano_printed", "hellman_raviv"), "share")
+        return frame
+
+    def _finish(self, columns: Any) -> pd.DataFrame:
+        """Make a frame; `attrs` has what its reader needs."""
+        units = dict.fromkeys(("bits", "relevancy", "gain", *TERMS), "bits")
+        attrs = {"label_entropy": self.label_entropy, "lower_bound": list(self.lower_bound[:3])}
+        frame = estimates_frame(columns, units, warnings=list(self.warnings), **attrs)
+        frame.attrs["units"] = {name: unit for name, unit in frame.attrs["units"].items() if name in frame}
         return frame
 
     def __repr__(self) -> str:
-        terms = ", ".join(f"{term} {self.terms[term]:.3g}" for term in TERMS)
-        warned = "; " + re.split(r"\.(?: (?=[A-Z])|$)", self.warnings[0])[0] if self.warnings else ""
-        return f"Information({len(self.components)} members, {len(self.labels)} rows: {terms} bits{warned})"
+        terms = ", ".join(f"{term} {bits:.3g}" for term, bits in self.terms.items())
+        found = f"classifiers find {self.bound[0]:.3g} of {self.label_entropy:.3g}"
+        warned = f"; {self.warnings[0].partition(': ')[0].rstrip('.')}" if self.warnings else ""
+        return f"Information({_counts(self)}: {terms} bits; {found}{warned})"
 
 
-def fano(remaining: float, options: int) -> float:
-    """The smallest error e with h(e) + e·log2(K − 1) ≥ `remaining` = H(Y|U) bits, K options (Fano 1961).
+def fano(remaining: float, classes: int) -> float:
+    """The smallest error e with h(e) + e·log2(K − 1) ≥ `remaining` = H(Y|U) bits, K classes (Fano 1961).
 
     >>> fano(1.0, 2), fano(0.0, 4), round(fano(2.0, 4), 3)
     (0.5, 0.0, 0.75)
@@ -333,9 +300,9 @@ def fano(remaining: float, options: int) -> float:
 
     def allowed(e: float) -> float:
         h = 0.0 if e in (0.0, 1.0) else -e * np.log2(e) - (1 - e) * np.log2(1 - e)
-        return float(h + e * np.log2(options - 1))
+        return float(h + e * np.log2(classes - 1))
 
-    most = 1 - 1 / options
+    most = 1 - 1 / classes
     if remaining <= 0:
         return 0.0
     if remaining >= allowed(most):
@@ -343,52 +310,20 @@ def fano(remaining: float, options: int) -> float:
     return float(brentq(lambda e: allowed(e) - remaining, 0.0, most, xtol=1e-12))
 
 
-def _contradictions(i: Information) -> Iterator[str]:
-    """List reasons why the terms may be wrong."""
-    joint, low, bound = i.joint, i.intervals["joint"][0], i.lower_bound
-    if bound is not None and i.bound_rows is not None:
-        error, of_joint = _error(i.bound_rows), (joint - low) / _quantile(i.confidence_level)
-        both = np.hypot(error, error if np.isnan(of_joint) else of_joint)
-        shown = f"{bound.value:.2g} bits ({bound.low:.2g} to {bound.high:.2g})"
-        if bound.value - joint > BOUND_Z * both + NEGLIGIBLE:
-            yield (
-                f"A classifier finds at least {shown} about unseen labels: the estimate ({joint:.3g} bits) is clearly "
-                "too small."
-            )
-        if (joint if np.isnan(low) else low) - bound.high > max(bound.high, LARGE):
-            yield (
-                f"The joint information ({joint:.3g} bits) may be far too large: on rows that they have not seen, "
-                f"classifiers find {shown}."
-            )
-    z = i.estimate().inequality()
+def _warnings(given: LabeledMembers, joint: Estimate, bound: tuple[float, float]) -> list[str]:
+    """List at most four reasons why the terms may be wrong, each a short sentence and after a colon its numbers."""
+    bits, error = bound
+    found = f"classifiers find {bits:.2g} ± {Z * error:.2g} bits on unseen rows, the law {joint.value:.2g}"
+    sentences = []
+    if bits - joint.value > ONE_SIDED * np.hypot((joint.value - joint.low) / Z, error) + NEGLIGIBLE:
+        sentences.append(f"The members tell more than this law holds: {found}.")
+    if joint.low - bits - Z * error > max(bits, LARGE):
+        sentences.append(f"The joint information may be far too large: {found}.")
+    z = inequality(given.scores, given.labels)
     if z > CLEARLY_UNEQUAL:
-        yield (
-            f"The covariances of the classes differ (z = {z:.0f}): the estimate pools them, and what lies in their "
-            "difference is in no term."
-        )
-    if repeats := len(i.features) - len(np.unique(i.features, axis=0)):
-        yield f"{repeats} rows occur more than once: the estimates take rows for independent."
-
-
-def _entropy(y: np.ndarray) -> float:
-    """H(Y), plug-in, in bits."""
-    share = np.bincount(y) / len(y)
-    return float(-(share * np.log2(share)).sum())
-
-
-def _error(rows: Float[np.ndarray, " example"]) -> float:
-    """Return the standard error of a mean over independent rows."""
-    return float(rows.std(ddof=1) / np.sqrt(len(rows)))
-
-
-def _quantile(confidence_level: float) -> float:
-    """Return z of a two-sided normal interval."""
-    return NormalDist().inv_cdf(0.5 + confidence_level / 2)
-
-
-def _two_sided(value: float, null: Float[np.ndarray, " draw"]) -> float:
-    """Compute p of a value among draws of its null: twice the smaller tail, counting the value; NaN without draws."""
-    if not len(null) or not np.isfinite(value) or not np.isfinite(null).all():
-        return np.nan
-    tail = min(int((null >= value).sum()), int((null <= value).sum()))
-    return min(1.0, 2 * (1 + tail) / (1 + len(null)))
+        difference = "the law pools them, and what lies in their difference is in no term"
+        sentences.append(f"The covariances of the classes differ: z = {z:.0f}; {difference}.")
+    repeats = len(given.columns) - len(np.unique(given.columns, axis=0))
+    if repeats:
+        sentences.append(f"Rows occur more than once: {repeats}; the estimates take rows for independent.")
+    return sentences

@@ -50,7 +50,7 @@ class Built(Planted):
     @cached_property
     def values(self) -> Float[np.ndarray, "example member option"]:
         """Each member's contribution to the options' logits, `[example, member, option]`."""
-        return self.over_vocabulary[:, :, self.tokenizer.convert_tokens_to_ids(list(self.options))]
+        return self.over_vocabulary[:, :, self.tokenizer.convert_tokens_to_ids(list(self.task.shared_options))]
 
 
 def build_planted(name: str, shape: Shape = "llama") -> Built:
@@ -85,11 +85,11 @@ def known_numbers(built: Built) -> dict[str, Any]:
     """Return the content of `known.json`; null stands for a number that is not defined."""
     return {
         "components": [component.label for component in built.components],
-        "options": len(built.options),
+        "options": len(built.task.shared_options),
         "expected": {name: None if np.isnan(x) else x for name, x in built.expected.items()},
         "closed_form": built.closed_form,
-        "labels": built.labels.tolist(),
-        "votes": [prompt.split(": ")[1].split(".")[0] for prompt in built.prompts],
+        "labels": built.task.labels.tolist(),
+        "votes": [prompt.split(": ")[1].split(".")[0] for prompt in built.task.prompts],
     }
 
 
