@@ -215,7 +215,9 @@ class Replication:
             norms[model] = sums_per_text(result.relative_norm[:, layers], result.text)
         for model, result in self.results("skip", mode="future").items():
             # No token attends to a layer after the last one, so its effect is 0 in every model.
-            skips[model] = sums_per_text(result.output_change[:, :-1], result.text, len(result.components))
+            skips[model] = sums_per_text(
+                result.values["output_change"][:, :-1], result.places["text"], len(result.components)
+            )
         yield Statement(9, "‖write‖ / ‖stream‖, later over earlier layers", self.ratio(norms), 1)
         yield Statement(10, "Change of later answers if skipped, later over earlier layers", self.ratio(skips), 1)
 

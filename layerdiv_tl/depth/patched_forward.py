@@ -31,6 +31,8 @@ from .additive import carried_through, stream_scales, with_input
 
 # The most logits formed at once: 32 MiB, and 64 MiB of clean probabilities in float64.
 LOGITS = 1 << 23
+# Streams and outputs this short are only rounding error.
+SMALLEST = 1e-6
 
 
 @dataclass(frozen=True)

@@ -21,14 +21,12 @@ from ..model.prompts import Ids, prompt_ends
 from ..results import Plot
 from .additive import carried_through
 from .inputs import Part, check_choices, read_texts
-from .patched_forward import PatchedForward
+from .patched_forward import SMALLEST, PatchedForward
 from .tokens import TokenResult, measure_tokens, resampled_ratio, sums_per_text
 
 Quantity = Literal["relative_norm", "cosine", "norm", "block_influence"]
 UNITS = {"relative_norm": "times the stream's norm", "cosine": "cosine", "norm": "norm"}
 UNITS |= {"block_influence": "1 − cosine"}
-# Streams this short are only rounding error.
-SMALLEST = 1e-6
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -84,11 +84,12 @@ def later_only(table):
 def check_skips(found, text, rules):
     """All numbers of one text, whose rules (one for each cut) stand side by side."""
     rule = {name: np.concatenate([one[name] for one in rules], -1) for name in rules[0]}
-    alike(found.downstream_change[text], later_only(rule["layers"].mean(-1)))
-    alike(found.downstream_change_max[text], later_only(rule["layers"].max(-1)))
-    alike(found.output_change[found.text == text], rule["output_change"].T)
+    here = found.places["text"] == text
+    alike(found.pairs.mean[text], later_only(rule["layers"].mean(-1)))
+    alike(found.pairs.largest[text], later_only(rule["layers"].max(-1)))
+    alike(found.values["output_change"][here], rule["output_change"].T)
     if "loss" in rule and len(rules) == 1:
-        alike(found.loss[found.text == text], rule["loss"].T, 1e-4)
+        alike(found.values["loss"][here], rule["loss"].T, 1e-4)
 
 
 def test_sizes(case):
@@ -187,11 +188,11 @@ def test_erasure_where_answers_are_predicted(case):
     model, root, ids = case
     short, mean = ids[0][:7], published.mean_residuals(root, ids)
     found = ld.depth.erase(model, [short], answers=2, reference=ids)
-    for row, t in enumerate(found.position):
-        for layer in range(found.effect.shape[1]):
+    for row, t in enumerate(found.places["position"]):
+        for layer in range(found.values["output_change"].shape[1]):
             rule = published.erased(root, short, mean, layer, t, t + 1)[-3:-1]
-            assert found.effect[row, layer] == pytest.approx(rule.mean(), rel=1e-4, abs=1e-6)
-            assert found.effect_max[row, layer] == pytest.approx(rule.max(), rel=1e-4, abs=1e-6)
+            assert found.values["output_change"][row, layer] == pytest.approx(rule.mean(), rel=1e-4, abs=1e-6)
+            assert found.values["largest_change"][row, layer] == pytest.approx(rule.max(), rel=1e-4, abs=1e-6)
 
 
 @on_stories
@@ -200,11 +201,11 @@ def test_erasure_of_prefixes(case):
     model, root, ids = case
     short, mean = ids[0][:7], published.mean_residuals(root, ids)
     found = ld.depth.erase(model, [short], "prefix", reference=ids)
-    for layer in range(found.effect.shape[1]):
-        known = np.isfinite(found.effect_max[:, layer])
-        assert found.position[known].tolist() == list(range(1, len(short) - 2))
+    for layer in range(found.values["output_change"].shape[1]):
+        known = np.isfinite(found.values["largest_change"][:, layer])
+        assert found.places["position"][known].tolist() == list(range(1, len(short) - 2))
         rule = [published.erased(root, short, mean, layer, 1, t)[t + 1 :].max() for t in range(2, len(short) - 1)]
-        alike(found.effect_max[known, layer], rule)
+        alike(found.values["largest_change"][known, layer], rule)
 
 
 @slow

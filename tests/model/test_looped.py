@@ -187,10 +187,11 @@ def test_an_unrolled_copy_gives_the_same_numbers(order):
     for part in ("layer", "attn"):
         for mode in ("current", "future", "local"):
             s, t = (ld.depth.skip(model, prompts, part, mode) for model in (one, other))
-            for field in ("downstream_change", "downstream_change_max", "output_change", "loss"):
-                np.testing.assert_array_equal(getattr(s, field), getattr(t, field))
-            assert [c.label for c in s.layers] == names
-            assert [c.label for c in t.layers] == [f"L{i}.layer" for i in range(len(names))]
+            for name in ("output_change", "loss"):
+                np.testing.assert_array_equal(s.values[name], t.values[name])
+            np.testing.assert_array_equal(s.pairs.mean, t.pairs.mean)
+            assert [c.label for c in s.pairs.targets] == names
+            assert [c.label for c in t.pairs.targets] == [f"L{i}.layer" for i in range(len(names))]
     for analysis in (ld.depth.residual_norms, ld.depth.logit_lens, ld.depth.erase):
         s, t = (analysis(model, prompts).frame() for model in (one, other))
         numbers = s.select_dtypes("float").columns.drop("layer", errors="ignore")
@@ -215,18 +216,18 @@ def test_depth_of_a_loop_by_hand(bridged):
     for number in range(6):
         before, after, _, answers = rounds(ouro(), ids, number)
         np.testing.assert_allclose(
-            skip.output_change[:, number], (answers.softmax(-1) - logits.softmax(-1)).norm(dim=-1), atol=1e-6
+            skip.values["output_change"][:, number], (answers.softmax(-1) - logits.softmax(-1)).norm(dim=-1), atol=1e-6
         )
         for later in range(number + 1, 6):
             off = (after[later] - before[later] - wrote[later]).norm(dim=-1) / wrote[later].norm(dim=-1)
-            np.testing.assert_allclose(skip.downstream_change[0, number, later], off.mean(), rtol=1e-4)
+            np.testing.assert_allclose(skip.pairs.mean[0, number, later], off.mean(), rtol=1e-4)
 
     with model.path.session(), torch.inference_mode():
         assert PatchedForward(model, [ids]).resumes
     # A layer that is skipped at some tokens is not run again, except in whole passes.
     kept = [ld.depth.skip(m, [ids]) for m in (model, ouro())]
-    np.testing.assert_allclose(kept[0].output_change, kept[1].output_change, atol=1e-6)
-    assert np.abs(kept[0].output_change - skip.output_change).max() > 0
+    np.testing.assert_allclose(kept[0].values["output_change"], kept[1].values["output_change"], atol=1e-6)
+    assert np.abs(kept[0].values["output_change"] - skip.values["output_change"]).max() > 0
 
     # Behind each round the lens says what the model would, were it to stop there.
     lens = ld.depth.logit_lens(model, [ids])
@@ -260,7 +261,7 @@ def test_what_a_use_writes_directly_passes_the_norms_behind_it():
         stream = left[-1] - said @ torch.linalg.pinv(read.T)
         without = (stream / (stream.square().mean(-1, keepdim=True) + eps).sqrt()) @ read.T
         expected = (without.softmax(-1) - logits.softmax(-1)).norm(dim=-1)
-        np.testing.assert_allclose(local.output_change[:, number], expected, atol=1e-5)
+        np.testing.assert_allclose(local.values["output_change"][:, number], expected, atol=1e-5)
 
 
 @pytest.mark.full
