@@ -212,7 +212,7 @@ class Replication:
         norms, skips = {}, {}
         for model, result in self.results("residual_norms").items():
             layers = [i for i, c in enumerate(result.components) if c.kind == "layer"]
-            norms[model] = sums_per_text(result.relative_norm[:, layers], result.text)
+            norms[model] = sums_per_text(result.values["relative_norm"][:, layers], result.places["text"])
         for model, result in self.results("skip", mode="future").items():
             # No token attends to a layer after the last one, so its effect is 0 in every model.
             skips[model] = sums_per_text(
@@ -259,9 +259,9 @@ class Replication:
         """(12) Layers at the same relative depth map best."""
         ratios = {}
         for cell in self.grid.cells(analysis="maps_to"):
-            distance, _, chance = cell.result.distances()
-            if chance > 0:
-                ratios[cell.about["model"], cell.about["options"]["target"]] = distance / chance
+            found = cell.result.depth_alignment().iloc[0]
+            if found.chance > 0:
+                ratios[cell.about["model"], cell.about["options"]["target"]] = float(found.distance / found.chance)
 
         def mean(kept: list[str]) -> float:
             known = [ratio for pair, ratio in ratios.items() if set(pair) <= set(kept)]

@@ -88,21 +88,6 @@ def _factor(gradient: Tensor | None, v: Tensor) -> float | None:
     return factor if torch.allclose(gradient, factor * v, rtol=1e-4, atol=1e-5) else None
 
 
-def carried(y: Tensor, leaves: Sequence[Tensor], vectors: Sequence[Tensor]) -> list[Tensor]:
-    """Carry a vector of each leaf's shape to y, which is affine in the leaves: J z, by differentiating Jᵀv in v."""
-    with torch.enable_grad():
-        v = torch.zeros_like(y, requires_grad=True)
-        pulled = torch.autograd.grad(y, leaves, v, create_graph=True, allow_unused=True)
-        found = []
-        for back, z in zip(pulled, vectors, strict=True):
-            if back is None or not back.requires_grad:
-                found.append(torch.zeros_like(y))
-                continue
-            product = (back * z.detach().to(back).clone()).sum()
-            found.append(torch.autograd.grad(product, v, retain_graph=True)[0])
-    return [x.detach() for x in found]
-
-
 def carried_through(
     maps: Sequence[nn.Module], at: Float[Tensor, "*n width"], vectors: Sequence[Tensor], dtype: torch.dtype
 ) -> list[Tensor]:
@@ -116,4 +101,11 @@ def carried_through(
             y = leaf
             for one in maps:
                 y = tensor(unwrapped(one).forward(y))
-        return carried(y, [leaf] * len(vectors), vectors)
+        # J z of the affine map is the derivative of Jᵀv · z in v.
+        v = torch.zeros_like(y, requires_grad=True)
+        (pulled,) = torch.autograd.grad(y, leaf, v, create_graph=True)
+        found = []
+        for z in vectors:
+            (moved,) = torch.autograd.grad((pulled * z.detach().to(pulled)).sum(), v, retain_graph=True)
+            found.append(moved.detach())
+        return found

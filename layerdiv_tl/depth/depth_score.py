@@ -33,7 +33,7 @@ from .engine import (
 )
 from .inputs import Part, ablatable_blocks, check_choices, read_answers
 from .patched_forward import PatchedForward
-from .tokens import SOFTMAX_CHANGE
+from .readings import SOFTMAX_CHANGE
 
 Effect = Literal["published", "skip_before"]
 # Smaller total effects of all layers are rounding and have no depth.

@@ -24,8 +24,8 @@ from ..model.prompts import Ids
 from .engine import HeadMeans, Rows, ablation, loss_and_hits, read_logits, run_patches
 from .inputs import Part, read_texts, resolved
 from .patched_forward import PatchedForward
+from .readings import sums_per_text
 from .residual_norms import measure_norms
-from .tokens import sums_per_text
 
 Direct = Literal["contribution", "diversity", "net", "relative_norm", "block_influence"]
 Effect = Literal["loss", "accuracy"]
@@ -138,7 +138,7 @@ def direct_measures(
         norms = measure_norms(model, rows.ids, batch_tokens, _unit(components) == "head")
         columns = [norms.components.index(component) for component in components]
         for name in ("relative_norm", "block_influence"):
-            sums, counts = sums_per_text(getattr(norms, name)[:, columns].astype(np.float64), norms.text)
+            sums, counts = sums_per_text(norms.values[name][:, columns].astype(np.float64), norms.places["text"])
             measures[name] = sums, counts[:, 0]
     return {name: measures[name] for name in UNITS if name in measures and name in wanted}
 

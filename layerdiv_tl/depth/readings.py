@@ -52,7 +52,10 @@ class Readings(Result):
     shares: ClassVar[Collection[str]] = ()
 
     def frame(self) -> pd.DataFrame:
-        """One row per component: means over places (or texts) with 95 % intervals over texts, medians and maxima."""
+        """One row per component: means over places, or over texts, with 95 % intervals over texts; medians and maxima.
+
+        These are over places, and of sums over texts.
+        """
         text: Int[np.ndarray, " place"] = self.places["text"]
         columns = component_columns(self.components)
         for name, values in self.values.items():
@@ -60,9 +63,10 @@ class Readings(Result):
                 columns[name] = estimate(values, clusters=text, over="texts")
             else:
                 sums, counts = sums_per_text(values, text)
-                values = sums if self.over == "sums" else sums / counts
+                of_texts = sums if self.over == "sums" else sums / counts
                 kind: Kind = "share" if name in self.shares else "mean"
-                columns[name] = estimate(values, kind, counts=np.ones_like(values), over="texts")
+                columns[name] = estimate(of_texts, kind, counts=np.ones_like(counts), over="texts")
+                values = sums if self.over == "sums" else values
             columns[f"{name}_median"] = reduce_known(np.median, values)
             columns[f"{name}_max"] = reduce_known(np.max, values)
         note = interval_note(int(text.max()) + 1, "texts")
@@ -77,7 +81,7 @@ class Readings(Result):
         columns |= component_columns(self.components, np.tile(np.arange(count), places))
         for name, values in self.values.items():
             columns[name] = values.ravel()
-        return estimates_frame(columns, self.units)
+        return estimates_frame(columns, {name: self.units[name] for name in self.values})
 
     def of_text(self, text: int = 0) -> pd.DataFrame:
         """The rows of `by_place()` of one text. Raises InputError for a text that there is not."""

@@ -1,18 +1,14 @@
 """What all analyses of depth have in common, and their tables; their numbers are those of test_published_depth."""
 
-import re
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.depth.layer_maps import _aligned_tokens
 from layerdiv_tl.depth.patched_forward import PatchedForward
 from layerdiv_tl.depth.readings import Readings
 from layerdiv_tl.depth.residual_norms import change_point
-from layerdiv_tl.results import Result
 from tests.conftest import close, gpt2, llama
 from tests.oracles.families import FAMILIES
 from tests.oracles.tokenizers import word_tokenizer
@@ -79,7 +75,7 @@ ANALYSES = {
     "logit_lens": (lambda m, **more: ld.depth.logit_lens(m, IDS, **more), "kl"),
     "erase": (lambda m, **more: ld.depth.erase(m, IDS, **more), "output_change"),
     "gradients": (lambda m, **more: ld.depth.integrated_gradients(m, IDS[:1], "mlp", steps=8, **more), "attribution"),
-    "map_layers": (lambda m, **more: ld.depth.map_layers(m, m, IDS, **more), "error"),
+    "map_layers": (lambda m, **more: ld.depth.map_layers(m, m, IDS, **more), "mean"),
     "depth_score": (lambda m, **more: ld.depth.depth_score(m, ASKED, n_resamples=50, **more), "effects"),
     "drop_plan": (lambda m, **more: ld.depth.drop_plan(m, IDS, 1, "contribution", "head", random=1, **more), "loss"),
     "effects": (lambda m, **more: ld.effects(m, IDS, [7, 9], [0, 1, 1], components=["L1.mlp"], **more), "without"),
@@ -178,7 +174,7 @@ def test_a_model_maps_best_onto_itself(stories):
     rng = np.random.default_rng(0)
     texts = [rng.integers(3, 500, 60).tolist() for _ in range(16)]
     found = ld.depth.map_layers(stories, stories, texts, ridge=1e-6, held_out=0.5)
-    error = found.error.mean(0)
+    error = found.mean.mean(0)
     assert (error.argmin(1) == np.arange(5)).all()
     assert error.diagonal().max() < 0.01 < (error + np.eye(5)).min()
     row = found.depth_alignment().iloc[0]
@@ -189,28 +185,15 @@ def test_a_model_maps_best_onto_itself(stories):
     assert np.isclose(row.rank_correlation, 1)
 
 
-def test_other_tokenizers_meet_where_tokens_of_both_end(stories):
-    """Tokens are compared where both texts so far are the same characters."""
-    text = "Lily and Ben went to the park"
-    other = ld.load_model(llama(), tokenizer=word_tokenizer(["?", *text.split()]))
-    [((here, there), (one, two))] = _aligned_tokens((stories, other), [text], 0)
-    assert two.tolist() == list(range(7))
-    ends = stories.tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
-    assert [ends[i][1] for i in one] == [4, 8, 12, 17, 20, 24, 29]
-    assert len(here) > len(there) == 7
-    found = ld.depth.map_layers(stories, other, [text, text + " to the park", "Ben went to Lily"])
-    assert np.isfinite(found.error).all()
-
-
 def test_a_change_point_is_found_where_it_was_planted():
     """A fall at layer 7 of 12 is found there, through noise and an outlying first layer; a flat series has none."""
     rng = np.random.default_rng(0)
     level = np.where(np.arange(12) < 7, 1.0, 0.4)
     level[0] = 30.0
-    found = change_point("x", level, level + 0.05 * rng.normal(size=(500, 12)))
+    found = change_point(level, level + 0.05 * rng.normal(size=(500, 12)))
     assert found.layer == 7
     assert 5 <= found.low <= 7 == found.high
-    assert found.p < 0.05 < change_point("x", rng.normal(size=12), rng.normal(size=(50, 12))).p
+    assert found.p < 0.05 < change_point(rng.normal(size=12), rng.normal(size=(50, 12))).p
     by_hand = [sum(np.sign(level[i] - level[j]) for i in range(k) for j in range(k, 12)) for k in range(1, 12)]
     assert np.isclose(found.p, np.exp(-6 * max(by_hand) ** 2 / (12**3 + 12**2)), rtol=0.3)
 
@@ -221,7 +204,7 @@ def test_a_task_brings_its_prompts_and_answers(stories):
     task = ld.Task.from_frame(rows, template="One {word} day Lily saw", options=["a", "the"], label="opposite")
     by_hand = ld.depth.erase(stories, list(task.prompts), answers=[" a", " the"])
     close(ld.depth.erase(stories, task).values["output_change"], by_hand.values["output_change"])
-    assert ld.depth.residual_norms(stories, task).text.max() == 1
+    assert ld.depth.residual_norms(stories, task).places["text"].max() == 1
 
 
 @pytest.mark.parametrize(
@@ -252,7 +235,7 @@ def test_a_task_brings_its_prompts_and_answers(stories):
         (lambda m: ld.depth.erase(m, IDS, answers=["a", "b", "c"]), "tokenizer"),
         (lambda m: ld.depth.erase(m, IDS, span="suffix"), "span='suffix'"),
         (lambda m: ld.depth.residual_norms(m, IDS).change_point("head"), "part='head'"),
-        (lambda m: ld.depth.map_layers(m, llama(vocab_size=99), IDS), "61 .*LlamaForCausalLM 99"),
+        (lambda m: ld.depth.map_layers(m, llama(vocab_size=99), IDS), "one tokenizer"),
         (lambda m: ld.depth.map_layers(m, m, IDS[:1]), "two texts"),
         (lambda m: ld.depth.map_layers(m, m, [[1], [2, 3]]), "text 0"),
         (lambda m: ld.depth.map_layers(m, m, IDS, ridge=-1), "ridge=-1"),
@@ -297,36 +280,3 @@ def test_long_calls_say_how_many_passes_are_ahead_and_count_them(ask, passes, mo
     assert all(sum(counts) == total for total, counts in bars)
     assert sum(total for total, _ in bars) == passes
     assert max(len(counts) for _, counts in bars) > len(IDS) / 4
-
-
-@pytest.mark.full
-def test_every_result_states_what_was_found():
-    """In one or two lines, with numbers of its frame; no class is left to the dump of its fields."""
-    bases = {"TokenResult", "ProfileSource", "Profile"}
-    known = {n: c for n, c in Result._classes.items() if c.__module__.startswith("layerdiv_tl.")}
-    assert {n for n, c in known.items() if c.__repr__ is Result.__repr__} <= bases
-    model, texts = llama(), [[i % 61, (3 * i) % 61, 5, i // 2, 7, 11 + i, 40 - i] for i in range(8)]
-    measure = {
-        "ResidualNorms": lambda: ld.depth.residual_norms(model, texts),
-        "Skip": lambda: ld.depth.skip(model, texts),
-        "LogitLens": lambda: ld.depth.logit_lens(model, texts),
-        "Erasure": lambda: ld.depth.erase(model, texts),
-        "LayerMaps": lambda: ld.depth.map_layers(model, llama(seed=1), texts),
-        "DropPlan": lambda: ld.depth.drop_plan(model, texts, 1),
-        "Effects": lambda: ld.effects(model, texts, options=[7, 30], labels=[0, 1] * 4),
-    }
-    for name, make in measure.items():
-        said = repr(result := make())
-        assert type(result).__name__ == name
-        assert said.startswith(f"{name}(")
-        assert len(said) < 240
-        assert "\n" not in said
-        assert not re.search(r"float64\[|int64\[|Component\(|=\(|of them", said), said
-        assert re.search(r"\d", said.removeprefix(name)), said
-    effects = measure["Effects"]()
-    frame = effects.frame().set_index("component")
-    most = frame["total"].abs().idxmax()
-    assert f"{most} has the largest total effect, {frame.loc[most, 'total']:.3g}" in repr(effects)
-    plan = measure["DropPlan"]()
-    rows = plan.by_size().set_index(["plan", "dropped"])["loss"]
-    assert f"loss {rows['none', 0]:.3g} → {rows['plan', 1]:.3g} nats" in repr(plan)

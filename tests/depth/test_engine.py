@@ -87,7 +87,7 @@ def test_a_stream_that_passes_norms_between_its_sublayers_has_only_a_frozen_lens
     root = BY_STRUCTURE["opt_post_ln"]()
     with pytest.raises(ld.InputError, match="between its sublayers"):
         ld.depth.skip(root, IDS)
-    kl = ld.depth.logit_lens(root, IDS, "frozen").kl
+    kl = ld.depth.logit_lens(root, IDS, "frozen").values["kl"]
     assert np.isfinite(kl).all()
     assert kl[:, 0].min() > 1e-3
     assert kl[:, -1].max() < 1e-12
@@ -101,8 +101,8 @@ def test_heads_write_what_their_attention_writes(name):
     with model.path.session(), torch.no_grad():
         clean = PatchedForward(model, IDS, keep_heads=True)
         for block in range(len(clean.layers)):
-            whole = clean.outputs[block, "attn"][clean.tokens] / clean.scale(block, "attn")
-            writes = _head_writes(clean, block, clean.outputs[block, "heads"][clean.tokens])
+            whole = clean.outputs[block, "attn"][clean.tokens]
+            writes = _head_writes(clean, block)
             if bias is None:
                 torch.testing.assert_close(sum(writes).float(), whole, rtol=1e-4, atol=1e-5)
             else:  # what is left is the same at every token

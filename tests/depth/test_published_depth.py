@@ -105,12 +105,10 @@ def test_sizes(case):
         assert labels == [f"L{i}.{part}" for i in range(len(here))]
         for ours, theirs in (("norm", "norm"), ("relative_norm", "relative"), ("cosine", "cosine")):
             table = rule[f"{theirs} {name}"]
-            alike(getattr(found, ours)[:, here], table, 1e-4)
+            alike(found.values[ours][:, here], table, 1e-4)
             for column, wanted in (("", table.mean(0)), ("_max", table.max(0)), ("_median", np.median(table, 0))):
                 alike(frame.loc[labels, ours + column], wanted)
-        alike(1 - found.block_influence[:, here], rule[f"io {name}"])
-        if part == "layer":
-            alike(found.stream[:, here], rule["residual"][:, :-1])
+        alike(1 - found.values["block_influence"][:, here], rule[f"io {name}"])
 
 
 @pytest.mark.parametrize("first_token", ["kept", pytest.param("changed", marks=pytest.mark.full)])
@@ -174,12 +172,11 @@ def test_lens(case, norm):
         rule[labels[0]] = rule["embed"]  # or the positions, where they are written after the embedding
         assert set(rule) - set(labels) <= {x for x in rule if x.endswith(".attn") or x == "embed"}
         assert is_parallel(model) or not set(rule) - set(labels) - {"embed"}
-        alike(getattr(found, name), np.stack([rule[label] for label in labels], 1), 1e-4)
+        alike(found.values[name], np.stack([rule[label] for label in labels], 1), 1e-4)
         kept = [0, *(i for i, label in enumerate(labels) if label.endswith(".mlp"))]
-        alike(getattr(layers, name), getattr(found, name)[:, kept])
-        alike(
-            layers.frame()[name], np.mean([getattr(layers, name)[layers.text == i].mean(0) for i in range(len(ids))], 0)
-        )
+        alike(layers.values[name], found.values[name][:, kept])
+        text = layers.places["text"]
+        alike(layers.frame()[name], np.mean([layers.values[name][text == i].mean(0) for i in range(len(ids))], 0))
 
 
 @slow
@@ -216,7 +213,7 @@ def test_integrated_gradients(case, part):
     found = ld.depth.integrated_gradients(model, [ids[0][:7]], part, answers=2, steps=12)
     rule = published.integrated_gradients(root, ids[0][:7], 2, PARTS[part], 12, "token_mean", "straight")
     assert np.abs(rule[:, -1]).max() <= 1e-9  # nothing reads the last token
-    alike(found.attribution, rule[:, :-1].T, 1e-4)
+    alike(found.values["attribution"], rule[:, :-1].T, 1e-4)
 
 
 @pytest.fixture(scope="module")
