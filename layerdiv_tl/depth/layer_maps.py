@@ -74,7 +74,7 @@ class LayerMaps(Pairs):
         counts = self.counts[:, None].astype(float)
         mean, drawn = resampled_ratio(self.mean.reshape(len(counts), -1) * counts, counts)
         mean, drawn = mean.reshape(self.mean.shape[1:]), drawn.reshape(-1, *self.mean.shape[1:])
-        source, target = (np.linspace(0, 1, count) for count in mean.shape)
+        source, target = (np.linspace(0, 1, len(layers)) for layers in (self.components, self.targets))
         best = mean.argmin(1)
         spread = np.full(len(drawn), np.nan)
         if np.isfinite(drawn).all():

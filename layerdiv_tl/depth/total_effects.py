@@ -10,10 +10,9 @@ import numpy as np
 from jaxtyping import Int
 from torch import Tensor
 
-from .._checks import listed, shown, whole_number
+from .._checks import shown, whole_number
 from ..attribution.question import LogitQuestion, read_question
 from ..attribution.sequences import teacher_forced
-from ..components import Component, labels_of
 from ..ensemble.validation import gold_options
 from ..errors import InputError
 from ..model.attribute import present
@@ -39,20 +38,20 @@ def effects(
     ablation: Ablation = "mean",
     positions: Positions = "all",
     components: Any = None,
-    groups: Any = None,
+    groups: Mapping[str, Any] | None = None,
     seed: int = 0,
     batch_tokens: int | None = None,
     attention_mask: Any = None,
 ) -> Effects:
     """Measure the direct and total effect of every component on the answer, and what later components compensate.
 
-    An effect is the answer with the component minus the answer without it. It is measured on the logit difference (the
-    right option minus the mean of the others, in logits), the loss (cross-entropy over the options, in nats: negative
-    where the component helps) and accuracy. The *direct* effect replaces only the component's own write to the logits
-    by what the ablation leaves of it. The *total* effect lets every later component and the final norm react;
-    *indirect* is total − direct. Behind a post-norm (Gemma 2, OLMo 2), what the ablation leaves of a head is read at
-    that norm's statistic in the ablated pass. Options of several tokens are compared by their log-likelihoods, in nats,
-    which are no sums over components: they have only total effects.
+    An effect is the answer with the component minus the answer without it: above 0 where the component helps. It is
+    measured on the logit difference (the right option minus the mean of the others, in logits), on the loss
+    (cross-entropy over the options, in nats; its growth is the `cost`) and on accuracy. The *direct* effect replaces
+    only the component's own write to the logits by what the ablation leaves of it. The *total* effect lets every later
+    component and the final norm react; *indirect* is total − direct. Behind a post-norm (Gemma 2, OLMo 2), what the
+    ablation leaves of a head is read at that norm's statistic in the ablated pass. Options of several tokens are
+    compared by their log-likelihoods, in nats, which are no sums over components: they have only total effects.
 
     Args:
         model, batch_tokens, attention_mask: As in `contributions`.
@@ -65,7 +64,7 @@ def effects(
         positions: Where it is ablated: at "all" tokens, or at the "last" one, where the answer is predicted, including
             all but the last token of an option of several.
         components: Labels of the components to ablate; None means all of the unit.
-        groups: Components to ablate together, as rows of their own: {name: labels}, one list of labels, or several.
+        groups: Components to ablate together, as rows of their own: {name: labels}.
         seed: Seed of the rows that resampling draws.
 
     Makes 2 + A/2 passes over every row for A ablations (plus one for means). Raises InputError for input that cannot be
@@ -89,11 +88,11 @@ def effects(
         raise InputError(f"ablation={ablation!r} needs two different prompts: {why}; give more, or ablation='zero'.")
     known = [c for c in model.components(unit) if c.kind in ("attn", "mlp", "head")]
     alone = tuple(known if components is None else known_components("components", components, known, not groups))
-    named = {name: known_components(f"group {shown(name)}", some, known) for name, some in _groups(groups).items()}
-    together = {name: tuple(some) for name, some in named.items()}
+    together = {
+        name: tuple(known_components(f"group {shown(name)}", some, known)) for name, some in dict(groups or {}).items()
+    }
     if taken := sorted(together.keys() & {c.label for c in model.components(unit)}):
         raise InputError(f"groups holds one called {taken[0]}, which is a component: give the group another name.")
-
     members = (*((c,) for c in alone), *together.values())
     rows, of_example = _rows(model, asked)
     lengths = [len(asked.ids[example]) for example in of_example]
@@ -196,22 +195,3 @@ def _question(
     names = names or asked.options
     gold = gold_options(np.zeros(len(asked.ids), dtype=np.int64) if labels is None else labels, shape, names)
     return asked, names, gold, source
-
-
-def _groups(groups: Any) -> dict[str, Any]:
-    """Return groups by name; a list of labels is one group, a list of lists several."""
-    if groups is None:
-        return {}
-    if isinstance(groups, Mapping):
-        if not groups or not all(isinstance(name, str) and name for name in groups):
-            raise InputError(f"groups={shown(groups)} must be {{name: labels}} with at least one group.")
-        return dict(groups)
-    what = "{name: labels}, a list of labels, or a list of such lists"
-    items = listed("groups", groups, what)
-    several = [items] if items and all(isinstance(item, str | Component) for item in items) else items
-    if not several:
-        raise InputError(f"groups is empty: give {what}.")
-    named = {" + ".join(labels_of("groups", some)): some for some in several}
-    if len(named) < len(several):
-        raise InputError("groups holds the same group twice: give each once.")
-    return named
