@@ -246,7 +246,7 @@ class Replication:
         slopes = {}
         for model, score in self.results("depth_score").items():
             last = len(score.components) - 1
-            if last and (score.rank == 1).sum() >= LEAST:  # the depth of a wrong answer is no evidence
+            if last and (score.questions["rank"] == 1).sum() >= LEAST:  # the depth of a wrong answer is no evidence
                 s = score.slope_at_length
                 slopes[model] = Estimate(s.value / last, s.low / last, s.high / last, s.n, f"questions of {model}")
         e = next(iter(slopes.values()), Estimate(np.nan))

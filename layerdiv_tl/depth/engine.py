@@ -128,7 +128,7 @@ def run_patches(
     return same_components(model, names), [np.concatenate(tables)[same] for tables in zip(*parts, strict=True)]
 
 
-def as_it_is(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
+def unpatched(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
     """Yield only the unpatched pass."""
     yield "clean", clean.streams[-1]
 

@@ -76,7 +76,7 @@ ANALYSES = {
     "erase": (lambda m, **more: ld.depth.erase(m, IDS, **more), "output_change"),
     "gradients": (lambda m, **more: ld.depth.integrated_gradients(m, IDS[:1], "mlp", steps=8, **more), "attribution"),
     "map_layers": (lambda m, **more: ld.depth.map_layers(m, m, IDS, **more), "mean"),
-    "depth_score": (lambda m, **more: ld.depth.depth_score(m, ASKED, n_resamples=50, **more), "effects"),
+    "depth_score": (lambda m, **more: ld.depth.depth_score(m, ASKED, **more), "effects"),
     "drop_plan": (lambda m, **more: ld.depth.drop_plan(m, IDS, 1, "contribution", "head", random=1, **more), "loss"),
     "effects": (lambda m, **more: ld.effects(m, IDS, [7, 9], [0, 1, 1], components=["L1.mlp"], **more), "without"),
 }

@@ -6,7 +6,7 @@ import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.depth.additive import stream_scales
-from layerdiv_tl.depth.engine import Rows, as_it_is, read_logits, run_patches
+from layerdiv_tl.depth.engine import Rows, read_logits, run_patches, unpatched
 from layerdiv_tl.depth.patched_forward import PatchedForward
 from layerdiv_tl.depth.residual_norms import _head_writes
 from tests.oracles.families import BY_STRUCTURE, FAMILIES
@@ -56,11 +56,11 @@ def test_a_new_intervention_and_a_new_reading_are_what_plain_hooks_give(name, ba
         np.testing.assert_allclose(found[:, layer], np.concatenate(wanted), atol=1e-5)
 
 
-def test_the_pass_as_it_is_changes_nothing():
+def test_the_pass_unpatched_changes_nothing():
     """Of no patch a change is 0; a mean, sum and maximum over rows are over each row's own positions."""
     rows = Rows(IDS, AT)
     names, (found,) = run_patches(
-        ld.load_model(FAMILIES["llama"]()), rows, as_it_is, read_logits(rows, entropy_change), 1
+        ld.load_model(FAMILIES["llama"]()), rows, unpatched, read_logits(rows, entropy_change), 1
     )
     assert names == ("clean",)
     assert not found.any()

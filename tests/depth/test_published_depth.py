@@ -240,23 +240,22 @@ def test_depth_score(case, questions):
 
 
 @on_small_models
-@pytest.mark.parametrize("part", ["layer", pytest.param("attn", marks=pytest.mark.full)])
-def test_depth_scores_where_answers_are_predicted(case, questions, part):
+def test_depth_scores_where_answers_are_predicted(case, questions):
     """‖Δ softmax‖₂ there, in the mean; probabilities and ranks of the answers are those of a plain pass."""
     model, root, _ = case
     asked, rows = questions
-    found = ld.depth.depth_score(model, asked, effect="skip_before", part=part)
+    found = ld.depth.depth_score(model, asked, effect="skip_before")
     for number, (ids, start) in enumerate(rows):
         at = slice(start - 1, len(ids) - 1)
-        changes = published.skip_effects(root, ids, PARTS[part], start - 1, 1)["output_change"]
+        changes = published.skip_effects(root, ids, "layer", start - 1, 1)["output_change"]
         wanted = changes[:, : len(ids) - start].mean(1)
         alike(found.effects[number], wanted, 1e-4)
         p = trace(root, ids).probabilities[at]
         gold = p[range(len(p)), ids[start:]]
-        assert found.probability[number] == pytest.approx(float(gold.prod()), rel=1e-4)
-        assert found.rank[number] == int((p >= gold[:, None]).sum(1).max())
+        assert found.questions["probability"][number] == pytest.approx(float(gold.prod()), rel=1e-4)
+        assert found.questions["rank"][number] == int((p >= gold[:, None]).sum(1).max())
     np.testing.assert_allclose(found.scores, found.effects @ np.arange(found.effects.shape[1]) / found.effects.sum(1))
-    assert [c.label for c in found.components] == [f"L{i}.{part}" for i in range(found.effects.shape[1])]
+    assert [c.label for c in found.components] == [f"L{i}.layer" for i in range(found.effects.shape[1])]
 
 
 @pytest.mark.parametrize("ridge", [0.01, pytest.param(0.0, marks=pytest.mark.full)])
