@@ -19,10 +19,10 @@ from ..ensemble.losses import hits
 from ..errors import InputError
 from ..results import Plot, Result
 
-# The answer without a component: without its own write, at the clean final norm ("direct") and at the recomputed one;
-# and with the component ablated in the pass, at the clean final norm and at the recomputed one ("total").
-SCENARIOS = ("direct", "direct_recomputed", "total_frozen", "total")
-EFFECTS = ("direct", "indirect", "total", "direct_recomputed", "norm")
+# The answer without a component: without its own write, at the clean final norm ("direct"); and with the component
+# ablated in the pass, at the clean final norm and at the recomputed one ("total").
+SCENARIOS = ("direct", "total_frozen", "total")
+EFFECTS = ("direct", "indirect", "total", "norm")
 # What an effect is measured on, and its unit: each is above 0 where the component helps.
 MEASURES = {"difference": "logits", "cost": "nats", "accuracy_lost": "share of answers"}
 
@@ -57,11 +57,10 @@ class Effects(Result):
         members, values: All components whose contributions sum to the logits, in stream order, and these contributions
             in the clean pass.
         logits: The model's own, before any soft-cap; or log-likelihoods.
-        without: The same under each ablation: without its own writes, at the clean final norm ("direct") or at that of
-            the stream without them ("direct_recomputed"); or ablated in the pass, at the clean norm ("total_frozen") or
-            the model's own ("total").
+        without: The same under each ablation: without its own writes, at the clean final norm ("direct"); or ablated in
+            the pass, at the clean norm ("total_frozen") or the model's own ("total").
         changes: Each member's contribution to the logit difference in the clean pass minus that under the ablation,
-            both at the clean norm; None for more than 50 million numbers.
+            both at the clean norm.
         labels: The index of the right option.
         gap: max |Σ changes + the norm's share − total| / max Σ|u_i|, over all rows, ablations and options, where the
             total is that of the model's own logits.
@@ -81,7 +80,6 @@ class Effects(Result):
     model: str
     unit: str
     ablation: str
-    positions: str
     source: str
     soft_cap: float | None
     score: str
@@ -116,9 +114,8 @@ class Effects(Result):
         """Return one effect of every ablation on every row: above 0 where the component helps.
 
         Args:
-            name: "direct", "direct_recomputed" (at the final norm of the stream without the component's write),
-                "total", "indirect" (total − direct), or "norm": the part of the total that comes from the final norm's
-                reaction. Options of several tokens have only the total effect.
+            name: "direct", "total", "indirect" (total − direct), or "norm": the part of the total that comes from the
+                final norm's reaction. Options of several tokens have only the total effect.
             on: "difference": the logit difference; "cost": the growth of the loss in nats; or "accuracy_lost".
 
         Raises InputError for an unknown name, and for one that these options do not have.
@@ -127,12 +124,12 @@ class Effects(Result):
         choice("on", on, MEASURES)
         # An effect is the difference of two answers; an indirect one is the total effect minus a part of it.
         before, after = self.logits[:, None], self.without[-1]
-        if name == "indirect":
+        if name == "direct":
+            after = self.without[SCENARIOS.index("direct")]
+        elif name == "indirect":
             before = self.without[SCENARIOS.index("direct")]
         elif name == "norm":
             before = self.without[SCENARIOS.index("total_frozen")]
-        else:
-            after = self.without[-1] if name == "total" else self.without[SCENARIOS.index(name)]
         return self._measured(before, on) - self._measured(after, on)
 
     lead: ClassVar = "total"
@@ -175,8 +172,8 @@ class Effects(Result):
         """One row per component and group: mean effects, with paired 95 % intervals over rows.
 
         `direct`, `indirect` and `total` are of the logit difference; `cost`, the growth of the loss in nats, and
-        `accuracy_lost` are total effects. All are above 0 where the component helps. With `full` also
-        `direct_recomputed` and `norm` (see `effect`), and every effect on the loss (`direct_cost`, …) and on accuracy
+        `accuracy_lost` are total effects. All are above 0 where the component helps. With `full` also `norm` (see
+        `effect`), and every effect on the loss (`direct_cost`, …) and on accuracy
         (`direct_accuracy_lost`, …).
         """
         columns = component_columns([*self.components, *[Component("member")] * len(self.groups)])
@@ -200,8 +197,8 @@ class Effects(Result):
         `compensation` is the change of the other's contribution to the logit difference caused by the component's
         presence, in logits, with its 95 % interval over rows. Where its sign is opposite to the component's direct
         effect, the other compensates for the component when it is ablated (self-repair). All rows sum to the indirect
-        effect (`attrs["indirect"]`). Raises InputError for a component that was not ablated, for options of several
-        tokens, and where there were too many rows to keep changes.
+        effect (`attrs["indirect"]`). Raises InputError for a component that was not ablated, and for options of several
+        tokens.
         """
         number = self._number(component)
         later = self._reached(number)
@@ -271,8 +268,6 @@ class Effects(Result):
 
     @property
     def _changes(self) -> Float[np.ndarray, "row ablation member"]:
-        if self.score != "logits":
-            raise InputError("options of several tokens have total effects alone: compensation needs single tokens.")
         if self.changes is None:
-            raise InputError("changes were not kept, as there are too many: give fewer rows, or fewer components.")
+            raise InputError("options of several tokens have total effects alone: compensation needs single tokens.")
         return self.changes

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar, get_args
 
 import numpy as np
@@ -28,7 +28,7 @@ from ..model.batches import batches
 from ..model.load import Model
 from ..model.prompts import Ids
 from .inputs import Part
-from .patched_forward import LOGITS, HeadsTo, Instead, PatchedForward
+from .patched_forward import LOGITS, Instead, PatchedForward
 
 # Entries of one block of logits: 2 MiB in float64.
 _BLOCK = 1 << 18
@@ -236,13 +236,23 @@ def ablation(forward: PatchedForward, members: Collection[Component], means: Hea
     """Zero-ablate some sublayers or layers, and replace the values of heads by their means (None: by 0)."""
     found: dict[tuple[int, str], Any] = {}
     for block, place in enumerate(forward.layers):
-        if heads := [c.index for c in members if c.kind == "head" and (c.layer, c.repeat) == place]:
+        heads = [c.index for c in members if c.kind == "head" and (c.layer, c.repeat) == place]
+        if heads:
             values = torch.zeros(forward.head_count(block), 1) if means is None else means[place]
-            found[block, "heads"] = HeadsTo([index for index in heads if index is not None], values)
+            found[block, "heads"] = partial(_replace_heads, heads, values)
         for kind in get_args(Part):
             if forward.component(kind, block) in members:
                 found |= forward.zero_ablate(kind, block)
     return found
+
+
+def _replace_heads(
+    heads: Sequence[int | None], values: Float[Tensor, "head _"], given: Float[Tensor, "row token value"]
+) -> Float[Tensor, "row token value"]:
+    """Replace the values of some heads, before their output projection, at every token."""
+    changed = given.unflatten(-1, (len(values), -1)).clone()
+    changed[:, :, list(heads)] = values[list(heads)].to(changed)
+    return changed.flatten(-2)
 
 
 def held_values(done: PatchedForward, heads: bool) -> Iterator[tuple[Place, Float[Tensor, "row token _"]]]:

@@ -138,7 +138,7 @@ def _output_of(
     """Return (a component's output, the answer's probability as a function of it)."""
     if part == "layer":
         return forward.streams[block + 1], lambda x: probability(forward.resume(block + 1, x))
-    stream, key, scale = forward.streams[block], (block, part), forward.scale(block, part)
+    stream, key, scale = forward.streams[block], (block, part), forward.scales[block, part]
     output = forward.outputs[key]
     return output, lambda x: probability(forward.resume(block, stream, {key: lambda _: x / scale}))
 

@@ -39,8 +39,6 @@ UNITS: Mapping[str, str] = {
     "loss": "nats",
     "accuracy": "share of answers",
 }
-# A component with a smaller value of these is needed more.
-LOWER_IS_BETTER = ("net",)
 
 # `[row, component]` sums over each row, and the `[row]` counts that they are divided by.
 Sums = tuple[Float[np.ndarray, "row component"], Float[np.ndarray, " row"]]
@@ -53,13 +51,7 @@ def read_rows(model: Model, given: Any) -> tuple[Rows, str]:
         return Rows(ids, [range(len(row) - 1) for row in ids]), "texts"
     task = resolved(model, given)
     ids = read_texts(model, task)
-    try:
-        options, _ = single_tokens(model, task.option_ids or task.options, ids)
-    except InputError as error:
-        if task.shared_options is None:
-            raise
-        instead = "or score the first that differs: give task.resolve(model, multi_token=True)"
-        raise InputError(f"{str(error)[:-1]}; {instead}.") from error
+    options, _ = single_tokens(model, task.option_ids or task.options, ids)
     labels = gold_options(task.labels, (len(ids), 1, options.shape[1]), tuple(task.options))
     return Rows(ids, [[len(row) - 1] for row in ids], options, list(labels[:, None])), task.name
 
@@ -163,7 +155,9 @@ def score_components(
         raise InputError(f"score={score!r} is a part of the loss over a task's options, and these are texts.")
     sums, counts = measures[score]
     mean = sums.sum(0) / counts.sum()
-    return np.abs(mean) if score == "contribution" else -mean if score in LOWER_IS_BETTER else mean
+    if score == "contribution":
+        return np.abs(mean)
+    return -mean if score == "net" else mean  # a smaller net is needed more
 
 
 def _unit(components: Sequence[Component]) -> Unit:

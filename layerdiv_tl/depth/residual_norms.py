@@ -18,9 +18,8 @@ from ..model.frozen import upcast
 from ..model.load import Model, as_model
 from ..model.prompts import Ids, prompt_ends
 from ..results import Plot
-from .additive import carried_through
 from .inputs import Part, check_choices, read_texts
-from .patched_forward import SMALLEST, PatchedForward
+from .patched_forward import SMALLEST, PatchedForward, carried_through
 from .readings import Readings, read_tokens, resampled_ratio, sums_per_text, token_places
 
 Quantity = Literal["relative_norm", "cosine", "norm", "block_influence"]
@@ -153,7 +152,8 @@ def _head_writes(clean: PatchedForward, block: int) -> list[Float[Tensor, "token
         alone = torch.zeros_like(by_head)
         alone[..., head, :] = by_head[..., head, :]
         parts.append(alone.flatten(-2))
-    return [write[0] * clean.scales[writer] for write in carried_through(writer.maps, values, parts, clean.path.wide)]
+    scale = clean.scales[block, "attn"]
+    return [write[0] * scale for write in carried_through(writer.maps, values, parts, clean.path.wide)]
 
 
 def _relative_to(stream: Float[Tensor, "token d"], output: Float[Tensor, "token d"]) -> Float[Tensor, "3 token"]:

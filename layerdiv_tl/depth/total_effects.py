@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,10 @@ from ..model.attribute import present
 from ..model.load import Model, as_model
 from ..model.options import is_task
 from ..model.prompts import prompt_ends
-from .ablations import Ablation, Ablations, EffectUnit, Partner, Positions, Values, mean_filling, partner_filling
+from .ablations import Ablation, Ablations, EffectUnit, Partner, Values, mean_filling, partner_filling
 from .effect_results import Effects
 from .engine import Rows, cross_entropy, read_logits, run_patches
 from .inputs import check_choices, known_components, resolved
-
-# Changes of every component under every ablation are kept for every row up to this many numbers (400 MB).
-MOST_CHANGES = 50_000_000
 
 
 def effects(
@@ -36,7 +32,6 @@ def effects(
     *,
     unit: EffectUnit = "sublayer",
     ablation: Ablation = "mean",
-    positions: Positions = "all",
     components: Any = None,
     groups: Mapping[str, Any] | None = None,
     seed: int = 0,
@@ -61,8 +56,6 @@ def effects(
         ablation: "zero"; "mean": the component's mean over all of `prompts`, one for first tokens (the attention sink),
             one for last tokens, one for all tokens in between and one for options' tokens, so that rows may differ in
             length; or "resample": its values in another row, aligned from the end of the prompt.
-        positions: Where it is ablated: at "all" tokens, or at the "last" one, where the answer is predicted, including
-            all but the last token of an option of several.
         components: Labels of the components to ablate; None means all of the unit.
         groups: Components to ablate together, as rows of their own: {name: labels}.
         seed: Seed of the rows that resampling draws.
@@ -76,7 +69,7 @@ def effects(
     >>> effects.frame().set_index("component").loc["L0.H0", ["direct", "total"]].round(6).abs().tolist()
     [0.0, 0.0]
     """
-    check_choices(unit=(unit, EffectUnit), ablation=(ablation, Ablation), positions=(positions, Positions))
+    check_choices(unit=(unit, EffectUnit), ablation=(ablation, Ablation))
     whole_number("seed", seed, 0)
     model = as_model(model)
     if others := {writer.kind for writer in model.path.writers if writer.block is not None} - {"attn", "mlp"}:
@@ -101,28 +94,26 @@ def effects(
         fill = mean_filling(model, unit, rows.ids, lengths, np.full(len(rows), n / len(rows)), batch_tokens)
     elif ablation == "resample":
         fill = partner_filling(model, unit, rows.ids, lengths, _partners(asked, rows, seed))
-    keep = n * len(members) * len(model.components(unit)) <= MOST_CHANGES
-    ablations = Ablations(model, members, unit, positions, rows, fill, keep)
+    ablations = Ablations(model, members, unit, rows, fill)
     about = {"components": alone, "groups": together, "labels": gold, "options": names, "model": model.name}
-    about |= {"unit": unit, "ablation": ablation, "positions": positions, "source": source}
-    about["prompt_ends"] = prompt_ends(model, asked.ids)
+    about |= {"unit": unit, "ablation": ablation, "source": source, "prompt_ends": prompt_ends(model, asked.ids)}
     if asked.is_single:
-        read = partial(ablations.read_contributions, gold)
-        _, (values, without, *changes) = run_patches(model, rows, ablations.patches, read, len(members), batch_tokens)
-        kept = present(model.path, ablations.everyone, values)
+        found = ablations.contributions(gold, batch_tokens)
+        kept = present(model.path, found.components, found.values)
+        values = found.values[:, kept]
         return Effects(
-            members=tuple(ablations.everyone[i] for i in kept),
-            values=values[:, kept],
+            members=tuple(found.components[i] for i in kept),
+            values=values,
             logits=values.sum(1),
-            without=np.moveaxis(without, 1, 0),
-            changes=changes[0][:, :, kept] if changes else None,
-            gap=ablations.gap,
+            without=np.moveaxis(found.without, 1, 0),
+            changes=found.changes[:, :, kept],
+            gap=found.gap,
             soft_cap=model.path.soft_cap,
             score="logits",
             **about,
         )
     reading = read_logits(rows, _log_probabilities)
-    _, (table,) = run_patches(model, rows, ablations.with_clean, reading, 1 + len(members), batch_tokens)
+    _, (table,) = run_patches(model, rows, ablations.patches, reading, 1 + len(members), batch_tokens)
     # The log-likelihood of an option is the sum over its tokens.
     scores = rows.reduce(np.add, table).reshape(n, len(rows) // n, 1 + len(members)).swapaxes(1, 2)
     return Effects(

@@ -141,7 +141,7 @@ def test_planted_models_measure_their_closed_forms(shape):
     frame = effects.frame(full=True).set_index("component")
     # Two equal heads, right in 3 of 4 rows: each is worth 3/4 − 1/4 logits, both together twice that.
     for name, worth in (("L0.H0", 0.5), ("L1.H1", 0.5), ("both", 1.0)):
-        for column in ("direct", "direct_recomputed", "total"):
+        for column in ("direct", "total"):
             assert frame[column][name] == pytest.approx(worth, abs=1e-9)
     # One alone answers as both; none leaves a tie, right in half of the rows.
     assert frame.accuracy_lost[["L0.H0", "L1.H1", "both"]].tolist() == pytest.approx([0, 0, 1 / 4], abs=1e-9)
@@ -269,7 +269,7 @@ def test_single_tokens_among_longer_options_are_single_tokens(tiny):
     ids, _ = rows(6)
     for ablation in ("mean", "resample"):
         one, other = (
-            ld.effects(tiny, ids, options, [0] * 6, ablation=ablation, positions="last", components=["L1.mlp"])
+            ld.effects(tiny, ids, options, [0] * 6, ablation=ablation, components=["L1.mlp"])
             for options in ([7, 9], [[7, 9, [12, 3]]])
         )
         between = [x.without[-1, :, 0, 0] - x.without[-1, :, 0, 1] for x in (one, other)]

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.depth.additive import stream_scales
 from layerdiv_tl.depth.engine import Rows, read_logits, run_patches, unpatched
 from layerdiv_tl.depth.patched_forward import PatchedForward
 from layerdiv_tl.depth.residual_norms import _head_writes
@@ -79,8 +78,8 @@ def test_the_pass_unpatched_changes_nothing():
 @pytest.mark.parametrize(("name", "factor"), [("llama", 1.0), ("granite", 0.5)])
 def test_factors_between_writes_and_the_stream_are_those_of_the_config(name, factor):
     model = ld.load_model(FAMILIES[name]())
-    with model.path.session():
-        assert set(stream_scales(model).values()) == {factor}
+    with model.path.session(), torch.no_grad():
+        assert set(PatchedForward(model, IDS).scales.values()) == {factor}
 
 
 def test_a_stream_that_passes_norms_between_its_sublayers_has_only_a_frozen_lens():

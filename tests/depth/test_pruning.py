@@ -222,12 +222,12 @@ def test_a_plan_scores_on_some_rows_and_measures_on_others(family, part):
 
 
 def test_options_that_are_no_single_tokens_are_refused_with_what_scores_them():
-    """Long, equal or unknown ones; a task says which call makes its options single tokens."""
+    """Long, equal or unknown ones; a task resolved with multi_token=True scores the first tokens that differ."""
     model = ld.load_model(llama(), tokenizer=word_tokenizer())
     task = asked(LENGTHS, [7, 8], np.arange(len(LENGTHS)) % 2)
     long = replace(task, options=(" w7 w9", " w8 w9"))
     for options, about in (
-        (long.options, "multi_token=True"),
+        (long.options, "tokens"),
         ((" w7", " w7"), "same token"),
         ((" unheard", " of"), "same token"),
     ):
