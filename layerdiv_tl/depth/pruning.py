@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -17,18 +17,20 @@ from .engine import HeadMeans, Rows, head_means
 from .inputs import known_components
 from .pruning_results import ALONE, INFLUENCE, OWN, DropPlan
 from .quantities import (
+    UNITS,
     AblatedPart,
-    Effect,
     ablatable_components,
     ablation_effects,
     direct_measures,
+    needs,
     read_rows,
     score_ablations,
-    score_components,
 )
 
 # A plan is measured at all sizes up to this many, and at as many even steps above.
 MOST_SIZES = 12
+# Scores by ablation; the others are direct measures.
+ABLATED = ("loss", "accuracy")
 
 
 def drop_plan(
@@ -69,7 +71,7 @@ def drop_plan(
         random: Number of random plans to compare with; the plan by block influence (ShortGPT) is always included.
         seed: Seed of the split of rows and of the random plans.
 
-    Makes 2 + C/2 passes over the scoring rows for C candidates (2 for a score from a clean pass, one more for means,
+    Makes 3 + C/2 passes over the scoring rows for C candidates (3 for a score from a clean pass, one more for means,
     `n_drop` times as many for a greedy plan), and 1 + P/2 over the others for P plans (up to 12 sizes of each, and the
     random ones). Raises InputError for input that cannot be used: where nothing or everything would go, a score that
     does not exist for these rows, labels that no component has; and for a model with hooks, which a plan cannot name.
@@ -91,8 +93,10 @@ def drop_plan(
     ablation = ablation or ("mean" if part == "head" else "zero")
     if choice("ablation", ablation, ("zero", "mean")) == "mean" and part != "head":
         raise InputError(f"ablation='mean' replaces heads by their means, and this plan drops {part}s: use 'zero'.")
-    if greedy and score not in get_args(Effect):
-        ways = one_of(get_args(Effect))
+    if isinstance(score, str):
+        choice("score", score, UNITS)
+    if greedy and score not in ABLATED:
+        ways = one_of(ABLATED)
         raise InputError(f"greedy=True goes by what is lost with each component that is gone: use {ways} as score.")
     candidates = ablatable_components(model, predictions.ids[0], part)
     if components is not None:
@@ -110,17 +114,21 @@ def drop_plan(
     def lowest(scores: Float[np.ndarray, " candidate"]) -> tuple[Component, ...]:
         return tuple(candidates[i] for i in np.argsort(scores, kind="stable")[:n_drop])
 
-    influence = lowest(score_components(model, choosing, candidates, "block_influence", batch_tokens))
+    measures = direct_measures(model, choosing, candidates, batch_tokens)
+    influence = lowest(needs("block_influence", measures))
     if greedy:
         alone, dropped, scores = _one_after_another(
             model, choosing, candidates, str(score), n_drop, batch_tokens, means
         )
         plans = {OWN: dropped, INFLUENCE: influence, ALONE: lowest(alone)}
     else:
-        if isinstance(score, str):
-            scores = score_components(model, choosing, candidates, score, batch_tokens, means)
-        else:
+        if not isinstance(score, str):
             scores = np.array([float(score[c.label]) for c in candidates])
+        elif score in ABLATED:
+            each = score_ablations(model, choosing, [[c] for c in candidates], batch_tokens, means=means)
+            scores = needs(score, ablation_effects(choosing, *each))
+        else:
+            scores = needs(score, measures)
         plans = {OWN: lowest(scores), INFLUENCE: influence}
     draw = np.random.default_rng([seed, 1])
     drawn = [sorted(draw.permutation(len(candidates))[:n_drop].tolist()) for _ in range(random)]
@@ -143,7 +151,7 @@ def drop_plan(
         ablation=ablation,
         model=model.name,
         provenance=dict(model.provenance) | {"name": model.name, "weights": weights, "rows": about},
-        measures=direct_measures(model, choosing, candidates, batch_tokens=batch_tokens),
+        measures=measures,
         means=() if means is None else tuple(means[c.layer, c.repeat][c.index].cpu().numpy() for c in plans[OWN]),
     )
 
@@ -177,8 +185,7 @@ def _one_after_another(
     for _ in range(n_drop):
         left = [c for c in candidates if c not in gone]
         loss, correct = score_ablations(model, rows, [[c] for c in left], batch_tokens, gone, means)
-        sums, counts = ablation_effects(rows, loss, correct)[score]
-        lost = sums.sum(0) / counts.sum()
+        lost = needs(score, ablation_effects(rows, loss, correct))
         scores[[candidates.index(c) for c in left]] = lost
         if not gone:
             alone = lost

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .._checks import choice, one_of
+from .._checks import choice
 from .._progress import counted
 from ..attribution.contributions import contributions
 from ..attribution.profile import profile
@@ -27,8 +27,6 @@ from .patched_forward import PatchedForward
 from .readings import sums_per_text
 from .residual_norms import measure_norms
 
-Direct = Literal["contribution", "diversity", "net", "relative_norm", "block_influence"]
-Effect = Literal["loss", "accuracy"]
 AblatedPart = Literal["sublayer", "layer", "attn", "mlp", "head"]
 UNITS: Mapping[str, str] = {
     "contribution": "logits",
@@ -110,50 +108,27 @@ def ablation_effects(rows: Rows, loss: np.ndarray, correct: np.ndarray) -> dict[
 
 
 def direct_measures(
-    model: Model,
-    rows: Rows,
-    components: Sequence[Component],
-    wanted: Collection[str] = get_args(Direct),
-    batch_tokens: int | None = None,
+    model: Model, rows: Rows, components: Sequence[Component], batch_tokens: int | None = None
 ) -> dict[str, Sums]:
-    """Compute the wanted direct measures of components from clean passes, as (sums, counts) of every row.
+    """Compute the direct measures of components from clean passes, as (sums, counts) of every row.
 
     `contribution`: to the right option's logit minus the mean of the others'; in texts, to the next token's logit minus
     the vocabulary's mean. `diversity`: the component's share of the sum of centered diversities over all components; a
     layer's is the sum over its sublayers. `net`: its additive part of the cross-entropy, E_p[u] − u(t), in nats,
     negative where it helps; of tasks alone. `relative_norm`, `block_influence`: see `ResidualNorms`.
     """
-    measures: dict[str, Sums] = {}
-    if {"contribution", "diversity", "net"} & set(wanted):
-        measures = (_of_texts if rows.options is None else _of_task)(model, rows, components, batch_tokens)
-    if {"relative_norm", "block_influence"} & set(wanted):
-        norms = measure_norms(model, rows.ids, batch_tokens, _unit(components) == "head")
-        columns = [norms.components.index(component) for component in components]
-        for name in ("relative_norm", "block_influence"):
-            sums, counts = sums_per_text(norms.values[name][:, columns].astype(np.float64), norms.places["text"])
-            measures[name] = sums, counts[:, 0]
-    return {name: measures[name] for name in UNITS if name in measures and name in wanted}
+    measures = (_of_texts if rows.options is None else _of_task)(model, rows, components, batch_tokens)
+    norms = measure_norms(model, rows.ids, batch_tokens, _unit(components) == "head")
+    columns = [norms.components.index(component) for component in components]
+    for name in ("relative_norm", "block_influence"):
+        sums, counts = sums_per_text(norms.values[name][:, columns].astype(np.float64), norms.places["text"])
+        measures[name] = sums, counts[:, 0]
+    return measures
 
 
-def score_components(
-    model: Model,
-    rows: Rows,
-    components: tuple[Component, ...],
-    score: str,
-    batch_tokens: int | None,
-    means: HeadMeans | None = None,
-) -> Float[np.ndarray, " component"]:
-    """Score how much each component is needed, by one of `UNITS`. Raises InputError for one that these rows lack."""
-    if score not in UNITS:
-        raise InputError(f"score={score!r:.40} is unknown: use {one_of(UNITS)}, or give {{label: number}}.")
-    if score in get_args(Effect):
-        alone = score_ablations(model, rows, [[c] for c in components], batch_tokens, means=means)
-        measures = ablation_effects(rows, *alone)
-    else:
-        measures = direct_measures(model, rows, components, (score,), batch_tokens)
-    if score not in measures:
-        raise InputError(f"score={score!r} is a part of the loss over a task's options, and these are texts.")
-    sums, counts = measures[score]
+def needs(score: str, measures: Mapping[str, Sums]) -> Float[np.ndarray, " component"]:
+    """Average how much each component is needed, by one of these measures. Raises InputError for another one."""
+    sums, counts = measures[choice("score", score, measures)]
     mean = sums.sum(0) / counts.sum()
     if score == "contribution":
         return np.abs(mean)
