@@ -21,14 +21,12 @@ from ..model.frozen import TOLERANCE
 from ..model.load import Model
 from ..model.passes import Pass
 from ..model.units import cut_of, split
-from .engine import Place, Rows, held_values, map_batches, mean_values
+from .engine import Place, Rows, Values, ablation, held_values, map_batches, mean_values
 from .patched_forward import PatchedForward
 
 EffectUnit = Literal["sublayer", "head"]
 Ablation = Literal["mean", "zero", "resample"]
 
-# The values that a place takes at every token of some rows, given the place; None means zero.
-Values = Callable[[Place], Float[Tensor, "row token _"]] | None
 # Another row that one takes its values from: its tokens, and the number of them in its prompt.
 Partner = tuple[tuple[int, ...], int]
 
@@ -40,7 +38,7 @@ def mean_filling(
     prompts: Sequence[int],
     weights: Float[np.ndarray, " row"],
     batch_tokens: int | None,
-) -> Callable[[list[int]], Values]:
+) -> Callable[[list[int]], Values | None]:
     """Fill places with means over rows, apart for first tokens, prompts' last tokens, options' and all others."""
     kinds = [torch.ones(len(row), dtype=torch.long) for row in ids]
     for kind, end in zip(kinds, prompts, strict=True):
@@ -53,7 +51,7 @@ def mean_filling(
 
 def partner_filling(
     model: Model, unit: EffectUnit, ids: Sequence[Sequence[int]], prompts: Sequence[int], partners: Sequence[Partner]
-) -> Callable[[list[int]], Values]:
+) -> Callable[[list[int]], Values | None]:
     """Fill places with values of each row's partner, aligned from the prompt's end; first tokens take first ones."""
 
     def fill(batch: list[int]) -> Values:
@@ -107,7 +105,7 @@ class Ablations:
     members: tuple[tuple[Component, ...], ...]
     unit: EffectUnit
     rows: Rows
-    fill: Callable[[list[int]], Values]
+    fill: Callable[[list[int]], Values | None]
 
     def patches(self, clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Tensor]]:
         """Yield the unpatched pass, then every ablation, as patches of the engine."""
@@ -181,23 +179,19 @@ class Ablations:
         return Contributed(components, u.cpu().numpy(), without, changes, gap)
 
     def _run(
-        self, clean: PatchedForward, members: Sequence[Component], fill: Values, read: Bool[Tensor, "row token"]
+        self, clean: PatchedForward, members: Sequence[Component], fill: Values | None, read: Bool[Tensor, "row token"]
     ) -> tuple[Float[Tensor, "row token d"], Held]:
         """Run a pass with some components ablated; also return what places behind it hold where rows are read."""
-        block_of = {place: block for block, place in enumerate(clean.layers)}
-        ablated: dict[tuple[int, str], list[Any]] = {}
-        for c in members:
-            assert c.layer is not None
-            place = block_of[c.layer, c.repeat], "heads" if c.kind == "head" else c.kind
-            ablated.setdefault(place, []).append(c.index)
-        start = min(block for block, _ in ablated)
+        replaced: Mapping[tuple[int, str], Any] = ablation(clean, members, fill)
+        start = min(block for block, _ in replaced)
         held: dict[tuple[int, str], Tensor] = {}
 
         def hold(key: tuple[int, str], value: Float[Tensor, "row token _"]) -> Tensor | None:
-            if key in ablated:
-                value = _ablated(clean, key, ablated[key], value, fill)
+            is_replaced = key in replaced
+            if is_replaced:
+                value = replaced[key](value)
             held[key] = value[read][:, None] if self.model.path.by_token else value
-            return value if key in ablated else None
+            return value if is_replaced else None
 
         instead: dict[tuple[int, str], Callable[[Tensor], Tensor | None]] = {}
         for block in range(start, len(clean.layers)):
@@ -237,22 +231,6 @@ class Ablations:
         for g, leaf in zip(slopes[3], rounding, strict=True):
             found[:, -1] += (g * leaf.detach()).flatten(2).sum(-1).T
         return found
-
-
-def _ablated(
-    clean: PatchedForward, key: tuple[int, str], heads: list[Any], value: Float[Tensor, "row token _"], fill: Values
-) -> Float[Tensor, "row token _"]:
-    """Replace all of a place's value, or that of some heads."""
-    block, kind = key
-    left = torch.zeros_like(value) if fill is None else fill((kind, *clean.layers[block])).to(value)
-    where = clean.tokens[..., None]
-    if kind == "heads":
-        goes = torch.zeros(clean.head_count(block), dtype=torch.bool, device=value.device)
-        goes[heads] = True
-        where = where & goes.repeat_interleave(value.shape[-1] // len(goes))
-    else:  # whole outputs are stored as they are added to the stream
-        left = left / clean.scales[key]
-    return torch.where(where, left, value)
 
 
 def _patched(clean: PatchedForward, known: Pass, final: Float[Tensor, "n d"], held: Held) -> Pass:

@@ -10,7 +10,7 @@ whole tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar, get_args
@@ -228,30 +228,40 @@ def layer_components(forward: PatchedForward) -> tuple[Component, ...]:
 
 # What a sublayer writes, or its heads' values before the output projection: its kind or "heads", layer and repeat.
 Place = tuple[str, int | None, int | None]
-# The mean values of all heads of an attention, by its layer and repeat.
-HeadMeans = Mapping[tuple[int | None, int | None], Float[Tensor, "head width"]]
+# The value that a place takes, at every token `[row, token, width]` or at all alike `[width]`, given the place.
+Values = Callable[[Place], Float[Tensor, "*token width"]]
 
 
-def ablation(forward: PatchedForward, members: Collection[Component], means: HeadMeans | None = None) -> Instead:
-    """Zero-ablate some sublayers or layers, and replace the values of heads by their means (None: by 0)."""
+def ablation(forward: PatchedForward, members: Collection[Component], values: Values | None = None) -> Instead:
+    """Replace what sublayers, layers or heads hold by the `values` of their places, or by zero."""
     found: dict[tuple[int, str], Any] = {}
     for block, place in enumerate(forward.layers):
         heads = [c.index for c in members if c.kind == "head" and (c.layer, c.repeat) == place]
         if heads:
-            values = torch.zeros(forward.head_count(block), 1) if means is None else means[place]
-            found[block, "heads"] = partial(_replace_heads, heads, values)
-        for kind in get_args(Part):
-            if forward.component(kind, block) in members:
-                found |= forward.zero_ablate(kind, block)
+            left = None if values is None else values(("heads", *place))
+            found[block, "heads"] = partial(_replace_heads, heads, forward.head_count(block), left)
+        for part in get_args(Part):
+            if forward.component(part, block) in members:
+                for key in forward.zero_ablate(part, block):
+                    # Whole outputs are stored as they are added to the stream.
+                    left = None if values is None else values((key[1], *place)) / forward.scales[key]
+                    found[key] = partial(_replace, left)
     return found
 
 
+def _replace(left: Float[Tensor, "*token width"] | None, given: Float[Tensor, "row token width"]) -> Tensor:
+    return torch.zeros_like(given) if left is None else left.to(given).expand_as(given)
+
+
 def _replace_heads(
-    heads: Sequence[int | None], values: Float[Tensor, "head _"], given: Float[Tensor, "row token value"]
+    heads: Sequence[int | None],
+    count: int,
+    left: Float[Tensor, "*token value"] | None,
+    given: Float[Tensor, "row token value"],
 ) -> Float[Tensor, "row token value"]:
-    """Replace the values of some heads, before their output projection, at every token."""
-    changed = given.unflatten(-1, (len(values), -1)).clone()
-    changed[:, :, list(heads)] = values[list(heads)].to(changed)
+    """Replace the values of some heads, of a number of them, before their output projection."""
+    changed = given.unflatten(-1, (count, -1)).clone()
+    changed[:, :, list(heads)] = _replace(left, given).unflatten(-1, (count, -1))[:, :, list(heads)]
     return changed.flatten(-2)
 
 
@@ -287,33 +297,24 @@ def mean_values(
     return {place: total / counts.to(total.device) for place, total in sums.items()}
 
 
-def head_means(model: Model, rows: Rows, batch_tokens: int | None) -> HeadMeans:
-    """Average every head's values, before its output projection, over the positions where rows are read."""
+def head_means(model: Model, rows: Rows, batch_tokens: int | None) -> dict[Place, Float[Tensor, " value"]]:
+    """Average the values of all heads, before their output projection, over the positions where rows are read."""
     weights = [torch.zeros(len(ids), 1) for ids in rows.ids]
     for weight, at in zip(weights, rows.at, strict=True):
         weight[list(at)] = 1
     means = mean_values(model, rows.ids, True, weights, batch_tokens)
-    counts = {writer.component.layer: writer.heads for writer in model.path.writers if writer.kind == "attn"}
-    return {
-        (layer, repeat): mean[0].unflatten(0, (counts[layer], -1))
-        for (kind, layer, repeat), mean in means.items()
-        if kind == "heads"
-    }
+    return {place: mean[0] for place, mean in means.items() if place[0] == "heads"}
 
 
-def mean_streams(
-    model: Model, ids: Sequence[Ids], batch_tokens: int | None, first: int = 0
-) -> list[Float[Tensor, " d"]]:
-    """Average the stream entering every block, over the tokens of all texts from index `first` on."""
+def mean_streams(model: Model, ids: Sequence[Ids], batch_tokens: int | None) -> list[Float[Tensor, " d"]]:
+    """Average the stream entering every block, over the tokens of all texts."""
 
     def add(rows: list[int], advance: Advance) -> list[Tensor]:
         forward = PatchedForward(model, [ids[row] for row in rows])
-        tokens = forward.tokens
-        tokens[:, :first] = False
         advance(len(rows))
-        return [stream[tokens].double().sum(0) for stream in forward.streams[:-1]]
+        return [stream[forward.tokens].double().sum(0) for stream in forward.streams[:-1]]
 
-    count = sum(len(row) - first for row in ids)
+    count = sum(len(row) for row in ids)
     by_block = zip(*map_batches(model, ids, batch_tokens, add), strict=True)
     return [torch.stack(sums).sum(0) / count for sums in by_block]
 

@@ -7,13 +7,14 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
+from torch import Tensor
 
 from .._checks import choice, number, one_of, whole_number
 from ..components import Component
 from ..errors import InputError
 from ..model.fingerprint import identify
 from ..model.load import Model, as_model
-from .engine import HeadMeans, Rows, head_means
+from .engine import Place, Rows, Values, head_means
 from .inputs import known_components
 from .pruning_results import ALONE, INFLUENCE, OWN, DropPlan
 from .quantities import (
@@ -109,7 +110,8 @@ def drop_plan(
     order = np.random.default_rng([seed, 0]).permutation(len(predictions)).tolist()
     first = min(len(predictions) - 1, max(1, round(scoring * len(predictions))))
     choosing, measured = (predictions.take(sorted(some)) for some in (order[:first], order[first:]))
-    means = head_means(model, choosing, batch_tokens) if ablation == "mean" else None
+    means = head_means(model, choosing, batch_tokens) if ablation == "mean" else {}
+    values = means.__getitem__ if means else None
 
     def lowest(scores: Float[np.ndarray, " candidate"]) -> tuple[Component, ...]:
         return tuple(candidates[i] for i in np.argsort(scores, kind="stable")[:n_drop])
@@ -118,14 +120,14 @@ def drop_plan(
     influence = lowest(needs("block_influence", measures))
     if greedy:
         alone, dropped, scores = _one_after_another(
-            model, choosing, candidates, str(score), n_drop, batch_tokens, means
+            model, choosing, candidates, str(score), n_drop, batch_tokens, values
         )
         plans = {OWN: dropped, INFLUENCE: influence, ALONE: lowest(alone)}
     else:
         if not isinstance(score, str):
             scores = np.array([float(score[c.label]) for c in candidates])
         elif score in ABLATED:
-            each = score_ablations(model, choosing, [[c] for c in candidates], batch_tokens, means=means)
+            each = score_ablations(model, choosing, [[c] for c in candidates], batch_tokens, values=values)
             scores = needs(score, ablation_effects(choosing, *each))
         else:
             scores = needs(score, measures)
@@ -135,7 +137,7 @@ def drop_plan(
     randoms = tuple(tuple(candidates[i] for i in some) for some in drawn)
     sizes = np.unique(np.linspace(0, n_drop, min(n_drop, MOST_SIZES) + 1).round().astype(int))[1:].tolist()
     sets = [frozenset(some[:size]) for some in plans.values() for size in sizes] + list(map(frozenset, randoms))
-    loss, correct = _measure(model, measured, sets, batch_tokens, means)
+    loss, correct = _measure(model, measured, sets, batch_tokens, values)
     about = {"where": source, "scored": len(choosing), "measured": len(measured), "seed": seed}
     return DropPlan(
         candidates=candidates,
@@ -152,8 +154,18 @@ def drop_plan(
         model=model.name,
         provenance=dict(model.provenance) | {"name": model.name, "weights": weights, "rows": about},
         measures=measures,
-        means=() if means is None else tuple(means[c.layer, c.repeat][c.index].cpu().numpy() for c in plans[OWN]),
+        means=_means_of(model, means, plans[OWN]) if means else (),
     )
+
+
+def _means_of(model: Model, means: Mapping[Place, Tensor], heads: Sequence[Component]) -> tuple[np.ndarray, ...]:
+    """Select the mean values of some heads."""
+    counts = {writer.component.layer: writer.heads for writer in model.path.writers if writer.kind == "attn"}
+    found = []
+    for c in heads:
+        by_head = means["heads", c.layer, c.repeat].unflatten(0, (counts[c.layer], -1))
+        found.append(by_head[c.index].cpu().numpy())
+    return tuple(found)
 
 
 def _measure(
@@ -161,11 +173,11 @@ def _measure(
     rows: Rows,
     sets: Sequence[frozenset[Component]],
     batch_tokens: int | None,
-    means: HeadMeans | None,
+    values: Values | None,
 ) -> tuple[Float[np.ndarray, "row set+1"], Float[np.ndarray, "row set+1"]]:
     """Measure losses and correct predictions without anything gone, then without each set; equal sets run once."""
     distinct = list(dict.fromkeys(sets))
-    loss, correct = score_ablations(model, rows, distinct, batch_tokens, means=means)
+    loss, correct = score_ablations(model, rows, distinct, batch_tokens, values=values)
     columns = [0, *(1 + distinct.index(members) for members in sets)]
     return loss[:, columns], correct[:, columns]
 
@@ -177,14 +189,14 @@ def _one_after_another(
     score: str,
     n_drop: int,
     batch_tokens: int | None,
-    means: HeadMeans | None,
+    values: Values | None,
 ) -> tuple[Float[np.ndarray, " candidate"], tuple[Component, ...], Float[np.ndarray, " candidate"]]:
     """Return (scores of every component alone, components dropped one by one, the last score of each)."""
     gone, scores = list[Component](), np.empty(len(candidates))
     alone = scores
     for _ in range(n_drop):
         left = [c for c in candidates if c not in gone]
-        loss, correct = score_ablations(model, rows, [[c] for c in left], batch_tokens, gone, means)
+        loss, correct = score_ablations(model, rows, [[c] for c in left], batch_tokens, gone, values)
         lost = needs(score, ablation_effects(rows, loss, correct))
         scores[[candidates.index(c) for c in left]] = lost
         if not gone:

@@ -21,7 +21,7 @@ from ..errors import InputError
 from ..model.load import Model
 from ..model.options import is_task, single_tokens
 from ..model.prompts import Ids
-from .engine import HeadMeans, Rows, ablation, loss_and_hits, read_logits, run_patches
+from .engine import Rows, Values, ablation, loss_and_hits, read_logits, run_patches
 from .inputs import Part, read_texts, resolved
 from .patched_forward import PatchedForward
 from .readings import sums_per_text
@@ -78,15 +78,15 @@ def score_ablations(
     ablations: Sequence[Collection[Component]],
     batch_tokens: int | None = None,
     already_removed: Collection[Component] = (),
-    means: HeadMeans | None = None,
+    values: Values | None = None,
 ) -> tuple[Float[np.ndarray, "row ablation"], Float[np.ndarray, "row ablation"]]:
     """Sum cross-entropy in nats, and correct predictions, over each row's predictions, first without any ablation.
 
-    All also ablate `already_removed`. Heads are replaced by their `means`, or by zero.
+    All also ablate `already_removed`. They are replaced by the `values` of their places, or by zero.
     """
 
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Tensor]]:
-        removed, streams = ablation(clean, already_removed, means), list(clean.streams)
+        removed, streams = ablation(clean, already_removed, values), list(clean.streams)
         if removed:  # every pass resumes from the streams without it
             start = min(block for block, _ in removed)
             streams[-1] = clean.resume(
@@ -94,7 +94,7 @@ def score_ablations(
             )
         for number, members in enumerate([(), *ablations]):
             start = min((block for block, _ in ablation(clean, members)), default=len(clean.layers))
-            yield number, clean.resume(start, streams[start], ablation(clean, {*already_removed, *members}, means))
+            yield number, clean.resume(start, streams[start], ablation(clean, {*already_removed, *members}, values))
 
     _, tables = run_patches(model, rows, patches, read_logits(rows, loss_and_hits), 1 + len(ablations), batch_tokens)
     loss, correct = (rows.reduce(np.add, table) for table in tables)

@@ -239,7 +239,7 @@ def _check_logits(model: Model, smaller: Model, dropped: Sequence[Component], me
         for c, mean in zip(dropped if means else (), means, strict=True):
             table = torch.zeros(clean.head_count(block_of[c.layer, c.repeat]), len(mean), dtype=torch.float64)
             places.setdefault((c.layer, c.repeat), table)[c.index] = torch.as_tensor(mean)
-        patch = ablation(clean, dropped, places or None)
+        patch = ablation(clean, dropped, (lambda place: places[place[1:]].flatten()) if places else None)
         start = min(block for block, _ in patch)
         wanted = clean.logits(clean.resume(start, clean.streams[start], patch)[0])
     with smaller.path.session(), torch.no_grad():

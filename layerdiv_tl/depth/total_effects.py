@@ -18,9 +18,9 @@ from ..model.attribute import present
 from ..model.load import Model, as_model
 from ..model.options import is_task
 from ..model.prompts import prompt_ends
-from .ablations import Ablation, Ablations, EffectUnit, Partner, Values, mean_filling, partner_filling
+from .ablations import Ablation, Ablations, EffectUnit, Partner, mean_filling, partner_filling
 from .effect_results import Effects
-from .engine import Rows, cross_entropy, read_logits, run_patches
+from .engine import Rows, Values, cross_entropy, read_logits, run_patches
 from .inputs import check_choices, known_components, resolved
 
 
@@ -89,7 +89,7 @@ def effects(
     members = (*((c,) for c in alone), *together.values())
     rows, of_example = _rows(model, asked)
     lengths = [len(asked.ids[example]) for example in of_example]
-    fill: Callable[[list[int]], Values] = lambda batch: None  # noqa: E731
+    fill: Callable[[list[int]], Values | None] = lambda batch: None  # noqa: E731
     if ablation == "mean":
         fill = mean_filling(model, unit, rows.ids, lengths, np.full(len(rows), n / len(rows)), batch_tokens)
     elif ablation == "resample":
