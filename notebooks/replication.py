@@ -230,10 +230,12 @@ class Replication:
         norms, skips = {}, {}
         for model, result in self.results("residual_norms").items():
             layers = [i for i, c in enumerate(result.components) if c.kind == "layer"]
-            norms[model] = sums_per_text(result.relative_norm[:, layers], result.text)
+            norms[model] = sums_per_text(result.values["relative_norm"][:, layers], result.places["text"])
         for model, result in self.results("skip", mode="future").items():
             # No token attends to a layer after the last one, so its effect is 0 in every model.
-            skips[model] = sums_per_text(result.output_change[:, :-1], result.text, len(result.components))
+            skips[model] = sums_per_text(
+                result.values["output_change"][:, :-1], result.places["text"], len(result.components)
+            )
         yield Statement(9, "‖write‖ / ‖stream‖, later over earlier layers", self.ratio(norms), 1)
         yield Statement(10, "Change of later answers if skipped, later over earlier layers", self.ratio(skips), 1)
 
@@ -262,7 +264,7 @@ class Replication:
         slopes = {}
         for model, score in self.results("depth_score").items():
             last = len(score.components) - 1
-            if last and (score.rank == 1).sum() >= LEAST:  # the depth of a wrong answer is no evidence
+            if last and (score.questions["rank"] == 1).sum() >= LEAST:  # the depth of a wrong answer is no evidence
                 s = score.slope_at_length
                 slopes[model] = Estimate(s.value / last, s.low / last, s.high / last, s.n, f"questions of {model}")
         e = next(iter(slopes.values()), Estimate(np.nan))
@@ -275,9 +277,9 @@ class Replication:
         """(12) Layers at the same relative depth map best."""
         ratios = {}
         for cell in self.grid.cells(analysis="maps_to"):
-            distance, _, chance = cell.result.distances()
-            if chance > 0:
-                ratios[cell.about["model"], cell.about["options"]["target"]] = distance / chance
+            found = cell.result.depth_alignment().iloc[0]
+            if found.chance > 0:
+                ratios[cell.about["model"], cell.about["options"]["target"]] = float(found.distance / found.chance)
 
         def mean(kept: list[str]) -> float:
             known = [ratio for pair, ratio in ratios.items() if set(pair) <= set(kept)]

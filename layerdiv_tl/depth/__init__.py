@@ -6,7 +6,7 @@
     ld.depth.erase(model, texts)                 effects of erasing a token's stream at each layer
     ld.depth.integrated_gradients(model, texts)  attribution of the answer's probability to each layer's output
     ld.depth.map_layers(model, other, texts)     linear maps from the layers of one model to those of another
-    ld.depth.drop_plan(model, task, budget)      which layers or heads could go, and the loss without them
+    ld.depth.drop_plan(model, task, n_drop)      which layers or heads could go, and the loss without them
     ld.depth.depth_score(model, questions)       whether answers of more hops depend on deeper layers
 
 The norms, skips, lens, erasure, gradients and score are those of *Do Language Models Use Their Depth Efficiently?*

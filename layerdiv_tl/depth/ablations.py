@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from .._progress import Advance
 from ..components import Component
 from ..errors import InputError
 from ..model.attribute import attribute, gradients
@@ -20,18 +21,12 @@ from ..model.frozen import TOLERANCE
 from ..model.load import Model
 from ..model.passes import Pass
 from ..model.units import cut_of, split
-from ..model.writers import Writer
-from .additive import carried_through
-from .effect_results import SCENARIOS
-from .engine import Place, Rows, held_values, mean_values
+from .engine import Place, Rows, Values, ablation, held_values, map_batches, mean_values
 from .patched_forward import PatchedForward
 
 EffectUnit = Literal["sublayer", "head"]
 Ablation = Literal["mean", "zero", "resample"]
-Positions = Literal["all", "last"]
 
-# The values that a place takes at every token of some rows, given the place; None means zero.
-Values = Callable[[Place], Float[Tensor, "row token _"]] | None
 # Another row that one takes its values from: its tokens, and the number of them in its prompt.
 Partner = tuple[tuple[int, ...], int]
 
@@ -43,7 +38,7 @@ def mean_filling(
     prompts: Sequence[int],
     weights: Float[np.ndarray, " row"],
     batch_tokens: int | None,
-) -> Callable[[list[int]], Values]:
+) -> Callable[[list[int]], Values | None]:
     """Fill places with means over rows, apart for first tokens, prompts' last tokens, options' and all others."""
     kinds = [torch.ones(len(row), dtype=torch.long) for row in ids]
     for kind, end in zip(kinds, prompts, strict=True):
@@ -56,7 +51,7 @@ def mean_filling(
 
 def partner_filling(
     model: Model, unit: EffectUnit, ids: Sequence[Sequence[int]], prompts: Sequence[int], partners: Sequence[Partner]
-) -> Callable[[list[int]], Values]:
+) -> Callable[[list[int]], Values | None]:
     """Fill places with values of each row's partner, aligned from the prompt's end; first tokens take first ones."""
 
     def fill(batch: list[int]) -> Values:
@@ -79,96 +74,82 @@ def _gather(tables: dict[Place, Tensor], index: list[Int[Tensor, " token"]], pla
     return tables[place][pad_sequence(index, batch_first=True).to(tables[place].device)]
 
 
-@dataclass(eq=False)
-class Ablations:
-    """Ablations of a set of rows as patches of the engine, and the contributions that they leave.
+# What places behind an ablation hold where rows are read, by block and kind or "heads".
+Held = Mapping[tuple[int, str], Float[Tensor, "position _ _"]]
 
-    `fill` returns the values that ablated places of some rows take. `seen` holds, by block and place, what places after
-    the latest patch held where rows are read; `gap` the largest |Σ changes + norm − total| relative to max Σ|u|.
+
+@dataclass(frozen=True, eq=False)
+class Contributed:
+    """Contributions of the clean pass, and what every ablation leaves of them, for options of one token.
+
+    Attributes:
+        components, values: All components, and their contributions in the clean pass.
+        without: Logits under each ablation in each of the `SCENARIOS` of `effect_results`.
+        changes: Each component's contribution to the logit difference in the clean pass minus that under the ablation,
+            both at the clean norm.
+        gap: The largest |Σ changes + the norm's share − total| relative to max Σ|u|, against the model's own logits.
     """
+
+    components: tuple[Component, ...]
+    values: Float[np.ndarray, "row component option"]
+    without: Float[np.ndarray, "row scenario ablation option"]
+    changes: Float[np.ndarray, "row ablation component"]
+    gap: float
+
+
+@dataclass(frozen=True, eq=False)
+class Ablations:
+    """Ablations of some rows, each of some components; `fill` returns the values that a batch's ablated places take."""
 
     model: Model
     members: tuple[tuple[Component, ...], ...]
     unit: EffectUnit
-    positions: Positions
     rows: Rows
-    fill: Callable[[list[int]], Values]
-    keep_changes: bool = True
-    everyone: tuple[Component, ...] = ()
-    gap: float = 0.0
-    seen: dict[tuple[int, str], Float[Tensor, "position _"]] = field(default_factory=dict)
+    fill: Callable[[list[int]], Values | None]
 
     def patches(self, clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Tensor]]:
-        """Yield every ablation of a batch of rows."""
-        read, fill = self.rows.take(batch).places(clean), self.fill(batch)
-        block_of = {place: block for block, place in enumerate(clean.layers)}
-        for number, members in enumerate(self.members):
-            goes: dict[tuple[int, str], list[int | None]] = {}
-            for c in members:
-                assert c.layer is not None
-                goes.setdefault((block_of[c.layer, c.repeat], "heads" if c.kind == "head" else c.kind), []).append(
-                    c.index
-                )
-            start = min(block for block, _ in goes)
-            places: list[tuple[int, str]] = []
-            for block in range(start, len(clean.layers)):
-                places += [(block, writer.kind) for writer in clean.writers(block)]
-            if self.unit == "head":
-                places += [(block, "heads") for block, kind in places if kind == "attn"]
-            self.seen.clear()
-            hold = partial(self._hold, clean, read, fill)
-            instead = {place: partial(hold, place, goes.get(place)) for place in places}
-            yield number, clean.resume(start, clean.streams[start], instead)
-
-    def with_clean(self, clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Tensor]]:
-        """Yield the unpatched pass, then every ablation."""
+        """Yield the unpatched pass, then every ablation, as patches of the engine."""
         yield -1, clean.streams[-1]
-        yield from self.patches(clean, batch)
+        read, fill = self.rows.take(batch).places(clean), self.fill(batch)
+        for number, members in enumerate(self.members):
+            yield number, self._run(clean, members, fill, read)[0]
 
-    def _hold(
-        self,
-        clean: PatchedForward,
-        read: Bool[Tensor, "row token"],
-        fill: Values,
-        key: tuple[int, str],
-        ablated: list[int | None] | None,
-        value: Float[Tensor, "row token _"],
-    ) -> Tensor | None:
-        """Ablate heads or all of a place (None: nothing), and keep the values it then holds where rows are read."""
-        held, (block, place) = value, key
-        if ablated:
-            goes = torch.ones(value.shape[-1], dtype=torch.bool, device=value.device)
-            if place == "heads":
-                heads = goes.logical_not().view(clean.head_count(block), -1)
-                heads[list(ablated)] = True
-                goes = heads.flatten()
-            left = torch.zeros_like(value) if fill is None else fill((place, *clean.layers[block])).to(value)
-            # Whole outputs are stored as they are added to the stream.
-            left = left if place == "heads" else left / clean.scale(block, place)
-            where = clean.tokens if self.positions == "all" else read
-            held = torch.where(where[..., None] & goes, left, value)
-        self.seen[key] = held[read][:, None] if self.model.path.by_token else held
-        return held if ablated else None
+    def contributions(self, gold: Int[np.ndarray, " row"], batch_tokens: int | None) -> Contributed:
+        """Measure contributions to each row's `answers` at its one position, and what every ablation changes in them.
 
-    def read_contributions(
-        self, gold: Int[np.ndarray, " row"], clean: PatchedForward, batch: list[int], finals: Iterator[Tensor]
-    ) -> tuple[np.ndarray, ...]:
-        """Read contributions, logits in every scenario, and each ablation's changes, for options of one token."""
-        some, path = self.rows.take(batch), self.model.path
+        Raises InputError for a stream that passes the final norm on its way, and where contributions do not sum to the
+        logits.
+        """
+        order: list[int] = []
+
+        def measure(batch: list[int], advance: Advance) -> Contributed:
+            order.extend(batch)
+            return self._contributions(batch, gold[batch], advance)
+
+        parts = map_batches(self.model, self.rows.ids, batch_tokens, measure, len(self.members))
+        places = np.argsort(order)
+        tables = zip(*((part.values, part.without, part.changes) for part in parts), strict=True)
+        values, without, changes = (np.concatenate(table)[places] for table in tables)
+        return Contributed(parts[0].components, values, without, changes, max(part.gap for part in parts))
+
+    def _contributions(self, batch: list[int], gold: Int[np.ndarray, " row"], advance: Advance) -> Contributed:
+        rows, path = self.rows.take(batch), self.model.path
+        clean = PatchedForward(self.model, rows.ids, self.unit == "head")
         if clean.normed:
             raise InputError(
                 f"the stream of {self.model.name} passes its final norm between rounds, so what an ablated component "
                 "changes there has no component of its own: effects are for models whose stream is only added to."
             )
-        at = torch.as_tensor(some.row), torch.as_tensor(some.position)
+        read, fill = rows.places(clean), self.fill(batch)
+        at = torch.as_tensor(rows.row), torch.as_tensor(rows.position)
         known = path.record(clean.ids, clean.mask, *at, partial(cut_of, self.unit))
-        targets = torch.as_tensor(some.targets, device=path.device)
+        targets = torch.as_tensor(rows.targets, device=path.device)
         directions, offset = self._directions(targets)
         with torch.enable_grad():
             own = attribute(path, known, directions, self.unit)
         slopes = gradients(own.replay, directions)
-        self.everyone, u = own.components, own.values
-        u[:, self.everyone.index(Component("constant"))] += offset
+        components, u = own.components, own.values
+        u[:, components.index(Component("constant"))] += offset
         assert known.unembedded is not None
         answers = known.unembedded.gather(1, targets).to(u) * path.factor
         size = float(u.abs().sum(1).max()) or 1.0
@@ -176,28 +157,49 @@ class Ablations:
             raise InputError(f"the components of {self.model.name} do not sum to its logits: it cannot be decomposed.")
         n, _, k = u.shape
         contrast = u.new_full((n, k), -1.0 / (k - 1))  # the right option minus the mean of the others
-        contrast[torch.arange(n), torch.as_tensor(gold[batch])] = 1.0
-        without = np.empty((n, len(SCENARIOS), len(self.members), k))
-        changes = np.empty((n, len(self.members), len(self.everyone)))
-        for number, (members, final) in enumerate(zip(self.members, finals, strict=True)):
-            patched = self._patched(clean, known, final)
-            ablated, removed = path.replay(patched), path.replay(self._without_writes(clean, known, patched, members))
-            total, recomputed = (
-                torch.einsum("nd,nkd->nk", x.normed.detach(), directions) + offset for x in (ablated, removed)
-            )
+        contrast[torch.arange(n), torch.as_tensor(gold)] = 1.0
+        without = np.empty((n, 3, len(self.members), k))
+        changes = np.empty((n, len(self.members), len(components)))
+        gap = 0.0
+        for number, members in enumerate(self.members):
+            final, held = self._run(clean, members, fill, read)
+            advance(len(batch))
+            patched = _patched(clean, known, final[read], held)
+            ablated = path.replay(patched)
+            total = torch.einsum("nd,nkd->nk", ablated.normed.detach(), directions) + offset
             # At the clean pass's norm, where changes add up: u − u' of every component.
-            change = u - self._at_clean_norm(u, known, patched, slopes, ablated.rounding)
-            mine = [self.everyone.index(member) for member in members]
-            direct = u.sum(1) - change[:, mine].sum(1)
-            scenarios = torch.stack([direct, recomputed, u.sum(1) - change.sum(1), total], 1)
+            change = u - self._at_clean_norm(components, u, known, patched, slopes, ablated.rounding)
+            mine = [components.index(member) for member in members]
+            scenarios = torch.stack([u.sum(1) - change[:, mine].sum(1), u.sum(1) - change.sum(1), total], 1)
             without[:, :, number] = scenarios.cpu().numpy()
             changes[:, number] = torch.einsum("rmo,ro->rm", change, contrast).cpu().numpy()
             # Check the parts against the model's own answers.
-            after = path.read_out(final)[0].gather(1, targets).to(u) * path.factor
-            off = (u.sum(1) - total) - (answers - after)
-            self.gap = max(self.gap, float(off.abs().max()) / size)
-        values = u.cpu().numpy()
-        return (values, without, changes) if self.keep_changes else (values, without)
+            after = path.read_out(final[read])[0].gather(1, targets).to(u) * path.factor
+            gap = max(gap, float(((u.sum(1) - total) - (answers - after)).abs().max()) / size)
+        return Contributed(components, u.cpu().numpy(), without, changes, gap)
+
+    def _run(
+        self, clean: PatchedForward, members: Sequence[Component], fill: Values | None, read: Bool[Tensor, "row token"]
+    ) -> tuple[Float[Tensor, "row token d"], Held]:
+        """Run a pass with some components ablated; also return what places behind it hold where rows are read."""
+        replaced: Mapping[tuple[int, str], Any] = ablation(clean, members, fill)
+        start = min(block for block, _ in replaced)
+        held: dict[tuple[int, str], Tensor] = {}
+
+        def hold(key: tuple[int, str], value: Float[Tensor, "row token _"]) -> Tensor | None:
+            is_replaced = key in replaced
+            if is_replaced:
+                value = replaced[key](value)
+            held[key] = value[read][:, None] if self.model.path.by_token else value
+            return value if is_replaced else None
+
+        instead: dict[tuple[int, str], Callable[[Tensor], Tensor | None]] = {}
+        for block in range(start, len(clean.layers)):
+            for writer in clean.writers(block):
+                instead[block, writer.kind] = partial(hold, (block, writer.kind))
+                if writer.kind == "attn" and self.unit == "head":
+                    instead[block, "heads"] = partial(hold, (block, "heads"))
+        return clean.resume(start, clean.streams[start], instead), held
 
     def _directions(self, targets: Int[Tensor, "n K"]) -> tuple[Float[Tensor, "n K d"], Float[Tensor, "n K"]]:
         """The targets' rows of the unembedding, and what its bias adds, in logits before any soft-cap."""
@@ -207,23 +209,14 @@ class Ablations:
         offset = torch.zeros_like(directions[..., 0]) if bias is None else bias.to(directions) * path.factor
         return directions, offset
 
-    def _patched(self, clean: PatchedForward, known: Pass, final: Float[Tensor, "n d"]) -> Pass:
-        """Return the patched pass where rows are read: values recorded behind the patch, clean values elsewhere."""
-        block_of: dict[Any, int] = {place: block for block, place in enumerate(clean.layers)}
-        writes, inputs = list(known.writes), list(known.inputs)
-        for number, ((writer, _), component) in enumerate(zip(known.calls, known.components(), strict=True)):
-            block = block_of.get((component.layer, component.repeat))
-            if block is not None and (block, writer.kind) in self.seen:
-                writes[number] = self.seen[block, writer.kind]
-                if inputs[number] is not None:
-                    inputs[number] = self.seen[block, "heads"]
-        finals = [x.clone() for x in known.finals]
-        if finals:
-            finals[-1][torch.arange(len(final)), known.position] = final
-        return replace(known, writes=writes, inputs=inputs, finals=finals)
-
     def _at_clean_norm(
-        self, u: Float[Tensor, "n C K"], known: Pass, patched: Pass, slopes: list[list[Tensor]], rounding: list[Tensor]
+        self,
+        components: tuple[Component, ...],
+        u: Float[Tensor, "n C K"],
+        known: Pass,
+        patched: Pass,
+        slopes: list[list[Tensor]],
+        rounding: list[Tensor],
     ) -> Float[Tensor, "n C K"]:
         """Contributions of the patched pass's writes along the clean pass's path."""
         found = u.clone()
@@ -231,36 +224,26 @@ class Ablations:
             write = patched.writes[number]
             if write is known.writes[number]:
                 continue
-            for components, x in split(self.unit, writer, whole, write, patched.inputs[number], slopes[0][number]):
-                start = self.everyone.index(components[0])
-                found[:, start : start + len(components)] = x.permute(1, 2, 0)
+            for some, x in split(self.unit, writer, whole, write, patched.inputs[number], slopes[0][number]):
+                start = components.index(some[0])
+                found[:, start : start + len(some)] = x.permute(1, 2, 0)
         found[:, -1] = 0.0
         for g, leaf in zip(slopes[3], rounding, strict=True):
             found[:, -1] += (g * leaf.detach()).flatten(2).sum(-1).T
         return found
 
-    def _without_writes(self, clean: PatchedForward, known: Pass, patched: Pass, members: Sequence[Component]) -> Pass:
-        """Return the clean pass where only what some components write is that of the patched one."""
-        writes, removed = list(known.writes), torch.zeros((), device=self.model.path.device)
-        for number, ((writer, _), whole) in enumerate(zip(known.calls, known.components(), strict=True)):
-            heads = [c.index for c in members if c.kind == "head" and replace(c, kind="attn", index=None) == whole]
-            if whole in members:
-                gone = known.writes[number] - patched.writes[number]
-            elif heads:
-                gone = self._written(writer, heads, known.inputs[number]) - self._written(
-                    writer, heads, patched.inputs[number]
-                )
-            else:
-                continue
-            writes[number] = known.writes[number] - gone
-            removed = removed + gone * clean.scales[writer]
-        finals = [*known.finals[:-1], *(x - removed for x in known.finals[-1:])]
-        return replace(known, writes=writes, finals=finals)
 
-    def _written(
-        self, writer: Writer, heads: list[int | None], values: Float[Tensor, "n 1 value"]
-    ) -> Float[Tensor, "n 1 d"]:
-        """What some heads of an attention write."""
-        own = torch.zeros_like(values).unflatten(-1, (writer.heads, -1))
-        own[..., heads, :] = values.unflatten(-1, (writer.heads, -1))[..., heads, :]
-        return carried_through(writer.maps, values, [own.flatten(-2)], self.model.path.wide)[0]
+def _patched(clean: PatchedForward, known: Pass, final: Float[Tensor, "n d"], held: Held) -> Pass:
+    """Return the patched pass where rows are read: values held behind the patch, clean values elsewhere."""
+    block_of: dict[Any, int] = {place: block for block, place in enumerate(clean.layers)}
+    writes, inputs = list(known.writes), list(known.inputs)
+    for number, ((writer, _), component) in enumerate(zip(known.calls, known.components(), strict=True)):
+        block = block_of.get((component.layer, component.repeat))
+        if block is not None and (block, writer.kind) in held:
+            writes[number] = held[block, writer.kind]
+            if inputs[number] is not None:
+                inputs[number] = held[block, "heads"]
+    finals = [x.clone() for x in known.finals]
+    if finals:
+        finals[-1][torch.arange(len(final)), known.position] = final
+    return replace(known, writes=writes, inputs=inputs, finals=finals)

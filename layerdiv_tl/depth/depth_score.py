@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .._checks import listed, number, resampling, shown
 from ..components import Component, component_columns
 from ..ensemble.fits import Slope, slope
 from ..ensemble.intervals import Estimate, estimate, estimates_frame, jackknife, leave_one_out
@@ -23,17 +22,17 @@ from ..model.options import is_task
 from ..results import Plot, Result
 from .engine import (
     Rows,
-    as_it_is,
     layer_count,
     loss_and_hits,
     read_logits,
     run_patches,
     softmax_change,
     tokens_between,
+    unpatched,
 )
-from .inputs import Part, ablatable_blocks, check_choices, read_answers
+from .inputs import check_choices, read_answers
 from .patched_forward import PatchedForward
-from .tokens import SOFTMAX_CHANGE
+from .readings import SOFTMAX_CHANGE
 
 Effect = Literal["published", "skip_before"]
 # Smaller total effects of all layers are rounding and have no depth.
@@ -45,14 +44,13 @@ class DepthScore(Result):
     """The effect of every layer on the answer of every question, and its mean depth.
 
     Attributes:
-        effects: e_l = ‖softmax − softmax'‖₂ over the vocabulary when layer l is skipped or erased at, at the positions
-            that `effect` specifies; between 0 and √2.
-        groups, lengths, answer_lengths: Number of hops, difficulty or the values of `by`; tokens of the question and of
-            its answer.
-        probability, rank: The answer's probability, the product over its tokens; and the worst rank of its tokens in
-            the vocabulary, after all ties: 1 where greedy decoding gives the answer.
-        correct: Whether greedy decoding gives the answer, 1/n where n tokens tie for first place.
-        ids, components: The questions' names; the layers in order of use, which the score's l indexes from 0.
+        components: The layers in order of use, which the score's l indexes from 0.
+        effects: e_l = ‖softmax − softmax'‖₂ over the vocabulary when layer l is skipped, at the positions that `effect`
+            specifies; between 0 and √2.
+        questions: `[question]` each: `group`, the number of hops, the difficulty or the values of `by`; `length` and
+            `answer_length` in tokens; `probability` of the answer, the product over its tokens; `rank`, the worst of
+            its tokens in the vocabulary, after all ties: 1 where greedy decoding gives the answer; and `correct`,
+            whether it does, 1/n where n tokens tie for first place.
 
     The score of a question is Σ l·e_l / Σ e_l, in layers; it is NaN where no layer changes the answer. A group's score
     uses its mean effects, as published, so questions weigh in proportion to their effects.
@@ -61,55 +59,34 @@ class DepthScore(Result):
 
     components: tuple[Component, ...]
     effects: Float[np.ndarray, "question layer"]
-    groups: Float[np.ndarray, " question"]
-    lengths: Int[np.ndarray, " question"]
-    answer_lengths: Int[np.ndarray, " question"]
-    probability: Float[np.ndarray, " question"]
-    rank: Int[np.ndarray, " question"]
-    correct: Float[np.ndarray, " question"]
-    ids: tuple[str, ...]
+    questions: dict[str, np.ndarray]
     by: str
     effect: str
-    part: str
     model: str
-    n_resamples: int = 1000
-    seed: int = 0
-
-    @cached_property
-    def shares(self) -> Float[np.ndarray, "question layer"]:
-        """e_l / Σ e_l; NaN for a question without effect."""
-        total = self.effects.sum(1, keepdims=True)
-        return np.divide(self.effects, total, out=np.full_like(self.effects, np.nan), where=total > _SMALLEST)
 
     @cached_property
     def scores(self) -> Float[np.ndarray, " question"]:
-        """Σ l·e_l / Σ e_l of every question, in layers from 0."""
-        return self.shares @ np.arange(len(self.components))
+        """Σ l·e_l / Σ e_l of every question, in layers from 0; NaN for one without effects."""
+        total = self.effects.sum(1)
+        weighted = self.effects @ np.arange(len(self.components))
+        return np.divide(weighted, total, out=np.full(len(total), np.nan), where=total > _SMALLEST)
 
     @property
     def slope(self) -> Slope:
         """Layers by which the score deepens for each further hop, over questions of all lengths."""
-        return slope(self.groups, self.scores, None, self.n_resamples, self.seed, self.effects.sum(1))
+        return slope(self.questions["group"], self.scores, weights=self.effects.sum(1))
 
     @property
     def slope_at_length(self) -> Slope:
         """The slope at equal question length: more hops take more words, which alone may move the score."""
-        lengths = self.lengths.astype(float)
-        return slope(self.groups, self.scores, lengths, self.n_resamples, self.seed, self.effects.sum(1))
-
-    def correct_only(self) -> DepthScore:
-        """Keep only the questions that the model answers correctly. Raises InputError where there are none."""
-        kept = np.flatnonzero(self.rank == 1)
-        if not len(kept):
-            raise InputError(f"{self.model} answers none of these questions correctly: give easier ones.")
-        arrays = ("effects", "groups", "lengths", "answer_lengths", "probability", "rank", "correct")
-        some = {name: getattr(self, name)[kept] for name in arrays}
-        return replace(self, ids=tuple(self.ids[i] for i in kept), **some)
+        lengths = self.questions["length"].astype(float)
+        return slope(self.questions["group"], self.scores, lengths, weights=self.effects.sum(1))
 
     def __repr__(self) -> str:
-        what = f"{len(self.ids)} questions × {len(self.components)} layers"
-        score = f"depth score {self._score(np.ones(len(self.ids), dtype=bool))[0]:.3g} layers"
-        return f"DepthScore({self.model}: {what}; {score}; {(self.rank == 1).mean():.0%} of the answers come first)"
+        what = f"{len(self.effects)} questions × {len(self.components)} layers"
+        score = f"depth score {self._score(np.ones(len(self.effects), dtype=bool)).value:.3g} layers"
+        first = (self.questions["rank"] == 1).mean()
+        return f"DepthScore({self.model}: {what}; {score}; {first:.0%} of the answers come first)"
 
     figures: ClassVar = {
         "lines": Plot(
@@ -134,13 +111,18 @@ class DepthScore(Result):
             score = self._score(mask)
             value, low, high = (end / last if last else np.nan for end in score[:3])
             row: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[mask]).sum()), "score": score}
-            row |= {"relative": score._replace(value=value, low=low, high=high)}
-            row |= {"accuracy": estimate(self.correct[mask].astype(float), "share")}
-            for name in ("probability", "lengths", "answer_lengths"):
-                row[name.removesuffix("s")] = float(getattr(self, name)[mask].mean())
+            row["relative"] = score._replace(value=value, low=low, high=high)
+            row["accuracy"] = estimate(self.questions["correct"][mask], "share")
+            for name in ("probability", "length", "answer_length"):
+                row[name] = float(self.questions[name][mask].mean())
             rows.append(row)
-        units = {"group": self.by, "score": "layers", "relative": "share of the depth"}
-        units |= {"length": "tokens", "answer_length": "tokens"}
+        units = {
+            "group": self.by,
+            "score": "layers",
+            "relative": "share of the depth",
+            "length": "tokens",
+            "answer_length": "tokens",
+        }
         note = "95 % intervals over the questions of a group, where it has at least 8"
         return estimates_frame(rows, units, intervals=note)
 
@@ -164,8 +146,9 @@ class DepthScore(Result):
         effects, last = self.effects[mask], len(self.components) - 1
         return _ratio(effects @ np.arange(last + 1), effects.sum(1), last)
 
-    def _groups(self) -> Iterable[tuple[float, Bool[np.ndarray, " question"]]]:
-        return ((float(group), self.groups == group) for group in np.unique(self.groups))
+    def _groups(self) -> Iterator[tuple[float, Bool[np.ndarray, " question"]]]:
+        for group in np.unique(self.questions["group"]):
+            yield float(group), self.questions["group"] == group
 
 
 def _ratio(values: np.ndarray, effects: np.ndarray, largest: float) -> Estimate:
@@ -183,10 +166,7 @@ def depth_score(
     questions: Any,
     *,
     effect: Effect = "published",
-    part: Part = "layer",
     by: Any = None,
-    n_resamples: int = 1000,
-    seed: int = 0,
     batch_tokens: int | None = None,
 ) -> DepthScore:
     """Compute the depth score Σ l·e_l / Σ e_l of every question: does a model use later layers for harder ones?
@@ -196,38 +176,34 @@ def depth_score(
 
     Args:
         model, batch_tokens: As in `skip`.
-        questions: `ld.depth.questions(…)`, a list of (text, answer, number of hops), or a `Task` with `by`. The answer
-            is appended to its text exactly as written.
+        questions: `ld.depth.questions(…)`; a frame with the columns text, answer and hops; a list of (text, answer,
+            hops); or a `Task` with `by`. The answer is appended to its text exactly as written.
         effect: "published": the layer is skipped at the tokens before the answer's first, and e is the maximum over the
             positions from that token to the end. "skip_before": it is skipped at the tokens before the one that
             predicts the answer, which is what the answer needs computed there; and e is the mean over the positions
             that predict the answer's tokens. Either leaves a text's first token, an attention sink, alone.
-        part: What a skip zero-ablates: the "layer", its "attn" or its "mlp".
-        by: One number per question, used instead of its hops or difficulty.
-        n_resamples, seed: Number of permutations for p, and their seed.
+        by: Groups the questions instead of their hops: a column of the frame, or one number per question.
 
-    Makes 2 + L/2 passes over every question for L layers. Raises InputError for an unknown effect or part, and for
-    questions that cannot be used (none, an answer without tokens, nothing before the answer, hops that are not a
-    number).
+    Makes 2 + L/2 passes over every question for L layers. Raises InputError for an unknown effect, and for questions
+    that cannot be used (none, an answer without tokens, nothing before the answer, hops that are not finite).
 
     >>> import layerdiv_tl as ld
     >>> score = ld.depth.depth_score("zoo/d2", [([1, 2, 3], [4], 1), ([4, 5, 6, 7], [2, 2], 2)])
     >>> score.frame()[["group", "length", "answer_length"]].values.tolist()
     [[1.0, 3.0, 1.0], [2.0, 4.0, 2.0]]
     """
-    check_choices(effect=(effect, Effect), part=(part, Part))
-    resampling(n_resamples, seed)
-    texts, answers, groups, names, label = _read_questions(questions, by)
+    check_choices(effect=(effect, Effect))
+    texts, answers, groups, label = _read_questions(questions, by)
     model = as_model(model)
     ids, answer_lengths = read_answers(model, texts, answers)
-    starts = [len(row) - length for row, length in zip(ids, answer_lengths, strict=True)]
+    ends, begins = np.array([len(row) for row in ids]), np.array([len(row) for row in ids]) - answer_lengths
     least = 2 if effect == "published" else 3
-    for i, start in enumerate(starts):
-        if start < least:
-            has = f"question {i} has {start} token{'s' * (start != 1)}, but effect={effect!r} needs {least}"
-            raise InputError(f"{has}, the first of which is kept: give a longer one.")
+    if begins.min() < least:
+        shortest = int(begins.argmin())
+        raise InputError(
+            f"question {shortest} is too short: effect={effect!r} needs {least} tokens, the first of which is kept."
+        )
     # Where answers are predicted, where changes are measured, and the token from which a layer is left alone again.
-    ends, begins = np.array([len(row) for row in ids]), np.array(starts)
     predicting = measured = Rows(ids, list(map(range, begins - 1, ends - 1)))
     stop = begins - 1
     if effect == "published":
@@ -235,29 +211,27 @@ def depth_score(
 
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Tensor]]:
         where = tokens_between(clean, 1, stop[batch])
-        ablatable_blocks(model, clean, part)
         for block, stream in enumerate(clean.streams[:-1]):
-            yield clean.component(part, block), clean.resume(block, stream, clean.zero_ablate(part, block, where))
+            yield clean.component("layer", block), clean.resume(block, stream, clean.zero_ablate("layer", block, where))
 
     count, change_of = layer_count(model), read_logits(measured, softmax_change)
     components, (change, _) = run_patches(model, measured, patches, change_of, count, batch_tokens)
     answered = read_logits(predicting, _answers)
-    loss, right, rank = (x[:, 0] for x in run_patches(model, predicting, as_it_is, answered, 1, batch_tokens)[1])
-    about = {"effect": effect, "part": part, "model": model.name}
+    loss, right, rank = (x[:, 0] for x in run_patches(model, predicting, unpatched, answered, 1, batch_tokens)[1])
     return DepthScore(
         components=components,
         effects=measured.reduce(np.maximum, change) if effect == "published" else measured.mean(change),
-        groups=groups,
-        lengths=begins,
-        answer_lengths=np.array(answer_lengths),
-        probability=np.exp(-predicting.reduce(np.add, loss)),
-        rank=predicting.reduce(np.maximum, rank).astype(np.int64),
-        correct=predicting.reduce(np.multiply, right),
-        ids=names,
+        questions={
+            "group": groups,
+            "length": begins,
+            "answer_length": np.array(answer_lengths),
+            "probability": np.exp(-predicting.reduce(np.add, loss)),
+            "rank": predicting.reduce(np.maximum, rank).astype(np.int64),
+            "correct": predicting.reduce(np.multiply, right),
+        },
         by=label,
-        n_resamples=n_resamples,
-        seed=seed,
-        **about,
+        effect=effect,
+        model=model.name,
     )
 
 
@@ -271,28 +245,28 @@ def _answers(clean: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> Callabl
     return measure
 
 
-def _read_questions(questions: Any, by: Any) -> tuple[Any, Any, Float[np.ndarray, " question"], tuple[str, ...], str]:
-    """Return (texts, answers, groups, names, label of the groups)."""
-    fields = ("texts", "answers", "groups", "ids", "by")
-    names: tuple[str, ...] = ()
-    if all(hasattr(questions, name) for name in fields):
-        texts, answers, groups, names, label = (getattr(questions, name) for name in fields)
-    elif is_task(questions):
-        texts, answers = questions.prompts, questions.answers
+def _read_questions(questions: Any, by: Any) -> tuple[Any, Any, Float[np.ndarray, " question"], str]:
+    """Return (texts, answers, groups, label of the groups)."""
+    if is_task(questions):
+        texts, answers, label = questions.prompts, questions.answers, "group"
         if by is None:
             raise InputError("a task has no number of hops for its rows: give by=, one number per row.")
+        groups = by
     else:
-        rows = listed("questions", questions, "ld.depth.questions(…), or a list of (text, answer, hops)")
-        for i, row in enumerate(rows):
-            if not isinstance(row, list | tuple) or len(row) != 3:
-                raise InputError(f"question {i} is {shown(row)}: give it as (text, answer, number of hops).")
-        (texts, answers, groups), label = ([row[i] for row in rows] for i in range(3)), "hops"
+        frame = questions.frame() if callable(getattr(questions, "frame", None)) else questions
+        if not isinstance(frame, pd.DataFrame):
+            frame = pd.DataFrame(list(frame), columns=["text", "answer", "hops"])
+        texts, answers = frame["text"].tolist(), frame["answer"].tolist()
+        if by is None:
+            column = "group" if "group" in frame else "hops"
+            groups, label = frame[column], frame.attrs.get("by", column)
+        elif isinstance(by, str):
+            groups, label = frame[by], by
+        else:
+            groups, label = by, "group"
+    groups = np.array(groups, dtype=np.float64)
     if not len(texts):
         raise InputError("there are no questions: give at least one.")
-    if by is not None:
-        groups, label = listed("by", by, "a list of one number for each question"), "group"
-        if len(groups) != len(texts):
-            raise InputError(f"by={shown(by)} does not fit {len(texts)} questions: give one number for each.")
-    # Larger numbers are not counts, and their squares lose the digits of the slope.
-    groups = np.array([number(f"hops of question {i}", x, least=-1e6, most=1e6) for i, x in enumerate(groups)])
-    return texts, answers, groups, names or tuple(map(str, range(len(texts)))), label
+    if groups.shape != (len(texts),) or not np.isfinite(groups).all():
+        raise InputError(f"the groups of {len(texts)} questions must be one finite number for each.")
+    return texts, answers, groups, label

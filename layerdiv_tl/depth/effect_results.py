@@ -11,7 +11,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy.special import logsumexp
 
-from .._checks import choice
+from .._checks import choice, shown
 from ..components import Component, component_columns, own_label
 from ..ensemble.grouping import shares
 from ..ensemble.intervals import ENDS, Kind, estimate, estimates_frame
@@ -19,19 +19,19 @@ from ..ensemble.losses import hits
 from ..errors import InputError
 from ..results import Plot, Result
 
-# The answer without a component: without its own write, at the clean final norm ("direct") and at the recomputed one;
-# and with the component ablated in the pass, at the clean final norm and at the recomputed one ("total").
-SCENARIOS = ("direct", "direct_recomputed", "total_frozen", "total")
-# The quantity and unit of an effect, by column suffix.
-MEASURES = {"": "logits", "_loss": "nats", "_accuracy": "share of answers"}
-EFFECTS = ("direct", "direct_recomputed", "total", "indirect", "norm")
+# The answer without a component: without its own write, at the clean final norm ("direct"); and with the component
+# ablated in the pass, at the clean final norm and at the recomputed one ("total").
+SCENARIOS = ("direct", "total_frozen", "total")
+EFFECTS = ("direct", "indirect", "total", "norm")
+# What an effect is measured on, and its unit: each is above 0 where the component helps.
+MEASURES = {"difference": "logits", "cost": "nats", "accuracy_lost": "share of answers"}
 
 
 def _compensation_frame(effects: Effects, component: str | None = None, most: int = 16) -> pd.DataFrame:
     """Direct effect, the `most` largest changes of later components, the sum of the others, the norm's, the total."""
     name = component or effects.names[int(np.abs(effects.effect("indirect").mean(0)).argmax())]
     changes = effects.compensation(name).rename(columns={f"compensation{end}": f"effect{end}" for end in ENDS})
-    row = effects.frame().iloc[effects.names.index(own_label(name) if name not in effects.names else name)]
+    row = effects.frame().iloc[effects._number(name)]
     ends = {side: {f"effect{end}": row[f"{side}{end}"] for end in ENDS} for side in ("direct", "total")}
     later, norm = changes.iloc[:-1], changes.iloc[-1:].assign(component="final norm", module="norm")
     kept = later[later["effect"].abs().rank(ascending=False, method="first") <= most]
@@ -57,11 +57,10 @@ class Effects(Result):
         members, values: All components whose contributions sum to the logits, in stream order, and these contributions
             in the clean pass.
         logits: The model's own, before any soft-cap; or log-likelihoods.
-        without: The same under each ablation: without its own writes, at the clean final norm ("direct") or at that of
-            the stream without them ("direct_recomputed"); or ablated in the pass, at the clean norm ("total_frozen") or
-            the model's own ("total").
+        without: The same under each ablation: without its own writes, at the clean final norm ("direct"); or ablated in
+            the pass, at the clean norm ("total_frozen") or the model's own ("total").
         changes: Each member's contribution to the logit difference in the clean pass minus that under the ablation,
-            both at the clean norm; None for more than 50 million numbers.
+            both at the clean norm.
         labels: The index of the right option.
         gap: max |Σ changes + the norm's share − total| / max Σ|u_i|, over all rows, ablations and options, where the
             total is that of the model's own logits.
@@ -81,7 +80,6 @@ class Effects(Result):
     model: str
     unit: str
     ablation: str
-    positions: str
     source: str
     soft_cap: float | None
     score: str
@@ -105,31 +103,34 @@ class Effects(Result):
     @property
     def logit_difference(self) -> Float[np.ndarray, " row"]:
         """The model's own logit difference: the right option's logit minus the mean of the others."""
-        return self._measured(self.logits, "")
+        return self._measured(self.logits, "difference")
 
     @property
     def accuracy(self) -> float:
         """The model's own accuracy, a share of the rows."""
-        return float(self._measured(self.logits, "_accuracy").mean())
+        return float(self._measured(self.logits, "accuracy_lost").mean())
 
-    def effect(self, name: str = "total", on: str = "") -> Float[np.ndarray, "row ablation"]:
-        """Return one effect of every ablation on every row.
+    def effect(self, name: str = "total", on: str = "difference") -> Float[np.ndarray, "row ablation"]:
+        """Return one effect of every ablation on every row: above 0 where the component helps.
 
         Args:
-            name: "direct", "direct_recomputed" (at the final norm of the stream without the component's write),
-                "total", "indirect" (total − direct), or "norm": the part of the total that comes from the final norm's
-                reaction. Options of several tokens have only the total effect.
-            on: "" for the logit difference, "_loss" or "_accuracy".
+            name: "direct", "total", "indirect" (total − direct), or "norm": the part of the total that comes from the
+                final norm's reaction. Options of several tokens have only the total effect.
+            on: "difference": the logit difference; "cost": the growth of the loss in nats; or "accuracy_lost".
+
+        Raises InputError for an unknown name, and for one that these options do not have.
         """
-        choice("name", name, EFFECTS)
+        choice("name", name, self.effects)
         choice("on", on, MEASURES)
-        if name not in self.effects:
-            raise InputError(f"options of several tokens have total effects alone, and {name!r} was asked for.")
         # An effect is the difference of two answers; an indirect one is the total effect minus a part of it.
-        before = {"indirect": "direct", "norm": "total_frozen"}.get(name)
-        clean = self.logits[:, None] if before is None else self.without[SCENARIOS.index(before)]
-        after = self.without[-1] if before or name == "total" else self.without[SCENARIOS.index(name)]
-        return self._measured(clean, on) - self._measured(after, on)
+        before, after = self.logits[:, None], self.without[-1]
+        if name == "direct":
+            after = self.without[SCENARIOS.index("direct")]
+        elif name == "indirect":
+            before = self.without[SCENARIOS.index("direct")]
+        elif name == "norm":
+            before = self.without[SCENARIOS.index("total_frozen")]
+        return self._measured(before, on) - self._measured(after, on)
 
     lead: ClassVar = "total"
     figures: ClassVar = {
@@ -167,22 +168,27 @@ class Effects(Result):
         """Options of several tokens have total effects alone."""
         return self.figures if self.score == "logits" else {"bars": self.figures["bars"]}
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self, full: bool = False) -> pd.DataFrame:
         """One row per component and group: mean effects, with paired 95 % intervals over rows.
 
-        `cost` is the loss without the component minus the loss with it, in nats: the total effect on the loss with its
-        sign reversed. Every effect has a column for the logit difference, one with `_loss` and one with `_accuracy`.
+        `direct`, `indirect` and `total` are of the logit difference; `cost`, the growth of the loss in nats, and
+        `accuracy_lost` are total effects. All are above 0 where the component helps. With `full` also `norm` (see
+        `effect`), and every effect on the loss (`direct_cost`, …) and on accuracy
+        (`direct_accuracy_lost`, …).
         """
         columns = component_columns([*self.components, *[Component("member")] * len(self.groups)])
-        kinds = [*(c.kind for c in self.components), *["group"] * len(self.groups)]
-        columns |= {"component": list(self.names), "kind": kinds}
-        columns["module"] = [*(c.module for c in self.components), *["group"] * len(self.groups)]
-        loss, units = estimate(self.effect("total", "_loss")), {"cost": "nats"}
-        columns["cost"] = loss._replace(value=-loss.value, low=-loss.high, high=-loss.low)
-        for on, unit in (MEASURES | {"": self.measured_in}).items():
-            for name in self.effects:
-                kind: Kind = "difference" if on == "_accuracy" else "mean"
-                columns[name + on], units[name + on] = estimate(self.effect(name, on), kind), unit
+        columns["component"] = list(self.names)
+        for name in ("kind", "module"):
+            columns[name][len(self.components) :] = ["group"] * len(self.groups)
+        units: dict[str, str] = {}
+        effects = self.effects if full else self.effects[:3]
+        for name in effects:
+            columns[name], units[name] = estimate(self.effect(name)), self.measured_in
+        for on in ("cost", "accuracy_lost"):
+            kind: Kind = "difference" if on == "accuracy_lost" else "mean"
+            for name in effects if full else ("total",):
+                column = on if name == "total" else f"{name}_{on}"
+                columns[column], units[column] = estimate(self.effect(name, on), kind), MEASURES[on]
         return estimates_frame(columns, units, gap=self.gap)
 
     def compensation(self, component: str | Component) -> pd.DataFrame:
@@ -191,14 +197,10 @@ class Effects(Result):
         `compensation` is the change of the other's contribution to the logit difference caused by the component's
         presence, in logits, with its 95 % interval over rows. Where its sign is opposite to the component's direct
         effect, the other compensates for the component when it is ablated (self-repair). All rows sum to the indirect
-        effect (`attrs["indirect"]`). Raises InputError for a component that was not ablated, for options of several
-        tokens, and where there were too many rows to keep changes.
+        effect (`attrs["indirect"]`). Raises InputError for a component that was not ablated, and for options of several
+        tokens.
         """
-        name = str(component) if str(component) in self.names else own_label(str(component))
-        if name not in self.names:
-            some = ", ".join(self.names[:6])
-            raise InputError(f"{name!r:.60} was not ablated here: choose among {some}{', …' * (len(self.names) > 6)}.")
-        number = self.names.index(name)
+        number = self._number(component)
         later = self._reached(number)
         change = np.concatenate([self._changes[:, number, later], self.effect("norm")[:, [number]]], 1)
         # The last row is the final norm's.
@@ -232,34 +234,40 @@ class Effects(Result):
         return frame.iloc[strongest].reset_index(drop=True)
 
     def _measured(self, logits: Float[np.ndarray, "row *rest option"], on: str) -> Float[np.ndarray, "row *rest"]:
-        """Compute the logit difference, loss or correctness from logits before any soft-cap."""
+        """Measure answers, from logits before any soft-cap, so that more is better."""
         gold = np.broadcast_to(self.labels.reshape(-1, *[1] * (logits.ndim - 1)), (*logits.shape[:-1], 1))
-        if not on:
+        if on == "difference":
             right = np.take_along_axis(logits, gold, -1)[..., 0]
             return right - (logits.sum(-1) - right) / (logits.shape[-1] - 1)
         if self.soft_cap is not None:
             logits = self.soft_cap * np.tanh(logits / self.soft_cap)
-        if on == "_accuracy":
+        if on == "accuracy_lost":
             return hits(logits, gold[..., 0])
-        return np.asarray(logsumexp(logits, -1) - np.take_along_axis(logits, gold, -1)[..., 0])
+        return np.asarray(np.take_along_axis(logits, gold, -1)[..., 0] - logsumexp(logits, -1))
+
+    def _number(self, component: str | Component) -> int:
+        """The place of an ablation by its name, or by TransformerLens' label."""
+        name = str(component)
+        name = name if name in self.names else own_label(name)
+        if name not in self.names:
+            raise InputError(f"{shown(name)} was not ablated here: the first of {len(self.names)} is {self.names[0]}.")
+        return self.names.index(name)
 
     def _reached(self, number: int) -> list[int]:
         """List the other members that an ablation can change: later sublayers', and its own behind a post-norm."""
         sizes = np.abs(self._changes[:, number]).max(0)
         own = [*((c,) for c in self.components), *self.groups.values()][number]
         first, siblings = min(self.members.index(c) for c in own), {c.sublayer for c in own}
-        return [
-            i
-            for i, c in enumerate(self.members)
-            if c not in own
-            and c.kind != "constant"
-            and (sizes[i] > 1e-9 * sizes.max() or (i > first and c.sublayer not in siblings))
-        ]
+        reached = []
+        for i, c in enumerate(self.members):
+            is_later = i > first and c.sublayer not in siblings
+            changes = sizes[i] > 1e-9 * sizes.max()
+            if c.kind != "constant" and c not in own and (is_later or changes):
+                reached.append(i)
+        return reached
 
     @property
     def _changes(self) -> Float[np.ndarray, "row ablation member"]:
-        if self.score != "logits":
-            raise InputError("options of several tokens have total effects alone: compensation needs single tokens.")
         if self.changes is None:
-            raise InputError("changes were not kept, as there are too many: give fewer rows, or fewer components.")
+            raise InputError("options of several tokens have total effects alone: compensation needs single tokens.")
         return self.changes

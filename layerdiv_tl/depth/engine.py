@@ -10,9 +10,9 @@ whole tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar, get_args
 
 import numpy as np
@@ -28,7 +28,7 @@ from ..model.batches import batches
 from ..model.load import Model
 from ..model.prompts import Ids
 from .inputs import Part
-from .patched_forward import LOGITS, HeadsTo, Instead, PatchedForward
+from .patched_forward import LOGITS, Instead, PatchedForward
 
 # Entries of one block of logits: 2 MiB in float64.
 _BLOCK = 1 << 18
@@ -128,7 +128,7 @@ def run_patches(
     return same_components(model, names), [np.concatenate(tables)[same] for tables in zip(*parts, strict=True)]
 
 
-def as_it_is(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
+def unpatched(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
     """Yield only the unpatched pass."""
     yield "clean", clean.streams[-1]
 
@@ -228,21 +228,41 @@ def layer_components(forward: PatchedForward) -> tuple[Component, ...]:
 
 # What a sublayer writes, or its heads' values before the output projection: its kind or "heads", layer and repeat.
 Place = tuple[str, int | None, int | None]
-# The mean values of all heads of an attention, by its layer and repeat.
-HeadMeans = Mapping[tuple[int | None, int | None], Float[Tensor, "head width"]]
+# The value that a place takes, at every token `[row, token, width]` or at all alike `[width]`, given the place.
+Values = Callable[[Place], Float[Tensor, "*token width"]]
 
 
-def ablation(forward: PatchedForward, members: Collection[Component], means: HeadMeans | None = None) -> Instead:
-    """Zero-ablate some sublayers or layers, and replace the values of heads by their means (None: by 0)."""
+def ablation(forward: PatchedForward, members: Collection[Component], values: Values | None = None) -> Instead:
+    """Replace what sublayers, layers or heads hold by the `values` of their places, or by zero."""
     found: dict[tuple[int, str], Any] = {}
     for block, place in enumerate(forward.layers):
-        if heads := [c.index for c in members if c.kind == "head" and (c.layer, c.repeat) == place]:
-            values = torch.zeros(forward.head_count(block), 1) if means is None else means[place]
-            found[block, "heads"] = HeadsTo([index for index in heads if index is not None], values)
-        for kind in get_args(Part):
-            if forward.component(kind, block) in members:
-                found |= forward.zero_ablate(kind, block)
+        heads = [c.index for c in members if c.kind == "head" and (c.layer, c.repeat) == place]
+        if heads:
+            left = None if values is None else values(("heads", *place))
+            found[block, "heads"] = partial(_replace_heads, heads, forward.head_count(block), left)
+        for part in get_args(Part):
+            if forward.component(part, block) in members:
+                for key in forward.zero_ablate(part, block):
+                    # Whole outputs are stored as they are added to the stream.
+                    left = None if values is None else values((key[1], *place)) / forward.scales[key]
+                    found[key] = partial(_replace, left)
     return found
+
+
+def _replace(left: Float[Tensor, "*token width"] | None, given: Float[Tensor, "row token width"]) -> Tensor:
+    return torch.zeros_like(given) if left is None else left.to(given).expand_as(given)
+
+
+def _replace_heads(
+    heads: Sequence[int | None],
+    count: int,
+    left: Float[Tensor, "*token value"] | None,
+    given: Float[Tensor, "row token value"],
+) -> Float[Tensor, "row token value"]:
+    """Replace the values of some heads, of a number of them, before their output projection."""
+    changed = given.unflatten(-1, (count, -1)).clone()
+    changed[:, :, list(heads)] = _replace(left, given).unflatten(-1, (count, -1))[:, :, list(heads)]
+    return changed.flatten(-2)
 
 
 def held_values(done: PatchedForward, heads: bool) -> Iterator[tuple[Place, Float[Tensor, "row token _"]]]:
@@ -277,33 +297,24 @@ def mean_values(
     return {place: total / counts.to(total.device) for place, total in sums.items()}
 
 
-def head_means(model: Model, rows: Rows, batch_tokens: int | None) -> HeadMeans:
-    """Average every head's values, before its output projection, over the positions where rows are read."""
+def head_means(model: Model, rows: Rows, batch_tokens: int | None) -> dict[Place, Float[Tensor, " value"]]:
+    """Average the values of all heads, before their output projection, over the positions where rows are read."""
     weights = [torch.zeros(len(ids), 1) for ids in rows.ids]
     for weight, at in zip(weights, rows.at, strict=True):
         weight[list(at)] = 1
     means = mean_values(model, rows.ids, True, weights, batch_tokens)
-    counts = {writer.component.layer: writer.heads for writer in model.path.writers if writer.kind == "attn"}
-    return {
-        (layer, repeat): mean[0].unflatten(0, (counts[layer], -1))
-        for (kind, layer, repeat), mean in means.items()
-        if kind == "heads"
-    }
+    return {place: mean[0] for place, mean in means.items() if place[0] == "heads"}
 
 
-def mean_streams(
-    model: Model, ids: Sequence[Ids], batch_tokens: int | None, first: int = 0
-) -> list[Float[Tensor, " d"]]:
-    """Average the stream entering every block, over the tokens of all texts from index `first` on."""
+def mean_streams(model: Model, ids: Sequence[Ids], batch_tokens: int | None) -> list[Float[Tensor, " d"]]:
+    """Average the stream entering every block, over the tokens of all texts."""
 
     def add(rows: list[int], advance: Advance) -> list[Tensor]:
         forward = PatchedForward(model, [ids[row] for row in rows])
-        tokens = forward.tokens
-        tokens[:, :first] = False
         advance(len(rows))
-        return [stream[tokens].double().sum(0) for stream in forward.streams[:-1]]
+        return [stream[forward.tokens].double().sum(0) for stream in forward.streams[:-1]]
 
-    count = sum(len(row) - first for row in ids)
+    count = sum(len(row) for row in ids)
     by_block = zip(*map_batches(model, ids, batch_tokens, add), strict=True)
     return [torch.stack(sums).sum(0) / count for sums in by_block]
 

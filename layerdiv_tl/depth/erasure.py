@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import pandas as pd
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
-from .._checks import shown, whole_number
+from .._checks import shown
 from ..components import Component
 from ..errors import InputError
 from ..model.load import as_model
@@ -20,66 +17,35 @@ from ..results import Plot
 from .engine import Rows, mean_streams, read_logits, run_patches, softmax_change, tokens_between
 from .inputs import check_choices, read_answers, read_layers, read_texts
 from .patched_forward import PatchedForward
-from .tokens import SOFTMAX_CHANGE, TokenResult, read_tokens
+from .readings import SOFTMAX_CHANGE, Readings, token_places
 
 Span = Literal["position", "prefix"]
 
 
-def _text_frame(result: Erasure, text: int = 0) -> pd.DataFrame:
-    frame = result.by_token()
-    whole_number("text", text, 0, int(result.text.max()))
-    some = frame[frame["text"] == text]
-    some.attrs = frame.attrs | {"about": f"text {text}"}
-    return some
+class Erasure(Readings):
+    """The change of the predictions when a token is erased from the stream that enters a layer.
 
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Erasure(TokenResult):
-    """The change of the predictions when tokens are erased from the stream that enters a layer.
-
-    Attributes:
-        effect, effect_max: ‖softmax − softmax'‖₂ over the vocabulary, mean and maximum over the measured positions,
-            when this token (span "position") or it and those before it ("prefix") are erased; NaN where nothing is
-            erased or measured. The released code plots the maximum.
-        text, position, tokens: Index of the text, position in it, and spelling of the token.
-        components: The layers.
+    `values` of each erased token: `output_change` and `largest_change`, the mean and maximum of ‖softmax − softmax'‖₂
+    over the measured predictions; NaN where nothing is erased or measured. The released code plots the maximum.
     """
 
-    components: tuple[Component, ...]
-    effect: Float[np.ndarray, "token layer"]
-    effect_max: Float[np.ndarray, "token layer"]
-    text: Int[np.ndarray, " token"]
-    position: Int[np.ndarray, " token"]
-    tokens: tuple[str, ...]
-    span: str
-    model: str
-    measured: str = "answer"
-
-    lead: ClassVar = "effect"
+    lead: ClassVar = "output_change"
     figures: ClassVar = {
         "map": Plot(
             "Effect of erasing each token",
             "A map layer × token of one `text`.",
             "shapes.heat",
-            _text_frame,
-            {"row": "component", "column": "position", "value": "effect", "column_name": "token"},
+            "of_text",
+            {"row": "component", "column": "position", "value": "output_change", "column_name": "token"},
         ),
         "bars": Plot(
             "Effect of erasing tokens by layer",
-            "Means over texts.",
+            "Means over tokens.",
             "shapes.bars",
             "frame",
-            {"columns": ("effect",)},
+            {"columns": ("output_change",)},
         ),
     }
-
-    def frame(self) -> pd.DataFrame:
-        """One row per layer: mean over tokens, 95 % interval over texts, quantiles over tokens, and the maximum."""
-        return self._summary({"effect": SOFTMAX_CHANGE}, effect_max=np.nanmax(self.effect_max, 0))
-
-    def by_token(self) -> pd.DataFrame:
-        """One row per token and layer."""
-        return self._by_token({"effect": SOFTMAX_CHANGE, "effect_max": SOFTMAX_CHANGE})
 
 
 def erase(
@@ -112,14 +78,13 @@ def erase(
     used, for answers of prefixes, and for a layer that does not exist.
 
     >>> import layerdiv_tl as ld
-    >>> ld.depth.erase("zoo/d2", [[1, 2, 3, 4], [4, 5]]).effect.shape
+    >>> ld.depth.erase("zoo/d2", [[1, 2, 3, 4], [4, 5]]).values["output_change"].shape
     (4, 2)
     """
     check_choices(span=(span, Span))
     if span == "prefix" and answers is not None:
         raise InputError(f"span='prefix' compares later tokens, not answers: leave answers={shown(answers)} out.")
     model = as_model(model)
-    first = int(span == "prefix")
     if span == "position":
         ids, lengths = read_answers(model, texts, answers)
     else:
@@ -127,27 +92,36 @@ def erase(
         lengths = [0] * len(ids)
     means = mean_streams(model, ids if reference is None else read_texts(model, reference), batch_tokens)
     blocks = read_layers(layers, len(means))
-    tokens = read_tokens(model, [row[:-1] for row in ids])
+    places = token_places(model, [row[:-1] for row in ids])
     # A row is a text with one of its tokens erased; those that erase or measure nothing are not run.
-    text, position, at = tokens["text"], tokens["position"], list[range]()
-    for i, p in zip(text, position, strict=True):
-        end = len(ids[i])
-        at.append(range(end - 1 - lengths[i], end - 1) if lengths[i] else range(p + 2, end))
-    ran = [number for number, positions in enumerate(at) if len(positions) and position[number] >= first]
-    rows = Rows([ids[text[number]] for number in ran], [at[number] for number in ran])
+    ran: list[int] = []
+    at: list[range] = []
+    for number, (text, position) in enumerate(zip(places["text"], places["position"], strict=True)):
+        end = len(ids[text])
+        measured = range(end - 1 - lengths[text], end - 1) if span == "position" else range(position + 2, end)
+        if measured and (span == "position" or position > 0):
+            ran.append(number)
+            at.append(measured)
+    erased = places["position"][ran]
+    rows = Rows([ids[text] for text in places["text"][ran]], at)
 
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Tensor]]:
-        erased = position[ran][batch]
-        where = tokens_between(clean, 1 if span == "prefix" else erased, erased + 1)[..., None]
+        first = 1 if span == "prefix" else erased[batch]
+        where = tokens_between(clean, first, erased[batch] + 1)[..., None]
         for block in blocks:
             stream = clean.streams[block]
-            mean = means[block].to(stream)
-            erased_stream = torch.where(where, mean, stream)
+            erased_stream = torch.where(where, means[block].to(stream), stream)
             yield clean.component("layer", block), clean.resume(block, erased_stream)
 
     reading = read_logits(rows, softmax_change)
     components, (change, _) = run_patches(model, rows, patches, reading, len(blocks), batch_tokens)
-    effect = np.full((2, len(text), len(blocks)), np.nan)
-    effect[:, ran] = rows.mean(change), rows.reduce(np.maximum, change)
-    about = {"span": span, "model": model.name, "measured": "answer" if span == "position" else "later"}
-    return Erasure(components, effect[0], effect[1], **tokens, **about)
+    mean, largest = np.full((2, len(places["text"]), len(blocks)), np.nan)
+    mean[ran], largest[ran] = rows.mean(change), rows.reduce(np.maximum, change)
+    return Erasure(
+        components=components,
+        values={"output_change": mean, "largest_change": largest},
+        places=places,
+        units={"output_change": SOFTMAX_CHANGE, "largest_change": SOFTMAX_CHANGE},
+        model=model.name,
+        settings={"span": span},
+    )

@@ -26,17 +26,12 @@ def check_choices(**arguments: tuple[Any, Any]) -> None:
 
 def read_texts(model: Model, texts: Any, least: int = 1, why: str = "") -> Prompts:
     """Return token ids of texts, or of a task's prompts. Raises InputError for one of fewer than `least` tokens."""
-    ids = encode(model, unwrap_texts(texts))
+    ids = encode(model, getattr(texts, "prompts", texts))
     for number, row in enumerate(ids):
         if len(row) < least:
             have = "one token" if len(row) == 1 else f"{len(row)} tokens"
             raise InputError(f"text {number} has {have}, but {why}: give texts of at least {least} tokens.")
     return ids
-
-
-def unwrap_texts(texts: Any) -> Any:
-    """Return a task's prompts, or the texts themselves."""
-    return getattr(texts, "prompts", texts)
 
 
 def read_answers(model: Model, texts: Any, answers: Any) -> tuple[Prompts, list[int]]:

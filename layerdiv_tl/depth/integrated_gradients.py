@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from .._checks import MOST_REPEATS, whole_number
@@ -20,58 +18,31 @@ from ..results import Plot
 from .engine import layer_count, map_batches, same_components
 from .inputs import Part, ablatable_blocks, check_choices, read_answers, read_layers
 from .patched_forward import PatchedForward
-from .tokens import TokenResult, read_tokens, summarize, sums_per_text
+from .readings import Readings, token_places
 
 # The answer's probability at each point, as a function of streams.
 Value = Callable[[Float[Tensor, "point token d"]], Float[Tensor, " point"]]
 
 
-def _text_frame(result: IntegratedGradients, text: int = 0) -> pd.DataFrame:
-    frame = result.by_token()
-    whole_number("text", text, 0, int(result.text.max()))
-    some = frame[frame["text"] == text]
-    some.attrs = frame.attrs | {"about": f"text {text}"}
-    return some
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class IntegratedGradients(TokenResult):
+class IntegratedGradients(Readings):
     """Integrated gradients of the answer's probability over the outputs of layers, attentions or MLPs.
 
     With F the sum of the probabilities of the answer's tokens, x a component's output (of a layer the stream after it)
-    and x' its baseline:
-
-    Attributes:
-        attribution: Σ_d (x − x') · ∫₀¹ ∂F/∂x (x' + α (x − x')) dα, in probability.
-        change, residual: F(x) − F(x'), to which the attributions of a text's tokens should sum; their sum minus it.
-        text, position, tokens: Index of the text, position in it, and spelling of each token but a text's last.
+    and x' its baseline, `values` has at each token but a text's last `attribution`: Σ_d (x − x') · ∫₀¹ ∂F/∂x (x' + α (x
+    − x')) dα, in probability; and `size`, its absolute value. `frame()` averages their sums over each text, and has the
+    completeness error of all texts, `gap`: Σ |Σ attribution − (F(x) − F(x'))| / Σ |F(x) − F(x')|.
 
     Sundararajan et al. (2017); for layers as in *Do Language Models Use Their Depth Efficiently?*.
     """
 
-    components: tuple[Component, ...]
-    attribution: Float[np.ndarray, "token component"]
-    change: Float[np.ndarray, "text component"]
-    residual: Float[np.ndarray, "text component"]
-    text: Int[np.ndarray, " token"]
-    position: Int[np.ndarray, " token"]
-    tokens: tuple[str, ...]
-    part: str
-    steps: int
-    model: str
-
-    @property
-    def gap(self) -> float:
-        """Completeness error of the sums: Σ |residual| / Σ |change| over all texts and components."""
-        return float(np.abs(self.residual).sum() / max(np.abs(self.change).sum(), 1e-30))
-
+    over = "sums"
     lead: ClassVar = "attribution"
     figures: ClassVar = {
         "map": Plot(
             "Integrated gradients of each token",
             "A map layer × token of one `text`.",
             "shapes.heat",
-            _text_frame,
+            "of_text",
             {"row": "component", "column": "position", "value": "attribution", "column_name": "token"},
         ),
         "bars": Plot(
@@ -82,23 +53,6 @@ class IntegratedGradients(TokenResult):
             {"columns": ("attribution", "size")},
         ),
     }
-
-    def frame(self) -> pd.DataFrame:
-        """One row per component: means over texts with 95 % intervals, quantiles and maxima over texts.
-
-        `attribution`: the sum over a text's tokens; `size`: the sum of their absolute values; `gap`: the completeness
-        error relative to the change.
-        """
-        texts = np.arange(len(self.change))
-        columns: dict[str, Any] = {"gap": np.abs(self.residual).sum(0) / np.maximum(np.abs(self.change).sum(0), 1e-30)}
-        for name, values in (("size", np.abs(self.attribution)), ("attribution", self.attribution)):
-            columns = summarize(name, sums_per_text(values, self.text)[0], texts) | columns
-        units = {"attribution": "probability", "size": "probability", "gap": "share of the change"}
-        return self._with_units(columns, units)
-
-    def by_token(self) -> pd.DataFrame:
-        """One row per token and component."""
-        return self._by_token({"attribution": "probability"})
 
 
 def integrated_gradients(
@@ -120,7 +74,7 @@ def integrated_gradients(
         model, texts, batch_tokens: As in `residual_norms`; `batch_tokens` also limits how many steps run at once.
         part: The output to attribute to: the "layer"'s (the stream after it), its "attn"'s or its "mlp"'s.
         steps: Number of equal steps from the baseline to the output (published: 256), at whose starts gradients are
-            taken; enough where the result's `gap` is at most 0.01. More help little in half precision, and not where a
+            taken; enough where the frame's `gap` is at most 0.01. More help little in half precision, and not where a
             token changes experts.
         answers, layers: As in `erase`.
 
@@ -129,7 +83,7 @@ def integrated_gradients(
 
     >>> import layerdiv_tl as ld
     >>> gradients = ld.depth.integrated_gradients("zoo/d2", [[1, 2, 3], [4, 5]], steps=64)
-    >>> gradients.attribution.shape, gradients.gap < 0.2
+    >>> gradients.values["attribution"].shape, bool(gradients.frame().gap.max() < 0.2)
     ((3, 2), True)
     """
     check_choices(part=(part, Part))
@@ -165,15 +119,16 @@ def integrated_gradients(
     components = same_components(model, map_batches(model, ids, 1, integrate, count))
     attributions, changes = zip(*(found[number] for number in range(len(ids))), strict=True)
     change = np.stack(changes)
+    residual = np.stack([of_text.sum(0) for of_text in attributions]) - change
+    attribution = np.concatenate(attributions)
     return IntegratedGradients(
         components=components,
-        attribution=np.concatenate(attributions),
-        change=change,
-        residual=np.stack([of_text.sum(0) for of_text in attributions]) - change,
-        **read_tokens(model, [row[:-1] for row in ids]),
-        part=part,
-        steps=steps,
+        values={"attribution": attribution, "size": np.abs(attribution)},
+        places=token_places(model, [row[:-1] for row in ids]),
+        units={"attribution": "probability", "size": "probability", "gap": "share of the change"},
         model=model.name,
+        settings={"part": part, "steps": steps},
+        columns={"gap": np.abs(residual).sum(0) / np.maximum(np.abs(change).sum(0), 1e-30)},
     )
 
 
@@ -183,7 +138,7 @@ def _output_of(
     """Return (a component's output, the answer's probability as a function of it)."""
     if part == "layer":
         return forward.streams[block + 1], lambda x: probability(forward.resume(block + 1, x))
-    stream, key, scale = forward.streams[block], (block, part), forward.scale(block, part)
+    stream, key, scale = forward.streams[block], (block, part), forward.scales[block, part]
     output = forward.outputs[key]
     return output, lambda x: probability(forward.resume(block, stream, {key: lambda _: x / scale}))
 

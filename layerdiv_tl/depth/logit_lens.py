@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .._checks import shown, whole_number
+from .._checks import whole_number
+from ..attribution.carried import carried
 from ..components import Component
-from ..ensemble.intervals import Kind, estimate
 from ..errors import InputError
 from ..model.batches import batches, pad
 from ..model.frozen import upcast
@@ -28,11 +27,10 @@ from ..model.load import Model, as_model
 from ..model.probe import check_finite, transformed
 from ..model.prompts import Ids, prompt_ends, token_texts
 from ..results import Plot
-from .additive import carried
 from .engine import divergence, layer_count, log_softmax
 from .inputs import check_choices, read_texts
 from .patched_forward import LOGITS, PatchedForward
-from .tokens import TokenResult, measure_tokens, sums_per_text
+from .readings import Readings, read_tokens, token_places
 
 NormAt = Literal["frozen", "recomputed"]
 Junctions = Literal["sublayer", "layer"]
@@ -42,31 +40,17 @@ Junction = tuple[Component, Float[Tensor, "token d"]]
 Translate = Callable[[Float[Tensor, "token d"], int], Float[Tensor, "token d"] | None]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class LogitLens(TokenResult):
+class LogitLens(Readings):
     """Distance of every junction's prediction from the final one, at every token.
 
-    Attributes:
-        components: The junctions, each named by the component added last.
-        kl: KL(junction ‖ final) in nats.
-        topk_overlap: The share of its k likeliest tokens that are among the final prediction's.
-        text: Index of the text that a token is from.
-        lens: "logit lens", or the name of the lens whose translators were applied first.
-        prompt_ends: As in `Contributions`.
-        top_token: For each text of `prompt_ends`, the likeliest next token at its end, by junction.
+    `components` name the junctions, each by the component added last. `values`: `kl`, KL(junction ‖ final) in nats; and
+    `topk_overlap`, the share of its k likeliest tokens that are among the final prediction's. `frame()` averages each
+    text's mean over tokens, as the released code does; of one text it has the likeliest next token at its end, too
+    (`top_token`).
     """
 
-    components: tuple[Component, ...]
-    kl: Float[np.ndarray, "token junction"]
-    topk_overlap: Float[np.ndarray, "token junction"]
-    text: Int[np.ndarray, " token"]
-    k: int
-    norm: str
-    model: str
-    lens: str = "logit lens"
-    prompt_ends: tuple[str, ...] = ()
-    top_token: tuple[tuple[str, ...], ...] = ()
-
+    over = "means"
+    shares = ("topk_overlap",)
     lead: ClassVar = "kl"
     figures: ClassVar = {
         "bars": Plot(
@@ -77,19 +61,6 @@ class LogitLens(TokenResult):
             {"columns": ("kl", "topk_overlap")},
         )
     }
-
-    def frame(self) -> pd.DataFrame:
-        """One row per junction: means over texts of each text's mean over tokens, as in the released code.
-
-        Intervals (95 %) are over texts, quantiles and maxima over tokens. For one text, `top_token` is the likeliest
-        next token at its end.
-        """
-        means: dict[str, Any] = {"top_token": list(self.top_token[0])} if len(self.top_token) == 1 else {}
-        kinds: dict[str, Kind] = {"kl": "mean", "topk_overlap": "share"}
-        for name, kind in kinds.items():
-            sums, counts = sums_per_text(getattr(self, name), self.text)
-            means[name] = estimate(sums / counts, kind, counts=np.ones_like(counts), over="texts")
-        return self._summary({"kl": "nats", "topk_overlap": f"share of the top {self.k}"}, **means)
 
 
 def logit_lens(
@@ -160,11 +131,18 @@ def logit_lens(
         return tuple(component for component, _ in one.junctions), np.concatenate(tables, 1)
 
     ids = read_texts(model, texts)
-    components, (kl, overlap, tops), text = measure_tokens(model, ids, batch_tokens, measure)
-    ends = prompt_ends(model, ids)
-    last = np.cumsum([len(row) for row in ids]) - 1
-    answers = tuple(token_texts(model, tops[at].astype(int)) for at in last[: len(ends)])
-    return LogitLens(components, kl, overlap, text, k, norm, model.name, name, ends, answers)
+    components, (kl, overlap, tops) = read_tokens(model, ids, batch_tokens, measure)
+    columns = {"top_token": tuple(token_texts(model, tops[-1].astype(int)))} if len(ids) == 1 else {}
+    return LogitLens(
+        components=components,
+        values={"kl": kl, "topk_overlap": overlap},
+        places=token_places(model, ids),
+        units={"kl": "nats", "topk_overlap": f"share of the top {k}"},
+        model=model.name,
+        settings={"norm": norm, "lens": name, "k": k},
+        columns=columns,
+        prompt_ends=prompt_ends(model, ids),
+    )
 
 
 @dataclass(eq=False)
@@ -191,17 +169,19 @@ def _frozen_pass(model: Model, rows: Sequence[Ids]) -> _Pass:
     check_finite(path, seen)
     if any(bool(x.any()) for found in seen.edits.values() for x in found):
         raise InputError(f"hooks on the stream of {model.name} add what no junction holds: remove them.")
-    with torch.enable_grad():
-        replay = path.replay(seen)
-    leaves = [*replay.writes, *replay.constants]
-    parts = carried(replay.normed, leaves, leaves)
-    stream = torch.zeros_like(parts[0])
-    for constant in parts[len(replay.writes) :]:
-        stream = stream + constant
+    writers = {component: writer for (writer, _), component in zip(seen.calls, seen.components(), strict=True)}
+    writes: list[Junction] = []
+    stream = torch.zeros(())
+    for (component, *_), vectors in carried(path, seen, "sublayer"):
+        vector = vectors.sum(0)[:, :-1] / path.factor
+        if component in writers:
+            writes.append((component, vector))
+        else:  # biases, which are in all junctions
+            stream = stream + vector
     junctions: list[Junction] = []
-    for (writer, _), component, part in zip(seen.calls, seen.components(), parts, strict=False):
-        stream = stream + part
-        if not writer.is_partial:
+    for component, vector in writes:
+        stream = stream + vector
+        if not writers[component].is_partial:
             junctions.append((component, stream))
     weight, bias = path.unembed_rows(None)
     weight = upcast(weight)
@@ -289,16 +269,11 @@ def _translated(name: str, translate: Translate, junctions: Sequence[Junction]) 
     """Read the ends of layers through a lens; the final stream needs no translator."""
     *ends, last = junctions
     for done, (component, stream) in enumerate(ends):
-        shape = tuple(stream.shape)
-        try:
-            found = translate(stream, done)
-        except Exception as error:  # of a user's function or a library's module
-            reason = f"{type(error).__name__}, {error}"
-            raise InputError(f"{name} cannot translate a stream {shape} after {done} layers: {reason}.") from error
+        found = translate(stream, done)
         if found is None:
             continue
-        if not isinstance(found, Tensor) or found.shape != stream.shape or not bool(found.isfinite().all()):
-            raise InputError(f"{name} must map streams {shape} to finite ones of the same shape.")
+        if found.shape != stream.shape or not bool(found.isfinite().all()):
+            raise InputError(f"{name} must map streams {tuple(stream.shape)} to finite ones of the same shape.")
         yield component, found.to(stream)
     yield last
 
@@ -309,35 +284,24 @@ def read_translators(lens: Any, layers: int, width: int) -> tuple[str, Translate
         path = Path(lens)
         if (path / "config.json").is_file() and (path / "params.pt").is_file():
             return _tuned_lens(path, layers, width)
-        if not path.is_file():
-            raise InputError(f"lens={shown(str(lens))} is neither a folder with config.json and params.pt nor a file.")
-        try:
-            from transformer_lens.tools.analysis.jacobian_lens import JacobianLens
+        from transformer_lens.tools.analysis.jacobian_lens import JacobianLens
 
-            lens = JacobianLens.load(str(path))
-        except Exception as error:  # of unpickling, and of another TransformerLens
-            raise InputError(f"{str(path)!r} is not a Jacobian lens that can be read ({error}).") from error
+        lens = JacobianLens.load(str(path))
     if hasattr(lens, "transport") and hasattr(lens, "source_layers"):
         own, fitted = getattr(lens, "d_model", width), set(lens.source_layers)
         last = max(fitted, default=0)
         if own != width or last >= layers - 1:
             raise InputError(f"this lens is for a stream of {own} and layers to {last}, not {width} and {layers - 2}.")
         return "Jacobian lens", lambda x, done: lens.transport(x, done - 1) if done - 1 in fitted else None
-    if not callable(lens) or isinstance(lens, Model):
-        kinds = "the folder of a tuned lens, a JacobianLens or its .pt file, or a function of the stream and its layers"
-        raise InputError(f"lens={shown(lens)} must be {kinds}.")
     return getattr(lens, "__name__", type(lens).__name__), lens
 
 
 def _tuned_lens(path: Path, layers: int, width: int) -> tuple[str, Translate]:
     """Read the format of the tuned-lens library: x + W x + b, with one (W, b) for each stream before the final one."""
-    try:
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        state = torch.load(path / "params.pt", map_location="cpu", weights_only=True)
-        weights = [state[f"{done}.weight"] for done in range(config["num_hidden_layers"])]
-        biases = [state.get(f"{done}.bias", torch.zeros(())) for done in range(len(weights))]
-    except Exception as error:  # a damaged archive raises whatever its pieces do
-        raise InputError(f"{str(path)!r} is not a tuned lens that can be read ({error}).") from error
+    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    state = torch.load(path / "params.pt", map_location="cpu", weights_only=True)
+    weights = [state[f"{done}.weight"] for done in range(config["num_hidden_layers"])]
+    biases = [state.get(f"{done}.bias", torch.zeros(())) for done in range(len(weights))]
     if len(weights) != layers or any(tuple(weight.shape) != (width, width) for weight in weights):
         of = f"{len(weights)} layers and a stream of {weights[0].shape[-1] if weights else 0}"
         raise InputError(f"the tuned lens {path.name!r} is for {of}, and this model has {layers} and {width}.")

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -23,31 +22,15 @@ from torch import Tensor, nn
 from ..components import Component, Kind
 from ..errors import InputError
 from ..model.batches import pad
-from ..model.frozen import HALF, TOLERANCE, upcast
+from ..model.frozen import HALF, TOLERANCE, Frozen, upcast
 from ..model.load import Model
-from ..model.patching import by_token, hooks, tensor
-from ..model.writers import Writer
-from .additive import carried_through, stream_scales, with_input
+from ..model.patching import by_token, frozen, hooks, silent, tensor
+from ..model.writers import Writer, unwrapped
 
 # The most logits formed at once: 32 MiB, and 64 MiB of clean probabilities in float64.
 LOGITS = 1 << 23
-
-
-@dataclass(frozen=True)
-class HeadsTo:
-    """Replaces the values of some heads, before their output projection, by fixed ones at every token.
-
-    `values` holds those of all heads of the attention.
-    """
-
-    heads: Sequence[int]
-    values: Float[Tensor, "head width"]
-
-    def __call__(self, given: Float[Tensor, "row token value"]) -> Tensor:
-        """Return the values of all heads, those of the replaced ones changed."""
-        heads = given.unflatten(-1, (len(self.values), -1)).clone()
-        heads[:, :, list(self.heads)] = self.values[list(self.heads)].to(heads)
-        return heads.flatten(-2)
+# Streams and outputs this short are only rounding error.
+SMALLEST = 1e-6
 
 
 # Replacements of sublayers' outputs, by block and kind: a function of the output, in the stream's shape; None is 0. A
@@ -67,7 +50,7 @@ class PatchedForward:
             next block's input unless the stream passes the final norm in between, as after every round of a loop.
         normed: The blocks after which the stream goes on behind the final norm.
         layers: Layer and repeat (None where it runs once) of every block.
-        scales: The factor between each sublayer's own output and the stream.
+        scales: By block and kind: the factor between a sublayer's own output and the stream (Granite's).
         outputs: By block and kind: what each sublayer adds to the stream; with `keep_heads` also attentions' "heads",
             the inputs of their output projections.
         resumes: True if passes resume; else they run the whole model.
@@ -77,7 +60,7 @@ class PatchedForward:
 
     def __init__(self, model: Model, rows: Sequence[Sequence[int]], keep_heads: bool = False) -> None:
         self.model, self.path = model, model.path
-        self.scales = stream_scales(model)
+        self.scales: dict[tuple[int, str], float] = {}
         self.ids, self.mask = (x.to(self.path.device) for x in pad(rows))
         self.streams: list[Tensor] = []
         self.outputs: dict[tuple[int, str], Tensor] = {}
@@ -112,10 +95,6 @@ class PatchedForward:
     def head_count(self, block: int) -> int:
         """The number of heads of a block's attention."""
         return next(writer.heads for writer in self.writers(block) if writer.kind == "attn")
-
-    def scale(self, block: int, kind: str) -> float:
-        """The factor on a sublayer's own output on its way to the stream."""
-        return next(self.scales[writer] for writer in self.writers(block) if writer.kind == kind)
 
     def resume(
         self, start: int, stream: Tensor, instead: Instead | None = None, edit: Edit = None, see: See = None
@@ -175,7 +154,7 @@ class PatchedForward:
 
         def wrote(writer: Writer, module: nn.Module, args: Any, output: Any) -> None:
             key = len(order) - 1, writer.kind
-            self.outputs[key] = by_token(tensor(output), rows, tokens).to(device) * self.scales[writer]
+            self.outputs[key] = by_token(tensor(output), rows, tokens).to(device, copy=True)
 
         def read(module: nn.Module, args: Any, kwargs: Any) -> None:
             value = by_token(_given(args, kwargs), rows, tokens).flatten(2)
@@ -226,26 +205,48 @@ class PatchedForward:
         return [upcast(stream[self.tokens]) for stream in streams]
 
     def _check_sums(self, logits: Float[Tensor, "row v"]) -> None:
-        """Raise InputError unless only sublayers write to the stream and the read-out is the model's own."""
-        dtype = self.streams[0].dtype
-        limit = 4 * torch.finfo(dtype).eps if dtype in HALF else TOLERANCE[dtype]
+        """Scale outputs as they are added to the stream.
+
+        Raises InputError unless only sublayers write to the stream and the read-out is the model's own.
+        """
         for block, (stream, output) in enumerate(zip(self.streams, self.block_outputs, strict=False)):
-            written = [x for (number, kind), x in self.outputs.items() if number == block and kind != "heads"]
-            if not written or stream.shape != written[0].shape:
+            keys = [key for key in self.outputs if key[0] == block and key[1] != "heads"]
+            if not keys or any(self.outputs[key].shape != stream.shape for key in keys):
                 raise self._not_additive(block)
-            added, before, after = self._at_tokens(torch.stack(written).sum(0), stream, output)
-            size = before.abs().amax() + added.abs().amax()
-            if not (after - before - added).abs().amax() <= limit * size:
+            before, after, *written = self._at_tokens(stream, output, *(self.outputs[key] for key in keys))
+            change, added = after - before, torch.stack(written).sum(0)
+            limit = self._limit * float(before.abs().amax() + added.abs().amax())
+            scales = [1.0] * len(keys)
+            if not _error(change, written, scales) <= limit:
+                scales = self._fit_scales(written, change)
+            if not _error(change, written, scales) <= limit:
                 raise self._not_additive(block)
+            for key, scale in zip(keys, scales, strict=True):
+                self.scales[key] = scale
+                self.outputs[key] *= scale
         last = self.mask.sum(1) - 1
         ours, wanted = self.logits(self.streams[-1][torch.arange(len(last)), last]), upcast(logits)
         if not (ours - wanted.to(ours)).abs().max() <= TOLERANCE[self.path.dtype] * wanted.abs().max().clamp_min(1e-30):
             raise InputError(f"the final norm and unembedding of {self.model.name} do not give its logits.")
 
+    @property
+    def _limit(self) -> float:
+        """The largest error of a sum in the stream's precision, as a share of its size."""
+        dtype = self.streams[0].dtype
+        return 4 * torch.finfo(dtype).eps if dtype in HALF else TOLERANCE[dtype]
+
+    def _fit_scales(self, written: list[Float[Tensor, "n d"]], change: Float[Tensor, "n d"]) -> list[float]:
+        """Fit the factors of outputs of which a change of the stream is the sum, to the digits that it has."""
+        design = torch.stack([x.double().flatten() for x in written], 1)
+        factors = torch.linalg.lstsq(design, change.double().flatten()[:, None]).solution[:, 0].tolist()
+        digits = 3 if self.streams[0].dtype in HALF else 6
+        return [float(f"{factor:.{digits}g}") for factor in factors]
+
     def _not_additive(self, block: int) -> InputError:
         return InputError(
-            f"something other than its sublayers (as hooks do) writes to the stream of {self.model.name} in "
-            f"{self.component('layer', block).label}, so no pass can resume from there."
+            f"something other than its sublayers changes the stream of {self.model.name} in "
+            f"{self.component('layer', block).label} (a hook, or a norm, a gate or a mixing between its sublayers), so "
+            "no pass can resume from there (logit_lens(…, norm='frozen') reads any stream)."
         )
 
     def _can_resume(self, left: list[Tensor]) -> bool:
@@ -341,6 +342,44 @@ class PatchedForward:
                 if writer.kind == "attn" and (writer.block, "heads") in wanted:
                     add(writer.projection.register_forward_pre_hook(read, with_kwargs=True))
             yield
+
+
+def with_input(args: tuple[Any, ...], kwargs: dict[str, Any], x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call's arguments with another first one."""
+    if args:
+        return (x, *args[1:]), kwargs
+    return args, {**kwargs, next(iter(kwargs)): x}
+
+
+def carried_through(
+    maps: Sequence[nn.Module], at: Float[Tensor, "*n width"], vectors: Sequence[Tensor], dtype: torch.dtype
+) -> list[Tensor]:
+    """Carry vectors through maps whose norms keep their statistics of the input `at`; biases are left out."""
+    with torch.enable_grad(), ExitStack() as stack:
+        for one in maps:
+            stack.enter_context(silent(one))
+            stack.enter_context(frozen(one))
+        leaf = at.detach().to(dtype).clone().requires_grad_()
+        with Frozen(dtype):
+            y = leaf
+            for one in maps:
+                y = tensor(unwrapped(one).forward(y))
+        # J z of the affine map is the derivative of Jᵀv · z in v.
+        v = torch.zeros_like(y, requires_grad=True)
+        (pulled,) = torch.autograd.grad(y, leaf, v, create_graph=True)
+        found = []
+        for z in vectors:
+            (moved,) = torch.autograd.grad((pulled * z.detach().to(pulled)).sum(), v, retain_graph=True)
+            found.append(moved.detach())
+        return found
+
+
+def _error(change: Float[Tensor, "n d"], written: list[Float[Tensor, "n d"]], scales: list[float]) -> float:
+    """The largest difference of a change from the sum of scaled outputs."""
+    left = change
+    for output, scale in zip(written, scales, strict=True):
+        left = left - output * scale
+    return float(left.abs().amax())
 
 
 def _given(args: Any, kwargs: Any) -> Tensor:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -29,19 +29,18 @@ class DropPlan(Result):
     """Components to drop, in order, by a score on some rows; and loss and accuracy without them on others.
 
     Attributes:
-        candidates, values: Components that could be dropped, in stream order, and their scores; ties are dropped in
+        candidates, scores: Components that could be dropped, in stream order, and their scores; ties are dropped in
             this order. In a greedy plan a dropped component's score is measured with all dropped before it removed, and
             a kept one's with all but the last dropped removed.
-        dropped, influence_dropped, alone_dropped: Components in order of dropping: by the score; by block influence;
-            for a greedy plan, by the same score of every component alone.
+        plans: Components in order of dropping: by the score ("plan"); by block influence ("block_influence"); for a
+            greedy plan, by the same score of every component alone ("alone").
         random_dropped: The components that each random plan drops.
-        sizes: The numbers of dropped components at which plans are measured, up to the budget.
+        sizes: The numbers of dropped components at which plans are measured, up to `n_drop`.
         loss, correct: Sums over each measured row's predictions, of the unpruned model, then without the first
-            components of `dropped`, as many as each of `sizes` says, then of `influence_dropped` and of
-            `alone_dropped`, then of the random plans, which all drop the full budget.
+            components of each of `plans`, as many as each of `sizes` says, then without those of the random plans.
         count: Number of predictions in each row.
         score, provenance: The score asked for ("given" for one's own scores); the model, and the rows: their source,
-            SHA-256 of their ids, options and labels, and how many scored and measured.
+            and how many scored and measured.
         ablation, means: "zero", or "mean" for heads replaced by their mean values; these, of each of `dropped`, before
             the output projection.
         measures: Direct measures of the scoring rows, by name: sums `[row, candidate]`, and the counts `[row]` that
@@ -51,29 +50,34 @@ class DropPlan(Result):
     """
 
     candidates: tuple[Component, ...]
-    values: Float[np.ndarray, " candidate"]
-    dropped: tuple[Component, ...]
-    influence_dropped: tuple[Component, ...]
+    scores: Float[np.ndarray, " candidate"]
+    plans: dict[str, tuple[Component, ...]]
     random_dropped: tuple[tuple[Component, ...], ...]
+    sizes: tuple[int, ...]
     loss: Float[np.ndarray, "row plan"]
     correct: Float[np.ndarray, "row plan"]
     count: Float[np.ndarray, " row"]
     score: str
     part: str
+    ablation: str
     model: str
     provenance: dict[str, Any]
-    sizes: tuple[int, ...]
-    ablation: Literal["zero", "mean"]
-    alone_dropped: tuple[Component, ...] = ()
+    measures: dict[str, tuple[np.ndarray, np.ndarray]]
     means: tuple[np.ndarray, ...] = ()
-    measures: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+
+    @property
+    def dropped(self) -> tuple[Component, ...]:
+        """The components that this plan drops, in order."""
+        return self.plans[OWN]
 
     def __repr__(self) -> str:
-        budget, total = len(self.dropped), self.count.sum()
-        (loss, after), (hits, left) = ((x.sum(0)[[0, len(self.sizes)]] / total) for x in (self.loss, self.correct))
-        gone = ", ".join(c.label for c in self.dropped[:6]) + ", …" * (budget > 6)
-        cost = f"loss {loss:.3g} → {after:.3g} nats, accuracy {hits:.0%} → {left:.0%}"
-        return f"DropPlan({self.model}: {gone}, {budget} of {len(self.candidates)} by {self.score}; {cost})"
+        after = self._columns[len(self.sizes)][2]
+        loss, correct = (x[:, [0, *after]].sum(0) / self.count.sum() for x in (self.loss, self.correct))
+        gone = ", ".join(c.label for c in self.dropped[:6])
+        if len(self.dropped) > 6:
+            gone += ", …"
+        cost = f"loss {loss[0]:.3g} → {loss[1]:.3g} nats, accuracy {correct[0]:.0%} → {correct[1]:.0%}"
+        return f"DropPlan({self.model}: {gone}, {len(self.dropped)} of {len(self.candidates)} by {self.score}; {cost})"
 
     figures: ClassVar = {
         "curve": Plot(
@@ -100,7 +104,7 @@ class DropPlan(Result):
         sums = {"loss": self.loss, "accuracy": self.correct}
         sums |= {"loss_growth": self.loss - self.loss[:, :1], "accuracy_lost": self.correct[:, :1] - self.correct}
         records = []
-        for plan, dropped, columns in self._plans:
+        for plan, dropped, columns in self._columns:
             record: dict[str, Any] = {"plan": plan, "dropped": dropped}
             for name, values in sums.items():
                 means = values[:, columns].sum(0) / self.count.sum()
@@ -119,7 +123,7 @@ class DropPlan(Result):
         `loss` and `accuracy`: this plan's minus the other's, on the same rows, with 95 % intervals over rows. Random
         plans enter by their mean; `win_rate` is the share of them with a higher loss.
         """
-        (_, _, [own]), *others = (plan for plan in self._plans if plan[1] == len(self.dropped))
+        (_, _, [own]), *others = (plan for plan in self._columns if plan[1] == len(self.dropped))
         lost, records = self.loss.sum(0), []
         for other, dropped, columns in others:
             loss, correct = (x[:, own] - x[:, columns].mean(1) for x in (self.loss, self.correct))
@@ -129,18 +133,13 @@ class DropPlan(Result):
         return estimates_frame(records, {"loss": "nats", "accuracy": "share", "win_rate": "share of plans"})
 
     @property
-    def ordered(self) -> dict[str, tuple[Component, ...]]:
-        """Map each plan except the random ones to its components in order of dropping."""
-        alone = {ALONE: self.alone_dropped} if self.alone_dropped else {}
-        return {OWN: self.dropped, INFLUENCE: self.influence_dropped} | alone
-
-    @property
-    def _plans(self) -> list[tuple[str, int, list[int]]]:
-        """Plan, number of components dropped, and columns of `loss`, of each row of the frame."""
-        rows = [("none", 0), *product(self.ordered, self.sizes)]
-        plans = [(plan, size, [column]) for column, (plan, size) in enumerate(rows)]
-        random = list(range(len(rows), self.loss.shape[1]))
-        return plans + ([(RANDOM, len(self.dropped), random)] if random else [])
+    def _columns(self) -> list[tuple[str, int, list[int]]]:
+        """Plan, number of components dropped, and columns of `loss`, of each row of `by_size()`."""
+        rows = [("none", 0), *product(self.plans, self.sizes)]
+        found = [(plan, size, [column]) for column, (plan, size) in enumerate(rows)]
+        if self.random_dropped:
+            found.append((RANDOM, len(self.dropped), list(range(len(rows), self.loss.shape[1]))))
+        return found
 
     def _estimate(self, name: str, sums: Float[np.ndarray, " row"]) -> Estimate:
         """A share of predictions, a difference of shares, or a mean, over rows."""
@@ -165,7 +164,7 @@ class DropPlan(Result):
         block_influence. A plan by "loss" thus has the cost of ablation beside what clean passes say of it.
         """
         place = {component: number for number, component in enumerate(self.dropped, 1)}
-        columns: dict[str, Any] = component_columns(self.candidates) | {"score": self.values}
+        columns: dict[str, Any] = component_columns(self.candidates) | {"score": self.scores}
         columns["order"] = pd.array([place.get(c) for c in self.candidates], dtype="Int64")
         for name, (sums, counts) in self.measures.items():
             columns[name] = estimate(sums, counts=counts[:, None])

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .._checks import choice, one_of
+from .._checks import choice
 from .._progress import counted
 from ..attribution.contributions import contributions
 from ..attribution.profile import profile
@@ -21,14 +21,12 @@ from ..errors import InputError
 from ..model.load import Model
 from ..model.options import is_task, single_tokens
 from ..model.prompts import Ids
-from .engine import HeadMeans, Rows, ablation, loss_and_hits, read_logits, run_patches
+from .engine import Rows, Values, ablation, loss_and_hits, read_logits, run_patches
 from .inputs import Part, read_texts
 from .patched_forward import PatchedForward
+from .readings import sums_per_text
 from .residual_norms import measure_norms
-from .tokens import sums_per_text
 
-Direct = Literal["contribution", "diversity", "net", "relative_norm", "block_influence"]
-Effect = Literal["loss", "accuracy"]
 AblatedPart = Literal["sublayer", "layer", "attn", "mlp", "head"]
 UNITS: Mapping[str, str] = {
     "contribution": "logits",
@@ -39,8 +37,6 @@ UNITS: Mapping[str, str] = {
     "loss": "nats",
     "accuracy": "share of answers",
 }
-# A component with a smaller value of these is needed more.
-LOWER_IS_BETTER = ("net",)
 
 # `[row, component]` sums over each row, and the `[row]` counts that they are divided by.
 Sums = tuple[Float[np.ndarray, "row component"], Float[np.ndarray, " row"]]
@@ -82,15 +78,15 @@ def score_ablations(
     ablations: Sequence[Collection[Component]],
     batch_tokens: int | None = None,
     already_removed: Collection[Component] = (),
-    means: HeadMeans | None = None,
+    values: Values | None = None,
 ) -> tuple[Float[np.ndarray, "row ablation"], Float[np.ndarray, "row ablation"]]:
     """Sum cross-entropy in nats, and correct predictions, over each row's predictions, first without any ablation.
 
-    All also ablate `already_removed`. Heads are replaced by their `means`, or by zero.
+    All also ablate `already_removed`. They are replaced by the `values` of their places, or by zero.
     """
 
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Tensor]]:
-        removed, streams = ablation(clean, already_removed, means), list(clean.streams)
+        removed, streams = ablation(clean, already_removed, values), list(clean.streams)
         if removed:  # every pass resumes from the streams without it
             start = min(block for block, _ in removed)
             streams[-1] = clean.resume(
@@ -98,7 +94,7 @@ def score_ablations(
             )
         for number, members in enumerate([(), *ablations]):
             start = min((block for block, _ in ablation(clean, members)), default=len(clean.layers))
-            yield number, clean.resume(start, streams[start], ablation(clean, {*already_removed, *members}, means))
+            yield number, clean.resume(start, streams[start], ablation(clean, {*already_removed, *members}, values))
 
     _, tables = run_patches(model, rows, patches, read_logits(rows, loss_and_hits), 1 + len(ablations), batch_tokens)
     loss, correct = (rows.reduce(np.add, table) for table in tables)
@@ -112,52 +108,31 @@ def ablation_effects(rows: Rows, loss: np.ndarray, correct: np.ndarray) -> dict[
 
 
 def direct_measures(
-    model: Model,
-    rows: Rows,
-    components: Sequence[Component],
-    wanted: Collection[str] = get_args(Direct),
-    batch_tokens: int | None = None,
+    model: Model, rows: Rows, components: Sequence[Component], batch_tokens: int | None = None
 ) -> dict[str, Sums]:
-    """Compute the wanted direct measures of components from clean passes, as (sums, counts) of every row.
+    """Compute the direct measures of components from clean passes, as (sums, counts) of every row.
 
     `contribution`: to the right option's logit minus the mean of the others'; in texts, to the next token's logit minus
     the vocabulary's mean. `diversity`: the component's share of the sum of centered diversities over all components; a
     layer's is the sum over its sublayers. `net`: its additive part of the cross-entropy, E_p[u] − u(t), in nats,
     negative where it helps; of tasks alone. `relative_norm`, `block_influence`: see `ResidualNorms`.
     """
-    measures: dict[str, Sums] = {}
-    if {"contribution", "diversity", "net"} & set(wanted):
-        measures = (_of_texts if rows.options is None else _of_task)(model, rows, components, batch_tokens)
-    if {"relative_norm", "block_influence"} & set(wanted):
-        norms = measure_norms(model, rows.ids, batch_tokens, _unit(components) == "head")
-        columns = [norms.components.index(component) for component in components]
-        for name in ("relative_norm", "block_influence"):
-            sums, counts = sums_per_text(getattr(norms, name)[:, columns].astype(np.float64), norms.text)
-            measures[name] = sums, counts[:, 0]
-    return {name: measures[name] for name in UNITS if name in measures and name in wanted}
+    measures = (_of_texts if rows.options is None else _of_task)(model, rows, components, batch_tokens)
+    norms = measure_norms(model, rows.ids, batch_tokens, _unit(components) == "head")
+    columns = [norms.components.index(component) for component in components]
+    for name in ("relative_norm", "block_influence"):
+        sums, counts = sums_per_text(norms.values[name][:, columns].astype(np.float64), norms.places["text"])
+        measures[name] = sums, counts[:, 0]
+    return measures
 
 
-def score_components(
-    model: Model,
-    rows: Rows,
-    components: tuple[Component, ...],
-    score: str,
-    batch_tokens: int | None,
-    means: HeadMeans | None = None,
-) -> Float[np.ndarray, " component"]:
-    """Score how much each component is needed, by one of `UNITS`. Raises InputError for one that these rows lack."""
-    if score not in UNITS:
-        raise InputError(f"score={score!r:.40} is unknown: use {one_of(UNITS)}, or give {{label: number}}.")
-    if score in get_args(Effect):
-        alone = score_ablations(model, rows, [[c] for c in components], batch_tokens, means=means)
-        measures = ablation_effects(rows, *alone)
-    else:
-        measures = direct_measures(model, rows, components, (score,), batch_tokens)
-    if score not in measures:
-        raise InputError(f"score={score!r} is a part of the loss over a task's options, and these are texts.")
-    sums, counts = measures[score]
+def needs(score: str, measures: Mapping[str, Sums]) -> Float[np.ndarray, " component"]:
+    """Average how much each component is needed, by one of these measures. Raises InputError for another one."""
+    sums, counts = measures[choice("score", score, measures)]
     mean = sums.sum(0) / counts.sum()
-    return np.abs(mean) if score == "contribution" else -mean if score in LOWER_IS_BETTER else mean
+    if score == "contribution":
+        return np.abs(mean)
+    return -mean if score == "net" else mean  # a smaller net is needed more
 
 
 def _unit(components: Sequence[Component]) -> Unit:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from ..components import Component
@@ -19,63 +18,32 @@ from ..model.frozen import upcast
 from ..model.load import Model, as_model
 from ..model.prompts import Ids, prompt_ends
 from ..results import Plot
-from .additive import carried_through
 from .inputs import Part, check_choices, read_texts
-from .patched_forward import PatchedForward
-from .tokens import TokenResult, measure_tokens, resampled_ratio, sums_per_text
+from .patched_forward import SMALLEST, PatchedForward, carried_through
+from .readings import Readings, read_tokens, resampled_ratio, sums_per_text, token_places
 
 Quantity = Literal["relative_norm", "cosine", "norm", "block_influence"]
-UNITS = {"relative_norm": "times the stream's norm", "cosine": "cosine", "norm": "norm"}
-UNITS |= {"block_influence": "1 − cosine"}
-# Streams this short are only rounding error.
-SMALLEST = 1e-6
+UNITS = {
+    "relative_norm": "times the stream's norm",
+    "cosine": "cosine",
+    "norm": "norm",
+    "block_influence": "1 − cosine",
+}
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class ResidualNorms(TokenResult):
+class ResidualNorms(Readings):
     """Norms and directions of the outputs of attentions, MLPs and whole layers, at every token.
 
-    With h the stream that enters a layer, a and m the outputs of its attention and its MLP:
+    With h the stream that enters a layer, a and m the outputs of its attention and its MLP, `values` has
 
-    Attributes:
-        relative_norm: `[token, component]`: ‖a‖/‖h‖, ‖m‖/‖h + a‖ (‖m‖/‖h‖ where both read the same stream) and ‖a +
-            m‖/‖h‖.
-        cosine: cos(a, h), cos(m, h + a) and cos(a + m, h), likewise.
-        norm: ‖a‖, ‖m‖, ‖a + m‖.
-        text: `[token]`, index of the text that a token is from.
-        prompt_ends: As in `Contributions`.
+    * `relative_norm`: ‖a‖/‖h‖, ‖m‖/‖h + a‖ (‖m‖/‖h‖ where both read the same stream) and ‖a + m‖/‖h‖;
+    * `cosine`: cos(a, h), cos(m, h + a) and cos(a + m, h), likewise;
+    * `norm`: ‖a‖, ‖m‖, ‖a + m‖;
+    * `block_influence`: 1 − cos of the stream before and after the component (Men et al. 2024, *ShortGPT*).
 
     As in the released code of *Do Language Models Use Their Depth Efficiently?* (arXiv 2505.13898), except that the
     code divides an MLP parallel to its attention by ‖h + a‖. Its cosine of input and output is 1 − `block_influence`.
     """
-
-    components: tuple[Component, ...]
-    relative_norm: Float[np.ndarray, "token component"]
-    cosine: Float[np.ndarray, "token component"]
-    norm: Float[np.ndarray, "token component"]
-    text: Int[np.ndarray, " token"]
-    model: str
-    prompt_ends: tuple[str, ...] = ()
-
-    @property
-    def stream(self) -> Float[np.ndarray, "token component"]:
-        """The norm of the stream that each output is added to, ‖h‖ for attention; NaN where nothing is added."""
-        missing = np.full_like(self.norm, np.nan)
-        return np.divide(self.norm, self.relative_norm, out=missing, where=self.relative_norm > 0)
-
-    @property
-    def block_influence(self) -> Float[np.ndarray, "token component"]:
-        """Block influence: 1 − cos of the stream before and after the component (Men et al. 2024, *ShortGPT*).
-
-        From the relative norm r and the cosine c: with x = 1 + rc and y² = r²(1 − c²) it is 1 − x/√(x² + y²),
-        written so that small influences keep their digits.
-        """
-        r, c = self.relative_norm.astype(np.float64), np.clip(self.cosine.astype(np.float64), -1, 1)
-        along, across = 1 + r * c, r**2 * (1 - c**2)
-        length = np.sqrt(along**2 + across)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            near = across / (length * (length + along))
-        return np.where(along > 0, near, 1 - along / np.maximum(length, SMALLEST))
 
     lead: ClassVar = "relative_norm"
     figures: ClassVar = {
@@ -88,24 +56,18 @@ class ResidualNorms(TokenResult):
         )
     }
 
-    def frame(self) -> pd.DataFrame:
-        """One row per component: means over tokens, 95 % intervals over texts, quantiles and maxima over tokens."""
-        return self._summary(UNITS)
-
     def change_point(self, part: Part = "layer", quantity: Quantity = "relative_norm") -> pd.Series:
         """Find the layer from which on the mean over tokens is smaller than before, by Pettitt's rank statistic (1979).
 
-        `quantity`: what was compared. `layer`, `low`, `high`: the first layer of the later part, counted from 0 in
-        order of use, and its 95 % interval over texts. `before`, `after`: the medians of the layers' means on either
-        side. `p`: Pettitt's approximate p-value; layers are not independent, so it only separates clear falls from
-        others.
+        `layer`, `low`, `high`: the first layer of the later part, counted from 0 in order of use, and its 95 % interval
+        over texts. `before`, `after`: the medians of the layers' means on either side. `p`: Pettitt's approximate
+        p-value; layers are not independent, so it only separates clear falls from others.
 
         Raises InputError for an unknown part or quantity, and for fewer than three layers.
         """
         check_choices(part=(part, Part), quantity=(quantity, Quantity))
         of_part = [i for i, component in enumerate(self.components) if component.kind == part]
-        values = getattr(self, quantity)[:, of_part]
-        return change_point(f"{quantity} of {part}", *resampled_ratio(*sums_per_text(values, self.text)))
+        return change_point(*resampled_ratio(*sums_per_text(self.values[quantity][:, of_part], self.places["text"])))
 
 
 def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -> ResidualNorms:
@@ -117,11 +79,11 @@ def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -
             first, whose stream is often much longer than the others': compare the median with the mean.
         batch_tokens: The most padded tokens in one forward pass.
 
-    Keeps 12 bytes for every token and component. Raises InputError for input that cannot be used.
+    Keeps 16 bytes for every token and component. Raises InputError for input that cannot be used.
 
     >>> import layerdiv_tl as ld
     >>> norms = ld.depth.residual_norms("zoo/d2", [[1, 2, 3], [4, 5]])
-    >>> norms.relative_norm.shape, [c.label for c in norms.components[:3]]
+    >>> norms.values["relative_norm"].shape, [c.label for c in norms.components[:3]]
     ((5, 6), ['L0.attn', 'L0.mlp', 'L0.layer'])
     """
     model = as_model(model)
@@ -130,10 +92,31 @@ def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -
 
 def measure_norms(model: Model, ids: Sequence[Ids], batch_tokens: int | None, heads: bool = False) -> ResidualNorms:
     """Measure `residual_norms` of token ids; with `heads` also those of every head's output."""
-    components, (relative, cosine, norm), text = measure_tokens(
+    components, (relative, cosine, norm) = read_tokens(
         model, ids, batch_tokens, lambda rows: _measure(PatchedForward(model, rows, heads), heads)
     )
-    return ResidualNorms(components, relative, cosine, norm, text, model.name, prompt_ends(model, ids))
+    influence = block_influence(relative, cosine).astype(np.float32)
+    return ResidualNorms(
+        components=components,
+        values={"relative_norm": relative, "cosine": cosine, "norm": norm, "block_influence": influence},
+        places=token_places(model, ids),
+        units=UNITS,
+        model=model.name,
+        prompt_ends=prompt_ends(model, ids),
+    )
+
+
+def block_influence(relative_norm: Float[np.ndarray, "*n"], cosine: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
+    """Compute 1 − cos of a stream before and after an output, from the output's relative norm r and cosine c to it.
+
+    With x = 1 + rc and y² = r²(1 − c²) it is 1 − x/√(x² + y²), written so that small influences keep their digits.
+    """
+    r, c = relative_norm.astype(np.float64), np.clip(cosine.astype(np.float64), -1, 1)
+    along, across = 1 + r * c, r**2 * (1 - c**2)
+    length = np.sqrt(along**2 + across)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        near = across / (length * (length + along))
+    return np.where(along > 0, near, 1 - along / np.maximum(length, SMALLEST))
 
 
 def _measure(clean: PatchedForward, heads: bool) -> tuple[tuple[Component, ...], np.ndarray]:
@@ -148,12 +131,10 @@ def _measure(clean: PatchedForward, heads: bool) -> tuple[tuple[Component, ...],
             output = upcast(clean.outputs[block, writer.kind][clean.tokens])
             components.append(clean.component(writer.kind, block))
             columns.append(_relative_to(before, output))
-            if heads and (block, "heads") in clean.outputs and writer.kind == "attn":
-                values = clean.outputs[block, "heads"][clean.tokens]
-                scale = clean.scale(block, writer.kind)
-                for index, write in enumerate(_head_writes(clean, block, values)):
+            if heads and writer.kind == "attn" and (block, "heads") in clean.outputs:
+                for index, write in enumerate(_head_writes(clean, block)):
                     components.append(Component("head", layer, index, repeat))
-                    columns.append(_relative_to(before, write.to(output) * scale))
+                    columns.append(_relative_to(before, write.to(output)))
             written = written + output
             before = before if writer.is_partial else entering + written
         components.append(clean.component("layer", block))
@@ -161,17 +142,18 @@ def _measure(clean: PatchedForward, heads: bool) -> tuple[tuple[Component, ...],
     return tuple(components), torch.stack(columns, -1).float().cpu().numpy()
 
 
-def _head_writes(clean: PatchedForward, block: int, values: Float[Tensor, "token value"]) -> list[Tensor]:
-    """What each head of an attention writes: its part of the values behind the projection, without biases."""
+def _head_writes(clean: PatchedForward, block: int) -> list[Float[Tensor, "token d"]]:
+    """What each head of a block's attention adds to the stream: its values behind the projection, without biases."""
     writer = next(writer for writer in clean.writers(block) if writer.kind == "attn")
-    width = values.shape[-1] // writer.heads
+    values = clean.outputs[block, "heads"][clean.tokens][None]
+    by_head = values.unflatten(-1, (writer.heads, -1))
     parts = []
     for head in range(writer.heads):
-        alone = torch.zeros_like(values[None])
-        here = slice(head * width, (head + 1) * width)
-        alone[..., here] = values[:, here]
-        parts.append(alone)
-    return [write[0] for write in carried_through(writer.maps, values[None], parts, clean.path.wide)]
+        alone = torch.zeros_like(by_head)
+        alone[..., head, :] = by_head[..., head, :]
+        parts.append(alone.flatten(-2))
+    scale = clean.scales[block, "attn"]
+    return [write[0] * scale for write in carried_through(writer.maps, values, parts, clean.path.wide)]
 
 
 def _relative_to(stream: Float[Tensor, "token d"], output: Float[Tensor, "token d"]) -> Float[Tensor, "3 token"]:
@@ -181,7 +163,7 @@ def _relative_to(stream: Float[Tensor, "token d"], output: Float[Tensor, "token 
     return torch.stack([norm / stream_norm, product / (norm * stream_norm).clamp_min(SMALLEST**2), norm])
 
 
-def change_point(quantity: str, mean: Float[np.ndarray, " layer"], drawn: Float[np.ndarray, "draw layer"]) -> pd.Series:
+def change_point(mean: Float[np.ndarray, " layer"], drawn: Float[np.ndarray, "draw layer"]) -> pd.Series:
     """Find the change point of `mean`, with its interval over resamples; ranks decide, not outlying layers.
 
     Raises InputError for fewer than three layers.
@@ -192,9 +174,9 @@ def change_point(quantity: str, mean: Float[np.ndarray, " layer"], drawn: Float[
     (layer,), (statistic,) = _pettitt(mean[None])
     layers = _pettitt(drawn)[0].astype(float) if np.isfinite(drawn).all() else np.full(len(drawn), np.nan)
     low, high = percentile_interval(layers)
-    found = {"quantity": quantity, "layer": int(layer), "low": float(low), "high": float(high)}
-    found |= {"before": float(np.median(mean[:layer])), "after": float(np.median(mean[layer:]))}
-    found["p"] = float(min(1.0, np.exp(-6 * statistic**2 / (count**3 + count**2))))
+    before, after = float(np.median(mean[:layer])), float(np.median(mean[layer:]))
+    p = float(min(1.0, np.exp(-6 * statistic**2 / (count**3 + count**2))))
+    found = {"layer": int(layer), "low": float(low), "high": float(high), "before": before, "after": after, "p": p}
     return pd.Series(found, dtype=object)
 
 

@@ -5,76 +5,46 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from .._checks import choice, listed, number
 from ..components import Component
-from ..ensemble.intervals import Estimate, estimate
-from ..errors import InputError
 from ..model.frozen import upcast
 from ..model.load import as_model
-from ..model.prompts import prompt_ends
+from ..model.prompts import prompt_ends, token_texts
 from ..results import Plot
-from .engine import (
-    Rows,
-    layer_components,
-    layer_count,
-    read_logits,
-    run_patches,
-    same_components,
-    softmax_change,
-    tokens_between,
-)
+from .engine import Rows, layer_components, layer_count, read_logits, run_patches, softmax_change, tokens_between
 from .inputs import FirstToken, Part, ablatable_blocks, check_choices, read_layers, read_texts
-from .patched_forward import PatchedForward, See
-from .residual_norms import SMALLEST
-from .tokens import SOFTMAX_CHANGE, TokenResult, quantile_columns, summarize
+from .patched_forward import SMALLEST, PatchedForward, See
+from .readings import SOFTMAX_CHANGE, Pairs, Readings, reduce_known
 
 Mode = Literal["current", "future", "local", "future_local"]
 Cuts = Sequence[float] | Literal["published"]
-_CUTS = "'published', or a list of shares of a text's length"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Skip(TokenResult):
-    """The change of each later layer's output and of the predictions when a layer, attention or MLP is zero-ablated.
-
-    With Δ_l the output that layer l adds to its stream, and primes where a component s < l is skipped:
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Skip(Readings):
+    """The change of the predictions and of later layers' outputs when a layer, attention or MLP is zero-ablated.
 
     Attributes:
-        components, layers: The skipped components, and the measured layers.
-        downstream_change, downstream_change_max: ‖Δ_l − Δ'_l‖ / ‖Δ_l‖, its mean and maximum over the measured tokens
-            of a text; NaN for layers up to the skipped one.
-        output_change: ‖softmax − softmax'‖₂ over the vocabulary, between 0 and √2.
-        loss: Growth of the next token's cross-entropy in nats; NaN at the last token.
-        text, position: The token measured. With cuts a token comes once for every cut before it.
-        prompt_ends: As in `Contributions`.
+        values: At every measured token, `output_change`: ‖softmax − softmax'‖₂ over the vocabulary, between 0 and √2;
+            and `loss`: the growth of the next token's cross-entropy in nats, NaN at the last token. With cuts a token
+            comes once for every cut before it.
+        columns: Of `frame()`: `downstream_change`, the mean over later layers and their tokens of ‖Δ_l − Δ'_l‖ /
+            ‖Δ_l‖, with Δ_l the output that layer l adds to its stream, and its maximum; NaN for the last layer.
+        pairs: The same for each pair of a skipped component and a later layer.
 
     The released code of *Do Language Models Use Their Depth Efficiently?* plots the maxima over tokens, cuts and texts:
-    `by_pair().effect_max` and `frame().output_change_max`. Its map also has a diagonal, 1 for a whole layer.
+    `by_pair().change_max` and `frame().output_change_max`. Its map also has a diagonal, 1 for a whole layer.
     """
 
-    components: tuple[Component, ...]
-    layers: tuple[Component, ...]
-    downstream_change: Float[np.ndarray, "text skipped layer"]
-    downstream_change_max: Float[np.ndarray, "text skipped layer"]
-    output_change: Float[np.ndarray, "measurement skipped"]
-    loss: Float[np.ndarray, "measurement skipped"]
-    text: Int[np.ndarray, " measurement"]
-    position: Int[np.ndarray, " measurement"]
-    part: str
-    mode: str
-    model: str
-    first_token: str = "kept"
-    cuts: str = "none"
-    prompt_ends: tuple[str, ...] = ()
+    pairs: Pairs
 
     lead: ClassVar = "output_change"
     figures: ClassVar = {
@@ -83,7 +53,7 @@ class Skip(TokenResult):
             "A map skipped × later layer of the mean relative change of the later one's output.",
             "shapes.heat",
             "by_pair",
-            {"row": "component", "column": "downstream_layer", "value": "effect"},
+            {"row": "component", "column": "target", "value": "change"},
         ),
         "bars": Plot(
             "Effect of skipping each layer",
@@ -94,41 +64,9 @@ class Skip(TokenResult):
         ),
     }
 
-    def frame(self) -> pd.DataFrame:
-        """One row per skipped component.
-
-        `output_change` and `loss`: means over tokens, 95 % intervals over texts, quantiles and maxima over tokens.
-        `downstream_change`: the mean over later layers and their tokens, and its maximum; NaN for the last layer.
-        """
-        later = np.isfinite(self.downstream_change)
-        with np.errstate(invalid="ignore"):
-            mean = np.where(later, self.downstream_change, 0.0).sum(2) / later.sum(2)
-        largest = np.where(later, self.downstream_change_max, -np.inf).max((0, 2))
-        later_columns = {
-            "downstream_change": self._over_texts(mean),
-            "downstream_change_max": np.where(later.any((0, 2)), largest, np.nan),
-        }
-        columns = summarize("output_change", self.output_change, self.text) | summarize("loss", self.loss, self.text)
-        units = {"output_change": SOFTMAX_CHANGE, "loss": "nats", "downstream_change": "times the output's norm"}
-        return self._with_units(columns | later_columns, units)
-
     def by_pair(self) -> pd.DataFrame:
-        """One row per skipped component and later layer.
-
-        `effect` is the mean over tokens, with its 95 % interval over texts, quantiles over the texts' means and
-        the maximum over tokens.
-        """
-        skipped, layer = np.argwhere(np.isfinite(self.downstream_change).all(0)).T
-        values = self.downstream_change[:, skipped, layer]
-        columns: dict[str, Any] = {"downstream_layer": [self.layers[number].label for number in layer]}
-        columns |= {"effect": self._over_texts(values)} | (quantile_columns("effect", values) if len(layer) else {})
-        columns["effect_max"] = self.downstream_change_max[:, skipped, layer].max(0)
-        return self._with_units(columns, {"effect": "times the output's norm"}, skipped)
-
-    def _over_texts(self, means: Float[np.ndarray, "text row"]) -> Estimate:
-        """Mean and interval of texts' means, weighted by their measured tokens."""
-        counts = np.bincount(self.text, minlength=len(means))[:, None].astype(float)
-        return estimate(means * counts, counts=counts, over="texts")
+        """One row per skipped component and later layer (`target`): the `change` of its output, as in `columns`."""
+        return self.pairs.frame()
 
 
 def skip(
@@ -165,74 +103,97 @@ def skip(
 
     >>> import layerdiv_tl as ld
     >>> skips = ld.depth.skip("zoo/d2", [[1, 2, 3], [4, 5]])
-    >>> skips.frame().component.tolist(), skips.by_pair().downstream_layer.tolist()
+    >>> skips.frame().component.tolist(), skips.by_pair().target.tolist()
     (['L0.layer', 'L1.layer'], ['L1.layer'])
     """
     check_choices(part=(part, Part), mode=(mode, Mode), first_token=(first_token, FirstToken))
-    future, kept = mode.startswith("future"), first_token == "kept"
+    future, kept = mode.startswith("future"), int(first_token == "kept")
     if isinstance(cuts, str):
         choice("cuts", cuts, ("published",))
     else:
-        cuts = [number("cuts", cut, above=0, below=1) for cut in listed("cuts", cuts, _CUTS)]
-        if not cuts:
-            raise InputError(f"cuts is empty: give {_CUTS}.")
+        cuts = [number("cuts", cut, above=0, below=1) for cut in listed("cuts", cuts)]
     model = as_model(model)
-    least, why = 2, "no other follows to be predicted"
-    if future:
-        least, why = 2 + kept, "one is skipped and one is measured, besides a first that is kept"
-        if cuts == "published":
-            least, why = 13, "the first published cut is at token 8 and the last tokens are left out"
-    ids = read_texts(model, texts, least, why)
+    if not future:
+        ids = read_texts(model, texts, 2, "no other follows to be predicted")
+        starts = [[0]] * len(ids)
+    elif isinstance(cuts, str):
+        ids = read_texts(model, texts, 13, "the first published cut is at token 8 and the last tokens are left out")
+        starts = _published_cuts([len(row) for row in ids])
+    else:
+        ids = read_texts(model, texts, 2 + kept, "one is skipped and one is measured, besides a first that is kept")
+        shares = np.array(cuts)
+        starts = [np.clip(np.round(shares * len(row)), 1 + kept, len(row) - 1).astype(int).tolist() for row in ids]
     # A row is a text with one of its cuts, which is the first token that is measured.
-    starts = _cuts([len(row) for row in ids], cuts, 1 + kept) if future else [[0]] * len(ids)
     text, cut = np.array([(text, start) for text, own in enumerate(starts) for start in own]).T
     rows = Rows([ids[i] for i in text], [range(start, len(ids[i])) for i, start in zip(text, cut, strict=True)])
-    later: dict[int, Float[np.ndarray, "2 skipped layer"]] = {}
-    after: list[tuple[Component, ...]] = []
+    changes: dict[int, Float[np.ndarray, "2 skipped layer"]] = {}
+    targets: tuple[Component, ...] = ()
 
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Tensor]]:
-        where = tokens_between(clean, int(kept), cut[batch] if future else clean.ids.shape[1])
+        nonlocal targets
+        targets = layer_components(clean)
+        where = tokens_between(clean, kept, cut[batch] if future else clean.ids.shape[1])
         measured, blocks = rows.take(batch).places(clean), ablatable_blocks(model, clean, part, layers)
         outputs = [upcast(y) - upcast(x) for x, y in zip(clean.streams[:-1], clean.block_outputs, strict=True)]
         sizes = [output.norm(dim=-1).clamp_min(SMALLEST) for output in outputs]
         tables = np.full((len(batch), 2, len(blocks), len(outputs)), np.nan)
-        after.append(layer_components(clean))
-        later.update(zip(batch, tables, strict=True))
+        changes.update(zip(batch, tables, strict=True))
+        for skipped, block in enumerate(blocks):
 
-        def see(skipped: int, layer: int, before: Tensor, stream: Tensor) -> None:
-            if layer > blocks[skipped]:
+            def see(layer: int, before: Tensor, stream: Tensor, skipped: int = skipped, block: int = block) -> None:
+                if layer <= block:
+                    return
                 change = (upcast(stream) - upcast(before) - outputs[layer]).norm(dim=-1) / sizes[layer]
                 change = change.masked_fill(~measured, 0.0)
                 tables[:, 0, skipped, layer] = change.sum(1, dtype=torch.float64).cpu() / measured.sum(1).cpu()
                 tables[:, 1, skipped, layer] = change.amax(1).cpu()
 
-        for i, block in enumerate(blocks):
-            yield clean.component(part, block), _skip(clean, block, part, mode, where, partial(see, i))
+            yield clean.component(part, block), _skip(clean, block, part, mode, where, see)
 
     count, reading = len(read_layers(layers, layer_count(model))), read_logits(rows, softmax_change)
     skipped, (change, loss) = run_patches(model, rows, patches, reading, count, batch_tokens)
-    mean, largest = np.stack([later[row] for row in range(len(rows))], 1)
+    mean, largest = np.stack([changes[row] for row in range(len(rows))], 1)
     counts, first = np.bincount(rows.row)[:, None, None], np.flatnonzero(np.diff(text, prepend=-1))
+    pairs = Pairs(
+        components=skipped,
+        targets=targets,
+        mean=np.add.reduceat(mean * counts, first) / np.add.reduceat(counts, first),
+        largest=np.maximum.reduceat(largest, first),
+        counts=np.bincount(text[rows.row]),
+        quantity="change",
+        unit="times the output's norm",
+    )
+    settings: dict[str, Any] = {"part": part, "mode": mode, "first_token": first_token}
+    if future:
+        settings["cuts"] = cuts if isinstance(cuts, str) else tuple(cuts)
+    tokens = [rows.ids[row][position] for row, position in zip(rows.row, rows.position, strict=True)]
     return Skip(
-        skipped,
-        same_components(model, after),
-        downstream_change=np.add.reduceat(mean * counts, first) / np.add.reduceat(counts, first),
-        downstream_change_max=np.maximum.reduceat(largest, first),
-        output_change=change.astype(np.float32),
-        loss=loss.astype(np.float32),
-        text=text[rows.row],
-        position=rows.position,
-        **{"part": part, "mode": mode, "model": model.name, "first_token": first_token},
-        cuts="none" if not future else cuts if isinstance(cuts, str) else ", ".join(f"{cut:g}" for cut in cuts),
+        components=skipped,
+        values={"output_change": change.astype(np.float32), "loss": loss.astype(np.float32)},
+        places={"text": text[rows.row], "position": rows.position, "token": token_texts(model, tokens)},
+        units={"output_change": SOFTMAX_CHANGE, "loss": "nats", "downstream_change": pairs.unit},
+        model=model.name,
+        settings=settings,
+        columns=_over_later_layers(pairs),
         prompt_ends=prompt_ends(model, ids),
+        pairs=pairs,
     )
 
 
-def _cuts(lengths: list[int], cuts: Cuts, least: int) -> list[list[int]]:
-    """Return the cuts of every text: the first tokens that are measured."""
-    if not isinstance(cuts, str):
-        return [np.clip(np.round(np.multiply(cuts, size)).astype(int), least, size - 1).tolist() for size in lengths]
-    generator, drawn = random.Random(123), []
+def _over_later_layers(pairs: Pairs) -> dict[str, Float[np.ndarray, " skipped"]]:
+    """Make columns of each component's mean change of later layers, with its interval, and of the maximum."""
+    later = np.isfinite(pairs.mean)
+    with np.errstate(invalid="ignore"):
+        mean = np.where(later, pairs.mean, 0.0).sum(2) / later.sum(2)
+    largest = pairs.largest.swapaxes(1, 2).reshape(-1, len(pairs.components))
+    columns = pairs.over_texts(mean).columns("downstream_change")
+    return columns | {"downstream_change_max": reduce_known(np.max, largest)}
+
+
+def _published_cuts(lengths: list[int]) -> list[list[int]]:
+    """Draw the cuts of every text as the released code does."""
+    generator = random.Random(123)
+    drawn = []
     for length in lengths:
         candidates = list(range(8, length - 4, 8))
         generator.shuffle(candidates)

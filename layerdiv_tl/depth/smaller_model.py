@@ -84,19 +84,16 @@ def write_model(model: Model, folder: Path) -> Path:
             f"{type(root).__name__} has no bias that could hold the means of heads (its {extra[0]} would not be "
             "loaded): make the plan with ablation='zero', or use what apply(model) returns in memory."
         )
-    try:
-        with written_folder(folder) as partial:
-            with without_progress_bars():
-                root.save_pretrained(partial)
-            if model.tokenizer is not None:
-                model.tokenizer.save_pretrained(partial)
-            if reason := _difference(model, partial):
-                raise InputError(
-                    f"a checkpoint of {model.name} would load as another model{reason}: use what apply(model) returns "
-                    "in memory, or drop heads or sublayers."
-                )
-    except OSError as error:
-        raise InputError(f"{str(folder)!r} cannot be written ({error}): give a new folder of yours.") from error
+    with written_folder(folder) as partial:
+        with without_progress_bars():
+            root.save_pretrained(partial)
+        if model.tokenizer is not None:
+            model.tokenizer.save_pretrained(partial)
+        if reason := _difference(model, partial):
+            raise InputError(
+                f"a checkpoint of {model.name} would load as another model{reason}: use what apply(model) returns in "
+                "memory, or drop heads or sublayers."
+            )
     return folder
 
 
@@ -242,7 +239,7 @@ def _check_logits(model: Model, smaller: Model, dropped: Sequence[Component], me
         for c, mean in zip(dropped if means else (), means, strict=True):
             table = torch.zeros(clean.head_count(block_of[c.layer, c.repeat]), len(mean), dtype=torch.float64)
             places.setdefault((c.layer, c.repeat), table)[c.index] = torch.as_tensor(mean)
-        patch = ablation(clean, dropped, places or None)
+        patch = ablation(clean, dropped, (lambda place: places[place[1:]].flatten()) if places else None)
         start = min(block for block, _ in patch)
         wanted = clean.logits(clean.resume(start, clean.streams[start], patch)[0])
     with smaller.path.session(), torch.no_grad():

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 from torch import Tensor
 
-from .._checks import listed, shown, whole_number
+from .._checks import shown, whole_number
 from ..attribution.question import LogitQuestion, read_question
 from ..attribution.sequences import teacher_forced
-from ..components import Component, labels_of
 from ..ensemble.validation import gold_options
 from ..errors import InputError
 from ..model.attribute import present
 from ..model.load import Model, as_model
 from ..model.options import is_task
 from ..model.prompts import prompt_ends
-from .ablations import Ablation, Ablations, EffectUnit, Partner, Positions, Values, mean_filling, partner_filling
+from .ablations import Ablation, Ablations, EffectUnit, Partner, mean_filling, partner_filling
 from .effect_results import Effects
-from .engine import Rows, cross_entropy, read_logits, run_patches
+from .engine import Rows, Values, cross_entropy, read_logits, run_patches
 from .inputs import check_choices, known_components
-
-# Changes of every component under every ablation are kept for every row up to this many numbers (400 MB).
-MOST_CHANGES = 50_000_000
 
 
 def effects(
@@ -37,22 +32,21 @@ def effects(
     *,
     unit: EffectUnit = "sublayer",
     ablation: Ablation = "mean",
-    positions: Positions = "all",
     components: Any = None,
-    groups: Any = None,
+    groups: Mapping[str, Any] | None = None,
     seed: int = 0,
     batch_tokens: int | None = None,
     attention_mask: Any = None,
 ) -> Effects:
     """Measure the direct and total effect of every component on the answer, and what later components compensate.
 
-    An effect is the answer with the component minus the answer without it. It is measured on the logit difference (the
-    right option minus the mean of the others, in logits), the loss (cross-entropy over the options, in nats: negative
-    where the component helps) and accuracy. The *direct* effect replaces only the component's own write to the logits
-    by what the ablation leaves of it. The *total* effect lets every later component and the final norm react;
-    *indirect* is total − direct. Behind a post-norm (Gemma 2, OLMo 2), what the ablation leaves of a head is read at
-    that norm's statistic in the ablated pass. Options of several tokens are compared by their log-likelihoods, in nats,
-    which are no sums over components: they have only total effects.
+    An effect is the answer with the component minus the answer without it: above 0 where the component helps. It is
+    measured on the logit difference (the right option minus the mean of the others, in logits), on the loss
+    (cross-entropy over the options, in nats; its growth is the `cost`) and on accuracy. The *direct* effect replaces
+    only the component's own write to the logits by what the ablation leaves of it. The *total* effect lets every later
+    component and the final norm react; *indirect* is total − direct. Behind a post-norm (Gemma 2, OLMo 2), what the
+    ablation leaves of a head is read at that norm's statistic in the ablated pass. Options of several tokens are
+    compared by their log-likelihoods, in nats, which are no sums over components: they have only total effects.
 
     Args:
         model, batch_tokens, attention_mask: As in `contributions`.
@@ -62,10 +56,8 @@ def effects(
         ablation: "zero"; "mean": the component's mean over all of `prompts`, one for first tokens (the attention sink),
             one for last tokens, one for all tokens in between and one for options' tokens, so that rows may differ in
             length; or "resample": its values in another row, aligned from the end of the prompt.
-        positions: Where it is ablated: at "all" tokens, or at the "last" one, where the answer is predicted, including
-            all but the last token of an option of several.
         components: Labels of the components to ablate; None means all of the unit.
-        groups: Components to ablate together, as rows of their own: {name: labels}, one list of labels, or several.
+        groups: Components to ablate together, as rows of their own: {name: labels}.
         seed: Seed of the rows that resampling draws.
 
     Makes 2 + A/2 passes over every row for A ablations (plus one for means). Raises InputError for input that cannot be
@@ -77,7 +69,7 @@ def effects(
     >>> effects.frame().set_index("component").loc["L0.H0", ["direct", "total"]].round(6).abs().tolist()
     [0.0, 0.0]
     """
-    check_choices(unit=(unit, EffectUnit), ablation=(ablation, Ablation), positions=(positions, Positions))
+    check_choices(unit=(unit, EffectUnit), ablation=(ablation, Ablation))
     whole_number("seed", seed, 0)
     model = as_model(model)
     if others := {writer.kind for writer in model.path.writers if writer.block is not None} - {"attn", "mlp"}:
@@ -89,41 +81,39 @@ def effects(
         raise InputError(f"ablation={ablation!r} needs two different prompts: {why}; give more, or ablation='zero'.")
     known = [c for c in model.components(unit) if c.kind in ("attn", "mlp", "head")]
     alone = tuple(known if components is None else known_components("components", components, known, not groups))
-    named = {name: known_components(f"group {shown(name)}", some, known) for name, some in _groups(groups).items()}
-    together = {name: tuple(some) for name, some in named.items()}
+    together = {
+        name: tuple(known_components(f"group {shown(name)}", some, known)) for name, some in dict(groups or {}).items()
+    }
     if taken := sorted(together.keys() & {c.label for c in model.components(unit)}):
         raise InputError(f"groups holds one called {taken[0]}, which is a component: give the group another name.")
-
     members = (*((c,) for c in alone), *together.values())
     rows, of_example = _rows(model, asked)
     lengths = [len(asked.ids[example]) for example in of_example]
-    fill: Callable[[list[int]], Values] = lambda batch: None  # noqa: E731
+    fill: Callable[[list[int]], Values | None] = lambda batch: None  # noqa: E731
     if ablation == "mean":
         fill = mean_filling(model, unit, rows.ids, lengths, np.full(len(rows), n / len(rows)), batch_tokens)
     elif ablation == "resample":
         fill = partner_filling(model, unit, rows.ids, lengths, _partners(asked, rows, seed))
-    keep = n * len(members) * len(model.components(unit)) <= MOST_CHANGES
-    ablations = Ablations(model, members, unit, positions, rows, fill, keep)
+    ablations = Ablations(model, members, unit, rows, fill)
     about = {"components": alone, "groups": together, "labels": gold, "options": names, "model": model.name}
-    about |= {"unit": unit, "ablation": ablation, "positions": positions, "source": source}
-    about["prompt_ends"] = prompt_ends(model, asked.ids)
+    about |= {"unit": unit, "ablation": ablation, "source": source, "prompt_ends": prompt_ends(model, asked.ids)}
     if asked.is_single:
-        read = partial(ablations.read_contributions, gold)
-        _, (values, without, *changes) = run_patches(model, rows, ablations.patches, read, len(members), batch_tokens)
-        kept = present(model.path, ablations.everyone, values)
+        found = ablations.contributions(gold, batch_tokens)
+        kept = present(model.path, found.components, found.values)
+        values = found.values[:, kept]
         return Effects(
-            members=tuple(ablations.everyone[i] for i in kept),
-            values=values[:, kept],
+            members=tuple(found.components[i] for i in kept),
+            values=values,
             logits=values.sum(1),
-            without=np.moveaxis(without, 1, 0),
-            changes=changes[0][:, :, kept] if changes else None,
-            gap=ablations.gap,
+            without=np.moveaxis(found.without, 1, 0),
+            changes=found.changes[:, :, kept],
+            gap=found.gap,
             soft_cap=model.path.soft_cap,
             score="logits",
             **about,
         )
     reading = read_logits(rows, _log_probabilities)
-    _, (table,) = run_patches(model, rows, ablations.with_clean, reading, 1 + len(members), batch_tokens)
+    _, (table,) = run_patches(model, rows, ablations.patches, reading, 1 + len(members), batch_tokens)
     # The log-likelihood of an option is the sum over its tokens.
     scores = rows.reduce(np.add, table).reshape(n, len(rows) // n, 1 + len(members)).swapaxes(1, 2)
     return Effects(
@@ -196,22 +186,3 @@ def _question(
     names = names or asked.options
     gold = gold_options(np.zeros(len(asked.ids), dtype=np.int64) if labels is None else labels, shape, names)
     return asked, names, gold, source
-
-
-def _groups(groups: Any) -> dict[str, Any]:
-    """Return groups by name; a list of labels is one group, a list of lists several."""
-    if groups is None:
-        return {}
-    if isinstance(groups, Mapping):
-        if not groups or not all(isinstance(name, str) and name for name in groups):
-            raise InputError(f"groups={shown(groups)} must be {{name: labels}} with at least one group.")
-        return dict(groups)
-    what = "{name: labels}, a list of labels, or a list of such lists"
-    items = listed("groups", groups, what)
-    several = [items] if items and all(isinstance(item, str | Component) for item in items) else items
-    if not several:
-        raise InputError(f"groups is empty: give {what}.")
-    named = {" + ".join(labels_of("groups", some)): some for some in several}
-    if len(named) < len(several):
-        raise InputError("groups holds the same group twice: give each once.")
-    return named

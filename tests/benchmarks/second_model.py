@@ -45,7 +45,7 @@ def heads_that_can_go(model, chosen, others):
     few = list(heads.index[:1])
     effects = ld.effects(model, others, unit="head", components=few, groups=groups).frame().set_index("component")
     whole = ld.effects(model, others, unit="head", components=few).accuracy
-    left = {name: f"{whole - effects.loc[name, 'total_accuracy']:.2f}" for name in groups}
+    left = {name: f"{whole - effects.loc[name, 'accuracy_lost']:.2f}" for name in groups}
     print(f"{count} of the {len(heads)} heads of the later layers gone: accuracy {whole:.2f} becomes {left}")
 
 

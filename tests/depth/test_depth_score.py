@@ -1,6 +1,7 @@
 """The depth score: its formulas against closed forms (its effects are those of test_published_depth)."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -23,7 +24,7 @@ TEXTS = [
 ]
 
 
-def made(effects, groups, lengths=None, rank=None, n_resamples=1000):
+def made(effects, groups, lengths=None, rank=None):
     """A result with these effects."""
     effects = np.asarray(effects, dtype=float)
     count, layers = effects.shape
@@ -31,18 +32,17 @@ def made(effects, groups, lengths=None, rank=None, n_resamples=1000):
     return DepthScore(
         components=tuple(Component("layer", layer) for layer in range(layers)),
         effects=effects,
-        groups=np.asarray(groups, dtype=float),
-        lengths=np.full(count, 7) if lengths is None else np.asarray(lengths),
-        answer_lengths=np.ones(count, dtype=np.int64),
-        probability=np.full(count, 0.5),
-        rank=rank,
-        correct=(rank == 1).astype(float),
-        ids=tuple(map(str, range(count))),
+        questions={
+            "group": np.asarray(groups, dtype=float),
+            "length": np.full(count, 7) if lengths is None else np.asarray(lengths),
+            "answer_length": np.ones(count, dtype=np.int64),
+            "probability": np.full(count, 0.5),
+            "rank": rank,
+            "correct": (rank == 1).astype(float),
+        },
         by="hops",
         effect="skip_before",
-        part="layer",
         model="made",
-        n_resamples=n_resamples,
     )
 
 
@@ -98,9 +98,7 @@ def test_the_slope_is_that_of_the_groups_scores():
     line = np.polyfit([1, 2, 3], found.frame()["score"], 1, w=np.sqrt(heavy))
     assert np.isclose(found.slope.value, line[0])
     chance = [
-        made(
-            pointed(5 + rng.normal(size=60)) * rng.gamma(1, size=(60, 1)), np.repeat([1, 2], 30), n_resamples=200
-        ).slope.p
+        made(pointed(5 + rng.normal(size=60)) * rng.gamma(1, size=(60, 1)), np.repeat([1, 2], 30)).slope.p
         for _ in range(200)
     ]
     assert 0.01 <= np.mean(np.array(chance) <= 0.05) <= 0.10
@@ -147,7 +145,7 @@ def test_the_intervals_cover():
     slopes, scores, even = [], [], []
     for seed in range(200):
         places = 5 + 0.5 * hops + rng.uniform(-2, 2, size=120)
-        found = made(pointed(places), hops, n_resamples=300)
+        found = made(pointed(places), hops)
         frame = found.frame()
         slopes.append(found.slope.low <= 0.5 <= found.slope.high)
         scores.append(
@@ -157,18 +155,6 @@ def test_the_intervals_cover():
     assert 0.90 <= np.mean(slopes) <= 0.99
     assert 0.90 <= np.mean(scores) <= 0.98
     assert 0.01 <= np.mean(np.array(even) <= 0.05) <= 0.10
-
-
-def test_only_those_answered_rightly():
-    """`right` keeps the questions whose answer the model itself writes, and nothing else changes."""
-    found = made(pointed([3, 4, 5, 6]), [1, 1, 2, 2], rank=[1, 2, 1, 40])
-    assert found.frame()["accuracy"].tolist() == [0.5, 0.5]
-    right = found.correct_only()
-    assert right.ids == ("0", "2")
-    np.testing.assert_allclose(right.scores, [3, 5])
-    assert right.correct.all()
-    with pytest.raises(ld.InputError, match="correctly"):
-        made(pointed([3.0]), [1], rank=[2]).correct_only()
 
 
 def test_right_is_what_the_model_writes(stories):
@@ -182,8 +168,8 @@ def test_right_is_what_the_model_writes(stories):
             given, max_new_tokens=len(ids) - start, do_sample=False, attention_mask=torch.ones_like(given)
         )
         is_right = written[0, start:].tolist() == ids[start:]
-        assert found.correct[number] == (found.rank[number] == 1) == is_right
-    assert 0 < found.correct.sum() < len(asked)
+        assert found.questions["correct"][number] == (found.questions["rank"][number] == 1) == is_right
+    assert 0 < found.questions["correct"].sum() < len(asked)
 
 
 @pytest.mark.full
@@ -193,11 +179,11 @@ def test_ties_count_in_part_wherever_a_model_answers():
     torch.nn.init.zeros_(silent.lm_head.weight)
     ids, labels = [[3, 5, i, 7] for i in range(8)], [0, 1] * 4
     found = ld.depth.depth_score(silent, [(row, [9], 1) for row in ids])
-    assert found.correct.tolist() == pytest.approx([1 / 61] * 8)
+    assert found.questions["correct"].tolist() == pytest.approx([1 / 61] * 8)
     assert found.frame()["accuracy"].item() == pytest.approx(1 / 61)
-    assert found.rank.tolist() == [61] * 8
+    assert found.questions["rank"].tolist() == [61] * 8
     long = ld.depth.depth_score(silent, [(row, [9, 11], 1) for row in ids])
-    assert long.correct.tolist() == pytest.approx([1 / 61**2] * 8)
+    assert long.questions["correct"].tolist() == pytest.approx([1 / 61**2] * 8)
     assert ld.effects(silent, ids, [7, 9], labels=labels, ablation="zero").accuracy == 0.5
     assert ld.logit_difference(silent, ids, 7, 9).accuracy == 0.5
     assert ld.decompose(ld.contributions(silent, ids, [7, 9, 11]), labels).accuracy == pytest.approx(1 / 3)
@@ -222,35 +208,29 @@ def test_tasks_and_other_groups():
         ld.depth.depth_score(model, Asked)
 
 
+def test_a_frame_of_questions_is_a_list_of_them():
+    """Of the columns text, answer and hops; `by` names another column."""
+    frame = pd.DataFrame(ROWS, columns=["text", "answer", "hops"]).assign(level=[5, 1, 1, 2])
+    found, listed = (ld.depth.depth_score(llama(), given) for given in (frame, ROWS))
+    np.testing.assert_array_equal(found.effects, listed.effects)
+    assert found.frame().equals(listed.frame())
+    assert ld.depth.depth_score(llama(), frame, by="level").frame()["group"].tolist() == [1, 2, 5]
+
+
 @pytest.mark.parametrize(
     ("questions", "options", "says"),
     [
         ([], {}, "questions"),
-        ("sample/hops", {}, "questions="),
-        (7, {}, "questions="),
-        ([([1, 2], [3])], {}, "question 0"),
-        ([([1, 2], [3], "two")], {}, "question 0.*'two'"),
-        ([([1, 2], [3], float("nan"))], {}, "question 0.*nan"),
-        ([([1, 2], [3], True)], {}, "question 0.*True"),
+        ([([1, 2], [3], float("nan"))], {}, "finite"),
         ([([1, 2], [], 1)], {}, "answer 0|prompt 0"),
         ([([], [3], 1)], {}, "prompt 0"),
-        ([([1], [99], 1)], {}, "token id 99"),
-        ([([1] * 60, [2] * 9, 1)], {}, "64"),
         ([([1, 2], [3], 1)], {"effect": "skip_before"}, "question 0 .*effect="),
         ([([1], [3], 1)], {}, "question 0 .*effect="),
         (ROWS, {"effect": "drop"}, "effect='drop'"),
-        (ROWS, {"part": "head"}, "part='head'"),
-        (ROWS, {"by": [1, 2]}, "by="),
-        (ROWS, {"by": "hops"}, "by="),
-        (ROWS, {"by": np.array(3)}, "by="),
-        (ROWS, {"by": [1, 2, None, 4]}, "question 2.*None"),
-        (ROWS, {"n_resamples": 0}, "n_resamples=0"),
-        (ROWS, {"seed": -1}, "seed=-1"),
-        ([("text", " answer", 1)], {}, "tokenizer"),
+        (ROWS, {"by": [1, 2]}, "4 questions"),
     ],
 )
-def test_bad_input_is_refused_in_a_sentence(questions, options, says):
-    """What cannot be used is an InputError that says what it was."""
+def test_questions_without_a_score_are_refused(questions, options, says):
     with pytest.raises(ld.InputError, match=says):
         ld.depth.depth_score(llama(), questions, **options)
 

@@ -106,7 +106,7 @@ def test_total_effects_are_those_of_plain_passes(name, stories):
                 expected = difference(uncapped(clean, cap), label) - difference(uncapped(without, cap), label)
                 size = max(1.0, abs(difference(uncapped(clean, cap), label)))
                 assert abs(effects.effect("total")[r, i] - expected) < 1e-5 * size
-                assert abs(effects.effect("total", "_loss")[r, i] - loss(clean, label) + loss(without, label)) < 1e-5
+                assert abs(effects.effect("total", "cost")[r, i] + loss(clean, label) - loss(without, label)) < 1e-5
         check_sums(effects)
 
 
@@ -138,15 +138,15 @@ def test_planted_models_measure_their_closed_forms(shape):
     """Heads that vote are worth what they write; what an MLP undoes is worth nothing, and the MLP compensates."""
     copied = build_planted("copied", shape)
     effects = ld.effects(copied, copied.task, unit="head", ablation="zero", groups={"both": ["L0.H0", "L1.H1"]})
-    frame = effects.frame().set_index("component")
+    frame = effects.frame(full=True).set_index("component")
     # Two equal heads, right in 3 of 4 rows: each is worth 3/4 − 1/4 logits, both together twice that.
     for name, worth in (("L0.H0", 0.5), ("L1.H1", 0.5), ("both", 1.0)):
-        for column in ("direct", "direct_recomputed", "total"):
+        for column in ("direct", "total"):
             assert frame[column][name] == pytest.approx(worth, abs=1e-9)
     # One alone answers as both; none leaves a tie, right in half of the rows.
-    assert frame.total_accuracy[["L0.H0", "L1.H1", "both"]].tolist() == pytest.approx([0, 0, 1 / 4], abs=1e-9)
+    assert frame.accuracy_lost[["L0.H0", "L1.H1", "both"]].tolist() == pytest.approx([0, 0, 1 / 4], abs=1e-9)
     two, one = (np.log(1 + np.exp(-x)) * 3 / 4 + np.log(1 + np.exp(x)) / 4 for x in (2, 1))
-    assert frame.total_loss["L0.H0"] == pytest.approx(two - one, abs=1e-9)
+    assert frame.cost["L0.H0"] == pytest.approx(one - two, abs=1e-9)
     check_sums(effects, 1e-9)
     undo = build_planted("undo", shape)
     for ablation in ("zero", "resample"):
@@ -183,7 +183,7 @@ def test_effects_of_a_saved_result_are_the_same(tiny, tmp_path):
     assert loaded.compensation("two").equals(effects.compensation("two"))
     # A batch is a matter of memory alone.
     small = ld.effects(
-        tiny, ids, OPTIONS, labels, components=["L1.mlp"], groups=[["L1.mlp", "L2.attn"]], batch_tokens=8
+        tiny, ids, OPTIONS, labels, components=["L1.mlp"], groups={"two": ["L1.mlp", "L2.attn"]}, batch_tokens=8
     )
     np.testing.assert_allclose(small.without, effects.without, atol=1e-5)
 
@@ -256,8 +256,10 @@ def test_options_of_several_tokens_are_compared_by_their_log_likelihoods(name):
             without = log_likelihoods(root, row, [(c, torch.zeros(1, width[c]))])
             gone = [x[label] - np.delete(x, label).mean() for x in (scores, without)]
             assert effects.effect()[r, i] == pytest.approx(gone[0] - gone[1], abs=1e-6)
-    assert effects.frame().filter(regex="direct|norm").empty
-    for refused in (lambda: effects.effect("direct"), lambda: effects.compensation("L1.mlp"), effects.backups):
+    assert effects.frame(full=True).filter(regex="direct|norm").empty
+    with pytest.raises(ld.InputError, match="name='direct'"):
+        effects.effect("direct")
+    for refused in (lambda: effects.compensation("L1.mlp"), effects.backups):
         with pytest.raises(ld.InputError, match="several tokens"):
             refused()
 
@@ -267,7 +269,7 @@ def test_single_tokens_among_longer_options_are_single_tokens(tiny):
     ids, _ = rows(6)
     for ablation in ("mean", "resample"):
         one, other = (
-            ld.effects(tiny, ids, options, [0] * 6, ablation=ablation, positions="last", components=["L1.mlp"])
+            ld.effects(tiny, ids, options, [0] * 6, ablation=ablation, components=["L1.mlp"])
             for options in ([7, 9], [[7, 9, [12, 3]]])
         )
         between = [x.without[-1, :, 0, 0] - x.without[-1, :, 0, 1] for x in (one, other)]
@@ -281,8 +283,7 @@ GIVEN = {"prompts": [[3, 4, 5], [6, 7]], "options": OPTIONS, "labels": [0, 1]}
     ("change", "match"),
     [
         ({"groups": {"none": []}}, "group 'none'"),
-        ({"groups": {}}, "groups"),
-        ({"groups": ["L0.mlp", "L0.mlp"]}, "L0.mlp twice"),
+        ({"groups": {"g": ["L0.mlp", "L0.mlp"]}}, "L0.mlp twice"),
         ({"groups": {"g": ["L9.mlp"]}}, "L9.mlp"),
         ({"groups": {"L0.mlp": ["L1.mlp", "L2.mlp"]}}, "L0.mlp, which is a component"),
         ({"components": ["embed"]}, "embed"),
@@ -374,12 +375,13 @@ def test_differences_of_accuracies_have_bonett_and_prices_interval():
     drawn[0] = True  # nothing changes: all three are the same number of the same rows
     truths, inside, widths = {"direct": 0.1, "total": 0.3, "indirect": 0.2}, [], []
     for clean, direct, total in drawn:
-        row = answered(found, clean, direct, total).frame().iloc[0]
+        row = answered(found, clean, direct, total).frame(full=True).iloc[0]
         sides = {"direct": (clean, direct), "total": (clean, total), "indirect": (direct, total)}
         for name, (before, after) in sides.items():
             p, q = (((x & ~y).sum() + 1) / 26 for x, y in ((before, after), (after, before)))
             half = t.ppf(0.975, 25) * np.sqrt((p + q - (p - q) ** 2) / 26)
-            ends = row[f"{name}_accuracy_low"], row[f"{name}_accuracy_high"]
+            column = "accuracy_lost" if name == "total" else f"{name}_accuracy_lost"
+            ends = row[f"{column}_low"], row[f"{column}_high"]
             assert ends == pytest.approx((max(p - q - half, -1), min(p - q + half, 1)))
             inside.append(ends[0] <= truths[name] <= ends[1])
             widths.append(half)
@@ -395,8 +397,6 @@ def test_what_is_not_clear_of_zero_has_no_share():
     is_backup = (frame["share"] > 0) & ((frame["compensation_low"] > 0) | (frame["compensation_high"] < 0))
     assert is_backup.is_monotonic_decreasing  # these come first
     assert all(some.is_monotonic_decreasing for _, some in frame["compensation"].abs().groupby(is_backup))
-    costs = effects.frame().filter(regex="^(cost|total_loss)").to_numpy()
-    np.testing.assert_array_equal(costs[:, :3], -costs[:, [3, 5, 4]])
     error = direct.std(0, ddof=1) / np.sqrt(len(direct))
     clear = np.abs(direct.mean(0)) > 2.5 * error
     unclear = np.abs(direct.mean(0)) < 1.5 * error

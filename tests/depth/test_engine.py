@@ -5,8 +5,7 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.depth.additive import stream_scales
-from layerdiv_tl.depth.engine import Rows, as_it_is, read_logits, run_patches
+from layerdiv_tl.depth.engine import Rows, read_logits, run_patches, unpatched
 from layerdiv_tl.depth.patched_forward import PatchedForward
 from layerdiv_tl.depth.residual_norms import _head_writes
 from tests.oracles.families import BY_STRUCTURE, FAMILIES
@@ -56,11 +55,11 @@ def test_a_new_intervention_and_a_new_reading_are_what_plain_hooks_give(name, ba
         np.testing.assert_allclose(found[:, layer], np.concatenate(wanted), atol=1e-5)
 
 
-def test_the_pass_as_it_is_changes_nothing():
+def test_the_pass_unpatched_changes_nothing():
     """Of no patch a change is 0; a mean, sum and maximum over rows are over each row's own positions."""
     rows = Rows(IDS, AT)
     names, (found,) = run_patches(
-        ld.load_model(FAMILIES["llama"]()), rows, as_it_is, read_logits(rows, entropy_change), 1
+        ld.load_model(FAMILIES["llama"]()), rows, unpatched, read_logits(rows, entropy_change), 1
     )
     assert names == ("clean",)
     assert not found.any()
@@ -79,15 +78,15 @@ def test_the_pass_as_it_is_changes_nothing():
 @pytest.mark.parametrize(("name", "factor"), [("llama", 1.0), ("granite", 0.5)])
 def test_factors_between_writes_and_the_stream_are_those_of_the_config(name, factor):
     model = ld.load_model(FAMILIES[name]())
-    with model.path.session():
-        assert set(stream_scales(model).values()) == {factor}
+    with model.path.session(), torch.no_grad():
+        assert set(PatchedForward(model, IDS).scales.values()) == {factor}
 
 
 def test_a_stream_that_passes_norms_between_its_sublayers_has_only_a_frozen_lens():
     root = BY_STRUCTURE["opt_post_ln"]()
     with pytest.raises(ld.InputError, match="between its sublayers"):
         ld.depth.skip(root, IDS)
-    kl = ld.depth.logit_lens(root, IDS, "frozen").kl
+    kl = ld.depth.logit_lens(root, IDS, "frozen").values["kl"]
     assert np.isfinite(kl).all()
     assert kl[:, 0].min() > 1e-3
     assert kl[:, -1].max() < 1e-12
@@ -101,8 +100,8 @@ def test_heads_write_what_their_attention_writes(name):
     with model.path.session(), torch.no_grad():
         clean = PatchedForward(model, IDS, keep_heads=True)
         for block in range(len(clean.layers)):
-            whole = clean.outputs[block, "attn"][clean.tokens] / clean.scale(block, "attn")
-            writes = _head_writes(clean, block, clean.outputs[block, "heads"][clean.tokens])
+            whole = clean.outputs[block, "attn"][clean.tokens]
+            writes = _head_writes(clean, block)
             if bias is None:
                 torch.testing.assert_close(sum(writes).float(), whole, rtol=1e-4, atol=1e-5)
             else:  # what is left is the same at every token

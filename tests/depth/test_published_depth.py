@@ -84,11 +84,12 @@ def later_only(table):
 def check_skips(found, text, rules):
     """All numbers of one text, whose rules (one for each cut) stand side by side."""
     rule = {name: np.concatenate([one[name] for one in rules], -1) for name in rules[0]}
-    alike(found.downstream_change[text], later_only(rule["layers"].mean(-1)))
-    alike(found.downstream_change_max[text], later_only(rule["layers"].max(-1)))
-    alike(found.output_change[found.text == text], rule["output_change"].T)
+    here = found.places["text"] == text
+    alike(found.pairs.mean[text], later_only(rule["layers"].mean(-1)))
+    alike(found.pairs.largest[text], later_only(rule["layers"].max(-1)))
+    alike(found.values["output_change"][here], rule["output_change"].T)
     if "loss" in rule and len(rules) == 1:
-        alike(found.loss[found.text == text], rule["loss"].T, 1e-4)
+        alike(found.values["loss"][here], rule["loss"].T, 1e-4)
 
 
 def test_sizes(case):
@@ -104,12 +105,10 @@ def test_sizes(case):
         assert labels == [f"L{i}.{part}" for i in range(len(here))]
         for ours, theirs in (("norm", "norm"), ("relative_norm", "relative"), ("cosine", "cosine")):
             table = rule[f"{theirs} {name}"]
-            alike(getattr(found, ours)[:, here], table, 1e-4)
+            alike(found.values[ours][:, here], table, 1e-4)
             for column, wanted in (("", table.mean(0)), ("_max", table.max(0)), ("_median", np.median(table, 0))):
                 alike(frame.loc[labels, ours + column], wanted)
-        alike(1 - found.block_influence[:, here], rule[f"io {name}"])
-        if part == "layer":
-            alike(found.stream[:, here], rule["residual"][:, :-1])
+        alike(1 - found.values["block_influence"][:, here], rule[f"io {name}"])
 
 
 @pytest.mark.parametrize("first_token", ["kept", pytest.param("changed", marks=pytest.mark.full)])
@@ -173,12 +172,11 @@ def test_lens(case, norm):
         rule[labels[0]] = rule["embed"]  # or the positions, where they are written after the embedding
         assert set(rule) - set(labels) <= {x for x in rule if x.endswith(".attn") or x == "embed"}
         assert is_parallel(model) or not set(rule) - set(labels) - {"embed"}
-        alike(getattr(found, name), np.stack([rule[label] for label in labels], 1), 1e-4)
+        alike(found.values[name], np.stack([rule[label] for label in labels], 1), 1e-4)
         kept = [0, *(i for i, label in enumerate(labels) if label.endswith(".mlp"))]
-        alike(getattr(layers, name), getattr(found, name)[:, kept])
-        alike(
-            layers.frame()[name], np.mean([getattr(layers, name)[layers.text == i].mean(0) for i in range(len(ids))], 0)
-        )
+        alike(layers.values[name], found.values[name][:, kept])
+        text = layers.places["text"]
+        alike(layers.frame()[name], np.mean([layers.values[name][text == i].mean(0) for i in range(len(ids))], 0))
 
 
 @slow
@@ -187,11 +185,11 @@ def test_erasure_where_answers_are_predicted(case):
     model, root, ids = case
     short, mean = ids[0][:7], published.mean_residuals(root, ids)
     found = ld.depth.erase(model, [short], answers=2, reference=ids)
-    for row, t in enumerate(found.position):
-        for layer in range(found.effect.shape[1]):
+    for row, t in enumerate(found.places["position"]):
+        for layer in range(found.values["output_change"].shape[1]):
             rule = published.erased(root, short, mean, layer, t, t + 1)[-3:-1]
-            assert found.effect[row, layer] == pytest.approx(rule.mean(), rel=1e-4, abs=1e-6)
-            assert found.effect_max[row, layer] == pytest.approx(rule.max(), rel=1e-4, abs=1e-6)
+            assert found.values["output_change"][row, layer] == pytest.approx(rule.mean(), rel=1e-4, abs=1e-6)
+            assert found.values["largest_change"][row, layer] == pytest.approx(rule.max(), rel=1e-4, abs=1e-6)
 
 
 @on_stories
@@ -200,11 +198,11 @@ def test_erasure_of_prefixes(case):
     model, root, ids = case
     short, mean = ids[0][:7], published.mean_residuals(root, ids)
     found = ld.depth.erase(model, [short], "prefix", reference=ids)
-    for layer in range(found.effect.shape[1]):
-        known = np.isfinite(found.effect_max[:, layer])
-        assert found.position[known].tolist() == list(range(1, len(short) - 2))
+    for layer in range(found.values["output_change"].shape[1]):
+        known = np.isfinite(found.values["largest_change"][:, layer])
+        assert found.places["position"][known].tolist() == list(range(1, len(short) - 2))
         rule = [published.erased(root, short, mean, layer, 1, t)[t + 1 :].max() for t in range(2, len(short) - 1)]
-        alike(found.effect_max[known, layer], rule)
+        alike(found.values["largest_change"][known, layer], rule)
 
 
 @slow
@@ -215,7 +213,7 @@ def test_integrated_gradients(case, part):
     found = ld.depth.integrated_gradients(model, [ids[0][:7]], part, answers=2, steps=12)
     rule = published.integrated_gradients(root, ids[0][:7], 2, PARTS[part], 12, "token_mean", "straight")
     assert np.abs(rule[:, -1]).max() <= 1e-9  # nothing reads the last token
-    alike(found.attribution, rule[:, :-1].T, 1e-4)
+    alike(found.values["attribution"], rule[:, :-1].T, 1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -242,23 +240,22 @@ def test_depth_score(case, questions):
 
 
 @on_small_models
-@pytest.mark.parametrize("part", ["layer", pytest.param("attn", marks=pytest.mark.full)])
-def test_depth_scores_where_answers_are_predicted(case, questions, part):
+def test_depth_scores_where_answers_are_predicted(case, questions):
     """‖Δ softmax‖₂ there, in the mean; probabilities and ranks of the answers are those of a plain pass."""
     model, root, _ = case
     asked, rows = questions
-    found = ld.depth.depth_score(model, asked, effect="skip_before", part=part)
+    found = ld.depth.depth_score(model, asked, effect="skip_before")
     for number, (ids, start) in enumerate(rows):
         at = slice(start - 1, len(ids) - 1)
-        changes = published.skip_effects(root, ids, PARTS[part], start - 1, 1)["output_change"]
+        changes = published.skip_effects(root, ids, "layer", start - 1, 1)["output_change"]
         wanted = changes[:, : len(ids) - start].mean(1)
         alike(found.effects[number], wanted, 1e-4)
         p = trace(root, ids).probabilities[at]
         gold = p[range(len(p)), ids[start:]]
-        assert found.probability[number] == pytest.approx(float(gold.prod()), rel=1e-4)
-        assert found.rank[number] == int((p >= gold[:, None]).sum(1).max())
+        assert found.questions["probability"][number] == pytest.approx(float(gold.prod()), rel=1e-4)
+        assert found.questions["rank"][number] == int((p >= gold[:, None]).sum(1).max())
     np.testing.assert_allclose(found.scores, found.effects @ np.arange(found.effects.shape[1]) / found.effects.sum(1))
-    assert [c.label for c in found.components] == [f"L{i}.{part}" for i in range(found.effects.shape[1])]
+    assert [c.label for c in found.components] == [f"L{i}.layer" for i in range(found.effects.shape[1])]
 
 
 @pytest.mark.parametrize("ridge", [0.01, pytest.param(0.0, marks=pytest.mark.full)])

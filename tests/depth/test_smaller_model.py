@@ -78,12 +78,16 @@ def test_heads_are_replaced_as_plain_hooks_replace_them(family, ablation):
     plan = ld.depth.drop_plan(ld.load_model(root), LENGTHS, 3, part="head", ablation=ablation, random=2)
     scored, measured = halves(plan, LENGTHS)
     means = torch.cat([trace(root, LENGTHS[i]).values[:, :-1] for i in scored], 1).mean(1) * (ablation == "mean")
-    sets = [(), *(p[:k] for p in (plan.dropped, plan.influence_dropped) for k in (1, 2, 3)), *plan.random_dropped]
+    sets = [
+        (),
+        *(p[:k] for p in (plan.dropped, plan.plans["block_influence"]) for k in (1, 2, 3)),
+        *plan.random_dropped,
+    ]
     for column, heads in enumerate(sets):
         close(plan.loss[:, column], without(root, heads, means)[measured], 2e-5)
     clean = np.array([loss_of(root, row) for row in LENGTHS])
     count = sum(len(LENGTHS[i]) - 1 for i in scored)
-    for c, value in zip(plan.candidates, plan.values, strict=True):
+    for c, value in zip(plan.candidates, plan.scores, strict=True):
         close(value, (without(root, [c], means) - clean)[scored].sum() / count)
 
 
@@ -110,7 +114,7 @@ def test_the_contribution_score_is_the_mean_contribution_to_the_answer(of):
         c = ld.contributions(model, prompts, list(range(61)), unit="head")
         expected = (c.values[np.arange(len(nexts)), :, nexts] - c.values.mean(2)).mean(0)
     by_label = {component.label: abs(x) for component, x in zip(c.components, expected, strict=True)}
-    close(plan.values, [by_label[component.label] for component in plan.candidates])
+    close(plan.scores, [by_label[component.label] for component in plan.candidates])
     assert plan.dropped[0].label == min((c.label for c in plan.candidates), key=by_label.__getitem__)
 
 
@@ -127,7 +131,7 @@ def test_block_influence_of_a_head_is_one_minus_the_cosine_of_the_stream_with_it
     root = llama()
     plan = ld.depth.drop_plan(ld.load_model(root), LENGTHS, 1, "block_influence", "head", random=1)
     rows = [LENGTHS[i] for i in halves(plan, LENGTHS)[0]]
-    for c, value in zip(plan.candidates, plan.values, strict=True):
+    for c, value in zip(plan.candidates, plan.scores, strict=True):
         found = []
         for row in rows:
             seen, weight = trace(root, row), layout_of(root).projections[c.layer].weight.detach().double()
@@ -144,8 +148,8 @@ def test_what_is_written_loads_alone_with_the_plans_loss(family, way, tmp_path):
     part, ablation = WAYS[way]
     root = (FAMILIES | BY_STRUCTURE)[family]()
     model, before = ld.load_model(root, tokenizer=word_tokenizer()), fingerprint(ld.load_model(root))
-    budget = 1 if part == "layer" else 2
-    plan = ld.depth.drop_plan(model, LENGTHS, budget, "block_influence", part, ablation=ablation, random=1)
+    n_drop = 1 if part == "layer" else 2
+    plan = ld.depth.drop_plan(model, LENGTHS, n_drop, "block_influence", part, ablation=ablation, random=1)
     folder = plan.save_model(tmp_path / "smaller", model)
     assert fingerprint(ld.load_model(root)) == before
     again = AutoModelForCausalLM.from_pretrained(folder).eval()
@@ -186,7 +190,7 @@ def test_the_smaller_model_is_decomposed_like_any_other(way):
 
 
 def test_many_heads_are_measured_at_twelve_sizes():
-    """From the first steps to the budget; a plan over chosen heads drops no other one."""
+    """From the first steps to the last; a plan over chosen heads drops no other one."""
     model = ld.load_model(llama(2, num_hidden_layers=5))
     late = [c for c in model.components("head") if c.kind == "head" and c.layer > 0]
     plan = ld.depth.drop_plan(model, LENGTHS, 14, "contribution", "head", components=late, random=3)

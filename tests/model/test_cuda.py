@@ -21,8 +21,8 @@ ANALYSES = {
     "top tokens": lambda m: ld.top_tokens(m, IDS[0])["probability"],
     "profile": lambda m: ld.profile(m, IDS[0]).bias,
     "effects": lambda m: ld.effects(m, IDS, OPTIONS[:2], [0, 1, 0], unit="head").frame()["total"],
-    "skip": lambda m: ld.depth.skip(m, IDS).output_change,
-    "lens": lambda m: ld.depth.logit_lens(m, IDS).kl,
+    "skip": lambda m: ld.depth.skip(m, IDS).values["output_change"],
+    "lens": lambda m: ld.depth.logit_lens(m, IDS).values["kl"],
     "integrated gradients": lambda m: ld.depth.integrated_gradients(m, IDS[:1]).frame()["attribution"],
 }
 

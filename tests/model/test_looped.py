@@ -187,10 +187,11 @@ def test_an_unrolled_copy_gives_the_same_numbers(order):
     for part in ("layer", "attn"):
         for mode in ("current", "future", "local"):
             s, t = (ld.depth.skip(model, prompts, part, mode) for model in (one, other))
-            for field in ("downstream_change", "downstream_change_max", "output_change", "loss"):
-                np.testing.assert_array_equal(getattr(s, field), getattr(t, field))
-            assert [c.label for c in s.layers] == names
-            assert [c.label for c in t.layers] == [f"L{i}.layer" for i in range(len(names))]
+            for name in ("output_change", "loss"):
+                np.testing.assert_array_equal(s.values[name], t.values[name])
+            np.testing.assert_array_equal(s.pairs.mean, t.pairs.mean)
+            assert [c.label for c in s.pairs.targets] == names
+            assert [c.label for c in t.pairs.targets] == [f"L{i}.layer" for i in range(len(names))]
     for analysis in (ld.depth.residual_norms, ld.depth.logit_lens, ld.depth.erase):
         s, t = (analysis(model, prompts).frame() for model in (one, other))
         numbers = s.select_dtypes("float").columns.drop("layer", errors="ignore")
@@ -209,24 +210,24 @@ def test_depth_of_a_loop_by_hand(bridged):
     sizes = ld.depth.residual_norms(model, [ids])
     layers = [i for i, c in enumerate(sizes.components) if c.kind == "layer"]
     relative = torch.stack([w.norm(dim=-1) / e.norm(dim=-1) for w, e in zip(wrote, entered, strict=True)], 1)
-    np.testing.assert_allclose(sizes.relative_norm[:, layers], relative, rtol=1e-5)
+    np.testing.assert_allclose(sizes.values["relative_norm"][:, layers], relative, rtol=1e-5)
 
     skip = ld.depth.skip(model, [ids], first_token="changed")
     for number in range(6):
         before, after, _, answers = rounds(ouro(), ids, number)
         np.testing.assert_allclose(
-            skip.output_change[:, number], (answers.softmax(-1) - logits.softmax(-1)).norm(dim=-1), atol=1e-6
+            skip.values["output_change"][:, number], (answers.softmax(-1) - logits.softmax(-1)).norm(dim=-1), atol=1e-6
         )
         for later in range(number + 1, 6):
             off = (after[later] - before[later] - wrote[later]).norm(dim=-1) / wrote[later].norm(dim=-1)
-            np.testing.assert_allclose(skip.downstream_change[0, number, later], off.mean(), rtol=1e-4)
+            np.testing.assert_allclose(skip.pairs.mean[0, number, later], off.mean(), rtol=1e-4)
 
     with model.path.session(), torch.inference_mode():
         assert PatchedForward(model, [ids]).resumes
     # A layer that is skipped at some tokens is not run again, except in whole passes.
     kept = [ld.depth.skip(m, [ids]) for m in (model, ouro())]
-    np.testing.assert_allclose(kept[0].output_change, kept[1].output_change, atol=1e-6)
-    assert np.abs(kept[0].output_change - skip.output_change).max() > 0
+    np.testing.assert_allclose(kept[0].values["output_change"], kept[1].values["output_change"], atol=1e-6)
+    assert np.abs(kept[0].values["output_change"] - skip.values["output_change"]).max() > 0
 
     # Behind each round the lens says what the model would, were it to stop there.
     lens = ld.depth.logit_lens(model, [ids])
@@ -235,13 +236,13 @@ def test_depth_of_a_loop_by_hand(bridged):
             early = ouro(total_ut_steps=stop)(torch.tensor([ids])).logits[0].double().log_softmax(-1)
         kl = (early.exp() * (early - logits.log_softmax(-1))).sum(-1)
         at = [c.label for c in lens.components].index(f"L1@{stop}.mlp")
-        np.testing.assert_allclose(lens.kl[:, at], kl, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(lens.values["kl"][:, at], kl, rtol=1e-4, atol=1e-6)
     frozen = ld.depth.logit_lens(model, [ids], "frozen")
     sums = torch.stack(parts).cumsum(0)
     for at, so_far in enumerate(sums):
         here = so_far.log_softmax(-1)
         kl = (here.exp() * (here - logits.log_softmax(-1))).sum(-1)
-        np.testing.assert_allclose(frozen.kl[:, at], kl, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(frozen.values["kl"][:, at], kl, rtol=1e-4, atol=1e-5)
 
 
 def test_what_a_use_writes_directly_passes_the_norms_behind_it():
@@ -260,7 +261,7 @@ def test_what_a_use_writes_directly_passes_the_norms_behind_it():
         stream = left[-1] - said @ torch.linalg.pinv(read.T)
         without = (stream / (stream.square().mean(-1, keepdim=True) + eps).sqrt()) @ read.T
         expected = (without.softmax(-1) - logits.softmax(-1)).norm(dim=-1)
-        np.testing.assert_allclose(local.output_change[:, number], expected, atol=1e-5)
+        np.testing.assert_allclose(local.values["output_change"][:, number], expected, atol=1e-5)
 
 
 @pytest.mark.full
@@ -268,7 +269,7 @@ def test_gradients_of_a_loop_are_complete():
     """They sum to the change of the answer, over layers and over writes."""
     for part in ("layer", "mlp"):
         found = ld.depth.integrated_gradients(ouro(), PROMPTS[:2], part, steps=128)
-        assert found.gap <= 0.01
+        assert found.frame()["gap"].max() <= 0.05
         assert found.components[-1].label == f"L1@3.{part}"
 
 
@@ -277,7 +278,7 @@ def test_layers_of_a_loop_are_foretold_by_those_of_its_unrolled_self():
     rng = np.random.default_rng(0)
     texts = [rng.integers(3, 61, 20).tolist() for _ in range(12)]
     maps = ld.depth.map_layers(ouro(), ouro(), texts, ridge=0.0)
-    assert np.abs(np.diagonal(maps.error.mean(0))).max() < 1e-3
+    assert np.abs(np.diagonal(maps.mean.mean(0))).max() < 1e-3
 
 
 def test_the_depth_of_a_loop_follows_its_rounds():

@@ -199,15 +199,15 @@ def test_skipping_a_layer_takes_out_what_it_wrote(name, shape):
     """The answers move as the closed form says; what undoes a head that is skipped writes nothing, either."""
     p, rows = planted(name, shape), 16
     found = ld.depth.skip(p, list(p.task.prompts[:rows]))
-    last = found.position == found.position.max()
+    last = found.places["position"] == found.places["position"].max()
     z = p.over_vocabulary[:rows]
-    for layer in range(len(found.layers)):
+    for layer in range(len(found.pairs.targets)):
         gone = [c.layer == layer for c in p.components]
         if name == "undo" and layer == 0:
             gone[1] = True
         less = z[:, ~np.array(gone)].sum(1)
         moved = np.linalg.norm(softmax(z.sum(1)) - softmax(less), axis=1)
-        np.testing.assert_allclose(found.output_change[last][:, layer], moved, atol=1e-6)  # kept in float32
+        np.testing.assert_allclose(found.values["output_change"][last][:, layer], moved, atol=1e-6)  # kept in float32
 
 
 def softmax(z):
@@ -221,8 +221,8 @@ def test_a_shift_moves_no_probability_and_an_undone_write_none_with_its_undoing(
     shift, undo = (
         ld.depth.skip(planted(n, shape), list(planted(n, shape).task.prompts[:4])) for n in ("shift", "undo")
     )
-    assert shift.output_change[:, 1].max() < 1e-15 < shift.output_change[:, 0].max()
-    assert undo.output_change[:, 0].max() < 1e-15 < 1e-3 < undo.output_change[:, 1].max()
+    assert shift.values["output_change"][:, 1].max() < 1e-15 < shift.values["output_change"][:, 0].max()
+    assert undo.values["output_change"][:, 0].max() < 1e-15 < 1e-3 < undo.values["output_change"][:, 1].max()
     # The MLP's whole write is gone where the head is: it undoes and does nothing else.
     assert undo.frame().set_index("component").loc["L0.layer", "downstream_change_max"] == pytest.approx(1, abs=1e-6)
 
@@ -234,7 +234,11 @@ def test_the_direct_effect_of_an_undone_write_is_all_of_it(shape):
     found = ld.depth.skip(p, list(p.task.prompts[:rows]), mode="local")
     a, _, b = np.moveaxis(p.over_vocabulary[:rows], 1, 0)
     moved = np.linalg.norm(softmax(b) - softmax((b - a) / np.sqrt(1 + 4 / 96)), axis=1)
-    np.testing.assert_allclose(found.output_change[found.position == found.position.max()][:, 0], moved, atol=1e-6)
+    np.testing.assert_allclose(
+        found.values["output_change"][found.places["position"] == found.places["position"].max()][:, 0],
+        moved,
+        atol=1e-6,
+    )
 
 
 @pytest.mark.full
