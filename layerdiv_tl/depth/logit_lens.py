@@ -172,12 +172,12 @@ def _frozen_pass(model: Model, rows: Sequence[Ids]) -> _Pass:
     writers = {component: writer for (writer, _), component in zip(seen.calls, seen.components(), strict=True)}
     writes: list[Junction] = []
     stream = torch.zeros(())
-    for (component, *_), vectors in carried(path, seen, "sublayer"):
-        vector = vectors.sum(0)[:, :-1] / path.factor
-        if component in writers:
-            writes.append((component, vector))
-        else:  # biases, which are in all junctions
-            stream = stream + vector
+    for components, vectors in carried(path, seen, "sublayer"):
+        for component, vector in zip(components, vectors[..., :-1] / path.factor, strict=True):
+            if component in writers:
+                writes.append((component, vector))
+            else:  # biases, which are in all junctions
+                stream = stream + vector
     junctions: list[Junction] = []
     for component, vector in writes:
         stream = stream + vector

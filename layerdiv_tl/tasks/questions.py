@@ -50,7 +50,9 @@ class Questions:
         """One row per question."""
         import pandas as pd
 
-        return pd.DataFrame({"id": self.ids, "group": self.groups, "text": self.texts, "answer": self.answers})
+        frame = pd.DataFrame({"id": self.ids, "group": self.groups, "text": self.texts, "answer": self.answers})
+        frame.attrs["by"] = self.by
+        return frame
 
     def __len__(self) -> int:
         return len(self.texts)

@@ -155,7 +155,7 @@ def test_planted_models_measure_their_closed_forms(shape):
         total = effects.effect("total")[:, [effects.names.index(x) for x in (a, eraser, b)]]
         direct = effects.effect("direct")[:, [effects.names.index(x) for x in (a, eraser, b)]]
         if ablation == "zero":
-            vote = undo.values @ np.array([1.0, -1.0]) * np.where(undo.labels == 0, 1, -1)[:, None]
+            vote = undo.values @ np.array([1.0, -1.0]) * np.where(undo.task.labels == 0, 1, -1)[:, None]
             np.testing.assert_allclose(direct, vote, atol=1e-9)
         else:
             assert np.ptp(direct, 0).min() == pytest.approx(4, abs=1e-9)  # a vote for another's, either way
