@@ -188,7 +188,7 @@ def halves(plan, rows):
 
 @pytest.mark.full
 @pytest.mark.parametrize("part", ["layer", "attn", "mlp", "sublayer"])
-@pytest.mark.parametrize("family", ["llama", "neox_parallel"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("neox_parallel", marks=pytest.mark.nightly)])
 def test_a_plan_scores_on_some_rows_and_measures_on_others(family, part):
     """Scores by brute force on the rows that were not measured; every column a pass without so many at once."""
     root = llama(2, num_hidden_layers=4) if family == "llama" else FAMILIES[family]()

@@ -71,7 +71,9 @@ def without(root, heads, means):
 
 @pytest.mark.full
 @pytest.mark.parametrize("ablation", ["zero", "mean"])
-@pytest.mark.parametrize("family", ["llama", "gpt2", "neox_parallel", "gemma2"])
+@pytest.mark.parametrize(
+    "family", ["llama", "gpt2", "neox_parallel", pytest.param("gemma2", marks=pytest.mark.nightly)]
+)
 def test_heads_are_replaced_as_plain_hooks_replace_them(family, ablation):
     """Every plan of every size, and the scores of single heads; means are those of the rows that scored."""
     root = FAMILIES[family]()
