@@ -169,11 +169,13 @@ def _of_cache(
             "prompts."
         )
     column = mask.argmax(1).cpu() + torch.as_tensor(question.at)
-    seen = read_cache(model.path, cache, tokens, mask, column, partial(cut_of, unit))
     reads = Reads(question.ids, np.arange(len(tokens)), question.at, question.option_ids[:, :, 0], question.directions)
+    with model.path.session():
+        seen = read_cache(model.path, cache, tokens, mask, column, partial(cut_of, unit))
+        found = gather(model, reads, unit, model.batch_tokens, seen)
     if not is_known:
         question = replace(question, ids=Prompts((-1,) * len(row) for row in question.ids))
-    return result(model, question, unit, gather(model, reads, unit, model.batch_tokens, seen))
+    return result(model, question, unit, found)
 
 
 def _tokens_and_mask(

@@ -62,7 +62,7 @@ def attribute(path: Path, seen: Pass, directions: Float[Tensor, "n K d"], unit: 
         columns = [joined]
     n = len(seen.ids)
     for leaves, found, axes in (
-        (replay.constants, at_constants, path.constant_axes),
+        (replay.constants, at_constants, replay.constant_axes),
         (replay.edits, at_edits, [0] * len(at_edits)),
         (replay.rounding, at_rounding, [0] * len(at_rounding)),
     ):

@@ -6,6 +6,8 @@ toys, and the HookedTransformer of version 3.9) get their writers from its names
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +17,10 @@ from torch import Tensor, nn
 
 from ..components import Component, Kind
 from ..errors import InputError
-from .frozen import TOLERANCE
 from .passes import CutOf, Pass
-from .patching import one_at_a_time, silent
+from .patching import silent
 from .path import Path
-from .probe import find_path
+from .probe import find_path, transformed
 from .writers import Writer
 
 _KINDS: tuple[Kind, ...] = ("attn", "mlp")
@@ -201,25 +202,31 @@ def read_cache(
     for writer in path.writers:
         source = _source(writer, cut_of(writer))
         seen.wrote(writer, take(writer.place, "hook_out"), None if source is None else take(source, "hook_in"))
-    with one_at_a_time(path.module):
-        final = take(_end(path), "hook_in")
-        seen.finals = [] if path.norm is None else [final]
-        seen.unembedded, seen.logits = path.read_out(final[:, 0])
-        if hasattr(path.unembed, "hook_in") and _name(path, path.unembed, "hook_in") in cache:
-            _check_read_out(path, take(path.unembed, "hook_in")[:, 0], seen.unembedded)
-        # A model may have multiplied its embedding in place, after it was cached.
-        scale = _embedding_scale(path, ids, mask, cache[_name(path, path.writers[0].place, "hook_out")])
-        seen.writes[0] = seen.writes[0] / scale
+    final = take(_end(path), "hook_in")
+    seen.finals = [] if path.norm is None else [final]
+    seen.unembedded, seen.logits = _read_out(path, cache, take, final)
+    # A model may have multiplied its embedding in place, after it was cached.
+    scale = _embedding_scale(path, ids, mask, cache[_name(path, path.writers[0].place, "hook_out")])
+    seen.writes[0] = seen.writes[0] / scale
     return seen
 
 
-def _check_read_out(path: Path, read: Float[Tensor, "row d"], unembedded: Float[Tensor, "row v"]) -> None:
-    """Raise InputError for a cache in which a hook changed what the unembedding read."""
-    rows, bias = path.unembed_rows(torch.arange(min(16, path.outputs)))
-    logits = read.float() @ rows.float().T + (0 if bias is None else bias.float())
-    known = unembedded[:, : logits.shape[1]].float().to(logits.device)
-    if not bool((logits - known).abs().max() <= 10 * TOLERANCE[path.dtype] * unembedded.float().abs().max()):
-        raise InputError("a hook on the final norm or the unembedding changed the logits: take the cache without it.")
+def _read_out(
+    path: Path, cache: Any, take: Callable[[nn.Module, str], Tensor], final: Float[Tensor, "row 1 d"]
+) -> tuple[Float[Tensor, "row v"], Float[Tensor, "row v"]]:
+    """The unembedding's output and the logits: the latest that the cache has, to which the components must sum.
+
+    So they miss it if a hook changed something behind them, as on the final norm.
+    """
+    unembed: Any = path.unembed
+    if hasattr(unembed, "hook_out") and _name(path, unembed, "hook_out") in cache:
+        unembedded = take(unembed, "hook_out")[:, 0]
+    elif hasattr(unembed, "hook_in") and _name(path, unembed, "hook_in") in cache:
+        with torch.inference_mode(), silent(unembed):
+            unembedded = unembed(take(unembed, "hook_in"))[:, 0]
+    else:
+        return path.read_out(final[:, 0])
+    return unembedded, transformed(unembedded, path.factor, path.soft_cap)
 
 
 def _embedding_scale(
@@ -229,7 +236,9 @@ def _embedding_scale(
     embed = path.writers[0]
     if bool((ids < 0).any()) or type(embed.owner).__name__ == "HookPoint":
         return 1.0
-    with torch.inference_mode(), silent(path.module):
+    with torch.inference_mode(), ExitStack() as stack:
+        for one in dict.fromkeys((embed.owner, *embed.maps)):
+            stack.enter_context(silent(one))
         own = embed.owner(ids.to(path.device))
         for one in embed.maps[1:]:
             own = one(own)

@@ -23,7 +23,7 @@ from .patching import modules_of, parameters_of
 from .path import Path as ResidualPath
 from .pretrained import NAME as DEFAULT_NAME
 from .pretrained import SOURCE as DEFAULT_SOURCE
-from .pretrained import adapter_names, from_source, read_tokenizer, text_side, without_peft
+from .pretrained import adapted_modules, adapter_names, from_source, read_tokenizer, text_side, without_peft
 from .probe import find_path
 from .remote import ELSEWHERE, RemotePath, is_remote
 from .units import UnitLike, check_unit, cut_of, unit_of
@@ -247,15 +247,18 @@ def _wrap(
     if path is None:
         model = model if is_transformer_lens(model) else text_side(model)
         path = _path(model, names)
+    if "adapted" not in path.kept:  # walks through all modules, once
+        path.kept["parameters"] = sum(p.numel() for p in parameters_of(whole))
+        path.kept["adapted"] = adapted_modules(model)
     provenance: dict[str, Any] = {
         "source": source,
         "architecture": type(whole).__name__,
-        "parameters": sum(p.numel() for p in parameters_of(whole)),
+        "parameters": path.kept["parameters"],
         "dtype": str(path.dtype).removeprefix("torch."),
         "device": str(path.device),
     }
-    if adapted := adapter_names(model):
-        provenance["adapters"], name = adapted, "+".join([name, *adapted])
+    if adapters := adapter_names(path.kept["adapted"]):
+        provenance["adapters"], name = adapters, "+".join([name, *adapters])
     return Model(name, tokenizer, provenance, model, path)
 
 

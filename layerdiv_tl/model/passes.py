@@ -105,6 +105,7 @@ class Replay:
     Attributes:
         writes: A leaf `[n, t, d]` for each write.
         constants: Leaves for what the path adds by itself, each with the shape of the sum.
+        constant_axes: The axis of the reads in each constant.
         edits: Leaves for what users' hooks added.
         rounding: Leaves for what the additions of a half-precision model lost until the final norm.
         final, after_norm: The last input and output of the final norm, `[n, t, d]`.
@@ -113,6 +114,7 @@ class Replay:
 
     writes: list[Tensor]
     constants: list[Tensor]
+    constant_axes: list[int]
     edits: list[Tensor]
     rounding: list[Tensor]
     final: Tensor

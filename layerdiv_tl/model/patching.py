@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 # Modes and hooks are set on the user's own modules, where two threads at once would interfere.
 _LOCK = threading.RLock()
+# Models in that frame now, so that a second one inside it need not look at all modules again.
+_RUNNING: set[nn.Module] = set()
 
 
 def modules_of(*roots: nn.Module) -> list[nn.Module]:
@@ -100,14 +102,19 @@ class Keep:
 def one_at_a_time(module: nn.Module) -> Iterator[None]:
     """Set evaluation mode without autocast; every module's own mode is restored, and other threads wait."""
     with _LOCK:
+        if module in _RUNNING:
+            yield
+            return
         training = [m for m in modules_of(module) if m.training]
         try:
+            _RUNNING.add(module)
             for m in training:
                 m.training = False
             # Under a user's autocast, products would irrecoverably lose digits.
             with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
                 yield
         finally:
+            _RUNNING.discard(module)
             for m in training:
                 m.training = True
 

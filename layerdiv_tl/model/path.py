@@ -29,6 +29,7 @@ class Path:
         module, unembed, norm: The model, its unembedding, and the last norm that the path passes outside of blocks.
         writers: In the order of their calls.
         by_token: True if no part of the path mixes tokens; then only tokens that are read are recorded and replayed.
+        adds: True if the path is a sum of the writes, the final norm and the unembedding.
         dtype, wide: The precision of the stream, and that of the replay.
         context, window: The longest text and the smallest attention window, in tokens; None without one.
         length_switch: The length beyond which positions are computed differently.
@@ -58,7 +59,7 @@ class Path:
         self.context, self.window = context_of(config), window_of(config)
         self.length_switch, self.is_dynamic = rope_lengths(config)
         self.context = None if self.is_dynamic else self.context
-        self.by_token = True
+        self.by_token, self.adds = True, False
         self.found_in: Any = None
         self.kept: dict[str, Any] = {}
         self.constant_axes: list[int] = []
@@ -155,6 +156,7 @@ class Path:
         With `matrices`, the graph includes those that the path passes. `observe` adds hooks to the run.
         """
         mode = Frozen(self.wide)
+        adds = self.adds and not seen.edits and not matrices and observe is None
 
         def leaf(x: Tensor) -> Tensor:
             return x.detach().to(self.wide).clone().requires_grad_()
@@ -190,28 +192,35 @@ class Path:
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
-            stack.enter_context(silent(self.module))
-            stack.enter_context(frozen(self.module, matrices))
+            root = self.norm if adds and self.norm is not None else self.module
+            stack.enter_context(silent(root))
+            stack.enter_context(frozen(root, matrices))
             add = stack.enter_context(hooks())
-            for writer in self.writers:
-                stack.enter_context(swapped(writer.place, "forward", returns(writer)))
-            self._silence_sublayers(stack, seen.ids.shape, self.wide)
-            stack.enter_context(swapped(self.unembed, "forward", unembed))
-            for (module, side), found in edits.items():
-                add_edits(module, side, iter(found), add)
             if self.norm is not None:
                 add(self.norm.register_forward_pre_hook(enter_norm))
                 add(self.norm.register_forward_hook(lambda m, a, out: at_norm.append((a[0], tensor(out)))))
-            if observe is not None:
-                observe(add)
-            stack.enter_context(mode)
-            self.run(seen.ids, None if self.by_token else seen.mask)
+            if adds:
+                stack.enter_context(mode)
+                device = device_of(root, self.device)
+                ends.append(tensor(root(sum(x.to(device) for x in writes.values()))))
+            else:
+                for writer in self.writers:
+                    stack.enter_context(swapped(writer.place, "forward", returns(writer)))
+                self._silence_sublayers(stack, seen.ids.shape, self.wide)
+                stack.enter_context(swapped(self.unembed, "forward", unembed))
+                for (module, side), found in edits.items():
+                    add_edits(module, side, iter(found), add)
+                if observe is not None:
+                    observe(add)
+                stack.enter_context(mode)
+                self.run(seen.ids, None if self.by_token else seen.mask)
             end = ends[-1]
             position = seen.position.to(end.device, copy=True)  # no inference tensor
             normed = end[torch.arange(len(end), device=end.device), position]
         final, after_norm = at_norm[-1] if at_norm else (end, end)
         added = [x for found in edits.values() for x in found]
-        return Replay(list(writes.values()), mode.constants, added, rounding, final, after_norm, normed)
+        axes = [0] * len(mode.constants) if adds else self.constant_axes
+        return Replay(list(writes.values()), mode.constants, axes, added, rounding, final, after_norm, normed)
 
     def unembed_rows(self, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Rows of the unembedding `[*ids, d]`, as it stores them, and biases `[*ids]` or None; all for None."""
@@ -234,6 +243,10 @@ class Path:
 
     def read_out(self, stream: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n v"], Float[Tensor, "n v"]]:
         """Run the model's own code from the final norm on: the unembedding's output and the logits of final streams."""
+        if self.adds and self.factor == 1 and self.soft_cap is None:
+            with torch.inference_mode(not stream.requires_grad), silent(self.norm), silent(self.unembed):
+                logits = self.unembed(tensor(self.norm(stream.to(self.dtype))))
+            return logits, logits
         x, shown = stream.to(self.dtype)[:, None], list[Tensor]()
         end = self.unembed if self.norm is None else self.norm
         is_path = stream.requires_grad

@@ -248,13 +248,15 @@ def without_peft(model: Any) -> Any:
     return inner
 
 
-def adapter_names(model: nn.Module) -> list[str]:
-    """The names of a model's active adapters, in order."""
-    names: dict[str, None] = {}
-    for module in modules_of(model):
-        if is_adapted(module):
-            names |= dict.fromkeys([] if module.disable_adapters else module.active_adapters)  # type: ignore[arg-type]
-    return list(names)
+def adapted_modules(model: nn.Module) -> list[Any]:
+    """The modules of a model that have adapters."""
+    return [module for module in modules_of(model) if is_adapted(module)]
+
+
+def adapter_names(adapted: Sequence[Any]) -> list[str]:
+    """The names of the active adapters of some modules, in order."""
+    names = [name for module in adapted if not module.disable_adapters for name in module.active_adapters]
+    return list(dict.fromkeys(names))
 
 
 def cache_folder() -> Path:

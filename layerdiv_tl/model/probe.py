@@ -66,6 +66,7 @@ def _measure(path: Path, ids: Tensor, names: Names) -> None:
     for two, one in zip(replay.constants, path.replay(seen.take(slice(0, 1))).constants, strict=True):
         longer = [axis for axis, (m, n) in enumerate(zip(two.shape, one.shape, strict=True)) if m != n]
         path.constant_axes.append(longer[0] if longer else 0)
+    path.adds = _is_sum(path, replay)
     path.calls = list(seen.calls)
     path.probe_ids, path.probe_reads = ids, _READS
     path.outputs = seen.unembedded.shape[-1]
@@ -199,6 +200,18 @@ def _find_ends(path: Path, seen: Pass) -> bool:
     found = {m: calls for m, calls in reads.items() if m not in holders}
     extended = path.by_token and _extend_writers(seen, total, returned, found)
     return extended or seen.writes[-1].dtype in HALF
+
+
+def _is_sum(path: Path, replay: Replay) -> bool:
+    """True if the final norm reads the sum of all writes, and the unembedding the norm's output."""
+    if path.norm is None or not path.by_token:
+        return False
+    v = noise(replay.final)
+    if any(g is None or not torch.equal(g, v) for g in (_gradient(replay.final, leaf, v) for leaf in replay.writes)):
+        return False
+    total = sum(leaf.detach() for leaf in replay.writes) + sum(leaf.detach() for leaf in replay.rounding)
+    is_all = torch.allclose(total, replay.final.detach(), rtol=1e-9 if path.wide == torch.float64 else 1e-5)
+    return is_all and torch.equal(replay.after_norm[:, 0], replay.normed)
 
 
 def _holders(module: nn.Module, targets: set[nn.Module]) -> set[nn.Module]:
