@@ -58,8 +58,9 @@ class Gathered:
         arrays: By name: `values [read, component, K]`, `logits`, `log_likelihood` and `normalizer` `[read, K]`,
             `expectations` and `vocabulary_means` `[read, component]`, `junction_scale [read, junction]`.
         junctions, partial: The names of junctions, and which of these the stream never holds.
-        gap, size, rounding, means: max |Σ u − logits|, max Σ|u|, the largest rounding row, and the largest error of a
-            mean over the vocabulary, in logits.
+        vocabulary: That of the model, checked once.
+        checks: `[4]`, the largest of all reads, in logits: |Σ u − logits|, Σ|u|, the rounding row, and the error of a
+            mean over the vocabulary.
     """
 
     count: int
@@ -67,10 +68,18 @@ class Gathered:
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     junctions: tuple[Component, ...] = ()
     partial: tuple[bool, ...] = ()
-    gap: float = 0.0
-    size: float = 0.0
-    rounding: float = 0.0
-    means: float = 0.0
+    vocabulary: Vocabulary | None = None
+    checks: Float[np.ndarray, "4"] = field(default_factory=lambda: np.zeros(4))
+
+    @property
+    def gap(self) -> float:
+        """The largest |Σ u − logits|."""
+        return float(self.checks[0])
+
+    @property
+    def size(self) -> float:
+        """The largest Σ|u|."""
+        return float(self.checks[1])
 
     def put(self, reads: Int[np.ndarray, " n"], found: dict[str, Tensor]) -> None:
         """Keep the numbers of some reads."""
@@ -129,17 +138,24 @@ def _read_pass(
     for start in range(0, len(own), step):
         some = slice(start, start + step)
         part = seen if step >= len(own) else seen.take(some)
-        found = _contributions(model, reads, unit, part, reads.targets[own[some]], gathered)
+        found, checks = _contributions(model, reads, unit, part, reads.targets[own[some]], gathered)
+        checked = checks.double().cpu().numpy()  # everything before ran without waiting for the device
+        if not np.isfinite(checked).all():
+            check_finite(path, part)
+            raise InputError(f"{model.name} gives logits that are not finite: are its weights broken?")
+        gathered.checks = np.maximum(gathered.checks, checked)
         gathered.put(own[some], found)
 
 
 def _contributions(
     model: Model, reads: Reads, unit: UnitLike, seen: Pass, targets: Int[np.ndarray, "n K"], gathered: Gathered
-) -> dict[str, Tensor]:
-    """Contributions to the targets, and the means that log-likelihoods need, of some reads."""
+) -> tuple[dict[str, Tensor], Float[Tensor, "4"]]:
+    """Contributions to the targets and the means that log-likelihoods need, of some reads, and their checks."""
     path, count = model.path, targets.shape[1]
     if reads.directions is None:
-        known = seen.answers or _answers(model, seen, targets)
+        if seen.answers is None and gathered.vocabulary is None:
+            gathered.vocabulary = Vocabulary.of(model)
+        known = seen.answers or _answers(path, gathered.vocabulary, seen, targets)
         directions, offsets, answers = (x * path.factor for x in known[:3])
     else:
         directions = reads.directions[torch.as_tensor(targets)].to(path.device, path.wide)
@@ -155,39 +171,32 @@ def _contributions(
     gathered.junctions = tuple(seen.components())
     gathered.partial = tuple(writer.is_partial for writer, _ in seen.calls)
     u = values[:, :, :count]
-    gap, size = (u.sum(1) - answers).abs(), u.abs().sum(1)
-    is_finite = gap.isfinite().all() and (reads.directions is not None or known.log_partition.isfinite().all())
-    if not bool(is_finite):
-        check_finite(path, seen)
-        raise InputError(f"{model.name} gives logits that are not finite: are its weights broken?")
-    gathered.gap = max(gathered.gap, float(gap.max()))
-    gathered.size = max(gathered.size, float(size.max()))
-    gathered.rounding = max(gathered.rounding, float(u[:, names.index(Component("rounding"))].abs().max()))
+    gap, size = (u.sum(1) - answers).abs().max(), u.abs().sum(1).max()
+    rounding, error = u[:, names.index(Component("rounding"))].abs().max(), torch.zeros_like(gap)
     result = {"values": u, "logits": answers}
     scale = junction_scale(path, seen, found.replay)
     if scale is not None:
         result["junction_scale"] = scale
     if reads.directions is None:
-        means = (values[:, :, count + 1].sum(1) - known.mean_unembedded * path.factor).abs()
-        gathered.means = max(gathered.means, float(means.max()))
+        error = (values[:, :, count + 1].sum(1) - known.mean_unembedded * path.factor).abs().max()
         result |= {"expectations": values[:, :, count], "vocabulary_means": values[:, :, count + 1]}
         # −H(p) and a soft-cap's effect are what no component holds.
         parts = u.sum(1) - values[:, :, count].sum(1, keepdim=True)
         log_likelihood = known.logits - known.log_partition[:, None]
         result |= {"logits": known.logits, "log_likelihood": log_likelihood, "normalizer": log_likelihood - parts}
         capped = transformed(answers, 1.0, path.soft_cap)
-        gathered.gap = max(gathered.gap, float((capped - known.logits).abs().max()))
-    return result
+        # An infinite log-likelihood is a broken model's, too.
+        gap = torch.maximum(gap, (capped - known.logits).abs().max()) + 0 * known.log_partition.sum()
+    return result, torch.stack([gap, size, rounding, error])
 
 
-def _answers(model: Model, seen: Pass, targets: Int[np.ndarray, "n K"]) -> Answers:
+def _answers(path: Path, vocabulary: Vocabulary | None, seen: Pass, targets: Int[np.ndarray, "n K"]) -> Answers:
     """The model's own numbers for the targets, and their directions in the unembedding's input."""
-    path = model.path
+    assert vocabulary is not None
     assert seen.unembedded is not None
     assert seen.logits is not None
     ids = torch.as_tensor(targets, device=seen.unembedded.device)
     rows, bias = path.unembed_rows(ids)
-    vocabulary = Vocabulary.of(model)
     logits, unembedded = seen.logits.to(path.wide), seen.unembedded.to(path.wide)
     log_partition = logits.logsumexp(1)
     p = (logits - log_partition[:, None]).exp()
@@ -203,15 +212,16 @@ def _answers(model: Model, seen: Pass, targets: Int[np.ndarray, "n K"]) -> Answe
 def _check(model: Model, gathered: Gathered) -> None:
     """Raise InputError unless components sum to the model's logits."""
     tolerance = TOLERANCE.get(model.path.dtype, 1e-4)
-    for miss, what in ((gathered.gap, "miss its logits by"), (gathered.rounding, "miss its residual stream by")):
-        share = miss / max(gathered.size, 1e-300)
+    gap, size, rounding, error = gathered.checks
+    for miss, what in ((gap, "miss its logits by"), (rounding, "miss its residual stream by")):
+        share = miss / max(size, 1e-300)
         if not share <= tolerance:
             raise InputError(
                 f"{model.name} cannot be decomposed: its components {what} {share:.1e} of Σ|u|, where rounding "
                 f"explains {tolerance:.0e}. Something on the way to its logits is not linear even with norms and gates "
                 "held (a custom kernel, an error function), or a hook changes what its unembedding gives."
             )
-    if not gathered.means <= tolerance * max(gathered.size, 1e-300):
+    if not error <= tolerance * max(size, 1e-300):
         raise InputError(
             f"the unembedding of {model.name} does not give the means of its logits: its weights were changed in a way "
             "that leaves no trace (load it again)."
@@ -225,30 +235,35 @@ ALIKE = "give texts for which they run alike, or each alone"
 def junction_scale(path: Path, seen: Pass, replay: Replay) -> Float[Tensor, "n junction"] | None:
     """The final norm's statistic of the stream after each write, relative to that of the whole stream.
 
-    None where the stream passes more than additions and numbers, so that no such stream exists.
+    None or NaN where the stream passes more than additions and numbers, so that no such stream exists.
     """
     final, n = replay.final, len(seen.ids)
     v = noise(final).requires_grad_()
     pulled = torch.autograd.grad(final, replay.writes, v, create_graph=True, allow_unused=True)
     is_loop = len(seen.finals) > 1  # whose norms between rounds are matrices
     streams: list[Tensor] = []
-    stream = torch.zeros_like(final)
+    stream, squares = torch.zeros_like(final), v.square().detach().flatten(1).sum(1)
+    off: list[Tensor] = []
     for g, leaf in zip(pulled, replay.writes, strict=True):
         if g is None or g.shape != v.shape:
             return None
-        scale = (g.to(v) * v).detach().flatten(1).sum(1) / v.square().detach().flatten(1).sum(1)
         write = leaf.detach().to(stream)
-        carried = scale.view(n, 1, 1) * write
-        if not bool((g.to(v) - scale.view(n, 1, 1) * v).abs().max() <= 1e-6 * g.abs().max()):
-            if not is_loop:
-                return None
+        if g is v:  # it is added
+            carried = write
+        elif is_loop:
             (carried,) = torch.autograd.grad(g, v, write, retain_graph=True)
+        else:
+            here = g.detach().to(v)
+            scale = ((here * v.detach()).flatten(1).sum(1) / squares).view(n, 1, 1)
+            off.append((here - scale * v.detach()).abs().max() / here.abs().max())
+            carried = scale * write
         stream = stream + carried
         streams.append(stream)
-    if not bool((stream - final).abs().max() <= (0.1 if path.dtype in HALF else 1e-3) * final.abs().max()):
-        return None
+    missed = (stream - final).abs().max() / final.abs().max()
+    limits = [(x, 1e-6) for x in off] + [(missed, 0.1 if path.dtype in HALF else 1e-3)]
+    is_sum = torch.stack([x <= limit for x, limit in limits]).all()
     if path.norm is None:
-        return torch.ones(n, len(streams), dtype=final.dtype)
+        return torch.where(is_sum, torch.ones(n, len(streams), dtype=final.dtype, device=final.device), torch.nan)
     # With r the normed final stream: r · N(x) at the final statistic over r · N(x) at x's own.
     at = torch.arange(n, device=final.device), seen.position.to(final.device, copy=True)  # no inference tensor
     r = replay.after_norm.detach()[at]
@@ -257,4 +272,4 @@ def junction_scale(path: Path, seen: Pass, replay: Replay) -> Float[Tensor, "n j
     normed = path.normed(torch.cat([prefixes, torch.zeros_like(prefixes[:, :1])], 1))
     own = torch.einsum("nd,njd->nj", r, normed[:, :-1] - normed[:, -1:])
     scale = torch.einsum("nd,njd->nj", a[at], prefixes) / own
-    return scale / scale[:, -1:]
+    return torch.where(is_sum, scale / scale[:, -1:], torch.nan)

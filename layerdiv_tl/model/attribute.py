@@ -71,9 +71,10 @@ def attribute(path: Path, seen: Pass, directions: Float[Tensor, "n K d"], unit: 
             # Other axes are tokens, which may be merged with the reads, streams and numbers of a vector.
             row = row + (g * leaf.detach()).movedim(1 + axis, 1).reshape(len(g), n, -1).sum(-1).to(row)
         columns.append(row[..., None])
-    size = torch.cat(columns, -1).abs().sum(-1).max()
-    if unit != "sublayer" and bool(changed.abs().max() > TOLERANCE[path.dtype] * size):  # more than rounding
-        columns[-2] = columns[-2] + changed[..., None]
+    if unit != "sublayer" and seen.hooked:
+        size = torch.cat(columns, -1).abs().sum(-1).max()
+        if bool(changed.abs().max() > TOLERANCE[path.dtype] * size):  # more than rounding
+            columns[-2] = columns[-2] + changed[..., None]
     values = torch.cat(columns, -1).permute(1, 2, 0)
     sums = torch.einsum("nd,nkd->nk", replay.normed.detach(), directions.to(replay.normed))
     return Attribution((*names, *REST), values, sums, replay)

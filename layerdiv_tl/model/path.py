@@ -243,7 +243,7 @@ class Path:
 
     def read_out(self, stream: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n v"], Float[Tensor, "n v"]]:
         """Run the model's own code from the final norm on: the unembedding's output and the logits of final streams."""
-        if self.adds and self.factor == 1 and self.soft_cap is None:
+        if self.adds and self.norm is not None and self.factor == 1 and self.soft_cap is None:
             with torch.inference_mode(not stream.requires_grad), silent(self.norm), silent(self.unembed):
                 logits = self.unembed(tensor(self.norm(stream.to(self.dtype))))
             return logits, logits

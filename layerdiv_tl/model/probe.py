@@ -209,7 +209,7 @@ def _is_sum(path: Path, replay: Replay) -> bool:
     v = noise(replay.final)
     if any(g is None or not torch.equal(g, v) for g in (_gradient(replay.final, leaf, v) for leaf in replay.writes)):
         return False
-    total = sum(leaf.detach() for leaf in replay.writes) + sum(leaf.detach() for leaf in replay.rounding)
+    total = torch.stack([leaf.detach() for leaf in (*replay.writes, *replay.rounding)]).sum(0)
     is_all = torch.allclose(total, replay.final.detach(), rtol=1e-9 if path.wide == torch.float64 else 1e-5)
     return is_all and torch.equal(replay.after_norm[:, 0], replay.normed)
 

@@ -107,6 +107,11 @@ def test_a_family(name):
     if name in FAMILIES:
         assert (uncut(model, "attn"), uncut(model, "mlp")) == (name in NO_HEADS, name in NO_NEURONS)
     assert model.components("sublayer") == c.components
+    if name in ("gpt2", "llama"):
+        assert model.path.adds
+    if model.path.adds:  # the sum of its writes is what its modules give
+        model.path.adds = False
+        np.testing.assert_allclose(ld.contributions(model, PROMPTS, OPTIONS).values, c.values, atol=1e-9)
 
 
 def native(name):
