@@ -18,7 +18,7 @@ from layerdiv_tl.model.load import Model
 from layerdiv_tl.views.html import Page
 
 HERE = Path(__file__).parent
-TEXT = "The Eiffel Tower is in Paris, which is the capital of France. Berlin is the capital of Germany."
+TEXT = "The Eiffel Tower is in the city of"
 
 
 def shoot(page: Path, name: str, width: int, height: int) -> None:
@@ -44,11 +44,8 @@ def explorer(model: Model, folder: Path) -> None:
 def strip(model: Model, folder: Path) -> None:
     """The figure of the README's first block."""
     reviews = ld.task("sample/sentiment").resolve(model)
-    chosen, others = reviews.select(range(44)), reviews.select(range(44, 88))
-    d = ld.decompose(ld.contributions(model, chosen))
-    labels = ["L29.mlp", "L21.attn"]
-    effects = [ld.effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
-    page, figure = Page(""), d.plot(n=6, effects=effects)
+    figure = ld.decompose(ld.contributions(model, reviews.select(range(44)))).plot()
+    page = Page("")
     page.figure(figure)
     shoot(page.write(folder / "strip.html"), "strip", 760, int(figure.layout.height) + 120)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import transformers
@@ -31,7 +30,9 @@ from tests.oracles.families import (
 )
 
 REFERENCE = Path(__file__).parents[2] / "layerdiv_tl/reference.md"
-FIRST = "| family | sublayer | head | neuron | expert |\n| --- | --- | --- | --- | --- |\n"
+# Three families stand in a row.
+UNITS = ("sublayer", "head", "neuron", "expert")
+FIRST = f"| family | {' · '.join(UNITS)} " * 3 + "|\n" + "| --- | --- " * 3 + "|\n"
 HEADER = "| architectures | not decomposed, since |\n| --- | --- |\n"
 # Of these TransformerLens has another name than Transformers, or several.
 ALIASES = {"Gemma1ForCausalLM": "GemmaForCausalLM", "MPTForCausalLM": "MptForCausalLM"}
@@ -156,21 +157,24 @@ def table() -> str:
     return HEADER + "".join(f"| {', '.join(names)} | {why} |\n" for why, names in rows)
 
 
-def gaps() -> Iterator[str]:
-    """The rows of the first table: the identity gap at every unit, or a dash where a model has no rows of its own."""
+def gaps() -> str:
+    """The first table: the identity gap at every unit, or a dash where a model has no rows of its own."""
     import layerdiv_tl as ld
     from tests.model.test_families import NATIVE, OPTIONS, PROMPTS, native
 
     makers = FAMILIES | BY_STRUCTURE | {name: lambda name=name: native(name) for name in NATIVE}
+    cells = []
     for name, make in makers.items():
-        model, cells = ld.load_model(make()), []
-        for unit in ("sublayer", "head", "neuron", "expert"):
+        model, of_units = ld.load_model(make()), []
+        for unit in UNITS:
             try:
-                cells.append(f"{ld.contributions(model, PROMPTS, OPTIONS, unit=unit).identity_gap:.0e}")
+                of_units.append(f"{ld.contributions(model, PROMPTS, OPTIONS, unit=unit).identity_gap:.0e}")
             except ld.InputError:
-                cells.append("–")
-        print(name, *cells, flush=True)
-        yield f"| {name} | {' | '.join(cells)} |\n"
+                of_units.append("–")
+        print(name, *of_units, flush=True)
+        cells.append(f"| {name} | {' · '.join(of_units)} ")
+    cells += ["| | "] * (-len(cells) % 3)
+    return FIRST + "".join("".join(cells[start : start + 3]) + "|\n" for start in range(0, len(cells), 3))
 
 
 def replace_table(header: str, new: str) -> None:
@@ -183,6 +187,6 @@ def replace_table(header: str, new: str) -> None:
 
 if __name__ == "__main__":
     if "--table" in sys.argv:
-        replace_table(FIRST, FIRST + "".join(gaps()))
+        replace_table(FIRST, gaps())
     else:
         replace_table(HEADER, table())
