@@ -41,7 +41,7 @@ TEXTS = ("README", "LESSON_PLANS")  # what notebooks and their readers go on to
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDTH = 760  # pixels of a stored figure
-EXPLORER = {"width": 1200, "height": 1000}
+EXPLORER = {"width": 1100, "height": 700}  # the window whose content is stored
 SECONDS = 600  # the most for one cell, on a machine that does other things too
 LESSON = re.compile(r"^from layerdiv_tl\.teaching import (\w+) as lesson\b", re.MULTILINE)
 CHECK = re.compile(r"^lesson\.(\w+)\.check\((.*)\)", re.MULTILINE)
@@ -208,7 +208,9 @@ def photograph(outputs: list[nbformat.NotebookNode], folder: Path) -> None:
             path = folder / (explorer[1] if explorer else "picture.html")
             if not explorer:
                 page = Page("")
-                page.block(Block(f"<style>{CSS}{PICTURE_CSS}</style><div id=picture>{block.html}</div>", block.circuits))
+                page.block(
+                    Block(f"<style>{CSS}{PICTURE_CSS}</style><div id=picture>{block.html}</div>", block.circuits)
+                )
                 page.write(path)
             opened = browser.new_page(viewport=EXPLORER if explorer else {"width": WIDTH, "height": 400})
             opened.goto(path.resolve().as_uri())
