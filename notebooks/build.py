@@ -1,8 +1,9 @@
-"""Run the notebooks from fresh kernels, exercises solved, and write them with their outputs as pages: the read edition.
+"""Run the notebooks from fresh kernels, and write what they show.
 
-    python notebooks/build.py [NAME …] [--out FOLDER] [--jobs N]
+    python notebooks/build.py [NAME …] [--out FOLDER] [--jobs N]    # the read edition: pages, exercises solved
+    python notebooks/build.py [NAME …] --outputs                    # outputs into the notebooks, figures as pictures
 
-Needs `pip install -e '.[test]'`. The notebooks themselves, the student edition, hold no outputs and no
+Needs `pip install -e '.[test]'`, and for pictures Chromium. The notebooks themselves, the student edition, hold no
 solutions; these come from `layerdiv_tl.teaching`. A page needs no network: plotly.js is in it, formulas are MathML.
 """
 
@@ -12,6 +13,8 @@ import argparse
 import base64
 import os
 import re
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -37,6 +40,8 @@ NAMES = tuple(sorted(path.stem for path in HERE.glob("[0-9]*.ipynb")))
 TEXTS = ("README", "LESSON_PLANS")  # what notebooks and their readers go on to
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PLOTLY = "application/vnd.plotly.v1+json"
+WIDTH = 760  # pixels of a stored figure
+EXPLORER = {"width": 1100, "height": 700}  # the window whose content is stored
 SECONDS = 600  # the most for one cell, on a machine that does other things too
 LESSON = re.compile(r"^from layerdiv_tl\.teaching import (\w+) as lesson\b", re.MULTILINE)
 CHECK = re.compile(r"^lesson\.(\w+)\.check\((.*)\)", re.MULTILINE)
@@ -57,6 +62,7 @@ math[display=block] { margin: .8rem 0; overflow-x: auto }
 iframe { width: 100%; height: 46rem; border: 1px solid var(--line, #ccc) }
 .in { border-left: 3px solid #8888; padding-left: .8rem } details.help { margin: .3rem 0 }
 """
+PICTURE_CSS = "main { max-width: none; padding: 0 } h1 { display: none } figure { margin: 0; padding: 0; border: 0 }"
 
 
 @dataclass(frozen=True)
@@ -133,11 +139,8 @@ def ask(client: NotebookClient, source: str) -> nbformat.NotebookNode:
     return cell
 
 
-def solved(name: str, out: Path) -> nbformat.NotebookNode:
-    """A notebook that was run from a fresh kernel with its exercises solved; explorers are saved beside the page."""
-    notebook = read(name)
-    for each in asked(notebook):
-        notebook.cells[each.stub].source = each.solved
+def execute(notebook: nbformat.NotebookNode, folder: Path, name: str) -> None:
+    """Run every cell in a fresh kernel; explorers are saved as pages in a folder, and their outputs name these."""
     with kernel(notebook) as client:
         for index, cell in enumerate(notebook.cells):
             if cell.cell_type != "code":
@@ -148,9 +151,81 @@ def solved(name: str, out: Path) -> nbformat.NotebookNode:
                 data = output.get("data", {})
                 if data.pop(WIDGET, None) is not None and data.get("text/plain", "").startswith("Explorer("):
                     page = f"{name}-explorer-{index}.html"
-                    ask(client, f"{cell.source.splitlines()[-1]}.save({str((out / page).resolve())!r})")
+                    ask(client, f"{cell.source.splitlines()[-1]}.save({str((folder / page).resolve())!r})")
                     data["text/html"] = f'<iframe src="{page}" title="The explorer" loading=lazy></iframe>'
+
+
+def solved(name: str, out: Path) -> nbformat.NotebookNode:
+    """A notebook that was run from a fresh kernel with its exercises solved; explorers are saved beside the page."""
+    notebook = read(name)
+    for each in asked(notebook):
+        notebook.cells[each.stub].source = each.solved
+    execute(notebook, out, name)
     return notebook
+
+
+def store(name: str) -> str:
+    """Run a notebook as it is, exercises empty, and write it with its outputs; returns a line about it."""
+    start = time.monotonic()
+    notebook = read(name)
+    with tempfile.TemporaryDirectory() as folder:
+        execute(notebook, Path(folder), name)
+        outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+        photograph([output for output in outputs if is_drawn(output)], Path(folder))
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.execution_count = None
+            cell.metadata.pop("execution", None)
+    for output in outputs:
+        output.pop("execution_count", None)
+        if output.output_type == "execute_result":
+            output.execution_count = None
+        if "text/html" in output.get("data", {}):
+            output.data["text/html"] = plain_table(output.data["text/html"])
+    nbformat.write(notebook, HERE / f"{name}.ipynb")
+    size = (HERE / f"{name}.ipynb").stat().st_size
+    return f"{name}: {time.monotonic() - start:.0f} s, {size / 1e3:.0f} kB"
+
+
+def is_drawn(output: nbformat.NotebookNode) -> bool:
+    """Whether an output needs a browser: a figure, an explorer, a view with scripts."""
+    data = output.get("data", {})
+    return PLOTLY in data or bool(re.search("<script|<iframe", data.get("text/html", "")))
+
+
+def photograph(outputs: list[nbformat.NotebookNode], folder: Path) -> None:
+    """Replace outputs by pictures of them."""
+    if not outputs:
+        return
+    from playwright.sync_api import sync_playwright
+
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for output in outputs:
+            block = shown(output)
+            explorer = re.match('<iframe src="([^"]+)"', block.html)
+            path = folder / (explorer[1] if explorer else "picture.html")
+            if not explorer:
+                page = Page("")
+                page.block(
+                    Block(f"<style>{CSS}{PICTURE_CSS}</style><div id=picture>{block.html}</div>", block.circuits)
+                )
+                page.write(path)
+            opened = browser.new_page(viewport=EXPLORER if explorer else {"width": WIDTH, "height": 400})
+            opened.goto(path.resolve().as_uri())
+            opened.wait_for_timeout(1000)
+            png = opened.screenshot() if explorer else opened.locator("#picture").screenshot()
+            opened.close()
+            output.data = {key: text for key, text in output.data.items() if key == "text/plain"}
+            output.data["image/png"] = base64.b64encode(png).decode()
+        browser.close()
+
+
+def plain_table(html: str) -> str:
+    """A table of pandas without its style sheet and classes."""
+    html = re.sub(r"<style.*?</style>\s*", "", html, flags=re.DOTALL)
+    return re.sub(r' (?:class|style|border)="[^"]*"', "", html)
 
 
 def prose(source: str) -> str:
@@ -257,18 +332,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="notebooks, or the beginnings of their names")
     parser.add_argument("--out", default="notebook-pages", help="the folder of the pages")
+    parser.add_argument("--outputs", action="store_true", help="write outputs into the notebooks instead of pages")
     parser.add_argument("--jobs", default=1, type=int, help="how many are built at a time (default: %(default)s)")
     options = parser.parse_args()
-    out = Path(options.out)
-    out.mkdir(parents=True, exist_ok=True)
-    for name in TEXTS:
-        text_page(name).write(out / f"{name}.html")
     names: list[str] = []
     for given in options.names or NAMES:
         chosen = [name for name in NAMES if name.startswith(Path(given).stem)]
         if not chosen:
             parser.error(f"there is no notebook {given!r}: choose among {', '.join(NAMES)}.")
         names += chosen
+    if options.outputs:
+        for name in names:
+            print(store(name), flush=True)
+        return
+    out = Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    for name in TEXTS:
+        text_page(name).write(out / f"{name}.html")
     with ProcessPoolExecutor(options.jobs) as pool:
         for said in pool.map(build, names, [out] * len(names)):
             print(said, flush=True)

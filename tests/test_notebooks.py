@@ -1,4 +1,4 @@
-"""The notebooks: the student edition is empty and runs as it is, solutions pass, prose knows its numbers."""
+"""The notebooks: short texts, outputs of a fresh run, empty exercises; solutions pass, prose knows its numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ sys.modules[_spec.name] = book
 _spec.loader.exec_module(book)
 
 BEGUN, RIGHT = "…", "✓"
-LARGEST = 2e5  # bytes of one notebook
+LARGEST = 4e6  # bytes of all notebooks
+MOST_WORDS = 120  # of one text cell
+MOST_WORDS_OF_ALL = 15_000
 LARGEST_IMAGE = 1e4  # bytes of one diagram
 SMALLEST_TEXT = 12  # pixels, in a diagram
 NUMBER = re.compile(
@@ -40,7 +42,7 @@ LINK = re.compile(r"\[[^\]]*\]\([^)]*\)|https?://\S+|<[^>]+>")
 
 NAMES = book.NAMES
 # Each of these runs for more than a minute and a half: together as long as the rest of the whole suite.
-LONG = ("00", "02", "03", "04", "05", "06", "07", "08")
+LONG = ("00", "02", "03", "04", "05", "06", "07", "08", "09")
 
 
 def said(cell: Any) -> str:
@@ -127,16 +129,45 @@ def test_a_number_of_prose_that_was_not_printed_is_found() -> None:
     assert unprinted(prose("as Wood (2023) and L23.H4 say"), "") == []
 
 
+def words(cell: Any) -> int:
+    """The words of a text cell; a formula is one, a diagram none."""
+    return len(book.MATH.sub("formula", book.IMAGE.sub("", cell.source)).split())
+
+
+def test_texts_are_short() -> None:
+    """In every cell, and all together."""
+    texts = [(name, cell) for name in NAMES for cell in book.read(name).cells if cell.cell_type == "markdown"]
+    long = [f"{name}: {words(cell)} words: {cell.source[:60]}" for name, cell in texts if words(cell) > MOST_WORDS]
+    assert not long, "\n".join(long)
+    assert sum(words(cell) for _, cell in texts) <= MOST_WORDS_OF_ALL
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_the_student_edition_holds_no_outputs_and_no_solutions(name: str) -> None:
+def test_it_opens_with_its_picture(name: str) -> None:
+    """A title of one line, then the code that draws the picture, with what it needs to run."""
+    title, first = book.read(name).cells[:2]
+    assert re.fullmatch(r"# [^\n]+", title.source)
+    assert "import layerdiv_tl" in first.source
+    assert "pip install" in first.source
+    assert "image/png" in first.outputs[-1].data
+
+
+def test_outputs_are_stored_and_small() -> None:
+    """As text, tables and pictures, without scripts and counts of executions."""
+    assert sum((NOTEBOOKS / f"{name}.ipynb").stat().st_size for name in NAMES) < LARGEST
+    for name in NAMES:
+        for cell in book.read(name).cells:
+            if cell.cell_type == "code":
+                assert not cell.execution_count
+                kinds = {kind for output in cell.outputs for kind in output.get("data", {})}
+                assert kinds <= {"text/plain", "text/html", "image/png"}, cell.source
+                assert not re.search("<script|<style|<iframe", json.dumps(cell.outputs)), cell.source
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_student_edition_holds_no_solutions(name: str) -> None:
     """Every exercise has its badge, stands before its check, and is answered nowhere in the notebook."""
-    path = NOTEBOOKS / f"{name}.ipynb"
-    assert path.stat().st_size < LARGEST
     notebook = book.read(name)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert "import layerdiv_tl" in code[0].source
-    assert "pip install" in code[0].source
-    assert not any(cell.outputs or cell.execution_count for cell in code)
     whole = "\n".join(cell.source for cell in notebook.cells)
     assert not re.search(r"/(tmp|home|root|work|Users)/", whole)
     for asked in book.asked(notebook):
@@ -219,11 +250,11 @@ def test_a_drawing_by_hand_is_seen_in_a_window_of_any_width(browser: Any, tmp_pa
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.nightly if n.startswith(LONG) else pytest.mark.full) for n in NAMES]
 )
-def test_it_runs_unanswered_and_says_what_its_prose_says(name: str) -> None:
-    """From a fresh kernel: empty exercises stop nothing, solutions pass, prose names numbers that were printed."""
+def test_it_runs_unanswered_and_says_what_it_holds(name: str) -> None:
+    """From a fresh kernel: its outputs are the stored ones, solutions pass, prose names numbers that were printed."""
     notebook = book.read(name)
     asked = {each.check: each for each in book.asked(notebook)}
-    printed = []
+    printed, changed = [], []
     with book.kernel(notebook) as client:
 
         def run(source: str) -> str:
@@ -232,8 +263,10 @@ def test_it_runs_unanswered_and_says_what_its_prose_says(name: str) -> None:
         for index, cell in enumerate(notebook.cells):
             if cell.cell_type != "code":
                 continue
+            stored = said(cell)
             client.execute_cell(cell, index)
             text = said(cell)
+            changed += differences(stored, text)
             printed += [text, cell.source]
             for output in (each for each in cell.outputs if not book.is_noise(each)):
                 assert "Warning" not in output.get("text", ""), f"a warning: {cell.source}"
@@ -245,6 +278,7 @@ def test_it_runs_unanswered_and_says_what_its_prose_says(name: str) -> None:
                 assert answered.startswith(RIGHT), f"the solution fails: {answered}"
                 printed.append(answered)
                 run(notebook.cells[asked[index].stub].source)  # and on with an empty answer
+    assert not changed, "\n".join(["write outputs anew with notebooks/build.py --outputs:", *changed])
     unknown = {}
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
