@@ -39,11 +39,12 @@ _registry.PLACES.update(
     all_results="layerdiv_tl:_import_results",
 )
 
-# The public names stand in `__init__.pyi`, once, for Python and for type checkers.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+# The public names stand in `__init__.pyi`, once, for Python and for type checkers. Without `__all__`, `help` of this
+# package is the page above, and not that of every function.
+__getattr__, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
 
 
 def _import_results() -> None:
     """Import every public function, and with each the class of its results."""
-    for name in __all__:
+    for name in _names:
         __getattr__(name)

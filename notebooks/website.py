@@ -20,6 +20,7 @@ from typing import Any
 import build
 import pdoc
 
+import layerdiv_tl
 from layerdiv_tl.views.html import script_json
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -135,6 +136,7 @@ def write_reference(out: Path) -> None:
     """Write every public name with its docstring."""
     pdoc.render.configure(docformat="google")
     pdoc.doc.Class.own_members = property(own_members)
+    layerdiv_tl.__all__ = dir(layerdiv_tl)  # else pdoc lists no name
     with warnings.catch_warnings(action="ignore"):  # annotations imported only for type checkers
         pdoc.pdoc("layerdiv_tl", "!layerdiv_tl[.](depth|zoo)[.]", output_directory=out)
     for path in out.rglob("*.html"):

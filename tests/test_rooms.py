@@ -140,10 +140,18 @@ def test_public_names_are_the_same_before_and_after_importing_every_submodule():
     """A submodule never takes the place of a public name."""
     code = """
 import importlib, pkgutil, layerdiv_tl
-before = {name: getattr(layerdiv_tl, name) for name in layerdiv_tl.__all__}
+before = {name: getattr(layerdiv_tl, name) for name in dir(layerdiv_tl)}
 for module in pkgutil.walk_packages(layerdiv_tl.__path__, "layerdiv_tl."):
     importlib.import_module(module.name)
 print(all(getattr(layerdiv_tl, name) is value for name, value in before.items()), len(before))
 """
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.split()[0] == "True"
+
+
+def test_the_picture_of_the_house_is_that_of_its_imports():
+    """`python -m tests.oracles.house` draws it again."""
+    from tests.oracles.house import PICTURE, ROOMS, draw
+
+    assert {room for room in map(_room, MODULES) if (ROOT / room).is_dir() and room} | {"results"} == set(ROOMS)
+    assert PICTURE.read_text(encoding="utf-8") == draw()
