@@ -27,9 +27,10 @@ from ..model.writers import Writer
 from .engine import ablation
 from .patched_forward import PatchedForward
 
-# Settings that give an attention's projections biases, and those that count the layers before the first mixture.
+# Settings that give an attention's projections biases; those that count all layers, and those before the first mixture.
 _BIASES = ("attention_bias", "attention_out_bias", "use_bias", "enable_bias", "bias")
-_DENSE_FIRST = ("first_k_dense_replace", "num_dense_layers")
+_COUNTS = ("num_hidden_layers", "decoder_layers", "num_blocks")
+_DENSE_FIRST = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
 # The longest text on which a smaller model is compared, and the agreement of logits that is asked for.
 _PROBE = 512
 _SAME = 1e-4
@@ -244,7 +245,9 @@ def _keep_layers(config: Any, kept: Sequence[int], count: int) -> None:
             setattr(config, name, sum(layer < value for layer in kept))
     if hasattr(config, "attention_types"):  # GPT-Neo's, from which its list of layers is made
         config.attention_types = [[list(config.attention_layers), 1]]
-    config.num_hidden_layers = len(kept)
+    for name in _COUNTS:
+        if hasattr(config, name):
+            setattr(config, name, len(kept))
 
 
 def _silence(writer: Writer, twin: Any, paths: dict[nn.Module, str]) -> None:

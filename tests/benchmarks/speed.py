@@ -241,7 +241,6 @@ def depth() -> Case:
     heads = [c.label for c in model.components("head") if c.kind == "head"]
     for name, texts, call in (
         ("logit_lens", rows, lambda: ld.depth.logit_lens(model, rows)),
-        ("logit_lens layers", rows, lambda: ld.depth.logit_lens(model, rows, junctions="layer")),
         ("skip", rows, lambda: ld.depth.skip(model, rows)),
         ("erase", short, lambda: ld.depth.erase(model, short)),
         ("depth_score", rows[:4], lambda: ld.depth.depth_score(model, asked)),

@@ -157,7 +157,7 @@ def test_local_effects(case, part, first_token, mode):
 def test_lens(case, norm):
     """At every junction; those of whole layers are what the released code reads out, in the mean over tokens."""
     model, root, ids = case
-    found, layers = (ld.depth.logit_lens(model, ids, norm, k=3, junctions=name) for name in ("sublayer", "layer"))
+    found = ld.depth.logit_lens(model, ids, norm, k=3)
     rules = [published.logit_lens(root, row, 3, norm) for row in ids]
     labels = [c.label for c in found.components]
     for number, name in enumerate(("kl", "topk_overlap")):
@@ -166,10 +166,8 @@ def test_lens(case, norm):
         assert set(rule) - set(labels) <= {x for x in rule if x.endswith(".attn") or x == "embed"}
         assert is_parallel(model) or not set(rule) - set(labels) - {"embed"}
         alike(found.values[name], np.stack([rule[label] for label in labels], 1), 1e-4)
-        kept = [0, *(i for i, label in enumerate(labels) if label.endswith(".mlp"))]
-        alike(layers.values[name], found.values[name][:, kept])
-        text = layers.places["text"]
-        alike(layers.frame()[name], np.mean([layers.values[name][text == i].mean(0) for i in range(len(ids))], 0))
+        text = found.places["text"]
+        alike(found.frame()[name], np.mean([found.values[name][text == i].mean(0) for i in range(len(ids))], 0))
 
 
 @slow
@@ -242,7 +240,7 @@ def test_linear_maps(stories, ridge):
     rng = np.random.default_rng(0)
     ids = [rng.integers(3, 500, 60).tolist() for _ in range(12)]
     other = ld.load_model(llama(vocab_size=512)) if ridge else stories
-    found = ld.depth.map_layers(stories, other, ids, ridge=ridge, held_out=0.25, seed=3)
+    found = ld.depth.map_layers(stories, other, ids, ridge=ridge, seed=3)
     order = np.random.default_rng(3).permutation(12)
     fitted, held = ([ids[i] for i in sorted(some)] for some in (order[3:], order[:3]))
     roots = (stories.root, other.root)

@@ -333,11 +333,12 @@ def test_a_checkpoint_that_cannot_generate_is_not_written(family, layer, tmp_pat
         ("jamba", 1, "by a rule"),
         ("zamba", 2, "cannot be built"),
         ("zamba2", 1, "share weights"),
+        ("diffllama", 0, "by their number"),
     ],
 )
 def test_kinds_that_a_config_cannot_give_are_refused(family, layer, match):
-    """Jamba's kinds follow from a period; Zamba's layers share a block, which needs two of them."""
-    plan, model = without_layer(BY_STRUCTURE[family](), layer)
+    """Jamba's kinds follow from a period; Zamba's layers share a block; DiffLlama's compute by their number."""
+    plan, model = without_layer((FAMILIES | BY_STRUCTURE)[family](), layer)
     with pytest.raises(ld.InputError, match=match):
         plan.apply(model)
 
