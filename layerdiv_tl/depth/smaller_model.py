@@ -206,7 +206,7 @@ def _without_layers(root: Any, paths: Sequence[str], gone: Set[int | None]) -> A
     except Exception as error:  # classes check their configs in many ways
         raise InputError(f"{name} cannot be built without these layers ({_short(error)}): {advice}.") from error
     built = dict(_tensors(twin))
-    differing = {path for path, _ in root.named_parameters(remove_duplicate=False)} & (held.keys() - built.keys())
+    differing = {path for path, x in held.items() if isinstance(x, nn.Parameter) and path not in built}
     differing |= {path for path, x in built.items() if path not in held or held[path].shape != x.shape}
     if differing:
         raise InputError(
@@ -238,7 +238,7 @@ def _keep_layers(config: Any, kept: Sequence[int], count: int) -> None:
             continue
         if len(value) == count:
             setattr(config, name, type(value)(value[layer] for layer in kept))
-        elif "layer" in name and set(value) <= set(range(count)):
+        elif "layer" in name and all(isinstance(layer, int) and layer < count for layer in value):
             setattr(config, name, type(value)(kept.index(layer) for layer in value if layer in kept))
     for name in _DENSE_FIRST:
         if isinstance(value := getattr(config, name, None), int):
