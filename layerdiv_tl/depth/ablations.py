@@ -45,7 +45,7 @@ def mean_filling(
         kind[0] = 0
         kind[end - 1], kind[end:] = 2, 3
     members = [torch.nn.functional.one_hot(kind, 4) * weight for kind, weight in zip(kinds, weights, strict=True)]
-    means = mean_values(model, [tuple(row) for row in ids], unit == "head", members, batch_tokens)
+    means = mean_values(model, [tuple(row) for row in ids], members, batch_tokens, unit == "head")
     return lambda batch: partial(_gather, means, [kinds[row] for row in batch])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,6 @@ from ..ensemble.fits import Slope, slope
 from ..ensemble.intervals import Estimate, estimate, estimates_frame, jackknife, leave_one_out
 from ..errors import InputError
 from ..model.load import as_model
-from ..model.options import is_task
 from ..results import Plot, Result
 from .engine import (
     Rows,
@@ -30,11 +29,10 @@ from .engine import (
     tokens_between,
     unpatched,
 )
-from .inputs import check_choices, read_answers
+from .inputs import read_answers
 from .patched_forward import PatchedForward
 from .readings import SOFTMAX_CHANGE
 
-Effect = Literal["published", "skip_before"]
 # Smaller total effects of all layers are rounding and have no depth.
 _SMALLEST = 1e-5
 
@@ -45,10 +43,10 @@ class DepthScore(Result):
 
     Attributes:
         components: The layers in order of use, which the score's l indexes from 0.
-        effects: e_l = ‖softmax − softmax'‖₂ over the vocabulary when layer l is skipped, at the positions that `effect`
-            specifies; between 0 and √2.
-        questions: `[question]` each: `group`, the number of hops, the difficulty or the values of `by`; `length` and
-            `answer_length` in tokens; `probability` of the answer, the product over its tokens; `rank`, the worst of
+        effects: e_l = ‖softmax − softmax'‖₂ over the vocabulary when layer l is skipped, the maximum over
+            the answer's positions; between 0 and √2.
+        questions: `[question]` each: `group`, the number of hops or another difficulty; `length` and `answer_length` in
+            tokens; `probability` of the answer, the product over its tokens; `rank`, the worst of
             its tokens in the vocabulary, after all ties: 1 where greedy decoding gives the answer; and `correct`,
             whether it does, 1/n where n tokens tie for first place.
 
@@ -61,7 +59,6 @@ class DepthScore(Result):
     effects: Float[np.ndarray, "question layer"]
     questions: dict[str, np.ndarray]
     by: str
-    effect: str
     model: str
 
     @cached_property
@@ -161,56 +158,40 @@ def _ratio(values: np.ndarray, effects: np.ndarray, largest: float) -> Estimate:
     return Estimate(ratio, low, high, len(values), "questions")
 
 
-def depth_score(
-    model: Any,
-    questions: Any,
-    *,
-    effect: Effect = "published",
-    by: Any = None,
-    batch_tokens: int | None = None,
-) -> DepthScore:
+def depth_score(model: Any, questions: Any, *, batch_tokens: int | None = None) -> DepthScore:
     """Compute the depth score Σ l·e_l / Σ e_l of every question: does a model use later layers for harder ones?
 
-    The score is that of Csordás et al. (arXiv 2505.13898), by default with the rule of their released code. Their
-    second score, of changes in later layers, and their several cuts inside long answers are not included.
+    The score is that of Csordás et al. (arXiv 2505.13898), with the rule of their released code: layer l is skipped at
+    the tokens before the answer's first, but for a text's first token, an attention sink; and e_l is the maximum over
+    the positions from the answer's first token to the end. Their second score, of changes in later layers, and their
+    several cuts inside long answers are not included.
 
     Args:
         model, batch_tokens: As in `skip`.
-        questions: `ld.depth.questions(…)`; a frame with the columns text, answer and hops; a list of (text, answer,
-            hops); or a `Task` with `by`. The answer is appended to its text exactly as written.
-        effect: "published": the layer is skipped at the tokens before the answer's first, and e is the maximum over the
-            positions from that token to the end. "skip_before": it is skipped at the tokens before the one that
-            predicts the answer, which is what the answer needs computed there; and e is the mean over the positions
-            that predict the answer's tokens. Either leaves a text's first token, an attention sink, alone.
-        by: Groups the questions instead of their hops: a column of the frame, or one number per question.
+        questions: `ld.depth.questions(…)`; a frame with the columns text, answer and hops; or a list of (text, answer,
+            hops). The answer is appended to its text exactly as written.
 
-    Makes 2 + L/2 passes over every question for L layers. Raises InputError for an unknown effect, and for questions
-    that cannot be used (none, an answer without tokens, nothing before the answer, hops that are not finite).
+    Makes 2 + L/2 passes over every question for L layers. Raises InputError for questions that cannot be used (none, an
+    answer without tokens, fewer than two tokens before the answer, hops that are not finite).
 
     >>> import layerdiv_tl as ld
     >>> score = ld.depth.depth_score("zoo/d2", [([1, 2, 3], [4], 1), ([4, 5, 6, 7], [2, 2], 2)])
     >>> score.frame()[["group", "length", "answer_length"]].values.tolist()
     [[1.0, 3.0, 1.0], [2.0, 4.0, 2.0]]
     """
-    check_choices(effect=(effect, Effect))
-    texts, answers, groups, label = _read_questions(questions, by)
+    texts, answers, groups, label = _read_questions(questions)
     model = as_model(model)
     ids, answer_lengths = read_answers(model, texts, answers)
     ends, begins = np.array([len(row) for row in ids]), np.array([len(row) for row in ids]) - answer_lengths
-    least = 2 if effect == "published" else 3
-    if begins.min() < least:
+    if begins.min() < 2:
         shortest = int(begins.argmin())
-        raise InputError(
-            f"question {shortest} is too short: effect={effect!r} needs {least} tokens, the first of which is kept."
-        )
-    # Where answers are predicted, where changes are measured, and the token from which a layer is left alone again.
-    predicting = measured = Rows(ids, list(map(range, begins - 1, ends - 1)))
-    stop = begins - 1
-    if effect == "published":
-        measured, stop = Rows(ids, list(map(range, begins, ends))), begins
+        raise InputError(f"question {shortest} is too short: it needs two tokens, the first of which is kept.")
+    # Where answers are predicted, and where changes are measured.
+    predicting = Rows(ids, list(map(range, begins - 1, ends - 1)))
+    measured = Rows(ids, list(map(range, begins, ends)))
 
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Tensor]]:
-        where = tokens_between(clean, 1, stop[batch])
+        where = tokens_between(clean, 1, begins[batch])
         for block, stream in enumerate(clean.streams[:-1]):
             yield clean.component("layer", block), clean.resume(block, stream, clean.zero_ablate("layer", block, where))
 
@@ -220,7 +201,7 @@ def depth_score(
     loss, right, rank = (x[:, 0] for x in run_patches(model, predicting, unpatched, answered, 1, batch_tokens)[1])
     return DepthScore(
         components=components,
-        effects=measured.reduce(np.maximum, change) if effect == "published" else measured.mean(change),
+        effects=measured.reduce(np.maximum, change),
         questions={
             "group": groups,
             "length": begins,
@@ -230,7 +211,6 @@ def depth_score(
             "correct": predicting.reduce(np.multiply, right),
         },
         by=label,
-        effect=effect,
         model=model.name,
     )
 
@@ -245,28 +225,15 @@ def _answers(clean: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> Callabl
     return measure
 
 
-def _read_questions(questions: Any, by: Any) -> tuple[Any, Any, Float[np.ndarray, " question"], str]:
+def _read_questions(questions: Any) -> tuple[list[Any], list[Any], Float[np.ndarray, " question"], str]:
     """Return (texts, answers, groups, label of the groups)."""
-    if is_task(questions):
-        texts, answers, label = questions.prompts, questions.answers, "group"
-        if by is None:
-            raise InputError("a task has no number of hops for its rows: give by=, one number per row.")
-        groups = by
-    else:
-        frame = questions.frame() if callable(getattr(questions, "frame", None)) else questions
-        if not isinstance(frame, pd.DataFrame):
-            frame = pd.DataFrame(list(frame), columns=["text", "answer", "hops"])
-        texts, answers = frame["text"].tolist(), frame["answer"].tolist()
-        if by is None:
-            column = "group" if "group" in frame else "hops"
-            groups, label = frame[column], frame.attrs.get("by", column)
-        elif isinstance(by, str):
-            groups, label = frame[by], by
-        else:
-            groups, label = by, "group"
-    groups = np.array(groups, dtype=np.float64)
-    if not len(texts):
+    frame = questions.frame() if callable(getattr(questions, "frame", None)) else questions
+    if not isinstance(frame, pd.DataFrame):
+        frame = pd.DataFrame(list(frame), columns=["text", "answer", "hops"])
+    column = "group" if "group" in frame else "hops"
+    groups = np.array(frame[column], dtype=np.float64)
+    if not len(frame):
         raise InputError("there are no questions: give at least one.")
-    if groups.shape != (len(texts),) or not np.isfinite(groups).all():
-        raise InputError(f"the groups of {len(texts)} questions must be one finite number for each.")
-    return texts, answers, groups, label
+    if not np.isfinite(groups).all():
+        raise InputError("the numbers of hops must be finite: leave questions without one out.")
+    return frame["text"].tolist(), frame["answer"].tolist(), groups, frame.attrs.get("by", column)

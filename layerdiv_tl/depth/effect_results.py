@@ -169,7 +169,7 @@ class Effects(Result):
         return self.figures if self.score == "logits" else {"bars": self.figures["bars"]}
 
     def frame(self, full: bool = False) -> pd.DataFrame:
-        """One row per component and group: mean effects, with paired 95 % intervals over rows.
+        """One row per component and group: mean effects, with paired 95 % intervals over rows; NaN below eight rows.
 
         `direct`, `indirect` and `total` are of the logit difference; `cost`, the growth of the loss in nats, and
         `accuracy_lost` are total effects. All are above 0 where the component helps. With `full` also `norm` (see

@@ -10,7 +10,7 @@ whole tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar, get_args
@@ -276,17 +276,18 @@ def held_values(done: PatchedForward, heads: bool) -> Iterator[tuple[Place, Floa
 def mean_values(
     model: Model,
     ids: Sequence[Ids],
-    heads: bool,
     weights: Sequence[Float[Tensor, "token kind"]],
     batch_tokens: int | None,
-) -> dict[Place, Float[Tensor, "kind _"]]:
-    """Average every place of a pass over the tokens of each kind; `weights` are those of every row's tokens."""
-    sums: dict[Place, Tensor] = {}
+    heads: bool = False,
+    held: Callable[[PatchedForward, bool], Iterable[tuple[Any, Tensor]]] = held_values,
+) -> dict[Any, Float[Tensor, "kind _"]]:
+    """Average what a pass holds over the tokens of each kind; `weights` are those of every row's tokens."""
+    sums: dict[Any, Tensor] = {}
 
     def add(batch: list[int], advance: Advance) -> None:
         weight = torch.cat([weights[row] for row in batch]).double()
         done = PatchedForward(model, [ids[row] for row in batch], heads)
-        for place, value in held_values(done, heads):
+        for place, value in held(done, heads):
             total = weight.to(value.device).T @ value[done.tokens].double()
             sums[place] = sums[place] + total if place in sums else total
         advance(len(batch))
@@ -302,21 +303,17 @@ def head_means(model: Model, rows: Rows, batch_tokens: int | None) -> dict[Place
     weights = [torch.zeros(len(ids), 1) for ids in rows.ids]
     for weight, at in zip(weights, rows.at, strict=True):
         weight[list(at)] = 1
-    means = mean_values(model, rows.ids, True, weights, batch_tokens)
+    means = mean_values(model, rows.ids, weights, batch_tokens, True)
     return {place: mean[0] for place, mean in means.items() if place[0] == "heads"}
 
 
 def mean_streams(model: Model, ids: Sequence[Ids], batch_tokens: int | None) -> list[Float[Tensor, " d"]]:
     """Average the stream entering every block, over the tokens of all texts."""
-
-    def add(rows: list[int], advance: Advance) -> list[Tensor]:
-        forward = PatchedForward(model, [ids[row] for row in rows])
-        advance(len(rows))
-        return [stream[forward.tokens].double().sum(0) for stream in forward.streams[:-1]]
-
-    count = sum(len(row) for row in ids)
-    by_block = zip(*map_batches(model, ids, batch_tokens, add), strict=True)
-    return [torch.stack(sums).sum(0) / count for sums in by_block]
+    weights = [torch.ones(len(row), 1) for row in ids]
+    means = mean_values(
+        model, ids, weights, batch_tokens, held=lambda done, heads: enumerate(done.streams[: len(done.layers)])
+    )
+    return [means[block][0] for block in sorted(means)]
 
 
 def cross_entropy(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:

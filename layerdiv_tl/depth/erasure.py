@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..model.load import as_model
 from ..results import Plot
 from .engine import Rows, mean_streams, read_logits, run_patches, softmax_change, tokens_between
-from .inputs import check_choices, read_answers, read_layers, read_texts
+from .inputs import check_choices, read_answers, read_texts
 from .patched_forward import PatchedForward
 from .readings import SOFTMAX_CHANGE, Readings, token_places
 
@@ -55,7 +55,6 @@ def erase(
     *,
     answers: Any = None,
     reference: Any = None,
-    layers: Any = None,
     batch_tokens: int | None = None,
 ) -> Erasure:
     """Erase the stream of every token but the last, at every layer in turn (residual erasure).
@@ -72,10 +71,9 @@ def erase(
         answers: Number of tokens at the end of each text that are its answer (default 1); or the answers themselves,
             one text or list of ids per text; a task brings its gold options.
         reference: Texts whose mean stream replaces erased ones; None is `texts`. (The paper uses ten of GSM8K.)
-        layers: Layers to erase at, in order of use; None means all.
 
     Makes 1 + L/2 passes over a text for each of its tokens and L layers. Raises InputError for input that cannot be
-    used, for answers of prefixes, and for a layer that does not exist.
+    used, and for answers of prefixes.
 
     >>> import layerdiv_tl as ld
     >>> ld.depth.erase("zoo/d2", [[1, 2, 3, 4], [4, 5]]).values["output_change"].shape
@@ -91,7 +89,6 @@ def erase(
         ids = read_texts(model, texts, 4, "a token is erased and a later one measured")
         lengths = [0] * len(ids)
     means = mean_streams(model, ids if reference is None else read_texts(model, reference), batch_tokens)
-    blocks = read_layers(layers, len(means))
     places = token_places(model, [row[:-1] for row in ids])
     # A row is a text with one of its tokens erased; those that erase or measure nothing are not run.
     ran: list[int] = []
@@ -108,14 +105,14 @@ def erase(
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Tensor]]:
         first = 1 if span == "prefix" else erased[batch]
         where = tokens_between(clean, first, erased[batch] + 1)[..., None]
-        for block in blocks:
+        for block, mean in enumerate(means):
             stream = clean.streams[block]
-            erased_stream = torch.where(where, means[block].to(stream), stream)
+            erased_stream = torch.where(where, mean.to(stream), stream)
             yield clean.component("layer", block), clean.resume(block, erased_stream)
 
     reading = read_logits(rows, softmax_change)
-    components, (change, _) = run_patches(model, rows, patches, reading, len(blocks), batch_tokens)
-    mean, largest = np.full((2, len(places["text"]), len(blocks)), np.nan)
+    components, (change, _) = run_patches(model, rows, patches, reading, len(means), batch_tokens)
+    mean, largest = np.full((2, len(places["text"]), len(means)), np.nan)
     mean[ran], largest[ran] = rows.mean(change), rows.reduce(np.maximum, change)
     return Erasure(
         components=components,

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from .._checks import MOST_ITEMS, number, whole_number
+from .._checks import number, whole_number
 from ..ensemble.intervals import Estimate, percentile_interval
 from ..errors import InputError
 from ..model.batches import batches
@@ -28,6 +28,8 @@ from .readings import Pairs, resampled_ratio
 
 # Entries of the right-hand sides that are accumulated at once: 512 MiB in float64.
 ENTRIES = 1 << 26
+# The share of the texts that maps are evaluated on.
+HELD_OUT = 0.25
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -47,6 +49,7 @@ class LayerMaps(Pairs):
     fitted: int
     ridge: float
 
+    lead: ClassVar = "error"
     figures: ClassVar = {
         "map": Plot(
             "Error of linear maps between layers",
@@ -56,12 +59,6 @@ class LayerMaps(Pairs):
             {"row": "component", "column": "target", "value": "error"},
         )
     }
-
-    def __repr__(self) -> str:
-        best = np.average(self.mean, axis=0, weights=self.counts).min(0)
-        what = f"{len(self.components)} × {len(self.targets)} layers, {len(self.counts)} held-out texts"
-        left = f"the best map to a layer leaves {best.min():.3g} to {best.max():.3g} of its norm"
-        return f"LayerMaps({' → '.join(self.models)}: {what}; {left})"
 
     def depth_alignment(self) -> pd.DataFrame:
         """Measure how far the best-matching layers are from equal relative depth, in one row.
@@ -92,8 +89,6 @@ def map_layers(
     texts: Any,
     *,
     ridge: float = 1e-3,
-    held_out: float = 0.25,
-    first: int = 1,
     seed: int = 0,
     batch_tokens: int | None = None,
 ) -> LayerMaps:
@@ -106,8 +101,7 @@ def map_layers(
         source, target: Models of one tokenizer, or anything `load_model` takes.
         texts: As in `residual_norms`; at least two, because maps are fitted on some texts and evaluated on others.
         ridge: The penalty, as a share of the mean square of the source's dimensions.
-        held_out, seed: Share of the texts used for evaluation, and the seed of the split.
-        first: Tokens before this index are left out: the stream of a text's first token would dominate the fit.
+        seed: Seed of the split: maps are fitted on three quarters of the texts and evaluated on the others.
 
     Source layers are fitted in groups, as many at once as memory allows; each group runs both models over all texts.
     Raises InputError for input that cannot be used.
@@ -117,10 +111,9 @@ def map_layers(
     >>> float(maps.depth_alignment().distance.iloc[0])
     0.0
     """
-    ridge, held_out = number("ridge", ridge, least=0), number("held_out", held_out, above=0, below=1)
-    first, seed = whole_number("first", first, 0, MOST_ITEMS), whole_number("seed", seed, 0)
+    ridge, seed = number("ridge", ridge, least=0), whole_number("seed", seed, 0)
     models = as_model(source), as_model(target)
-    ids, others = (read_texts(model, texts, first + 1, "its first tokens are left out") for model in models)
+    ids, others = (read_texts(model, texts, 2, "its first token is left out") for model in models)
     is_known = None not in ids.texts  # ids without texts may be of any tokenizer
     if list(ids) != list(others) or not (is_known or models[0].vocabulary == models[1].vocabulary):
         names = f"{models[0].name} and {models[1].name}"
@@ -128,7 +121,7 @@ def map_layers(
     if len(ids) < 2:
         raise InputError("maps are fitted on some texts and evaluated on others: give at least two texts.")
     order = np.random.default_rng(seed).permutation(len(ids)).tolist()
-    count = max(1, min(len(ids) - 1, round(len(ids) * held_out)))
+    count = max(1, min(len(ids) - 1, round(len(ids) * HELD_OUT)))
     held, fitting = ([ids[i] for i in sorted(some)] for some in (order[:count], order[count:]))
     limit = batch_tokens or min(model.batch_tokens for model in models)
     with models[0].path.session(), models[1].path.session(), torch.no_grad():
@@ -138,10 +131,12 @@ def map_layers(
         error, largest = np.empty((2, len(held), len(components), len(targets)))
         for start in range(0, len(components), group):
             layers = range(start, min(start + group, len(components)))
-            maps = _fit(_streams(models, fitting, first, limit), layers, ridge)
-            for row, x, y in _streams(models, held, first, limit):
+            maps = _fit(_streams(models, fitting, limit), layers, ridge)
+            for row, x, y in _streams(models, held, limit):
                 for layer, weights in zip(layers, maps, strict=True):
-                    residual = (_with_constant(x[layer]) @ weights).view(y.shape[1], len(y), -1).transpose(0, 1) - y
+                    residual = (_with_constant(x[layer]) @ weights.to(x)).view(y.shape[1], len(y), -1).transpose(
+                        0, 1
+                    ) - y
                     relative = residual.norm(dim=-1) / y.norm(dim=-1).clamp_min(1e-30)
                     error[row, layer], largest[row, layer] = relative.mean(1).cpu(), relative.amax(1).cpu()
     return LayerMaps(
@@ -149,23 +144,26 @@ def map_layers(
         targets=targets,
         mean=error,
         largest=largest,
-        counts=np.array([len(row) - first for row in held]),
+        counts=np.array([len(row) - 1 for row in held]),
         quantity="error",
         unit="share of the target's norm",
         models=(models[0].name, models[1].name),
-        fitted=sum(len(row) - first for row in fitting),
+        fitted=sum(len(row) - 1 for row in fitting),
         ridge=ridge,
     )
 
 
 def _streams(
-    models: tuple[Model, Model], texts: list[Ids], first: int, limit: int
+    models: tuple[Model, Model], texts: list[Ids], limit: int
 ) -> Iterator[tuple[int, Float[Tensor, "layer token d"], Float[Tensor, "layer token e"]]]:
-    """Yield (number, both models' streams after every layer at its tokens from `first` on), text by text."""
+    """Yield (number, both models' streams after every layer), text by text.
+
+    At its tokens but the first, which would dominate a fit.
+    """
     for rows in batches([len(ids) for ids in texts], limit, models[0].path.length_switch):
         source, target = (PatchedForward(model, [texts[row] for row in rows]) for model in models)
         for i, row in enumerate(rows):
-            here = slice(first, len(texts[row]))
+            here = slice(1, len(texts[row]))
             x, y = (torch.stack([upcast(s[i, here]) for s in forward.block_outputs]) for forward in (source, target))
             yield row, x, y.to(x.device)
 
@@ -185,7 +183,7 @@ def _fit(streams: Iterator[tuple[int, Tensor, Tensor]], layers: range, ridge: fl
         # Never quite 0: with fewer tokens than dimensions many maps fit, and this selects the smallest.
         penalty = torch.full_like(square.diagonal(), max(ridge, 1e-9) * float(mean_square) * count)
         penalty[-1] = 0.0
-        maps.append(torch.linalg.solve(square + penalty.diag(), product).float())
+        maps.append(torch.linalg.solve(square + penalty.diag(), product))
     return maps
 
 

@@ -27,13 +27,12 @@ from ..model.load import Model, as_model
 from ..model.probe import check_finite, transformed
 from ..model.prompts import Ids, prompt_ends, token_texts
 from ..results import Plot
-from .engine import divergence, layer_count, log_softmax
+from .engine import cross_entropy, divergence, layer_count, log_softmax
 from .inputs import check_choices, read_texts
 from .patched_forward import LOGITS, PatchedForward
 from .readings import Readings, read_tokens, token_places
 
 NormAt = Literal["frozen", "recomputed"]
-Junctions = Literal["sublayer", "layer"]
 # A component, and the stream after it.
 Junction = tuple[Component, Float[Tensor, "token d"]]
 # Maps the stream after some layers to the basis of the final stream; None where there is no translator.
@@ -69,7 +68,6 @@ def logit_lens(
     norm: NormAt = "recomputed",
     *,
     lens: Any = None,
-    junctions: Junctions = "sublayer",
     k: int = 5,
     batch_tokens: int | None = None,
 ) -> LogitLens:
@@ -85,12 +83,10 @@ def logit_lens(
         norm: The statistic that the final norm divides by: the junction's own ("recomputed", as published), or the
             final stream's ("frozen", at which contributions add up). Where a loop passes the final norm in every round,
             "recomputed" is the prediction of a model that leaves the loop there.
-        lens: A translator for each layer, applied before the final norm, with norm="recomputed"; junctions are then
-            layers' ends, those that it has one for, and the final stream: the folder of a tuned lens (config.json and
-            params.pt, Belrose et al., arXiv 2303.08112), TransformerLens' `JacobianLens` or its .pt file, or a function
-            `(stream [token, d], layers done) → [token, d]`, None for no translator.
-        junctions: "sublayer": after every attention and MLP; or "layer": after whole layers, as published, at half the
-            cost.
+        lens: A translator for each layer, applied before the final norm, with norm="recomputed"; junctions are then not
+            the ends of sublayers but of layers, those that it has one for, and the final stream. It is the folder of a
+            tuned lens (config.json and params.pt, Belrose et al., arXiv 2303.08112), TransformerLens' `JacobianLens` or
+            its .pt file, or a function `(stream [token, d], layers done) → [token, d]`, None for no translator.
         k: Number of likeliest tokens that are compared.
 
     Makes one pass over every text, and one unembedding of every token for each junction. Raises InputError for input
@@ -101,7 +97,7 @@ def logit_lens(
     >>> frame.component.tolist(), float(frame.kl.iloc[-1]), float(frame.topk_overlap.iloc[-1])
     (['embed', 'L0.attn', 'L0.mlp'], 0.0, 1.0)
     """
-    check_choices(norm=(norm, NormAt), junctions=(junctions, Junctions))
+    check_choices(norm=(norm, NormAt))
     model = as_model(model)
     path = model.path
     k = whole_number("k", k, 1, path.outputs)
@@ -112,7 +108,6 @@ def logit_lens(
                 "a lens translates the ends of layers that run once, at their own norm: norm='recomputed'."
             )
         name, translate = read_translators(lens, layer_count(model), path.width)
-        junctions = "layer"
 
     def measure(rows: list[Ids]) -> tuple[tuple[Component, ...], np.ndarray]:
         tables: list[np.ndarray] = []
@@ -123,15 +118,13 @@ def logit_lens(
             read, groups = _frozen_pass, batches([len(row) for row in rows], size, path.length_switch)
         for group in groups:
             one = read(model, [rows[number] for number in group])
-            if junctions == "layer":
-                one.junctions = layer_ends(one.junctions)
             if translate is not None:
-                one.junctions = list(_translated(name, translate, one.junctions))
+                one.junctions = list(_translated(name, translate, layer_ends(one.junctions)))
             tables.append(_compare(one, k, path.outputs))
         return tuple(component for component, _ in one.junctions), np.concatenate(tables, 1)
 
     ids = read_texts(model, texts)
-    components, (kl, overlap, tops) = read_tokens(model, ids, batch_tokens, measure)
+    components, (kl, overlap, tops, _) = read_tokens(model, ids, batch_tokens, measure)
     columns = {"top_token": tuple(token_texts(model, tops[-1].astype(int)))} if len(ids) == 1 else {}
     return LogitLens(
         components=components,
@@ -197,10 +190,10 @@ def _frozen_pass(model: Model, rows: Sequence[Ids]) -> _Pass:
     return _Pass(junctions, read, lambda some: upcast(logits[some]))
 
 
-def _compare(one: _Pass, k: int, outputs: int) -> Float[np.ndarray, "3 token junction"]:
-    """KL, overlap of the top k, and likeliest token of every junction; the last one is the model's own answer."""
+def _compare(one: _Pass, k: int, outputs: int) -> Float[np.ndarray, "4 token junction"]:
+    """KL, overlap of the top k, likeliest token and its probability; the last junction is the model's own answer."""
     tokens, count = len(one.junctions[0][1]), len(one.junctions)
-    table = torch.empty(3, tokens, count, dtype=torch.float64)
+    table = torch.empty(4, tokens, count, dtype=torch.float64)
     for start in range(0, tokens, step := max(1, LOGITS // outputs)):
         final = one.final(slice(start, start + step))
         here = slice(start, start + len(final))
@@ -210,7 +203,9 @@ def _compare(one: _Pass, k: int, outputs: int) -> Float[np.ndarray, "3 token jun
             logits = final if number == count - 1 else one.read(stream[here])
             table[0, here, number] = divergence(logits, final_log_p).cpu()
             table[1, here, number] = in_top_k.gather(1, logits.topk(k).indices).double().mean(1).cpu()
-            table[2, here, number] = logits.argmax(1).cpu()
+            top = logits.max(1)
+            table[2, here, number] = top.indices.cpu()
+            table[3, here, number] = (-cross_entropy(logits, top.indices)).exp().cpu()
     return table.numpy()
 
 
@@ -228,20 +223,9 @@ def lens_answers(
     except InputError:
         one = _frozen_pass(model, [ids])
         ends = layer_ends(one.junctions)[-1:]
-    step = max(1, LOGITS // model.path.outputs)
-    tops: list[Tensor] = []
-    probabilities: list[Tensor] = []
-    kept = sorted({0, *range(len(ends) - 1, 0, -every)})
-    for number in kept:
-        for start in range(0, len(ids), step):
-            here = slice(start, start + step)
-            logits = one.final(here) if number == len(ends) - 1 else one.read(ends[number][1][here])
-            top = logits.max(1)
-            tops.append(top.indices.cpu())
-            probabilities.append((top.values.double() - logits.double().logsumexp(1)).exp().cpu())
-    shape = len(kept), len(ids)
-    components = tuple(ends[number][0] for number in kept)
-    return components, torch.cat(tops).view(shape).numpy(), torch.cat(probabilities).view(shape).numpy()
+    one.junctions = [ends[number] for number in sorted({0, *range(len(ends) - 1, 0, -every)})]
+    table = _compare(one, 1, model.path.outputs)
+    return tuple(component for component, _ in one.junctions), table[2].T.astype(np.int64), table[3].T
 
 
 def layer_ends(junctions: Sequence[Junction]) -> list[Junction]:

@@ -1,7 +1,7 @@
 """One clean pass with stored streams, and patched passes that resume from them at any block.
 
-A patched pass calls the model's own blocks again, with their original arguments. A model that does not allow this (its
-stream also takes another path) is run whole, with the same changes inside, at twice the cost.
+A patched pass runs the model's own code, in which the blocks before the first changed one return what they returned in
+the clean pass, without being computed.
 
 block   : one run of a layer, counted from 0 in the order in which they ran
 stream  : [row, token, d], right-padded, in the model's own precision; all on one device, wherever the blocks lie
@@ -24,7 +24,7 @@ from ..errors import InputError
 from ..model.batches import pad
 from ..model.frozen import HALF, TOLERANCE, Frozen, upcast
 from ..model.load import Model
-from ..model.patching import by_token, frozen, hooks, silent, tensor
+from ..model.patching import by_token, frozen, hooks, silent, swapped, tensor
 from ..model.writers import Writer, unwrapped
 
 # The most logits formed at once: 32 MiB, and 64 MiB of clean probabilities in float64.
@@ -53,7 +53,6 @@ class PatchedForward:
         scales: By block and kind: the factor between a sublayer's own output and the stream (Granite's).
         outputs: By block and kind: what each sublayer adds to the stream; with `keep_heads` also attentions' "heads",
             the inputs of their output projections.
-        resumes: True if passes resume; else they run the whole model.
 
     Raises InputError for a model where something other than its sublayers writes to the stream.
     """
@@ -68,8 +67,8 @@ class PatchedForward:
         for writer in self.path.writers:
             if writer.block is not None:
                 self._blocks.setdefault(writer.block, []).append(writer)
-        # The module of each block, and its arguments with None in the stream's place.
-        self._calls: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = []
+        # The module of each block, and what it returned.
+        self._calls: list[tuple[nn.Module, Any]] = []
         self._run_clean(keep_heads)
 
     @property
@@ -108,19 +107,45 @@ class PatchedForward:
             see: Called with (block, input stream, output stream) of every block that runs.
         """
         instead = instead or {}
-        if not self.resumes:
-            return self._run_whole(start, stream, instead, edit, see)
-        last = len(self._calls)
-        stream = stream.clone()
-        for block in range(start, last):
+        block, last = -1, len(self._calls)  # the block that runs, and their number
+        final = stream
+
+        def run(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            nonlocal block
+            block += 1
+            before, output = _given(args, kwargs), self._calls[block][1]
+            there = before.device
+            if block < start:
+                return _with_output(output, tensor(output).clone())
+            before = stream.clone() if block == start else before.to(stream.device)
             if edit is not None and block > start:
-                stream = edit(block, stream)
-            before, stream = stream, self._run_block(block, stream, instead)
+                before = edit(block, before)
+            if any(instead.get((block, writer.kind), ...) is not None for writer in self.writers(block)):
+                args, kwargs = with_input(args, kwargs, before.to(there, copy=see is not None))
+                output = forward(*args, **kwargs)
+            else:  # it would only pass on its input
+                output = _with_output(output, before.to(there, copy=True))
             if see is not None:
-                see(block, before, stream)
-            if block in self.normed:
-                stream = self._norm(stream)
-        return stream if edit is None else edit(last, stream)
+                see(block, before, tensor(output).to(stream.device))
+            return output
+
+        def end(module: nn.Module, args: Any) -> Any:
+            nonlocal final
+            if block + 1 < last:  # the end of a round, or an embedding that is normed
+                return None
+            final = stream.clone() if start == last else args[0].to(stream.device)
+            if edit is not None:
+                final = edit(last, final)
+            return (final.to(args[0].device), *args[1:])
+
+        first = torch.zeros(len(self.ids), dtype=torch.long, device=self.ids.device)
+        with ExitStack() as stack:
+            for module in self._blocks:
+                stack.enter_context(swapped(module, "forward", partial(run, module, module.forward)))
+            add = stack.enter_context(self._patched(lambda: block, instead))
+            add(self._end.register_forward_pre_hook(end))
+            self.path.logits(self.ids, self.mask, (first, first))
+        return final
 
     def through_loop_norms(self, output: Tensor, start: int, stop: int) -> Tensor:
         """Map an output of block `start` to the input stream of block `stop`: through the norms between them."""
@@ -144,13 +169,12 @@ class PatchedForward:
     def _run_clean(self, keep_heads: bool) -> None:
         rows, tokens = self.ids.shape
         device, order = self.path.device, list[nn.Module]()
-        left: list[Tensor] = []  # blocks' outputs
+        left: list[Any] = []  # what blocks return
         finals: list[tuple[int, Tensor]] = []  # the block before the final norm, and the norm's input
 
         def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
             order.append(module)
             self.streams.append(_given(args, kwargs).to(device, copy=True))
-            self._calls.append((module, *with_input(args, kwargs, None)))
 
         def wrote(writer: Writer, module: nn.Module, args: Any, output: Any) -> None:
             key = len(order) - 1, writer.kind
@@ -166,7 +190,7 @@ class PatchedForward:
         with hooks() as add:
             for block, writers in self._blocks.items():
                 add(block.register_forward_pre_hook(enter, with_kwargs=True))
-                add(block.register_forward_hook(lambda m, a, output: left.append(tensor(output))))
+                add(block.register_forward_hook(lambda m, a, output: left.append(output)))
                 for writer in writers:
                     add(writer.place.register_forward_hook(partial(wrote, writer)))
                     if keep_heads and writer.kind == "attn" and writer.heads:
@@ -181,9 +205,9 @@ class PatchedForward:
         self.normed = {block for block, x in finals[:-1] if block >= 0 and self._is_normed(block, x)}
         normed = {block: x for block, x in finals[:-1] if block in self.normed}
         self.block_outputs = [normed.get(block, stream) for block, stream in enumerate(self.streams[1:])]
+        self._calls = list(zip(order, left, strict=True))
         self.layers = self._number(order)
         self._check_sums(logits)
-        self.resumes = self._can_resume(left)
 
     def _number(self, order: list[nn.Module]) -> list[tuple[int, int | None]]:
         """The layer and repeat of each block."""
@@ -249,70 +273,9 @@ class PatchedForward:
             "no pass can resume from there (logit_lens(…, norm='frozen') reads any stream)."
         )
 
-    def _can_resume(self, left: list[Tensor]) -> bool:
-        """Test whether each block only passes its output to the next one, and repeats it when called again."""
-        for block, (output, (_, args, kwargs)) in enumerate(zip(left, self._calls, strict=True)):
-            others, stream = [*args, *kwargs.values()], self.streams[block]
-            alike = any(isinstance(x, Tensor) and x.is_floating_point() and x.shape == stream.shape for x in others)
-            following = self._norm(output) if block in self.normed else output
-            if alike or not torch.equal(following.to(stream.device), self.streams[block + 1]):
-                return False
-        last = len(self._calls) - 1
-        return torch.equal(self._run_block(last, self.streams[last].clone(), {}), self.streams[-1])
-
-    def _run_block(self, block: int, stream: Tensor, instead: Instead) -> Tensor:
-        """Compute a block's output for a stream."""
-        module, args, kwargs = self._calls[block]
-        kinds = [writer.kind for writer in self.writers(block)]
-        replaced = [instead.get((block, kind), ...) for kind in kinds]
-        if all(output is None for output in replaced):  # it would only pass on its input
-            return stream
-        patched = any((block, kind) in instead for kind in (*kinds, "heads"))
-        with self._patched(lambda: block, instead if patched else {}):
-            args, kwargs = with_input(args, kwargs, stream)
-            return tensor(module(*args, **kwargs)).to(stream.device)
-
-    def _run_whole(self, start: int, stream: Tensor, instead: Instead, edit: Edit, see: See) -> Tensor:
-        """Make the same changes inside a pass through the whole model."""
-        block = -1  # that runs now
-        entered: Tensor = stream
-        left: Tensor | None = None  # the running block's output, where the final norm follows it
-        final: Tensor = stream
-
-        def enter(value: Tensor, at_norm: bool) -> Tensor | None:
-            nonlocal block, entered, left, final
-            there, value = value.device, value.to(stream.device)
-            if at_norm and block + 1 < len(self.layers):
-                left = value.clone() if block in self.normed else None
-                return None
-            block += 1
-            if block > start and see is not None:
-                see(block - 1, entered, value.clone() if left is None else left)
-            left = None
-            if block == start:
-                value = stream.clone()
-            elif block > start and edit is not None:
-                value = edit(block, value)
-            entered = value.clone()
-            if at_norm:
-                final = value
-            return value.to(there) if block >= start else None
-
-        def at_block(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            changed = enter(_given(args, kwargs), False)
-            return None if changed is None else with_input(args, kwargs, changed)
-
-        first = torch.zeros(len(self.ids), dtype=torch.long, device=self.ids.device)
-        with hooks() as add, self._patched(lambda: block, instead):
-            for module in self._blocks:
-                add(module.register_forward_pre_hook(at_block, with_kwargs=True))
-            add(self._end.register_forward_pre_hook(lambda m, args: _replaced(args, enter(args[0], True))))
-            self.path.logits(self.ids, self.mask, (first, first))
-        return final
-
     @contextmanager
-    def _patched(self, running: Callable[[], int], instead: Instead) -> Iterator[None]:
-        """Replace sublayers' outputs within the context; `running` gives the block that runs."""
+    def _patched(self, running: Callable[[], int], instead: Instead) -> Iterator[Callable[[Any], None]]:
+        """Replace sublayers' outputs within a scope for hooks; `running` gives the block that runs."""
 
         def changed(place: str, value: Tensor) -> Tensor | None:
             if (running(), place) not in instead:
@@ -326,9 +289,7 @@ class PatchedForward:
 
         def wrote(writer: Writer, module: nn.Module, args: Any, output: Any) -> Any:
             x = changed(writer.kind, tensor(output))
-            if x is None:
-                return None
-            return type(output)([x, *output[1:]]) if isinstance(output, tuple | list) else x
+            return None if x is None else _with_output(output, x)
 
         def read(module: nn.Module, args: Any, kwargs: Any) -> Any:
             x = changed("heads", _given(args, kwargs))
@@ -341,7 +302,7 @@ class PatchedForward:
                     add(writer.place.register_forward_hook(partial(wrote, writer)))
                 if writer.kind == "attn" and (writer.block, "heads") in wanted:
                     add(writer.projection.register_forward_pre_hook(read, with_kwargs=True))
-            yield
+            yield add
 
 
 def with_input(args: tuple[Any, ...], kwargs: dict[str, Any], x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -387,5 +348,6 @@ def _given(args: Any, kwargs: Any) -> Tensor:
     return next(iter((*args, *kwargs.values())))
 
 
-def _replaced(args: Any, x: Tensor | None) -> Any:
-    return None if x is None else (x, *args[1:])
+def _with_output(output: Any, x: Tensor) -> Any:
+    """What a module returns, with another first tensor."""
+    return type(output)([x, *output[1:]]) if isinstance(output, tuple | list) else x

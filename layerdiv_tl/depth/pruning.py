@@ -9,14 +9,14 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from .._checks import choice, number, one_of, whole_number
+from .._checks import choice, number, whole_number
 from ..components import Component
 from ..errors import InputError
 from ..model.fingerprint import identify
 from ..model.load import Model, as_model
-from .engine import Place, Rows, Values, head_means
+from .engine import Place, head_means
 from .inputs import known_components
-from .pruning_results import ALONE, INFLUENCE, OWN, DropPlan
+from .pruning_results import INFLUENCE, OWN, DropPlan
 from .quantities import (
     UNITS,
     AblatedPart,
@@ -43,7 +43,6 @@ def drop_plan(
     *,
     components: Any = None,
     ablation: Literal["zero", "mean"] | None = None,
-    greedy: bool = False,
     scoring: float = 0.5,
     random: int = 20,
     seed: int = 0,
@@ -65,17 +64,17 @@ def drop_plan(
         ablation: What stands in for a dropped component. "zero": nothing; a dropped layer is skipped. "mean", for heads
             only and their default: the mean of its values over the scoring rows' predictions, the same at every token,
             so that it can be written into the model as a bias.
-        greedy: Choose one by one, each with the earlier choices removed, by the "loss" or "accuracy" of the remaining
-            model, so that components that compensate for one another are not all dropped. The plan by every component
-            alone is measured for comparison.
         scoring: Share of the rows that score; the others measure, because rows that chose a plan would flatter it.
         random: Number of random plans to compare with; the plan by block influence (ShortGPT) is always included.
         seed: Seed of the split of rows and of the random plans.
 
-    Makes 3 + C/2 passes over the scoring rows for C candidates (3 for a score from a clean pass, one more for means,
-    `n_drop` times as many for a greedy plan), and 1 + P/2 over the others for P plans (up to 12 sizes of each, and the
-    random ones). Raises InputError for input that cannot be used: where nothing or everything would go, a score that
-    does not exist for these rows, labels that no component has; and for a model with hooks, which a plan cannot name.
+    Components that compensate for one another may all be dropped. To choose one by one, apply a plan of one component
+    and make the next plan of the smaller model.
+
+    Makes 3 + C/2 passes over the scoring rows for C candidates (3 for a score from a clean pass, one more for means),
+    and 1 + P/2 over the others for P plans (up to 12 sizes of each, and the random ones). Raises InputError for input
+    that cannot be used: where nothing or everything would go, a score that does not exist for these rows, labels that
+    no component has; and for a model with hooks, which a plan cannot name.
 
     >>> import layerdiv_tl as ld
     >>> texts = [[5, i, (3 * i) % 16, i // 2, 7] for i in range(16)]
@@ -96,9 +95,6 @@ def drop_plan(
         raise InputError(f"ablation='mean' replaces heads by their means, and this plan drops {part}s: use 'zero'.")
     if isinstance(score, str):
         choice("score", score, UNITS)
-    if greedy and score not in ABLATED:
-        ways = one_of(ABLATED)
-        raise InputError(f"greedy=True goes by what is lost with each component that is gone: use {ways} as score.")
     candidates = ablatable_components(model, predictions.ids[0], part)
     if components is not None:
         chosen = known_components("components", components, candidates)
@@ -117,27 +113,22 @@ def drop_plan(
         return tuple(candidates[i] for i in np.argsort(scores, kind="stable")[:n_drop])
 
     measures = direct_measures(model, choosing, candidates, batch_tokens)
-    influence = lowest(needs("block_influence", measures))
-    if greedy:
-        alone, dropped, scores = _one_after_another(
-            model, choosing, candidates, str(score), n_drop, batch_tokens, values
-        )
-        plans = {OWN: dropped, INFLUENCE: influence, ALONE: lowest(alone)}
+    if not isinstance(score, str):
+        scores = np.array([float(score[c.label]) for c in candidates])
+    elif score in ABLATED:
+        each = score_ablations(model, choosing, [[c] for c in candidates], batch_tokens, values)
+        scores = needs(score, ablation_effects(choosing, *each))
     else:
-        if not isinstance(score, str):
-            scores = np.array([float(score[c.label]) for c in candidates])
-        elif score in ABLATED:
-            each = score_ablations(model, choosing, [[c] for c in candidates], batch_tokens, values=values)
-            scores = needs(score, ablation_effects(choosing, *each))
-        else:
-            scores = needs(score, measures)
-        plans = {OWN: lowest(scores), INFLUENCE: influence}
+        scores = needs(score, measures)
+    plans = {OWN: lowest(scores), INFLUENCE: lowest(needs("block_influence", measures))}
     draw = np.random.default_rng([seed, 1])
     drawn = [sorted(draw.permutation(len(candidates))[:n_drop].tolist()) for _ in range(random)]
     randoms = tuple(tuple(candidates[i] for i in some) for some in drawn)
     sizes = np.unique(np.linspace(0, n_drop, min(n_drop, MOST_SIZES) + 1).round().astype(int))[1:].tolist()
     sets = [frozenset(some[:size]) for some in plans.values() for size in sizes] + list(map(frozenset, randoms))
-    loss, correct = _measure(model, measured, sets, batch_tokens, values)
+    distinct = list(dict.fromkeys(sets))  # equal sets run once
+    columns = [0, *(1 + distinct.index(members) for members in sets)]
+    loss, correct = (x[:, columns] for x in score_ablations(model, measured, distinct, batch_tokens, values))
     about = {"where": source, "scored": len(choosing), "measured": len(measured), "seed": seed}
     return DropPlan(
         candidates=candidates,
@@ -166,40 +157,3 @@ def _means_of(model: Model, means: Mapping[Place, Tensor], heads: Sequence[Compo
         by_head = means["heads", c.layer, c.repeat].unflatten(0, (counts[c.layer], -1))
         found.append(by_head[c.index].cpu().numpy())
     return tuple(found)
-
-
-def _measure(
-    model: Model,
-    rows: Rows,
-    sets: Sequence[frozenset[Component]],
-    batch_tokens: int | None,
-    values: Values | None,
-) -> tuple[Float[np.ndarray, "row set+1"], Float[np.ndarray, "row set+1"]]:
-    """Measure losses and correct predictions without anything gone, then without each set; equal sets run once."""
-    distinct = list(dict.fromkeys(sets))
-    loss, correct = score_ablations(model, rows, distinct, batch_tokens, values=values)
-    columns = [0, *(1 + distinct.index(members) for members in sets)]
-    return loss[:, columns], correct[:, columns]
-
-
-def _one_after_another(
-    model: Model,
-    rows: Rows,
-    candidates: tuple[Component, ...],
-    score: str,
-    n_drop: int,
-    batch_tokens: int | None,
-    values: Values | None,
-) -> tuple[Float[np.ndarray, " candidate"], tuple[Component, ...], Float[np.ndarray, " candidate"]]:
-    """Return (scores of every component alone, components dropped one by one, the last score of each)."""
-    gone, scores = list[Component](), np.empty(len(candidates))
-    alone = scores
-    for _ in range(n_drop):
-        left = [c for c in candidates if c not in gone]
-        loss, correct = score_ablations(model, rows, [[c] for c in left], batch_tokens, gone, values)
-        lost = needs(score, ablation_effects(rows, loss, correct))
-        scores[[candidates.index(c) for c in left]] = lost
-        if not gone:
-            alone = lost
-        gone.append(left[int(np.argmin(lost))])
-    return alone, tuple(gone), scores

@@ -20,8 +20,8 @@ from ..results import Plot, Result
 from .quantities import UNITS
 from .smaller_model import free_folder, load_again, smaller_model, write_model
 
-# The plans of a frame: the chosen one, by block influence, by the same score of each component alone, random.
-OWN, INFLUENCE, ALONE, RANDOM = "plan", "block_influence", "alone", "random"
+# The plans of a frame: the chosen one, by block influence, random.
+OWN, INFLUENCE, RANDOM = "plan", "block_influence", "random"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -30,10 +30,8 @@ class DropPlan(Result):
 
     Attributes:
         candidates, scores: Components that could be dropped, in stream order, and their scores; ties are dropped in
-            this order. In a greedy plan a dropped component's score is measured with all dropped before it removed, and
-            a kept one's with all but the last dropped removed.
-        plans: Components in order of dropping: by the score ("plan"); by block influence ("block_influence"); for a
-            greedy plan, by the same score of every component alone ("alone").
+            this order.
+        plans: Components in order of dropping: by the score ("plan"), and by block influence ("block_influence").
         random_dropped: The components that each random plan drops.
         sizes: The numbers of dropped components at which plans are measured, up to `n_drop`.
         loss, correct: Sums over each measured row's predictions, of the unpruned model, then without the first
@@ -179,8 +177,9 @@ class DropPlan(Result):
         The copy is checked on a few tokens: its logits are those of the ablated pass.
 
         Raises InputError for another model than the plan's (by its fingerprint), and, with the reason, for one that
-        cannot be changed so: with hooks, adapters, quantized weights or repeated layers, on several devices, or where
-        layers share weights or compute by their number.
+        cannot be changed so: with hooks, adapters, quantized weights or repeated layers, on several devices, where
+        layers share weights or compute by their number, or where the config gives the kinds of layers by a rule that
+        those that stay break (Jamba's period).
 
         >>> import layerdiv_tl as ld
         >>> plan = ld.depth.drop_plan("zoo/d4", ld.task("synthetic/k_hop", limit=16), 1, "contribution", random=1)
@@ -203,8 +202,8 @@ class DropPlan(Result):
             model: The plan's model; None loads it again from where it came from.
 
         Raises InputError as `apply`; for a folder that is not empty, a model that was given in memory and is not given
-        again, and one whose checkpoint would not be the same model: no bias for means (use `ablation="zero"`), or
-        layers that its class builds by a rule.
+        again, one whose checkpoint would not be the same model, as without biases for means (use `ablation="zero"`),
+        and one that Transformers cannot generate from, as mixed models without a layer with attention.
         """
         path = free_folder("folder", folder)
         return write_model(self.apply(load_again(self.provenance) if model is None else model, n), path)

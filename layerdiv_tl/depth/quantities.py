@@ -77,24 +77,19 @@ def score_ablations(
     rows: Rows,
     ablations: Sequence[Collection[Component]],
     batch_tokens: int | None = None,
-    already_removed: Collection[Component] = (),
     values: Values | None = None,
 ) -> tuple[Float[np.ndarray, "row ablation"], Float[np.ndarray, "row ablation"]]:
     """Sum cross-entropy in nats, and correct predictions, over each row's predictions, first without any ablation.
 
-    All also ablate `already_removed`. They are replaced by the `values` of their places, or by zero.
+    What is ablated is replaced by the `values` of its places, or by zero.
     """
 
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Tensor]]:
-        removed, streams = ablation(clean, already_removed, values), list(clean.streams)
-        if removed:  # every pass resumes from the streams without it
-            start = min(block for block, _ in removed)
-            streams[-1] = clean.resume(
-                start, streams[start], removed, see=lambda block, before, _: streams.__setitem__(block, before)
-            )
-        for number, members in enumerate([(), *ablations]):
-            start = min((block for block, _ in ablation(clean, members)), default=len(clean.layers))
-            yield number, clean.resume(start, streams[start], ablation(clean, {*already_removed, *members}, values))
+        yield 0, clean.streams[-1]
+        for number, members in enumerate(ablations, 1):
+            patch = ablation(clean, members, values)
+            start = min(block for block, _ in patch)
+            yield number, clean.resume(start, clean.streams[start], patch)
 
     _, tables = run_patches(model, rows, patches, read_logits(rows, loss_and_hits), 1 + len(ablations), batch_tokens)
     loss, correct = (rows.reduce(np.add, table) for table in tables)

@@ -54,7 +54,8 @@ class Readings(Result):
     def frame(self) -> pd.DataFrame:
         """One row per component: means over places, or over texts, with 95 % intervals over texts; medians and maxima.
 
-        These are over places, and of sums over texts.
+        These are over places, and of sums over texts. Of fewer than eight texts there are no intervals: `_low` and
+        `_high` are NaN, and `attrs["intervals"]` says so.
         """
         text: Int[np.ndarray, " place"] = self.places["text"]
         columns = component_columns(self.components)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -13,7 +12,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .._checks import choice, listed, number
 from ..components import Component
 from ..model.frozen import upcast
 from ..model.load import as_model
@@ -25,7 +23,8 @@ from .patched_forward import SMALLEST, PatchedForward, See
 from .readings import SOFTMAX_CHANGE, Pairs, Readings, reduce_known
 
 Mode = Literal["current", "future", "local", "future_local"]
-Cuts = Sequence[float] | Literal["published"]
+# The cuts of the future modes, as shares of a text's length.
+CUTS = (0.25, 0.5, 0.75)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -77,25 +76,22 @@ def skip(
     *,
     first_token: FirstToken = "kept",
     layers: Any = None,
-    cuts: Cuts = (0.25, 0.5, 0.75),
     batch_tokens: int | None = None,
 ) -> Skip:
     """Skip every layer, attention or MLP in turn, and measure the effect on later layers and predictions.
 
-    Follows Csordás et al. (arXiv 2505.13898), with the defaults of their released code except for `cuts`.
+    Follows Csordás et al. (arXiv 2505.13898), with the defaults of their released code, which draws other cuts.
 
     Args:
         model, texts, batch_tokens: As in `residual_norms`; texts need at least two tokens. All layers' streams of a
             batch are kept, twice.
         part: What is zero-ablated: the "layer", its "attn" or its "mlp".
         mode: "current": skip at every token, and measure every token. "future": skip at the tokens before a cut, and
-            measure the tokens from the cut on. "local" and "future_local": the direct effect; subtract the output at
-            the same tokens from the stream that each later layer and the read-out read, without their reaction.
+            measure the tokens from the cut on, for cuts at a quarter, half and three quarters of a text. "local" and
+            "future_local": the direct effect; subtract the output at the same tokens from the stream that each later
+            layer and the read-out read, without their reaction.
         first_token: Whether a text's first token, an attention sink, is also skipped: "kept" (published) or "changed".
         layers: Layers to skip, in order of use; None means all.
-        cuts: For the future modes, shares of a text's length; or "published": up to four random multiples of eight
-            tokens, drawn for one text after another from Python's generator seeded with 123. It needs texts of 13
-            tokens.
 
     A layer that is used several times is skipped one use at a time (`L3@2.layer`). Makes 1 + L/2 passes over every text
     for L layers, and as many for each cut. Raises InputError for input that cannot be used, and for a layer that does
@@ -108,21 +104,13 @@ def skip(
     """
     check_choices(part=(part, Part), mode=(mode, Mode), first_token=(first_token, FirstToken))
     future, kept = mode.startswith("future"), int(first_token == "kept")
-    if isinstance(cuts, str):
-        choice("cuts", cuts, ("published",))
-    else:
-        cuts = [number("cuts", cut, above=0, below=1) for cut in listed("cuts", cuts)]
     model = as_model(model)
     if not future:
         ids = read_texts(model, texts, 2, "no other follows to be predicted")
-        starts = [[0]] * len(ids)
-    elif isinstance(cuts, str):
-        ids = read_texts(model, texts, 13, "the first published cut is at token 8 and the last tokens are left out")
-        starts = _published_cuts([len(row) for row in ids])
+        starts = [np.zeros(1, dtype=int)] * len(ids)
     else:
         ids = read_texts(model, texts, 2 + kept, "one is skipped and one is measured, besides a first that is kept")
-        shares = np.array(cuts)
-        starts = [np.clip(np.round(shares * len(row)), 1 + kept, len(row) - 1).astype(int).tolist() for row in ids]
+        starts = [np.clip(np.round(np.array(CUTS) * len(row)), 1 + kept, len(row) - 1).astype(int) for row in ids]
     # A row is a text with one of its cuts, which is the first token that is measured.
     text, cut = np.array([(text, start) for text, own in enumerate(starts) for start in own]).T
     rows = Rows([ids[i] for i in text], [range(start, len(ids[i])) for i, start in zip(text, cut, strict=True)])
@@ -163,9 +151,6 @@ def skip(
         quantity="change",
         unit="times the output's norm",
     )
-    settings: dict[str, Any] = {"part": part, "mode": mode, "first_token": first_token}
-    if future:
-        settings["cuts"] = cuts if isinstance(cuts, str) else tuple(cuts)
     tokens = [rows.ids[row][position] for row, position in zip(rows.row, rows.position, strict=True)]
     return Skip(
         components=skipped,
@@ -173,7 +158,7 @@ def skip(
         places={"text": text[rows.row], "position": rows.position, "token": token_texts(model, tokens)},
         units={"output_change": SOFTMAX_CHANGE, "loss": "nats", "downstream_change": pairs.unit},
         model=model.name,
-        settings=settings,
+        settings={"part": part, "mode": mode, "first_token": first_token},
         columns=_over_later_layers(pairs),
         prompt_ends=prompt_ends(model, ids),
         pairs=pairs,
@@ -188,17 +173,6 @@ def _over_later_layers(pairs: Pairs) -> dict[str, Float[np.ndarray, " skipped"]]
     largest = pairs.largest.swapaxes(1, 2).reshape(-1, len(pairs.components))
     columns = pairs.over_texts(mean).columns("downstream_change")
     return columns | {"downstream_change_max": reduce_known(np.max, largest)}
-
-
-def _published_cuts(lengths: list[int]) -> list[list[int]]:
-    """Draw the cuts of every text as the released code does."""
-    generator = random.Random(123)
-    drawn = []
-    for length in lengths:
-        candidates = list(range(8, length - 4, 8))
-        generator.shuffle(candidates)
-        drawn.append(candidates[:4])
-    return drawn
 
 
 def _skip(

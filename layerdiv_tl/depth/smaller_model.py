@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy as copying
-import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,10 @@ from ..model.writers import Writer
 from .engine import ablation
 from .patched_forward import PatchedForward
 
-# Settings that give an attention's projections biases, and attributes for a layer's own number.
+# Settings that give an attention's projections biases; those that count all layers, and those before the first mixture.
 _BIASES = ("attention_bias", "attention_out_bias", "use_bias", "enable_bias", "bias")
-_OWN_NUMBER = re.compile("layer_(idx|id|index|number)")
+_COUNTS = ("num_hidden_layers", "decoder_layers", "num_blocks")
+_DENSE_FIRST = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
 # The longest text on which a smaller model is compared, and the agreement of logits that is asked for.
 _PROBE = 512
 _SAME = 1e-4
@@ -40,12 +41,12 @@ def smaller_model(model: Model, weights: str, dropped: Sequence[Component], mean
     root = _plain(model, weights, dropped)
     paths = {module: path for path, module in root.named_modules()}
     writers = [writer for writer in model.path.writers if writer.block is not None]
-    blocks = list(dict.fromkeys(writer.block for writer in writers))
     gone = {c.layer for c in dropped if c.kind == "layer"}
-    # Removed layers need no memory in the copy.
-    twin = copying.deepcopy(root, {id(blocks[layer]): nn.Identity() for layer in gone if layer is not None})
     if gone:
-        _remove_layers(twin, [paths[block] for block in blocks], {layer for layer in gone if layer is not None})
+        blocks = dict.fromkeys(writer.block for writer in writers)
+        twin = _without_layers(root, [paths[block] for block in blocks], gone)
+    else:
+        twin = copying.deepcopy(root)
     offsets: dict[str, Tensor] = {}  # what stays of heads, by their output projection
     with torch.no_grad():
         for number, c in enumerate(dropped):
@@ -84,6 +85,11 @@ def write_model(model: Model, folder: Path) -> Path:
             f"{type(root).__name__} has no bias that could hold the means of heads (its {extra[0]} would not be "
             "loaded): make the plan with ablation='zero', or use what apply(model) returns in memory."
         )
+    if reason := _generation_fault(root):
+        raise InputError(
+            f"Transformers cannot generate from a checkpoint of {model.name} ({reason}): let other layers stay, or use "
+            "what apply(model) returns in memory, without a cache."
+        )
     with written_folder(folder) as partial:
         with without_progress_bars():
             root.save_pretrained(partial)
@@ -97,6 +103,23 @@ def write_model(model: Model, folder: Path) -> Path:
     return folder
 
 
+def _generation_fault(root: Any) -> str:
+    """Explain why a model does not generate with its default cache; empty if it does."""
+    if not root.can_generate():
+        return ""
+    ids = torch.ones(1, 3, dtype=torch.long, device=root.device)
+    try:
+        with torch.no_grad():
+            root.generate(ids, attention_mask=ids, max_new_tokens=2, min_new_tokens=2, do_sample=False, pad_token_id=0)
+    except Exception as error:  # classes fail in many ways
+        return _short(error)
+    return ""
+
+
+def _short(error: Exception) -> str:
+    return shorten(str(error), 150, placeholder=" …")
+
+
 def _difference(model: Model, folder: Path) -> str:
     """Explain why a checkpoint does not load as this model; empty if it does."""
     try:
@@ -106,7 +129,7 @@ def _difference(model: Model, folder: Path) -> str:
     if fingerprint(again) != (mine := fingerprint(model)):
         again.hf_model.to(model.path.dtype)  # casts rotary frequencies, too, as `to` may have cast the model's
     is_same = fingerprint(again) == mine
-    return "" if is_same else ", because its class builds layers by a rule that its config cannot change"
+    return "" if is_same else ", with other weights or settings"
 
 
 def free_folder(name: str, value: Any) -> Path:
@@ -157,31 +180,74 @@ def _is_quantized(root: Any) -> bool:
     return packed or declared or is_wrapped or any(x.is_quantized for x in held)
 
 
-def _remove_layers(twin: Any, paths: Sequence[str], gone: set[int]) -> None:
-    """Keep the other layers of a model: in its list, in its config, and in what layers know of their own number."""
-    where = paths[0].rpartition(".")[0]
-    listed, count = twin.get_submodule(where), len(paths)
-    if not isinstance(listed, nn.ModuleList) or [f"{where}.{i}" for i in range(len(listed))] != list(paths):
-        raise InputError(f"{type(twin).__name__} does not hold its layers in one list, so none can be removed.")
+def _without_layers(root: Any, paths: Sequence[str], gone: Set[int | None]) -> Any:
+    """Build a model of a config of fewer layers, with the weights of those that stay.
+
+    Its class then decides what a layer is of which kind, as when it reads the checkpoint. Raises InputError where it
+    cannot build the layers that stay.
+    """
+    where, count, name = paths[0].rpartition(".")[0], len(paths), type(root).__name__
+    if not isinstance(root.get_submodule(where), nn.ModuleList) or [f"{where}.{i}" for i in range(count)] != [*paths]:
+        raise InputError(f"{name} does not hold its layers in one list, so none can be removed.")
     kept = [layer for layer in range(count) if layer not in gone]
-    parent, _, name = where.rpartition(".")
-    setattr(twin.get_submodule(parent), name, nn.ModuleList(listed[layer] for layer in kept))
-    for new, old in enumerate(kept):
-        for module in listed[old].modules():
-            own = [n for n, value in vars(module).items() if _OWN_NUMBER.fullmatch(n) and value == old]
-            for name in own:
-                setattr(module, name, new)
-    config = twin.config
+    held: dict[str, Tensor] = {}
+    for path, x in _tensors(root):
+        layer, _, rest = path.removeprefix(f"{where}.").partition(".")
+        if not path.startswith(f"{where}."):
+            held[path] = x
+        elif int(layer) in kept:
+            held[f"{where}.{kept.index(int(layer))}.{rest}"] = x
+    config = copying.deepcopy(root.config)
+    _keep_layers(config.get_text_config(decoder=True), kept, count)
+    advice = "drop others, or drop heads or sublayers"
+    try:
+        with torch.device("meta"):
+            twin = type(root)(config)
+    except Exception as error:  # classes check their configs in many ways
+        raise InputError(f"{name} cannot be built without these layers ({_short(error)}): {advice}.") from error
+    built = dict(_tensors(twin))
+    differing = {path for path, x in held.items() if isinstance(x, nn.Parameter) and path not in built}
+    differing |= {path for path, x in built.items() if path not in held or held[path].shape != x.shape}
+    if differing:
+        raise InputError(
+            f"{name} cannot be built without these layers: its config gives the kinds of layers by a rule, by which "
+            f"those that stay would be of other kinds (see {min(differing)}): {advice}."
+        )
+    copies: dict[int, Tensor] = {}  # shared weights stay shared
+    for path in built:
+        owner, _, own = path.rpartition(".")
+        module, x = twin.get_submodule(owner), held[path]
+        if id(x) not in copies:
+            copy = x.detach().clone()
+            copies[id(x)] = nn.Parameter(copy, x.requires_grad) if isinstance(x, nn.Parameter) else copy
+        table = module._parameters if own in module._parameters else module._buffers
+        table[own] = copies[id(x)]
+    twin.generation_config = copying.deepcopy(root.generation_config)
+    return twin.train(root.training)
+
+
+def _tensors(root: nn.Module) -> list[tuple[str, Tensor]]:
+    """Return all weights and buffers of a model by name, shared ones under each of their names."""
+    return [*root.named_parameters(remove_duplicate=False), *root.named_buffers(remove_duplicate=False)]
+
+
+def _keep_layers(config: Any, kept: Sequence[int], count: int) -> None:
+    """Keep some of `count` layers in a config: in lists with an entry for each, and in lists of their numbers."""
     for name, value in list(vars(config).items()):
-        if isinstance(value, list | tuple) and len(value) == count and not name.endswith(("token_id", "token_ids")):
-            left = type(value)(value[layer] for layer in kept)
-            setattr(config, name, left)
-            for module in twin.modules():  # GPT-Neo's attentions hold the list, too
-                if vars(module).get(name) == value:
-                    setattr(module, name, left)
+        if not isinstance(value, list | tuple) or name.endswith(("token_id", "token_ids")):
+            continue
+        if len(value) == count:
+            setattr(config, name, type(value)(value[layer] for layer in kept))
+        elif "layer" in name and all(isinstance(layer, int) and layer < count for layer in value):
+            setattr(config, name, type(value)(kept.index(layer) for layer in value if layer in kept))
+    for name in _DENSE_FIRST:
+        if isinstance(value := getattr(config, name, None), int):
+            setattr(config, name, sum(layer < value for layer in kept))
     if hasattr(config, "attention_types"):  # GPT-Neo's, from which its list of layers is made
         config.attention_types = [[list(config.attention_layers), 1]]
-    config.num_hidden_layers = len(kept)
+    for name in _COUNTS:
+        if hasattr(config, name):
+            setattr(config, name, len(kept))
 
 
 def _silence(writer: Writer, twin: Any, paths: dict[nn.Module, str]) -> None:

@@ -60,6 +60,7 @@ def effects(
         groups: Components to ablate together, as rows of their own: {name: labels}.
         seed: Seed of the rows that resampling draws.
 
+    Of fewer than eight prompts there are no intervals: `_low` and `_high` are NaN, and `attrs["intervals"]` says so.
     Makes 2 + A/2 passes over every row for A ablations (plus one for means). Raises InputError for input that cannot be
     used, and for models whose stream is not only added to.
 

@@ -73,9 +73,12 @@ def _measure(path: Path, ids: Tensor, names: Names) -> None:
     is_half = path.dtype in HALF
     path.factor, path.soft_cap = _transform(module, seen.unembedded.double(), seen.logits.double(), is_half)
     if missed := missed_matrices(path, with_matrices, names):
+        how = HOW
+        if re.search(r"\.\d+\.\w+\.\d+\.", missed[0]):  # LongCat-Flash
+            how = "its layers have several sublayers of one kind in a list, and such layers cannot be read here"
         raise InputError(
             f"{_name(module)} cannot be decomposed: {', '.join(missed[:3])}{' …' * (len(missed) > 3)} write to its "
-            f"residual stream, or stand on the way to its logits, and are not among the writers found: {HOW}."
+            f"residual stream, or stand on the way to its logits, and are not among the writers found: {how}."
         )
 
 

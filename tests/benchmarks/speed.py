@@ -235,14 +235,14 @@ def depth() -> Case:
     model = ld.load_model()
     few, more = (ld.task("sample/topic", limit=limit) for limit in (8, 16))
     rows, asked = few.prompts, [(text, " Paris", 1) for text in few.prompts[:4]]
+    short = [rows[0][:40]]
     attentions = [f"L{layer}.attn" for layer in range(0, 30, 3)]
     prompts, pairs = indirect_objects(48)
     heads = [c.label for c in model.components("head") if c.kind == "head"]
     for name, texts, call in (
         ("logit_lens", rows, lambda: ld.depth.logit_lens(model, rows)),
-        ("logit_lens layers", rows, lambda: ld.depth.logit_lens(model, rows, junctions="layer")),
         ("skip", rows, lambda: ld.depth.skip(model, rows)),
-        ("erase 3 layers", rows[:1], lambda: ld.depth.erase(model, rows[:1], layers=[5, 15, 25])),
+        ("erase", short, lambda: ld.depth.erase(model, short)),
         ("depth_score", rows[:4], lambda: ld.depth.depth_score(model, asked)),
         ("effects of 10 attentions", rows, lambda: ld.effects(model, few, components=attentions)),
         ("drop_plan", more.prompts, lambda: ld.depth.drop_plan(model, more, 1, random=4)),

@@ -41,7 +41,6 @@ def made(effects, groups, lengths=None, rank=None):
             "correct": (rank == 1).astype(float),
         },
         by="hops",
-        effect="skip_before",
         model="made",
     )
 
@@ -189,50 +188,27 @@ def test_ties_count_in_part_wherever_a_model_answers():
     assert ld.decompose(ld.contributions(silent, ids, [7, 9, 11]), labels).accuracy == pytest.approx(1 / 3)
 
 
-def test_tasks_and_other_groups():
-    """`by` groups questions by numbers of the user's; a task needs it."""
-    model = llama()
-    found = ld.depth.depth_score(model, ROWS, by=np.array([1, 1, 1, 5]))
-    assert found.frame()["n"].tolist() == [3, 1]
-    assert found.by == "group"
-
-    class Asked:
-        prompts, options = [[1, 2, 3], [4, 5, 6, 7]], [[8], [9]]
-        labels, answers = [1, 0], [[9], [8]]
-        resolve = None  # what tells a task; its answers are read as they are
-
-    task = ld.depth.depth_score(model, Asked, by=[1, 2])
-    plain = ld.depth.depth_score(model, [([1, 2, 3], [9], 1), ([4, 5, 6, 7], [8], 2)])
-    np.testing.assert_array_equal(task.effects, plain.effects)
-    with pytest.raises(ld.InputError, match="by="):
-        ld.depth.depth_score(model, Asked)
-
-
 def test_a_frame_of_questions_is_a_list_of_them():
-    """Of the columns text, answer and hops; `by` names another column."""
-    frame = pd.DataFrame(ROWS, columns=["text", "answer", "hops"]).assign(level=[5, 1, 1, 2])
+    """Of the columns text, answer and hops."""
+    frame = pd.DataFrame(ROWS, columns=["text", "answer", "hops"])
     found, listed = (ld.depth.depth_score(llama(), given) for given in (frame, ROWS))
     np.testing.assert_array_equal(found.effects, listed.effects)
     assert found.frame().equals(listed.frame())
-    assert ld.depth.depth_score(llama(), frame, by="level").frame()["group"].tolist() == [1, 2, 5]
 
 
 @pytest.mark.parametrize(
-    ("questions", "options", "says"),
+    ("questions", "says"),
     [
-        ([], {}, "questions"),
-        ([([1, 2], [3], float("nan"))], {}, "finite"),
-        ([([1, 2], [], 1)], {}, "answer 0|prompt 0"),
-        ([([], [3], 1)], {}, "prompt 0"),
-        ([([1, 2], [3], 1)], {"effect": "skip_before"}, "question 0 .*effect="),
-        ([([1], [3], 1)], {}, "question 0 .*effect="),
-        (ROWS, {"effect": "drop"}, "effect='drop'"),
-        (ROWS, {"by": [1, 2]}, "4 questions"),
+        ([], "questions"),
+        ([([1, 2], [3], float("nan"))], "finite"),
+        ([([1, 2], [], 1)], "answer 0|prompt 0"),
+        ([([], [3], 1)], "prompt 0"),
+        ([([1], [3], 1)], "question 0 .*two tokens"),
     ],
 )
-def test_questions_without_a_score_are_refused(questions, options, says):
+def test_questions_without_a_score_are_refused(questions, says):
     with pytest.raises(ld.InputError, match=says):
-        ld.depth.depth_score(llama(), questions, **options)
+        ld.depth.depth_score(llama(), questions)
 
 
 def test_an_answer_without_tokens_is_refused(stories):

@@ -7,14 +7,13 @@ gradients, and what a layer adds to a first token's stream, which is a thousand 
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
 import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.depth import engine
+from layerdiv_tl.depth.skipping import CUTS
 from tests.conftest import llama
 from tests.oracles import published_depth_rules as published
 from tests.oracles.families import FAMILIES
@@ -45,7 +44,6 @@ slow = pytest.mark.parametrize(
     ["stories", *(pytest.param(name, marks=pytest.mark.full) for name in MODELS[1:5])],
     indirect=True,
 )
-on_small_models = pytest.mark.parametrize("case", MODELS[:5], indirect=True)
 on_stories = pytest.mark.parametrize("case", ["stories"], indirect=True)
 
 
@@ -128,43 +126,38 @@ def test_future_skips(case, part, first_token):
     """Tokens up to a cut are skipped, and those from it on measured; of several cuts together."""
     model, root, ids = case
     begin = int(first_token == "kept")
-    found = ld.depth.skip(model, ids, part, "future", cuts=[0.3, 0.8], first_token=first_token)
+    found = ld.depth.skip(model, ids, part, "future", first_token=first_token)
     for text, row in enumerate(ids):
-        cuts = [min(max(1 + begin, round(len(row) * share)), len(row) - 1) for share in (0.3, 0.8)]
+        cuts = [min(max(1 + begin, round(len(row) * share)), len(row) - 1) for share in CUTS]
         check_skips(found, text, [published.skip_effects(root, row, PARTS[part], cut, begin) for cut in cuts])
 
 
-@on_stories
-def test_published_cuts(case):
-    """The released code draws them prompt after prompt from one seeded generator."""
-    model, root, ids = case
-    generator, found = random.Random(123), ld.depth.skip(model, ids, "layer", "future", cuts="published")
-    for text, row in enumerate(ids):
-        cuts = published.published_cuts(len(row), generator)
-        assert cuts
-        check_skips(found, text, [published.skip_effects(root, row, "layer", cut) for cut in cuts])
-
-
 @pytest.mark.parametrize(
-    ("part", "first_token", "cut"),
-    [("layer", "kept", None), ("attn", "kept", None), ("mlp", "changed", None), ("layer", "kept", 0.5)],
+    ("part", "first_token", "mode"),
+    [
+        ("layer", "kept", "local"),
+        ("attn", "kept", "local"),
+        ("mlp", "changed", "local"),
+        ("layer", "kept", "future_local"),
+    ],
 )
-def test_local_effects(case, part, first_token, cut):
+def test_local_effects(case, part, first_token, mode):
     """Every later block sees its own clean stream minus the skipped write, whatever the others did."""
     model, root, ids = case
-    mode = {"mode": "local"} if cut is None else {"mode": "future_local", "cuts": [cut]}
-    found = ld.depth.skip(model, ids, part, first_token=first_token, **mode)
+    found = ld.depth.skip(model, ids, part, mode, first_token=first_token)
     begin = int(first_token == "kept")
     for text, row in enumerate(ids):
-        at = cut and min(max(1 + begin, round(len(row) * cut)), len(row) - 1)
-        check_skips(found, text, [published.direct_effects(root, row, PARTS[part], at, begin)])
+        cuts = [None]
+        if mode == "future_local":
+            cuts = [min(max(1 + begin, round(len(row) * share)), len(row) - 1) for share in CUTS]
+        check_skips(found, text, [published.direct_effects(root, row, PARTS[part], cut, begin) for cut in cuts])
 
 
 @pytest.mark.parametrize("norm", ["recomputed", "frozen"])
 def test_lens(case, norm):
     """At every junction; those of whole layers are what the released code reads out, in the mean over tokens."""
     model, root, ids = case
-    found, layers = (ld.depth.logit_lens(model, ids, norm, k=3, junctions=name) for name in ("sublayer", "layer"))
+    found = ld.depth.logit_lens(model, ids, norm, k=3)
     rules = [published.logit_lens(root, row, 3, norm) for row in ids]
     labels = [c.label for c in found.components]
     for number, name in enumerate(("kl", "topk_overlap")):
@@ -173,10 +166,8 @@ def test_lens(case, norm):
         assert set(rule) - set(labels) <= {x for x in rule if x.endswith(".attn") or x == "embed"}
         assert is_parallel(model) or not set(rule) - set(labels) - {"embed"}
         alike(found.values[name], np.stack([rule[label] for label in labels], 1), 1e-4)
-        kept = [0, *(i for i, label in enumerate(labels) if label.endswith(".mlp"))]
-        alike(layers.values[name], found.values[name][:, kept])
-        text = layers.places["text"]
-        alike(layers.frame()[name], np.mean([layers.values[name][text == i].mean(0) for i in range(len(ids))], 0))
+        text = found.places["text"]
+        alike(found.frame()[name], np.mean([found.values[name][text == i].mean(0) for i in range(len(ids))], 0))
 
 
 @slow
@@ -206,12 +197,11 @@ def test_erasure_of_prefixes(case):
 
 
 @slow
-@pytest.mark.parametrize("part", PARTS)
-def test_integrated_gradients(case, part):
+def test_integrated_gradients(case):
     """A loop over the same path."""
     model, root, ids = case
-    found = ld.depth.integrated_gradients(model, [ids[0][:7]], part, answers=2, steps=12)
-    rule = published.integrated_gradients(root, ids[0][:7], 2, PARTS[part], 12, "token_mean", "straight")
+    found = ld.depth.integrated_gradients(model, [ids[0][:7]], answers=2, steps=12)
+    rule = published.integrated_gradients(root, ids[0][:7], 2, "layer", 12, "token_mean", "straight")
     assert np.abs(rule[:, -1]).max() <= 1e-9  # nothing reads the last token
     alike(found.values["attribution"], rule[:, :-1].T, 1e-4)
 
@@ -234,28 +224,14 @@ def test_depth_score(case, questions):
     found = ld.depth.depth_score(model, asked)
     effects = [published.skip_effects(root, ids, "layer", start)["output_change"].max(-1) for ids, start in rows]
     alike(found.effects, effects)
-    for row in found.frame().itertuples():
-        some = [effect for effect, (*_, hops) in zip(effects, asked, strict=True) if hops == row.group]
-        assert row.score == pytest.approx(published.depth_score(np.mean(some, 0)), rel=2e-5)
-
-
-@on_small_models
-def test_depth_scores_where_answers_are_predicted(case, questions):
-    """‖Δ softmax‖₂ there, in the mean; probabilities and ranks of the answers are those of a plain pass."""
-    model, root, _ = case
-    asked, rows = questions
-    found = ld.depth.depth_score(model, asked, effect="skip_before")
     for number, (ids, start) in enumerate(rows):
-        at = slice(start - 1, len(ids) - 1)
-        changes = published.skip_effects(root, ids, "layer", start - 1, 1)["output_change"]
-        wanted = changes[:, : len(ids) - start].mean(1)
-        alike(found.effects[number], wanted, 1e-4)
-        p = trace(root, ids).probabilities[at]
+        p = trace(root, ids).probabilities[start - 1 : len(ids) - 1]
         gold = p[range(len(p)), ids[start:]]
         assert found.questions["probability"][number] == pytest.approx(float(gold.prod()), rel=1e-4)
         assert found.questions["rank"][number] == int((p >= gold[:, None]).sum(1).max())
-    np.testing.assert_allclose(found.scores, found.effects @ np.arange(found.effects.shape[1]) / found.effects.sum(1))
-    assert [c.label for c in found.components] == [f"L{i}.layer" for i in range(found.effects.shape[1])]
+    for row in found.frame().itertuples():
+        some = [effect for effect, (*_, hops) in zip(effects, asked, strict=True) if hops == row.group]
+        assert row.score == pytest.approx(published.depth_score(np.mean(some, 0)), rel=2e-5)
 
 
 @pytest.mark.parametrize("ridge", [0.01, pytest.param(0.0, marks=pytest.mark.full)])
@@ -264,7 +240,7 @@ def test_linear_maps(stories, ridge):
     rng = np.random.default_rng(0)
     ids = [rng.integers(3, 500, 60).tolist() for _ in range(12)]
     other = ld.load_model(llama(vocab_size=512)) if ridge else stories
-    found = ld.depth.map_layers(stories, other, ids, ridge=ridge, held_out=0.25, seed=3)
+    found = ld.depth.map_layers(stories, other, ids, ridge=ridge, seed=3)
     order = np.random.default_rng(3).permutation(12)
     fitted, held = ([ids[i] for i in sorted(some)] for some in (order[3:], order[:3]))
     roots = (stories.root, other.root)

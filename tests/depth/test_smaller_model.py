@@ -268,8 +268,8 @@ def test_what_cannot_be_made_smaller_is_refused_with_the_reason(tmp_path):
     sizes = {"n_layer": 3, "n_head": 2, "n_embd": 16, "vocab_size": 61, "n_positions": 64, "eos_token_id": 2}
     numbered = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=1, scale_attn_by_inverse_layer_idx=True)).eval()
     scores = {f"L{i}.layer": float(i) for i in range(3)}
-    with pytest.raises(ld.InputError, match="load as another model"):
-        ld.depth.drop_plan(numbered, LENGTHS, 1, scores, random=1).save_model(tmp_path / "none", numbered)
+    with pytest.raises(ld.InputError, match="by their number"):
+        ld.depth.drop_plan(numbered, LENGTHS, 1, scores, random=1).apply(numbered)
     mistral = FAMILIES["mistral"]()
     unbiased = ld.depth.drop_plan(mistral, LENGTHS, 1, "block_influence", "head", random=1)
     close(
@@ -279,6 +279,68 @@ def test_what_cannot_be_made_smaller_is_refused_with_the_reason(tmp_path):
     with pytest.raises(ld.InputError, match="ablation='zero'"):
         unbiased.save_model(tmp_path / "none", mistral)
     assert not list(tmp_path.iterdir())
+
+
+def without_layer(root, layer):
+    """A plan without one layer, and the model."""
+    model = ld.load_model(root)
+    labels = dict.fromkeys(w.component.layer for w in model.path.writers if w.block is not None)
+    scores = {f"L{i}.layer": float(i != layer) for i in labels}
+    return ld.depth.drop_plan(model, LENGTHS[:4], 1, scores, random=1), model
+
+
+MIXED = {
+    "bamba": 0,
+    "zamba2": 0,
+    "zamba": 0,
+    "olmo3": 3,
+    "granite_hybrid": 0,
+    "deepseek_v3": 0,
+    "llama4": 1,
+    "lfm2_moe": 1,
+}
+
+
+@pytest.mark.parametrize("family", [pytest.param(f, marks=() if f == "bamba" else pytest.mark.full) for f in MIXED])
+def test_layers_of_mixed_models_keep_their_kinds(family, tmp_path):
+    """What is applied and what is written generate with the default cache what they would without."""
+    plan, model = without_layer((FAMILIES | BY_STRUCTURE)[family](), MIXED[family])
+    smaller, ids = plan.apply(model).hf_model, torch.tensor([LENGTHS[-1]])
+    again = AutoModelForCausalLM.from_pretrained(plan.save_model(tmp_path / "smaller", model)).eval()
+    with torch.no_grad():
+        longer = ids
+        for _ in range(4):
+            longer = torch.cat([longer, smaller(input_ids=longer, use_cache=False).logits[:, -1:].argmax(-1)], 1)
+        for root in (smaller, again):
+            found = root.generate(ids, max_new_tokens=4, do_sample=False, eos_token_id=None, pad_token_id=0)
+            assert torch.equal(found, longer)
+
+
+@pytest.mark.parametrize(("family", "layer"), [("granite_hybrid", 1), ("qwen3_next", 3), ("nemotron_h", 2)])
+def test_a_checkpoint_that_cannot_generate_is_not_written(family, layer, tmp_path):
+    """Transformers' cache needs an attention; in memory the model has the plan's loss."""
+    plan, model = without_layer(BY_STRUCTURE[family](), layer)
+    close([loss_of(plan.apply(model).hf_model, LENGTHS[i]) for i in halves(plan, LENGTHS[:4])[1]], plan.loss[:, 1])
+    with pytest.raises(ld.InputError, match="cannot generate"):
+        plan.save_model(tmp_path / "none", model)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("family", "layer", "match"),
+    [
+        ("jamba", 0, "by a rule"),
+        ("jamba", 1, "by a rule"),
+        ("zamba", 2, "cannot be built"),
+        ("zamba2", 1, "by a rule"),
+        ("diffllama", 0, "by their number"),
+    ],
+)
+def test_kinds_that_a_config_cannot_give_are_refused(family, layer, match):
+    """Jamba's kinds follow from a period; Zamba's layers share a block; DiffLlama's compute by their number."""
+    plan, model = without_layer((FAMILIES | BY_STRUCTURE)[family](), layer)
+    with pytest.raises(ld.InputError, match=match):
+        plan.apply(model)
 
 
 def test_quantized_weights_are_refused():

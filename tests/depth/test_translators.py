@@ -56,7 +56,7 @@ def test_a_tuned_lens_is_its_formula(name, bias, tmp_path):
     np.testing.assert_allclose(lens.values["kl"][:, :-1], kl, atol=1e-5)
     np.testing.assert_allclose(lens.values["topk_overlap"][:, :-1], overlap, atol=1e-9)
     np.testing.assert_allclose(lens.values["kl"][:, -1], 0, atol=1e-9)
-    plain = ld.depth.logit_lens(model, [IDS], junctions="layer")
+    plain = ld.depth.logit_lens(model, [IDS], lens=lambda stream, done: stream)
     assert lens.components == plain.components
     assert np.abs(lens.values["kl"] - plain.values["kl"]).max() > 1e-3
 
@@ -95,7 +95,7 @@ def test_a_jacobian_lens_is_what_transformer_lens_reads(tmp_path):
 
 
 def test_a_function_translates_and_the_identity_is_the_logit_lens():
-    plain = ld.depth.logit_lens(llama(), [IDS], junctions="layer")
+    plain = ld.depth.logit_lens(llama(), [IDS], lens=lambda stream, done: stream)
     same = ld.depth.logit_lens(llama(), [IDS], lens=lambda stream, done: stream)
     np.testing.assert_array_equal(same.values["kl"], plain.values["kl"])
     later = ld.depth.logit_lens(llama(), [IDS], lens=lambda stream, done: stream if done > 1 else None)

@@ -84,15 +84,13 @@ def depth(x: Inputs) -> Cases:
         yield f"compensation {ablation}", read(e, "compensation", e.components[0].label)
     yield "residual_norms", read(ld.depth.residual_norms(x.model, x.texts), "frame by_place")
     for mode, norm in (("current", "recomputed"), ("future", "frozen")):
-        yield f"skip {mode}", ld.depth.skip(x.model, x.texts[:1], mode=mode, cuts=(0.5,)).frame()
+        yield f"skip {mode}", ld.depth.skip(x.model, x.texts[:1], mode=mode).frame()
         yield f"logit_lens {norm}", read(ld.depth.logit_lens(x.model, x.texts, norm), "frame by_place")
     yield "erase", read(ld.depth.erase(x.model, x.texts[:1]), "frame by_place")
     yield "gradients", read(ld.depth.integrated_gradients(x.model, x.texts[:1], steps=4), "frame by_place")
     yield "map_layers", read(ld.depth.map_layers(x.model, x.model, x.prompts), "frame depth_alignment")
     asked = [(prompt, option, hops) for prompt in x.prompts[:2] for hops, option in enumerate(x.several, 1)]
-    for effect in ("published", "skip_before"):
-        score = ld.depth.depth_score(x.model, asked, effect=effect)
-        yield f"depth_score {effect}", read(score, "effects frame by_layer")
+    yield "depth_score", read(ld.depth.depth_score(x.model, asked), "effects frame by_layer")
     yield "drop_plan", read(ld.depth.drop_plan(x.model, x.prompts, 1, random=3), "loss correct frame by_size")
 
 

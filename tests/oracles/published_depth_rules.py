@@ -23,7 +23,6 @@ The released figures take the maximum over tokens, cut points and prompts, of th
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 import numpy as np
@@ -69,13 +68,6 @@ def residual_norms(model: nn.Module, ids: Ids, parallel: bool = False) -> dict[s
         found[f"cosine {part}"] = _cosine(write, stream)
         found[f"io {part}"] = _cosine(stream + write, stream)
     return {name: value.numpy() for name, value in found.items()}
-
-
-def published_cuts(n_tokens: int, generator: random.Random, count: int = 4) -> list[int]:
-    """Cut points of the "future" mode: multiples of 8 from 8 below n_tokens − 4, shuffled, the first `count`."""
-    cuts = list(range(8, n_tokens - 4, 8))
-    generator.shuffle(cuts)
-    return cuts[:count]
 
 
 def _losses(seen: Trace, ids: Ids) -> Tensor:

@@ -130,7 +130,7 @@ def test_candidates_are_the_right_token_the_likeliest_and_the_text_s(model):
 def test_the_lens_is_that_of_ld_depth(model, stories):
     """The likeliest token after every layer; probabilities by the final norm and unembedding of the hidden states."""
     components, ids, _ = ld.explore(stories, "One day Lily").text.lens
-    frame = ld.depth.logit_lens(stories, ["One day Lily"], junctions="layer").frame()
+    frame = ld.depth.logit_lens(stories, ["One day Lily"], lens=lambda stream, done: stream).frame()
     assert [c.label for c in components] == frame["component"].tolist()
     assert [t.strip() for t in pack.drawn_tokens(stories, ids[:, -1])] == frame["top_token"].str.strip().tolist()
     root, (_, ids, probabilities) = model.root, ld.explore(model, IDS).text.lens
