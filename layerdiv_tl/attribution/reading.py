@@ -219,7 +219,7 @@ def _check(model: Model, gathered: Gathered) -> None:
             raise InputError(
                 f"{model.name} cannot be decomposed: its components {what} {share:.1e} of Σ|u|, where rounding "
                 f"explains {tolerance:.0e}. Something on the way to its logits is not linear even with norms and gates "
-                "held (a custom kernel, an error function), or a hook changes what its unembedding gives."
+                "held (a custom kernel, an error function), or a hook changes its final norm or unembedding."
             )
     if not error <= tolerance * max(size, 1e-300):
         raise InputError(

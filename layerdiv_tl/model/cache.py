@@ -118,6 +118,8 @@ def _hooked(writer: Writer, block: Any, kind: Kind) -> None:
 def hook_names(path: Path, cut_of: CutOf) -> tuple[str, ...]:
     """TransformerLens' names of all that a unit needs: a `names_filter` for `run_with_cache`."""
     names = [_name(path, _end(path), "hook_in")]
+    if hasattr(path.unembed, "hook_in"):  # to which the components must sum
+        names.append(_name(path, path.unembed, "hook_in"))
     if hasattr(path.writers[0].owner, "hook_in"):
         names.append(_TOKENS)
     for writer in path.writers:
@@ -221,7 +223,7 @@ def _read_out(
     unembed: Any = path.unembed
     if hasattr(unembed, "hook_out") and _name(path, unembed, "hook_out") in cache:
         unembedded = take(unembed, "hook_out")[:, 0]
-    elif hasattr(unembed, "hook_in") and _name(path, unembed, "hook_in") in cache:
+    elif hasattr(unembed, "hook_in"):
         with torch.inference_mode(), silent(unembed):
             unembedded = unembed(take(unembed, "hook_in"))[:, 0]
     else:

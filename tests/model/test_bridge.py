@@ -75,6 +75,31 @@ def test_a_cache_belongs_to_its_tokens(make):
         ld.contributions(cache, tokens.flip(0), [7, 30])
 
 
+@pytest.mark.parametrize("is_filtered", [False, True], ids=["all", "filtered"])
+@pytest.mark.parametrize("make", [llama, gpt2])
+def test_a_cache_of_a_run_with_a_hooked_read_out_is_the_run_or_refused(make, is_filtered):
+    """What no component explains, a hook on the final norm or the unembedding, never gives other logits' numbers."""
+    bridge = boot(make())
+    ids = torch.tensor(PROMPTS[:1])
+    needed = list(ld.load_model(bridge).hook_names("head")) if is_filtered else None
+    names = [
+        "ln_final.hook_in",
+        "ln_final.hook_scale",
+        "ln_final.hook_normalized",
+        "ln_final.hook_out",
+        "unembed.hook_in",
+    ]
+    for name in [*names, *([] if is_filtered else ["unembed.hook_out"])]:
+        with bridge.hooks(fwd_hooks=[(name, lambda x, hook: 1.5 * x)]):
+            logits, cache = bridge.run_with_cache(ids, names_filter=needed)
+        if name == "ln_final.hook_in":  # the norm takes the factor out again
+            c = ld.contributions(cache, options=[7, 30], unit="head")
+            np.testing.assert_allclose(c.model_logits[0], logits[0, -1, [7, 30]].detach(), atol=1e-5)
+            continue
+        with pytest.raises(ld.InputError, match="hook changes its final norm or unembedding"):
+            ld.contributions(cache, options=[7, 30], unit="head")
+
+
 FOLDED = ["gpt_oss", "olmo"]
 
 
