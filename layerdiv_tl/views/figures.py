@@ -41,8 +41,8 @@ def figure(
 def _about(result: Any, notes: Mapping[str, Any]) -> str:
     """Name the model, the rows, and the end of the prompt if there is but one."""
     model = str(getattr(result, "model", "") or " → ".join(map(str, getattr(result, "models", ()))))
-    rows = str(notes.get("about", "") or notes.get("intervals", ""))
-    rows = rows.removeprefix("95 % intervals over ").partition(", ")[0]
+    over = str(notes.get("intervals", "")).removeprefix("95 % intervals over ").partition(", ")[0]
+    rows = str(notes.get("about", "") or over)
     ends: Any = getattr(result, "prompt_ends", ())
     if len(ends) == 1:
         rows = "…" + str(ends[0])[-40:]
