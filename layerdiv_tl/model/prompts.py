@@ -6,6 +6,7 @@ begins with them. The tokens that it appends are left out, since an answer is to
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from .load import Model
 
 Ids = tuple[int, ...]
+# What tokenizers return and data sets hold besides token ids, and no logit depends on.
+_BESIDE = {
+    *("input_ids", "attention_mask", "labels", "length", "special_tokens_mask", "offset_mapping"),
+    *("overflow_to_sample_mapping", "overflowing_tokens", "num_truncated_tokens"),
+}
 # So many prompts are named in captions, by so many characters of their end.
 _FEW, _END = 8, 100
 
@@ -67,6 +73,7 @@ def encode_one(model: Model, text_or_ids: Any) -> Ids:
 def _read(model: Model, given: Any) -> Prompts:
     mask = None
     if isinstance(given, Mapping) and "input_ids" in given:  # a tokenizer's output
+        _check_keys(model, given)
         given, mask = given["input_ids"], to_python(given.get("attention_mask"))
     what = "a list of texts or of lists of token ids, or a tokenizer's output"
     rows = [given] if isinstance(given, str) else items("prompts", given, what)
@@ -82,6 +89,21 @@ def _read(model: Model, given: Any) -> Prompts:
     elif not any(texts):
         _check_padding(model, encoded)
     return Prompts(encoded, texts)
+
+
+def _check_keys(model: Model, given: Mapping[str, Any]) -> None:
+    """Raise InputError for what a pass would read besides token ids and their mask: pictures, positions, token types.
+
+    Tokenizers also give token types to models that do not take them, all of them 0.
+    """
+    taken = inspect.signature(model.path.module.forward).parameters
+    for name in given.keys() - _BESIDE:
+        is_unread = name.endswith("token_type_ids") and name not in taken
+        if given[name] is not None and not (is_unread and not any(map(np.any, to_python(given[name])))):
+            raise InputError(
+                f"prompts hold {name!r}, but only token ids and their mask are read here, and the model's logits may "
+                "depend on it: give input_ids and attention_mask alone, of texts without pictures, sound or positions."
+            )
 
 
 def _read_row(model: Model, row: Any, name: str) -> list[int]:

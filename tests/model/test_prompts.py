@@ -9,7 +9,7 @@ from tokenizers.processors import TemplateProcessing
 import layerdiv_tl as ld
 from layerdiv_tl.model.load import Model
 from layerdiv_tl.model.prompts import Prompts, encode, with_mask
-from tests.conftest import TEXTS, llama
+from tests.conftest import TEXTS, gpt2, llama
 from tests.oracles.tokenizers import word_tokenizer
 
 WORDS = ["w0", "<s>", "</s>", "<pad>", "[g]", "user", "assistant", "red", "blue", "green", "ball", "is", "a", "The"]
@@ -114,6 +114,26 @@ def test_masks_that_do_not_fit(mask, about):
     twice = {"input_ids": [[1, 2]], "attention_mask": [[1, 1]]}
     with pytest.raises(ld.InputError, match="prompts="):
         ld.contributions(llama(), twice, [7, 9], attention_mask=[[1, 1]])
+
+
+BESIDE = {
+    "pixel_values": torch.zeros(1, 3, 4, 4),
+    "input_features": [[0.5]],
+    "position_ids": [[3, 4, 5]],
+    "token_type_ids": [[0, 0, 1]],
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_a_pass_would_read_besides_its_tokens_is_refused(name):
+    """Dropped, a picture changes the logits without a word; token types of 0 change them where the model takes any."""
+    ids = {"input_ids": [[1, 2, 3]], "attention_mask": [[1, 1, 1]]}
+    with pytest.raises(ld.InputError, match=name):
+        ld.top_tokens(llama(), ids | {name: BESIDE[name]})
+    nothing = {"labels": [[1, 2, 3]], "length": [3], "token_type_ids": [[0, 0, 0]], "pixel_values": None}
+    assert ld.top_tokens(llama(), ids | nothing).equals(ld.top_tokens(llama(), [1, 2, 3]))
+    with pytest.raises(ld.InputError, match="token_type_ids"):
+        ld.depth.residual_norms(gpt2(), ids | nothing)
 
 
 TURNS = [{"role": "user", "content": "The ball is"}]
