@@ -6,6 +6,7 @@ Incomplete checkpoints raise an error, because Transformers would fill up missin
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
 import os
@@ -181,7 +182,7 @@ def text_side(model: Any) -> Any:
     head = model.get_output_embeddings()
     if whole is None and (head is None or base is model or getattr(config, "is_encoder_decoder", False)):
         raise InputError(f"{type(model).__name__} cannot be decomposed: it has no decoder of text with an unembedding.")
-    for shell in [whole] if whole is not None else _shells(text, base, head):
+    for shell in [copy.copy(whole)] if whole is not None else _shells(text, base, head):
         ids = torch.arange(4, 12, device=model.get_input_embeddings().weight.device)[None]
         try:
             with torch.no_grad():
@@ -189,6 +190,7 @@ def text_side(model: Any) -> Any:
         except Exception:  # a model of another shape may raise anything
             continue
         if answer_gap(two, one) <= TOLERANCE[model.dtype]:
+            shell.generation_config = getattr(model, "generation_config", None)  # which tokens end a turn
             return shell
     raise InputError(f"the text side of {type(model).__name__} cannot be taken by itself: its logits for text differ.")
 
