@@ -158,8 +158,8 @@ def _contributions(
     gap, size = (u.sum(1) - answers).abs(), u.abs().sum(1)
     is_finite = gap.isfinite().all() and (reads.directions is not None or known.log_partition.isfinite().all())
     if not bool(is_finite):
-        check_finite(path, seen)
-        raise InputError(f"{model.name} gives logits that are not finite: are its weights broken?")
+        check_finite(path, seen)  # of a cache
+        raise path.not_finite("its logits")
     gathered.gap = max(gathered.gap, float(gap.max()))
     gathered.size = max(gathered.size, float(size.max()))
     gathered.rounding = max(gathered.rounding, float(u[:, names.index(Component("rounding"))].abs().max()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..components import Component
+from ..errors import InputError
 from .batches import context_of, forget_lengths, rope_lengths, window_of
 from .frozen import HALF, Frozen
 from .passes import CutOf, Pass, Replay
@@ -67,6 +69,12 @@ class Path:
         self.dtype, self.device = first.dtype, device_of(self.writers[0].owner, first.device)
         self.wide = torch.float32 if self.device.type == "mps" else torch.float64
 
+    @property
+    def name(self) -> str:
+        """The name of the model's class."""
+        module = self.module
+        return type(getattr(module, "model", module) if type(module).__name__ == "Hooked" else module).__name__
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         return type(None), ()  # a copy of its model, or a file of it, has none
 
@@ -88,7 +96,7 @@ class Path:
             if at is not None:
                 row, position = (x.cpu() for x in at)
                 add(self.unembed.register_forward_pre_hook(lambda m, a: (a[0][row, position][:, None], *a[1:])))
-            return logits_in(self.run(ids, mask))
+            return self._checked(logits_in(self.run(ids, mask)), ids, mask)
 
     @contextmanager
     def session(self) -> Iterator[None]:
@@ -129,8 +137,33 @@ class Path:
             add(self.unembed.register_forward_pre_hook(select))
             add(self.unembed.register_forward_hook(lambda m, a, out: setattr(seen, "unembedded", at_reads(out))))
             output = self.run(ids, mask)
-        seen.logits = at_reads(logits_in(output))
+            seen.logits = self._checked(at_reads(logits_in(output)), ids, mask)
         return seen
+
+    def _checked(self, logits: Tensor, ids: Tensor, mask: Tensor | None) -> Tensor:
+        """Return a pass's logits. Raises InputError where they are not finite: a second pass finds the first module."""
+        if bool(logits.isfinite().all()):
+            return logits
+        places: list[str] = []
+
+        def look(name: str, module: nn.Module, args: Any, output: Any) -> None:
+            x = tensor(output)
+            if isinstance(x, Tensor) and not bool(x.isfinite().all()):
+                places.append(name or "the model itself")
+
+        with hooks() as add:
+            for name, module in self.module.named_modules():
+                add(module.register_forward_hook(partial(look, name)))
+            self.run(ids, mask)
+        raise self.not_finite(next(iter(places), "its logits"))
+
+    def not_finite(self, place: str) -> InputError:
+        """The error for logits that are not finite, where a module or component gave the first such number."""
+        return InputError(
+            f"{self.name} gives logits that are not finite, first in {place} ({self.dtype}): weights or a hook there "
+            "are broken, it overflows in this precision (load it with dtype='float32'), or a sliding window meets "
+            "padding (batch_tokens=1)."
+        )
 
     def _edited(self, seen: Pass) -> list[nn.Module]:
         """Modules on the path with hooks of the user; keeps the writers that have some inside."""

@@ -123,10 +123,10 @@ def test_words_glued_to_the_prompt_give_a_warning(stories):
 
 @pytest.mark.parametrize("place", ["model.layers.1.mlp.down_proj.weight", "lm_head.weight", "model.norm.weight"])
 def test_weights_that_are_nan(place):
-    """NaN anywhere on the way to the logits gives a sentence, not NaN."""
+    """NaN anywhere on the way to the logits gives a sentence that names its module, not NaN."""
     model = llama()
     model.get_parameter(place).data.fill_(float("nan"))
-    with pytest.raises(ld.InputError, match=r"not finite|NaN"):
+    with pytest.raises(ld.InputError, match=f"not finite, first in {place.removesuffix('.weight')} "):
         ld.contributions(model, **GOOD)
 
 
@@ -137,13 +137,6 @@ def test_a_window_that_meets_padding_in_float64():
     with pytest.raises(ld.InputError, match="batch_tokens=1"):
         ld.contributions(model, prompts, [5, 6])
     assert ld.contributions(model, prompts, [5, 6], batch_tokens=1).identity_gap < 1e-6
-
-
-def test_the_place_of_the_first_nan_is_named():
-    model = llama()
-    model.model.layers[1].self_attn.o_proj.weight.data.fill_(float("nan"))
-    with pytest.raises(ld.InputError, match="first in L1.attn"):
-        ld.contributions(model, **GOOD)
 
 
 def test_a_base_model_is_answered_with_the_class_that_loads_it():
