@@ -169,10 +169,26 @@ def tokenize(tokenizer: Any, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def token_texts(model: Model, ids: Any) -> tuple[str, ...]:
-    """Decode every token by itself, one that is a part of a character to its bytes; without a tokenizer, to its number.
+def ids_after(tokenizer: Any, before: str, text: str) -> list[int] | None:
+    """Tokenize a text as it is tokenized after another one; None if it begins inside a token of that."""
+    alone, both = tokenize(tokenizer, before), tokenize(tokenizer, before + text)
+    return both[len(alone) :] if both[: len(alone)] == alone else None
 
-    The first of the two tokens of "🙂" may be ⟨F0⟩⟨9F⟩.
+
+def ids_after_text(tokenizer: Any, text: str) -> list[int]:
+    """Tokenize a text as it is tokenized after any other text.
+
+    SentencePiece-like tokenizers put a space in front of a text alone, but not after an anchor.
+    """
+    found = (ids_after(tokenizer, anchor, text) for anchor in (":", "\n", "a"))
+    return next((ids for ids in found if ids is not None), tokenize(tokenizer, text))
+
+
+def token_texts(model: Model, ids: Any) -> tuple[str, ...]:
+    """Decode every token as it continues a text, so that two different ones never look alike; or number them.
+
+    One that is a part of a character is shown by its bytes, as ⟨F0⟩⟨9F⟩ of "🙂"; one that texts never give, as another
+    is read in its place, with its id.
     """
     if model.tokenizer is None:
         return tuple(f"token {i}" for i in np.asarray(ids).tolist())
@@ -182,19 +198,28 @@ def token_texts(model: Model, ids: Any) -> tuple[str, ...]:
 
 
 def _text_of_token(tokenizer: Any, token: int) -> str:
-    text = tokenizer.decode([token])
-    if "\ufffd" not in text:
+    text = text_after(tokenizer, [token], [token])
+    is_whole = "\ufffd" not in text
+    if is_whole and ids_after_text(tokenizer, text) == [token]:
         return text
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-    piece = str(tokenizer.convert_ids_to_tokens(token))
+    piece, marked = str(tokenizer.convert_ids_to_tokens(token)), f"{text}⟨#{token}⟩"
     if re.fullmatch("<0x[0-9A-F]{2}>", piece):  # of SentencePiece
         return f"⟨{piece[3:5]}⟩"
     byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
-    if any(character not in byte_of for character in piece):
-        return text
+    if is_whole or any(character not in byte_of for character in piece):
+        return marked
     decoded = bytes(byte_of[character] for character in piece).decode("utf-8", "surrogateescape")
     return re.sub("[\udc80-\udcff]", lambda byte: f"⟨{ord(byte[0]) - 0xDC00:02X}⟩", decoded)
+
+
+def text_after(tokenizer: Any, before: Sequence[int], ids: Sequence[int]) -> str:
+    """Decode tokens as they continue others: alone, the first may lose the blank that it begins with."""
+    front, both, alone = (
+        tokenizer.decode(list(x), clean_up_tokenization_spaces=False) for x in (before, [*before, *ids], ids)
+    )
+    return both[len(front) :] if both.startswith(front) else alone
 
 
 def prompt_ends(model: Model, rows: Sequence[Ids]) -> tuple[str, ...]:

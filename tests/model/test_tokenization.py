@@ -104,7 +104,7 @@ def test_options_that_the_tokenizer_does_not_know():
 
 
 def test_where_options_must_be_single_tokens(stories):
-    with pytest.raises(ld.InputError, match="option 'elephant' is the tokens"):
+    with pytest.raises(ld.InputError, match="option ' elephant' is the tokens"):
         single_tokens(stories, [" the", " elephant"], Prompts([()]))
 
 
@@ -190,3 +190,29 @@ def test_a_part_of_a_character_is_shown_by_its_bytes(stories):
         ids = each.tokenizer("a🙂", add_special_tokens=False)["input_ids"]
         assert token_texts(each, ids)[-4:] == spelled
     assert token_texts(model, model.tokenizer("a 日")["input_ids"]) == ("a", " ⟨E6⟩", "⟨97⟩", "⟨A5⟩")
+
+
+def word_pieces():
+    """A tokenizer whose words are decoded with a blank between them, and their later pieces without."""
+    pieces = {piece: number for number, piece in enumerate(["[UNK]", "ball", "##s", "s", "##ball", "blue"])}
+    made = Tokenizer(models.WordPiece(vocab=pieces, unk_token="[UNK]"))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.Whitespace(), decoders.WordPiece()
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]")
+
+
+@pytest.mark.parametrize("name", ["SentencePiece", "WordPiece"])
+def test_two_tokens_never_look_alike(stories, name):
+    """Decoded alone, "▁the" and "the" are one text, as are a byte and its letter, or a word and a later piece."""
+    model = stories if name == "SentencePiece" else ld.load_model(llama(vocab_size=6), tokenizer=word_pieces())
+    texts = token_texts(model, range(model.vocabulary))
+    assert len(set(texts)) == model.vocabulary
+    for number, text in enumerate(texts):
+        if "⟨" not in text:  # it reads as the token
+            assert single_tokens(model, [text], Prompts([(1,)]))[0].tolist() == [[number]]
+
+
+def test_the_text_of_a_continuation_reads_as_its_tokens(stories):
+    for prompt in ("Once upon a time", stories.tokenizer("One day, Lily")["input_ids"]):
+        written = ld.continuation(stories, prompt, max_new_tokens=6)
+        assert ld.continuation(stories, prompt, written.text[0]).continued == written.continued
+        assert "".join(written.written) == written.text[0]
