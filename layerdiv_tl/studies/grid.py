@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._checks import file_path, shown
-from .._files import sweep, written
+from .._files import check_writable, sweep, written
 from .._progress import progress, quiet
 from ..errors import InputError
 from ..model.fingerprint import Identity, identify
@@ -227,6 +227,7 @@ def run_cell(
         with suppress(InputError):  # a damaged file is replaced
             if read_cell(path) is not None and load(path) is not None:
                 return path
+        check_writable(path)
         sweep(path.parent)
         rows = rows.resolve(model) if isinstance(rows, Task) else rows
         with quiet():
