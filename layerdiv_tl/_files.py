@@ -52,8 +52,7 @@ def written(path: Path) -> Iterator[Path]:
             mode = os.fstat(file.fileno()).st_mode
         yield partial
         partial.chmod(mode)  # some writers make files readable only by their owner
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
+        _flush(partial)
         os.replace(partial, target)
     except OSError as error:
         raise InputError(
@@ -62,6 +61,12 @@ def written(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    """Put a file's bytes on disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 def _check_replaceable(mode: int) -> None:
@@ -89,6 +94,9 @@ def written_folder(path: Path) -> Iterator[Path]:
     partial.mkdir()
     try:
         yield partial
+        for file in partial.rglob("*"):
+            if file.is_file():
+                _flush(file)
         os.replace(partial, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
