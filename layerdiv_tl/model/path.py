@@ -39,7 +39,7 @@ class Path:
         factor, soft_cap: What turns the unembedding's output into logits.
         constant_axes: The axis of the reads in each constant of a replay.
         calls: The calls of a pass of a few random tokens, `probe_ids`, read at the rows and positions `probe_reads`.
-        found_in: The modules, names, device and precision that it was found with.
+        found_in, names: What it was found in, and the names of modules that were given for it.
         kept, rows: What is computed from weights once; the components at each unit, and the weights that they are of.
     """
 
@@ -62,6 +62,7 @@ class Path:
         self.context = None if self.is_dynamic else self.context
         self.by_token = True
         self.found_in: Any = None
+        self.names: Any = None
         self.kept: dict[str, Any] = {}
         self.constant_axes: list[int] = []
         self.rows: dict[str, tuple[Any, tuple[Component, ...]]] = {}
@@ -103,6 +104,14 @@ class Path:
         """The frame of all passes: evaluation mode, one thread at a time, no graph but where one is asked for."""
         with one_at_a_time(self.module), torch.inference_mode(False), torch.no_grad():
             yield
+
+    def check_gradients(self) -> None:
+        """Raise InputError for weights that no graph can hold."""
+        if any(p.is_inference() for p in self.module.parameters()):
+            raise InputError(
+                f"{self.name} was made inside torch.inference_mode(), whose weights allow no gradients: make it "
+                "outside, or give copy.deepcopy(model)."
+            )
 
     def record(
         self,

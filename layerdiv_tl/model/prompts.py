@@ -108,6 +108,12 @@ def _check_keys(model: Model, given: Mapping[str, Any]) -> None:
 
 def _read_row(model: Model, row: Any, name: str) -> list[int]:
     """Get the ids of one prompt; those that a tokenizer puts in front of a text precede them once."""
+    turn = row[0] if isinstance(row, list | tuple) and row else row
+    if isinstance(turn, Mapping):
+        raise InputError(
+            f"{name} is a conversation or a row of a table, {shown(turn)}: give its text, or the token ids that "
+            "tokenizer.apply_chat_template(turns, add_generation_prompt=True) returns."
+        )
     if not isinstance(row, str):
         ids = items(name, row, "a text or a list of token ids")
         check_ids(ids, model.vocabulary, name)

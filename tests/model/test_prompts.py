@@ -191,6 +191,16 @@ def test_a_conversation_that_the_tokenizer_rendered_is_its_ids():
         assert set(encode(net, net.tokenizer.apply_chat_template(many))) == {(1, 13, 10, 11, 1, 6)}
 
 
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "The ball"}, {"type": "image"}]}]
+
+
+@pytest.mark.parametrize("given", [TURNS, [TURNS], [PARTS], {"messages": TURNS}, [{"messages": TURNS}]])
+def test_a_conversation_that_nobody_rendered_is_refused(given):
+    """How a template is to be read, and with which settings, is the user's: nothing is read as Python's notation."""
+    with pytest.raises(ld.InputError, match="apply_chat_template|list of texts"):
+        ld.contributions(model(), given, [7, 9])
+
+
 def test_prompts_are_read_once():
     """Rows that were read are not looked at again for padding."""
     net = model(pad="</s>")
