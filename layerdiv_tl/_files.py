@@ -87,8 +87,10 @@ def check_writable(path: Path) -> None:
 def written_folder(path: Path) -> Iterator[Path]:
     """Yield a folder to write to. On success it becomes `path`, a new or empty folder; otherwise it is removed.
 
-    Raises OSError if nothing can be written.
+    Raises InputError for the current folder, and OSError if nothing can be written.
     """
+    if path.resolve() == Path.cwd():
+        raise InputError(f"{str(path)!r} is the current folder, which cannot be replaced: give a new one.")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(path)
     partial.mkdir()

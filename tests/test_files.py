@@ -160,3 +160,11 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_passes(tmp_path, ca
         place = tmp_path / "folder" if command[0] == "explore" else special(tmp_path)["read-only"]
         assert main([*command, str(place)]) == 1
         assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_current_folder_is_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in (".", str(tmp_path), f"../{tmp_path.name}"):
+        with pytest.raises(ld.InputError, match="give a new one"), _files.written_folder(Path(name)):
+            pass
+    assert list(tmp_path.iterdir()) == []

@@ -61,13 +61,29 @@ def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, An
         place, _, revision = name.partition("@")
     if revision:
         kwargs = kwargs | {"revision": revision}
-    with without_progress_bars():
-        model = load_whole(place, kwargs)
+    try:
+        with without_progress_bars():
+            model = load_whole(place, kwargs)
+    except Exception:
+        _refuse_pointers(path)
+        raise
     if tokenizer is not None:
         return model, read_tokenizer(tokenizer, kwargs["trust_remote_code"]), name
-    with contextlib.suppress(Exception):  # ids work without one
+    try:
         tokenizer = _tokenizer(place, **{key: x for key, x in kwargs.items() if key not in ("dtype", "device_map")})
+    except Exception:  # ids work without one
+        _refuse_pointers(path)
     return model, tokenizer, name
+
+
+def _refuse_pointers(path: Path) -> None:
+    """Raise InputError for a file, or one in a folder, that Git LFS has not fetched yet."""
+    for each in (path, *sorted(path.glob("*"))):
+        if each.is_file():
+            with each.open("rb") as file:
+                start = file.read(20)
+            if start == b"version https://git-":
+                raise InputError(f"{each} is a pointer of Git LFS and not the file: run `git lfs pull` in its folder.")
 
 
 def read_tokenizer(x: Any, trust_remote_code: bool, owner: Any = None) -> Any:
@@ -105,7 +121,9 @@ def load_whole(place: str, kwargs: dict[str, Any]) -> Any:
 
     is_gguf = "gguf_file" in kwargs
     way = {name: kwargs[name] for name in ("revision",) if name in kwargs}
-    adapters: str | None = None if is_gguf or not is_peft_available() else find_adapter_config_file(place, **way)
+    adapters: str | None = None if is_gguf else find_adapter_config_file(place, **way)
+    if adapters is not None and not is_peft_available():
+        raise InputError(f"{place!r} holds adapters, which need PEFT: pip install peft.")
     base, config = place, None
     if adapters is not None:
         if not Path(place, "config.json").is_file():

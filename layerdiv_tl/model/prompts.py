@@ -171,7 +171,12 @@ def tokenizer_for(model: Model, text: str) -> Any:
 
 
 def tokenize(tokenizer: Any, text: str) -> list[int]:
-    """Tokenize a text without special tokens."""
+    """Tokenize a text without special tokens. Raises InputError for one that is no Unicode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        way = "replace it, text.encode(errors='replace').decode()"
+        raise InputError(f"{shown(text)} holds half of a character (a lone surrogate): {way}.") from error
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # The description's name in a cell's file, beside the arrays of the result.
 DESCRIPTION = "cell.json"
+# Names that Windows keeps for devices.
+_DEVICES = re.compile(r"^(con|prn|aux|nul|com\d|lpt\d)(?=\.|$)", re.IGNORECASE)
 # The last model of each thread of a worker.
 _LAST = threading.local()
 
@@ -223,6 +225,7 @@ def run_cell(
         key = {**about, "weights": identity.weights, "tokenizer": identity.tokenizer}
         # Names that are alike in a file system have other digests.
         places = [re.sub(r"[^\w.@-]+", "-", key[name]).strip("-.")[:80] or "unnamed" for name in ("model", "rows")]
+        places = [re.sub(_DEVICES, r"\1-", place) for place in places]
         path = folder.joinpath(*places, f"{key['analysis']}-{_digest(key)}.npz")
         with suppress(InputError):  # a damaged file is replaced
             if read_cell(path) is not None and load(path) is not None:

@@ -208,3 +208,14 @@ def test_prompts_are_read_once():
     assert encode(net, read) is read
     assert isinstance(read, Prompts)
     assert read == [(1, 7, 2), (1, 7)]
+
+
+def test_half_of_a_character_is_no_text(stories):
+    """A lone surrogate, as bad decoding leaves it: in a prompt, an option, a row of a table."""
+    for call in (
+        lambda: ld.contributions(stories, ["a \ud800"], [7, 9]),
+        lambda: ld.contributions(stories, ["a"], [" a", " \ud800"]),
+        lambda: ld.profile(stories, "\udfff"),
+    ):
+        with pytest.raises(ld.InputError, match="lone surrogate"):
+            call()
