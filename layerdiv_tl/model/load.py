@@ -280,7 +280,8 @@ def _path(model: Any, names: Any) -> ResidualPath:
         if (unembed := model.get_output_embeddings()) is None:
             raise InputError(
                 f"{type(model).__name__} has no unembedding: load it with AutoModelForCausalLM. Rows of a "
-                "classifier's or reward model's score are then options: contributions(model, prompts, {label: score.weight[k]})."
+                "classifier's or reward model's score are then options: contributions(model, prompts, "
+                "{label: score.weight[k]})."
             )
         path = find_path(model, unembed, names=names)
     object.__setattr__(model, _PATH, path)  # so that it is dropped with the model
