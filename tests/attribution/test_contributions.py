@@ -345,13 +345,6 @@ def test_options_that_the_model_would_not_say_are_seen(stories):
     assert ld.contributions(stories, ["One day"], {"ones": torch.ones(64)}).options_mass is None
 
 
-def test_labels_are_options_exactly_as_these_are_written(stories):
-    c = ld.contributions(stories, ["Once upon a time", "One day"], [" there", ","])
-    assert ld.decompose(c, [" there", ","]).bias == ld.decompose(c, [0, 1]).bias
-    with pytest.raises(ld.InputError, match="'there' of example 0 is none of its options"):
-        ld.decompose(c, ["there", ","])
-
-
 def test_a_classifier_is_told_how_its_rows_are_read():
     """The rows of its score are directions of the causal language model with the same stream."""
     from transformers import LlamaForSequenceClassification
