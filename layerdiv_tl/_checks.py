@@ -30,7 +30,9 @@ MOST_ITEMS = 10_000_000
 _MOST_NAME, _MOST_PATH = 255, 4096
 
 # What stands for signs that a console's encoding lacks.
-_ASCII = str.maketrans({"−": "-", "²": "^2", "→": "->", "×": "x", "…": "...", "‖": "||", "–": "-", "≤": "<="})
+_ASCII = str.maketrans(
+    {"−": "-", "′": "'", "₂": "_2", "²": "^2", "→": "->", "×": "x", "…": "...", "‖": "||", "–": "-", "≤": "<="}
+)
 
 T = TypeVar("T")
 

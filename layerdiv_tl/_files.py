@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import re
 import secrets
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from .errors import InputError
 
 # Seconds after which an unfinished file counts as abandoned.
 AGE = 3600
 PARTIAL = ".*.partial"
 
 
+class NothingWritten(Exception):
+    """Leaves `written` without a file."""
+
+
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[Path]:
     """Yield a partial path to write to. On success it is renamed to `path`; otherwise it is removed.
 
-    The bytes are on disk before the name is. Raises OSError if nothing can be written.
+    The bytes are on disk before the name is. A symbolic link is followed. Raises InputError where nothing can be
+    written, and where something other than a file is: a folder, a device, a pipe, a read-only file.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "numbers.txt"
@@ -35,34 +42,63 @@ def written(path: Path) -> Iterator[Path]:
     >>> file.read_text(), list(file.parent.glob(PARTIAL))
     ('1 2 3', [])
     """
-    if path.is_dir():  # "." has no name to derive a partial path from
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = _partial(path)
+    target = Path(os.path.realpath(path))
+    partial = _partial(target)
     try:
+        with contextlib.suppress(FileNotFoundError):
+            _check_replaceable(path.stat().st_mode)
+        target.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("xb") as file:
             mode = os.fstat(file.fileno()).st_mode
         yield partial
         partial.chmod(mode)  # some writers make files readable only by their owner
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        _flush(partial)
+        os.replace(partial, target)
+    except OSError as error:
+        raise InputError(
+            f"{str(path)!r} cannot be written ({error.strerror or error}): give the path of a file of yours."
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    """Put a file's bytes on disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _check_replaceable(mode: int) -> None:
+    """Raise OSError for anything but a file that may be written, also where a superuser could."""
+    if not stat.S_ISREG(mode):
+        raise OSError("it is a directory" if stat.S_ISDIR(mode) else "it is a device, a pipe or a socket")
+    if not mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH):
+        raise OSError("it is read-only")
+
+
+def check_writable(path: Path) -> None:
+    """Raise InputError, before anything is computed, where `written` could not write."""
+    with contextlib.suppress(NothingWritten), written(path):
+        raise NothingWritten
 
 
 @contextlib.contextmanager
 def written_folder(path: Path) -> Iterator[Path]:
     """Yield a folder to write to. On success it becomes `path`, a new or empty folder; otherwise it is removed.
 
-    Raises OSError if nothing can be written.
+    Raises InputError for the current folder, and OSError if nothing can be written.
     """
+    if path.resolve() == Path.cwd():
+        raise InputError(f"{str(path)!r} is the current folder, which cannot be replaced: give a new one.")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(path)
     partial.mkdir()
     try:
         yield partial
+        for file in partial.rglob("*"):
+            if file.is_file():
+                _flush(file)
         os.replace(partial, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -84,13 +120,6 @@ def parse_json(text: str) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def write_text(path: Path, text: str) -> Path:
-    """Write a text file in UTF-8, completely or not at all. Raises OSError."""
-    with written(path) as partial:
-        partial.write_text(text, encoding="utf-8")
-    return path
-
-
 def sweep(folder: Path, age: float = AGE) -> None:
     """Remove partial files that killed processes left at least `age` seconds ago."""
     for file in folder.glob(PARTIAL):
@@ -101,7 +130,7 @@ def sweep(folder: Path, age: float = AGE) -> None:
 
 def _partial(path: Path) -> Path:
     """Make a name that no other writer uses; hosts sharing a folder, above all containers, may share process ids."""
-    return path.with_name(f".{path.name[:40]}.{writer()}.{secrets.token_hex(6)}.partial")
+    return path.parent / f".{path.name[:40]}.{writer()}.{secrets.token_hex(6)}.partial"
 
 
 def writer() -> str:

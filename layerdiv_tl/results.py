@@ -105,11 +105,8 @@ class Result:
         """Write the result to one file, or nothing. Raises InputError for a file that cannot be written."""
         path, arrays = file_path("path", path), dict[str, np.ndarray]()
         about = json.dumps({"format": FORMAT, "result": _pack(self, arrays)}, ensure_ascii=True)
-        try:
-            with written(path) as partial, partial.open("wb") as file:
-                np.savez(file, about=np.frombuffer(about.encode(), dtype=np.uint8), **arrays)  # type: ignore[arg-type]
-        except OSError as error:
-            raise InputError(f"{str(path)!r} cannot be written ({error}): give the path of a file of yours.") from error
+        with written(path) as partial, partial.open("wb") as file:
+            np.savez(file, about=np.frombuffer(about.encode(), dtype=np.uint8), **arrays)  # type: ignore[arg-type]
         return path
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 
 import layerdiv_tl as ld
 from layerdiv_tl import _files
+from layerdiv_tl.cli import main
+from layerdiv_tl.views.html import Page
 
 WRITER = """
 import sys, time
@@ -26,6 +29,11 @@ for number in range(300):
     with _files.written(folder / "shared.txt") as partial:
         partial.write_text(word * 5000)
 """
+
+
+def write(file: Path, text: str) -> None:
+    with _files.written(file) as partial:
+        partial.write_text(text)
 
 
 @pytest.mark.full
@@ -50,8 +58,8 @@ def test_a_folder_is_no_file_to_write(path, tmp_path, monkeypatch):
     result = ld.decompose(np.ones((1, 2, 2)), [0])
     with pytest.raises(ld.InputError, match="directory"):
         result.save(path)
-    with pytest.raises(IsADirectoryError):
-        _files.write_text(Path(path), "text")
+    with pytest.raises(ld.InputError, match="directory"):
+        _files.check_writable(Path(path))
     assert [file.name for file in tmp_path.rglob("*")] == ["folder"]
 
 
@@ -85,7 +93,7 @@ for number in range(1500):
 def test_what_fails_leaves_nothing(tmp_path):
     """A failure removes the partial file and keeps the old one; modes are those of any new file."""
     file = tmp_path / "new" / "numbers.txt"
-    _files.write_text(file, "old")
+    write(file, "old")
 
     def fail() -> None:
         with _files.written(file) as partial:
@@ -106,5 +114,57 @@ def test_what_fails_leaves_nothing(tmp_path):
 def test_long_names_are_no_hindrance(tmp_path):
     """The partial file's name is no longer than a file system takes, whatever the file is called."""
     file = tmp_path / ("é" * 120 + ".txt")
-    _files.write_text(file, "text")
+    write(file, "text")
     assert file.read_text() == "text"
+
+
+def special(folder: Path) -> dict[str, Path]:
+    """What is no file to write, or one that must stay."""
+    found = {name: folder / name for name in ("pipe", "socket", "loop", "read-only", "link to a pipe")}
+    os.mkfifo(found["pipe"])
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(found["socket"]))
+    found["loop"].symlink_to(found["loop"])
+    found["read-only"].touch(mode=0o444)
+    found["link to a pipe"].symlink_to(found["pipe"])
+    return found | {"device": Path("/dev/null")}
+
+
+@pytest.mark.parametrize("name", ["pipe", "socket", "loop", "read-only", "link to a pipe", "device"])
+def test_only_files_are_replaced(name, tmp_path):
+    """A superuser could rename a result onto a device: everyone's null device would be gone."""
+    path = special(tmp_path)[name]
+    before = os.lstat(path), sorted(tmp_path.iterdir())
+    for call in (_files.check_writable, ld.decompose(np.ones((1, 2, 2)), [0]).save, Page("A page").write):
+        with pytest.raises(ld.InputError, match="cannot be written"):
+            call(path)
+    assert (os.lstat(path).st_mode, os.lstat(path).st_ino) == (before[0].st_mode, before[0].st_ino)
+    assert sorted(tmp_path.iterdir()) == before[1]
+
+
+def test_a_link_is_followed(tmp_path):
+    (tmp_path / "there").mkdir()
+    for name in ("old", "new"):
+        (tmp_path / name).symlink_to(tmp_path / "there" / f"{name}.txt")
+    write(tmp_path / "there" / "old.txt", "old")
+    for name in ("old", "new"):
+        write(tmp_path / name, "text")
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / "there" / f"{name}.txt").read_text() == "text"
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_the_passes(tmp_path, capsys, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr("layerdiv_tl.model.load.load_model", lambda *args, **how: pytest.fail("a model was loaded"))
+    for command in (["explore", "text", "--out"], ["demo", "--out"]):
+        place = tmp_path / "folder" if command[0] == "explore" else special(tmp_path)["read-only"]
+        assert main([*command, str(place)]) == 1
+        assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_current_folder_is_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in (".", str(tmp_path), f"../{tmp_path.name}"):
+        with pytest.raises(ld.InputError, match="give a new one"), _files.written_folder(Path(name)):
+            pass
+    assert list(tmp_path.iterdir()) == []

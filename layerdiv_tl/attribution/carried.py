@@ -18,6 +18,7 @@ from ..model.attribute import rows_of
 from ..model.frozen import TOLERANCE
 from ..model.passes import Pass, Replay
 from ..model.path import Path
+from ..model.probe import transformed
 from ..model.units import UnitLike, part_vectors
 
 # The most numbers of carried vectors that are held at a time.
@@ -34,11 +35,13 @@ def carried(path: Path, seen: Pass, unit: UnitLike, replay: Replay | None = None
     A vector's logits are its products with (W_v, b_v): its last number is the weight of the unembedding's bias, which
     only `constant` has. Together they sum to the unembedding's input (and 1), times the logits' factor.
 
-    `replay` is that of the pass, if it was made. Raises InputError for units that are no sublayers, heads or neurons.
+    `replay` is that of the pass, if it was made. Raises InputError for units that are no sublayers, heads or neurons,
+    and at the end where the vectors do not sum to the logits of the pass.
     """
     if unit not in ("sublayer", "head", "neuron"):
         raise InputError(f"unit={unit!r} has no vectors in the stream here: use 'sublayer', 'head' or 'neuron'.")
     replay = path.replay(seen) if replay is None else replay
+    total = replay.normed.new_zeros(*replay.normed.shape[:-1], path.read_width + 1)
     with torch.inference_mode(False), torch.enable_grad():
         v = torch.zeros_like(replay.normed, requires_grad=True)
         groups = [replay.writes, replay.constants, replay.edits, replay.rounding]
@@ -70,21 +73,41 @@ def carried(path: Path, seen: Pass, unit: UnitLike, replay: Replay | None = None
                     changed = changed + carry(place, rest[None])
 
         for place, components, z in _joined(parts(), pulled):
-            yield components, carry(place, z)
+            y = carry(place, z)
+            total = total + y.detach().sum(0)
+            yield components, y
         start = len(replay.writes)
         others: tuple[Kind, ...] = ("constant", "added", "rounding")
         for name, group in zip(others, groups[1:], strict=True):
             places = range(start, start + len(group))
             start += len(group)
-            total = torch.zeros(1, *v.shape[:-1], v.shape[-1] + 1, dtype=v.dtype, device=v.device)
+            y = torch.zeros(1, *v.shape[:-1], v.shape[-1] + 1, dtype=v.dtype, device=v.device)
             for place in places:
-                total = total + carry(place, leaves[place].detach()[None])
+                y = y + carry(place, leaves[place].detach()[None])
             if name == "constant":
-                total[..., -1] = path.factor
+                y[..., -1] = path.factor
             if name == "added":
-                total = total + changed
-            if Component(name) in known or (name == "added" and bool(total.any())):
-                yield (Component(name),), total
+                y = y + changed
+            total = total + y.detach().sum(0)
+            if Component(name) in known or (name == "added" and bool(y.any())):
+                yield (Component(name),), y
+        _check_sum(path, seen, total)
+
+
+def _check_sum(path: Path, seen: Pass, total: Float[Tensor, "n d+1"]) -> None:
+    """Raise InputError unless the sum of all vectors gives the largest logits of the pass."""
+    assert seen.logits is not None
+    known = seen.logits.topk(min(8, path.outputs), dim=1)
+    rows, bias = path.unembed_rows(known.indices)
+    logits = torch.einsum("nd,nkd->nk", total[:, :-1], rows.to(total))
+    logits = logits if bias is None else logits + total[:, -1:] * bias.to(logits)
+    gap = float((transformed(logits, 1.0, path.soft_cap) - known.values.to(logits)).abs().max())
+    # Σ|u| is about ten times as large as the logits.
+    if not gap <= 10 * TOLERANCE[path.dtype] * float(known.values.abs().max()):
+        raise InputError(
+            f"{path.name} cannot be decomposed: its components miss its logits by {gap:.1e}. Something on the way to "
+            "them is not linear even with norms and gates held, or a hook changes its final norm or unembedding."
+        )
 
 
 def _joined(

@@ -18,7 +18,7 @@ from ..model.batches import pad
 from ..model.load import Model, as_model
 from ..model.options import read_options
 from ..model.predictions import generate_tokens
-from ..model.prompts import Ids, Prompts, encode, is_id, prompt_ends, token_texts, with_mask
+from ..model.prompts import Ids, Prompts, encode, is_id, prompt_ends, text_after, token_texts, with_mask
 from ..model.units import UnitLike, check_unit, unit_of
 from ..results import Plot
 from .contributions import result
@@ -180,9 +180,15 @@ def _read(model: Model, rows: Prompts, answers: Sequence[Sequence[int]]) -> tupl
     question = LogitQuestion(prefixes, at, pairs[:, :, None], tuple(map(tuple, names.tolist())))
     about: dict[str, Any] = {"prompt_number": of, "continued": tuple(texts)}
     about["prompt_ends"] = prompt_ends(model, rows) if len(rows) == 1 else ()  # examples are tokens
-    decode = model.tokenizer.decode if model.tokenizer else lambda ids: " ".join(token_texts(model, ids))
-    about["text"] = tuple(decode(answer) for answer in answers)
+    about["text"] = tuple(_text_of(model, row, answer) for row, answer in zip(rows, answers, strict=True))
     return Reads([text[:-1] for text in texts], of, at, pairs), question, about
+
+
+def _text_of(model: Model, before: Ids, answer: Sequence[int]) -> str:
+    """A continuation as the text that reads as its tokens."""
+    if model.tokenizer is None:
+        return " ".join(token_texts(model, answer))
+    return text_after(model.tokenizer, before, answer)
 
 
 def _check_length(model: Model, lengths: list[int]) -> None:

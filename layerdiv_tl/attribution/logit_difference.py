@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -84,11 +83,6 @@ class LogitDifference(Result):
     def mean(self) -> Float[np.ndarray, " component"]:
         """The mean difference of each component over examples."""
         return self.values.mean(0)
-
-    @cached_property
-    def interval(self) -> tuple[Float[np.ndarray, " component"], Float[np.ndarray, " component"]]:
-        """The ends of the 95 % interval of `mean` over examples; NaN for fewer than 8."""
-        return estimate(self.values)[1:3]
 
     @property
     def accuracy(self) -> float:

@@ -141,8 +141,8 @@ def _read_pass(
         found, checks = _contributions(model, reads, unit, part, reads.targets[own[some]], gathered)
         checked = checks.double().cpu().numpy()  # everything before ran without waiting for the device
         if not np.isfinite(checked).all():
-            check_finite(path, part)
-            raise InputError(f"{model.name} gives logits that are not finite: are its weights broken?")
+            check_finite(path, part)  # of a cache
+            raise path.not_finite("its logits")
         gathered.checks = np.maximum(gathered.checks, checked)
         gathered.put(own[some], found)
 

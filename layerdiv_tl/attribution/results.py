@@ -144,6 +144,14 @@ class Contributions(Result):
         return self.option_names or self.shared_options or tuple(f"option {k}" for k in range(self.values.shape[2]))
 
     @property
+    def options_mass(self) -> float | None:
+        """The probability that the model gives to all options together, its mean over examples; None for directions.
+
+        Where it is small, the model would say something else, e.g. " negative" without its blank.
+        """
+        return None if self.log_likelihood is None else float(np.exp(self.log_likelihood).sum(1).mean())
+
+    @property
     def log_likelihood_parts(self) -> Float[np.ndarray, "example component option"]:
         """Σ (u_i(token) − E_p[u_i]) over each option's positions, in nats; these plus `normalizer` sum to log p.
 
@@ -345,7 +353,7 @@ class Contributions(Result):
         if self.option_names:
             frame.insert(frame.columns.tolist().index("option"), "option_name", np.array(self.option_names)[numbers])
         frame.attrs["units"] = {"contribution": "logits" if self.score == "logits" else "nats"}
-        frame.attrs["identity_gap"] = self.identity_gap
+        frame.attrs |= {"identity_gap": self.identity_gap, "options_mass": self.options_mass}
         return frame
 
     def __repr__(self) -> str:
@@ -355,5 +363,6 @@ class Contributions(Result):
         bos = "with" if self.starts_with_bos else "without"
         prompt = f"first prompt of {self.lengths[0]} tokens, {bos} beginning-of-text token" if n else ""
         gaps = f"identity gap {self.identity_gap:.1e}, {self.absolute_gap:.1e} logits"
-        about = "; ".join(filter(None, [prompt, gaps]))
+        mass = "" if self.options_mass is None else f"options have {self.options_mass:.2g} of the probability"
+        about = "; ".join(filter(None, [prompt, mass, gaps]))
         return f"{type(self).__name__}({self.model}: {shape}; {about})"

@@ -12,6 +12,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._checks import file_path
+from .._files import check_writable
 from ..errors import InputError
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ def demo(options: argparse.Namespace) -> None:
     from ..views.demo import write_demo
 
     folder = Path(options.out)
-    folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder / "index.html")
     _progress("Loading the default model …")
     page, line = write_demo(load_model(), folder, _progress)
     print(line)
@@ -48,6 +50,7 @@ def explore(options: argparse.Namespace) -> None:
     """
     from ..views.explorer import explore as explore_text
 
+    check_writable(file_path("--out", options.out))
     text = options.text
     if text == "-":
         text = sys.stdin.buffer.read().decode("utf-8").removesuffix("\n").removesuffix("\r")

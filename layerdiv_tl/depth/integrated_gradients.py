@@ -85,6 +85,7 @@ def integrated_gradients(
     """
     steps = whole_number("steps", steps, 1, MOST_REPEATS)
     model = as_model(model)
+    model.path.check_gradients()
     ids, lengths = read_answers(model, texts, answers)
     size = batch_tokens or model.batch_tokens
     found: dict[int, tuple[np.ndarray, np.ndarray]] = {}

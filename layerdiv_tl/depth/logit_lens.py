@@ -24,7 +24,7 @@ from ..errors import InputError
 from ..model.batches import batches, pad
 from ..model.frozen import upcast
 from ..model.load import Model, as_model
-from ..model.probe import check_finite, transformed
+from ..model.probe import transformed
 from ..model.prompts import Ids, prompt_ends, token_texts
 from ..results import Plot
 from .engine import cross_entropy, divergence, layer_count, log_softmax
@@ -159,7 +159,6 @@ def _frozen_pass(model: Model, rows: Sequence[Ids]) -> _Pass:
     path, (ids, mask) = model.path, pad(rows)
     row, position = mask.nonzero(as_tuple=True)
     seen = path.record(ids, mask, row, position)
-    check_finite(path, seen)
     if any(bool(x.any()) for found in seen.edits.values() for x in found):
         raise InputError(f"hooks on the stream of {model.name} add what no junction holds: remove them.")
     writers = {component: writer for (writer, _), component in zip(seen.calls, seen.components(), strict=True)}

@@ -74,7 +74,7 @@ def as_ensemble(given: EnsembleLike, components: Sequence[str | Component] | Non
 def gold_options(
     labels: Labels, shape: tuple[int, ...], options: tuple[Any, ...], name: str = "labels"
 ) -> Int[np.ndarray, " example"]:
-    """Turn labels, indices of options or their texts, into indices; spaces around a text only break ties.
+    """Turn labels, indices of options or their texts exactly as these are written, into indices.
 
     `name` is the argument's. Raises InputError for what names no option.
     """
@@ -86,9 +86,6 @@ def gold_options(
     for row, label in enumerate(given):
         if isinstance(label, str):
             texts = list(options[row] if options and not isinstance(options[0], str) else options)
-            bare = [text.strip() for text in texts]
-            if label not in texts and bare.count(label.strip()) == 1:  # a tokenizer may have dropped the space before
-                label = texts[bare.index(label.strip())]
             if texts.count(label) != 1:
                 how = "more than one" if label in texts else "none"
                 raise InputError(

@@ -91,7 +91,7 @@ class Model:
         from transformer_lens.model_bridge.sources import build_bridge_from_module
 
         own = self.hf_model
-        twin = copy.deepcopy(own, {id(x): x for x in (*own.parameters(), *own.buffers())})
+        twin = copy.deepcopy(own, {id(x): x for x in (*own.parameters(), *own.buffers())}).eval()
         tokenizer = copy.deepcopy(self.tokenizer)  # booting sets its tokens
         bridge = build_bridge_from_module(
             twin, type(own).__name__, hf_config=own.config, tokenizer=tokenizer, model_name=self.name
@@ -113,6 +113,10 @@ class Model:
         check_unit(unit_of(unit), path)
         return hook_names(path, partial(cut_of, unit))
 
+    def __reduce__(self) -> Any:
+        """Pickle the model as it was given, whose path is found again."""
+        return _restored, (self.root, self.tokenizer, self.path.names, self.name, self.provenance)
+
     __str__ = console_text
 
     def __repr__(self) -> str:
@@ -128,6 +132,7 @@ class Loadable:
     tokenizer: Any
 
 
+@torch.inference_mode(False)  # weights made in that mode allow no gradients
 def load_model(
     x: Any = "default",
     *,
@@ -216,6 +221,10 @@ def load_model(
     return _wrap(model, tokenizer, source, source if is_zoo else _name_of(model), names)
 
 
+def _restored(root: Any, tokenizer: Any, names: Any, name: str, provenance: dict[str, Any]) -> Model:
+    return replace(load_model(root, tokenizer=tokenizer, names=names), name=name, provenance=provenance)
+
+
 def as_model(x: Any) -> Model:
     """Load the model given to an analysis.
 
@@ -272,10 +281,14 @@ def _path(model: Any, names: Any) -> ResidualPath:
         path = path_of(model, names)
     else:
         if (unembed := model.get_output_embeddings()) is None:
-            raise InputError(f"{type(model).__name__} has no unembedding: load it with AutoModelForCausalLM.")
+            raise InputError(
+                f"{type(model).__name__} has no unembedding: load it with AutoModelForCausalLM. Rows of a "
+                "classifier's or reward model's score are then options: contributions(model, prompts, "
+                "{label: score.weight[k]})."
+            )
         path = find_path(model, unembed, names=names)
     object.__setattr__(model, _PATH, path)  # so that it is dropped with the model
-    path.found_in = key
+    path.found_in, path.names = key, names
     return path
 
 

@@ -12,7 +12,18 @@ from jaxtyping import Int
 
 from .._checks import shown
 from ..errors import InputError
-from .prompts import Ids, Prompts, check_ids, is_id, items, to_python, token_texts, tokenize, tokenizer_for
+from .prompts import (
+    Ids,
+    Prompts,
+    check_ids,
+    ids_after,
+    ids_after_text,
+    is_id,
+    items,
+    to_python,
+    token_texts,
+    tokenizer_for,
+)
 
 if TYPE_CHECKING:
     from .load import Model
@@ -148,7 +159,7 @@ def continuation(model: Model, before: str | None, text: str, name: str, number:
     unknown ones, or that begins inside a token.
     """
     tokenizer = tokenizer_for(model, name)
-    ids = ids_after_text(tokenizer, text) if before is None else _ids_after(tokenizer, before, text)
+    ids = ids_after_text(tokenizer, text) if before is None else ids_after(tokenizer, before, text)
     if ids is None:
         raise InputError(
             f"{name} begins inside a token of prompt {number}, as the tokenizer reads the two together: move a space "
@@ -159,21 +170,6 @@ def continuation(model: Model, before: str | None, text: str, name: str, number:
     check_known(tokenizer, ids, text, name)
     check_ids(ids, model.path.outputs, name)
     return tuple(ids)
-
-
-def _ids_after(tokenizer: Any, before: str, text: str) -> list[int] | None:
-    """Tokenize a text as it is tokenized after another one; None if it begins inside a token of that."""
-    alone, both = tokenize(tokenizer, before), tokenize(tokenizer, before + text)
-    return both[len(alone) :] if both[: len(alone)] == alone else None
-
-
-def ids_after_text(tokenizer: Any, text: str) -> list[int]:
-    """Tokenize a text as it is tokenized after any other text.
-
-    SentencePiece-like tokenizers put a space in front of a text alone, but not after an anchor.
-    """
-    found = (_ids_after(tokenizer, anchor, text) for anchor in (":", "\n", "a"))
-    return next((ids for ids in found if ids is not None), tokenize(tokenizer, text))
 
 
 def check_known(tokenizer: Any, ids: Sequence[int], text: str, name: str) -> None:

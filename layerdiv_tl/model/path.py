@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..components import Component
+from ..errors import InputError
 from .batches import context_of, forget_lengths, rope_lengths, window_of
 from .frozen import HALF, Frozen
 from .passes import CutOf, Pass, Replay
@@ -38,7 +40,7 @@ class Path:
         factor, soft_cap: What turns the unembedding's output into logits.
         constant_axes: The axis of the reads in each constant of a replay.
         calls: The calls of a pass of a few random tokens, `probe_ids`, read at the rows and positions `probe_reads`.
-        found_in: The modules, names, device and precision that it was found with.
+        found_in, names: What it was found in, and the names of modules that were given for it.
         kept, rows: What is computed from weights once; the components at each unit, and the weights that they are of.
     """
 
@@ -61,12 +63,19 @@ class Path:
         self.context = None if self.is_dynamic else self.context
         self.by_token, self.adds = True, False
         self.found_in: Any = None
+        self.names: Any = None
         self.kept: dict[str, Any] = {}
         self.constant_axes: list[int] = []
         self.rows: dict[str, tuple[Any, tuple[Component, ...]]] = {}
         first = next(self.module.parameters())
         self.dtype, self.device = first.dtype, device_of(self.writers[0].owner, first.device)
         self.wide = torch.float32 if self.device.type == "mps" else torch.float64
+
+    @property
+    def name(self) -> str:
+        """The name of the model's class."""
+        module = self.module
+        return type(getattr(module, "model", module) if type(module).__name__ == "Hooked" else module).__name__
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return type(None), ()  # a copy of its model, or a file of it, has none
@@ -89,13 +98,21 @@ class Path:
             if at is not None:
                 row, position = (x.cpu() for x in at)
                 add(self.unembed.register_forward_pre_hook(lambda m, a: (a[0][row, position][:, None], *a[1:])))
-            return logits_in(self.run(ids, mask))
+            return self._checked(logits_in(self.run(ids, mask)), ids, mask)
 
     @contextmanager
     def session(self) -> Iterator[None]:
         """The frame of all passes: evaluation mode, one thread at a time, no graph but where one is asked for."""
         with one_at_a_time(self.module), torch.inference_mode(False), torch.no_grad():
             yield
+
+    def check_gradients(self) -> None:
+        """Raise InputError for weights that no graph can hold."""
+        if any(p.is_inference() for p in self.module.parameters()):
+            raise InputError(
+                f"{self.name} was made inside torch.inference_mode(), whose weights allow no gradients: make it "
+                "outside, or give copy.deepcopy(model)."
+            )
 
     def record(
         self,
@@ -130,8 +147,33 @@ class Path:
             add(self.unembed.register_forward_pre_hook(select))
             add(self.unembed.register_forward_hook(lambda m, a, out: setattr(seen, "unembedded", at_reads(out))))
             output = self.run(ids, mask)
-        seen.logits = at_reads(logits_in(output))
+            seen.logits = self._checked(at_reads(logits_in(output)), ids, mask)
         return seen
+
+    def _checked(self, logits: Tensor, ids: Tensor, mask: Tensor | None) -> Tensor:
+        """Return a pass's logits. Raises InputError where they are not finite: a second pass finds the first module."""
+        if bool(logits.isfinite().all()):
+            return logits
+        places: list[str] = []
+
+        def look(name: str, module: nn.Module, args: Any, output: Any) -> None:
+            x = tensor(output)
+            if isinstance(x, Tensor) and not bool(x.isfinite().all()):
+                places.append(name or "the model itself")
+
+        with hooks() as add:
+            for name, module in self.module.named_modules():
+                add(module.register_forward_hook(partial(look, name)))
+            self.run(ids, mask)
+        raise self.not_finite(next(iter(places), "its logits"))
+
+    def not_finite(self, place: str) -> InputError:
+        """The error for logits that are not finite, where a module or component gave the first such number."""
+        return InputError(
+            f"{self.name} gives logits that are not finite, first in {place} ({self.dtype}): weights or a hook there "
+            "are broken, it overflows in this precision (load it with dtype='float32'), or a sliding window meets "
+            "padding (batch_tokens=1)."
+        )
 
     def _edited(self, seen: Pass) -> list[nn.Module]:
         """Modules on the path with hooks of the user; keeps the writers that have some inside."""

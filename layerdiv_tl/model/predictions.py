@@ -57,12 +57,12 @@ def top_tokens(model: Any, text_or_ids: Any, k: int = 5) -> pd.DataFrame:
 def generate_tokens(
     model: Model, ids: Sequence[int], count: int, temperature: float = 0.0, generator: torch.Generator | None = None
 ) -> list[int]:
-    """Write up to `count` tokens after a prompt; fewer where the model ends the text, whose end token is left out.
+    """Write up to `count` tokens after a prompt; fewer where the model ends its text or turn, whose end is left out.
 
     A `temperature` of 0 takes the likeliest token each time; otherwise tokens are drawn from the softmax of the logits
     divided by it.
     """
-    end = getattr(model.tokenizer, "eos_token_id", None)
+    ends = _end_tokens(model)
     written: list[int] = []
     with model.path.session(), torch.inference_mode():
         while len(written) < count:
@@ -73,7 +73,16 @@ def generate_tokens(
                 chosen = int(torch.multinomial(torch.softmax(scores / temperature, -1), 1, generator=generator))
             else:
                 chosen = int(scores.argmax())
-            if chosen == end:
+            if chosen in ends:
                 break
             written.append(chosen)
     return written
+
+
+def _end_tokens(model: Model) -> set[int]:
+    """The tokens that end a text or a turn: the tokenizer's, and those at which `generate` of Transformers stops."""
+    root = getattr(model.root, "original_model", model.root)
+    holders = [getattr(root, name, None) for name in ("generation_config", "config")]
+    settings = [ids for holder in holders if (ids := getattr(holder, "eos_token_id", None)) is not None]
+    of_tokenizer = getattr(model.tokenizer, "eos_token_id", None)
+    return {int(i) for ids in (of_tokenizer, *settings[:1]) if ids is not None for i in np.atleast_1d(ids)}

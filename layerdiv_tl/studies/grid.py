@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._checks import file_path, shown
-from .._files import sweep, written
+from .._files import check_writable, sweep, written
 from .._progress import progress, quiet
 from ..errors import InputError
 from ..model.fingerprint import Identity, identify
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # The description's name in a cell's file, beside the arrays of the result.
 DESCRIPTION = "cell.json"
+# Names that Windows keeps for devices.
+_DEVICES = re.compile(r"^(con|prn|aux|nul|com\d|lpt\d)(?=\.|$)", re.IGNORECASE)
 # The last model of each thread of a worker.
 _LAST = threading.local()
 
@@ -223,10 +225,12 @@ def run_cell(
         key = {**about, "weights": identity.weights, "tokenizer": identity.tokenizer}
         # Names that are alike in a file system have other digests.
         places = [re.sub(r"[^\w.@-]+", "-", key[name]).strip("-.")[:80] or "unnamed" for name in ("model", "rows")]
+        places = [re.sub(_DEVICES, r"\1-", place) for place in places]
         path = folder.joinpath(*places, f"{key['analysis']}-{_digest(key)}.npz")
         with suppress(InputError):  # a damaged file is replaced
             if read_cell(path) is not None and load(path) is not None:
                 return path
+        check_writable(path)
         sweep(path.parent)
         rows = rows.resolve(model) if isinstance(rows, Task) else rows
         with quiet():

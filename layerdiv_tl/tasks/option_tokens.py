@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import InputError
-from ..model.options import check_known, ids_after_text
+from ..model.options import check_known
+from ..model.prompts import ids_after_text
 
 AS_SEQUENCES = "options are scored as sequences of tokens: the sum of their log-probabilities"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .._checks import file_path
-from .._files import write_text
+from .._files import written
 from ..errors import InputError
 from . import style
 
@@ -213,8 +213,11 @@ class Page:
         return page_html(self.title, css, scripts, body)
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page atomically. Raises OSError."""
-        return write_text(file_path("path", path), self.html())
+        """Write the page atomically. Raises InputError for a file that cannot be written."""
+        path = file_path("path", path)
+        with written(path) as partial:
+            partial.write_text(self.html(), encoding="utf-8")
+        return path
 
 
 def page_html(title: str, css: str, scripts: Sequence[str], body: str, kind: str = "") -> str:

@@ -51,10 +51,7 @@ def report(grid: Grid, path: str | os.PathLike[str], title: str = "A grid of ana
         _add_tables(page, grid)
     for cell in cells:
         _add_cell(page, cell)
-    try:
-        return page.write(path)
-    except OSError as error:
-        raise InputError(f"{str(path)!r} cannot be written ({error.strerror}): give the path of a file.") from error
+    return page.write(path)
 
 
 def _add_tables(page: Page, grid: Grid) -> None:

@@ -9,6 +9,7 @@ from tests.conftest import llama
 from tests.oracles.families import FAMILIES
 
 PROMPTS = [[5, 1, 4], [3, 14, 15, 9, 2]]
+ENDLESS = {"bos_token_id": None, "eos_token_id": None}
 OPTIONAL = ("expectations", "normalizer", "log_likelihood", "vocabulary_means")
 
 
@@ -17,6 +18,7 @@ OPTIONAL = ("expectations", "normalizer", "log_likelihood", "vocabulary_means")
 def test_one_pass_reads_what_each_prefix_alone_gives(name, unit):
     """Values, likelihoods and gaps are those of prompts that end before each token, with the same two options."""
     model = ld.load_model(FAMILIES[name]())
+    model.root.generation_config.eos_token_id = model.root.config.eos_token_id = None
     c = ld.continuation(model, PROMPTS, max_new_tokens=4, unit=unit)
     prefixes = [ids[:end] for ids, start in zip(c.continued, (3, 5), strict=True) for end in range(start, len(ids))]
     each = ld.contributions(
@@ -38,6 +40,17 @@ def test_greedy_tokens_are_those_that_transformers_writes():
         plain = model.generate(torch.tensor([prompt]), max_new_tokens=6, **settings)[0].tolist()
         assert list(c.continued[0]) == plain
         assert c.sampling["method"] == "greedy"
+
+
+@pytest.mark.parametrize("place", ["generation_config", "config"])
+def test_a_text_ends_at_every_token_that_the_settings_name(place):
+    """Turns end at other tokens than texts, and a model without a tokenizer has ends, too."""
+    model = llama(**ENDLESS)
+    every = list(ld.continuation(model, PROMPTS[0], max_new_tokens=8).continued[0][3:])
+    last = next(n for n, token in enumerate(every) if n and token not in every[:n])
+    getattr(model, place).eos_token_id = [60, every[last]]
+    assert list(ld.continuation(model, PROMPTS[0], max_new_tokens=8).continued[0][3:]) == every[:last]
+    assert ld.explore(model, PROMPTS[0], generate=8).text.token_ids.tolist()[3:] == every[:last]
 
 
 def test_the_rival_is_the_likeliest_other_token_and_likelihoods_sum(stories):
@@ -65,7 +78,7 @@ def test_sampling_follows_the_softmax_at_its_temperature_and_its_seed():
     """First tokens of 300 seeds against the softmax: a χ² test at the 99.9 % point; one seed gives one text."""
     from scipy import stats
 
-    model = ld.load_model(llama(vocab_size=6))
+    model = ld.load_model(llama(vocab_size=6, **ENDLESS))
     how = {"max_new_tokens": 1, "temperature": 0.7}
     drawn = [ld.continuation(model, [1, 2, 3], seed=seed, **how).continued[0][3] for seed in range(300)]
     with torch.no_grad():

@@ -247,7 +247,7 @@ def test_top_tokens_are_the_softmax_of_the_module(stories):
     best = np.argsort(-p, kind="stable")[:, :3]
     np.testing.assert_array_equal(frame["prediction_id"].to_numpy().reshape(4, 3), best)
     np.testing.assert_allclose(frame["probability"].to_numpy().reshape(4, 3), np.take_along_axis(p, best, 1), rtol=1e-6)
-    assert frame["token"][0::3].tolist() == [stories.tokenizer.decode([i]) for i in ids]
+    assert frame["token"][0::3].tolist() == ["<s>", " Once", " upon", " a"]
 
 
 @pytest.mark.full
@@ -329,3 +329,32 @@ def test_a_task_brings_labels_and_the_names_of_its_columns(stories, tmp_path):
     assert {"right", "wrong"} <= set(d.frame()) & set(c.difference().frame())
     bos = "with" if c.tokens[0][0] == stories.tokenizer.bos_token_id else "without"
     assert f"first prompt of {len(c.tokens[0])} tokens, {bos} beginning-of-text token" in repr(c)
+
+
+def test_options_that_the_model_would_not_say_are_seen(stories):
+    """Their probability is the softmax's, over prompts; a result says it, where accuracy alone would not."""
+    c = ld.contributions(stories, ["Once upon a time", "One day"], [" there", ","])
+    with torch.no_grad():
+        logits = [stories.hf_model(torch.tensor([ids])).logits[0, -1].double() for ids in c.tokens]
+    p = [row.softmax(-1)[c.option_ids[0]] for row in logits]
+    assert c.options_mass == pytest.approx(float(torch.stack(p).sum(1).mean()), rel=1e-5)
+    assert c.frame().attrs["options_mass"] == c.options_mass
+    assert f"options have {c.options_mass:.2g} of the probability" in repr(c)
+    rare = ld.contributions(stories, ["Once upon a time", "One day"], ["7", "9"])
+    assert rare.options_mass < 1e-3
+    assert ld.contributions(stories, ["One day"], {"ones": torch.ones(64)}).options_mass is None
+
+
+def test_a_classifier_is_told_how_its_rows_are_read():
+    """The rows of its score are directions of the causal language model with the same stream."""
+    from transformers import LlamaForSequenceClassification
+
+    net = llama()
+    net.config.pad_token_id, net.config.num_labels = 0, 2
+    classifier = LlamaForSequenceClassification(net.config).eval()
+    with pytest.raises(ld.InputError, match=r"AutoModelForCausalLM.*score\.weight"):
+        ld.load_model(classifier)
+    classifier.model = net.model
+    c = ld.contributions(net, [[5, 4, 3]], dict(zip("ab", classifier.score.weight, strict=True)))
+    wanted = classifier(torch.tensor([[5, 4, 3]])).logits.detach()
+    np.testing.assert_allclose(c.model_logits, wanted, atol=1e-5)

@@ -95,3 +95,49 @@ def test_quantized_projections_are_whole():
             ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
     model.lm_head = Packed(model.lm_head)  # its matrix is what it does
     np.testing.assert_allclose(ld.contributions(model, PROMPTS, OPTIONS).values, plain, atol=1e-6)
+
+
+ANALYSES = {
+    "contributions": lambda m: ld.contributions(m, [[5, 4, 3]], [7, 9]),
+    "directions": lambda m: ld.contributions(m, [[5, 4, 3]], {"ones": torch.ones(32)}),
+    "source_tokens": lambda m: ld.source_tokens(m, [[5, 4, 3]], [7, 9]),
+    "profile": lambda m: ld.profile(m, [5, 4, 3]),
+    "top_tokens": lambda m: ld.top_tokens(m, [5, 4, 3]),
+    "continuation": lambda m: ld.continuation(m, [5, 4, 3], max_new_tokens=1),
+    "explore": lambda m: ld.explore(m, [5, 4, 3]),
+    "logit_lens": lambda m: ld.depth.logit_lens(m, [[5, 4, 3]]),
+    "frozen lens": lambda m: ld.depth.logit_lens(m, [[5, 4, 3]], norm="frozen"),
+    "residual_norms": lambda m: ld.depth.residual_norms(m, [[5, 4, 3]]),
+    "skip": lambda m: ld.depth.skip(m, [[5, 4, 3]]),
+    "gradients": lambda m: ld.depth.integrated_gradients(m, [[5, 4, 3]], answers=[7]),
+    "effects": lambda m: ld.effects(m, [[5, 4, 3]], [7, 9], labels=[0], ablation="zero"),
+}
+
+
+def overflow(module, args, output):
+    return output * 1e5
+
+
+def broken(module, args, output):
+    return output.masked_fill(output == output.amax(), torch.nan)
+
+
+@pytest.mark.parametrize("change", [overflow, broken])
+@pytest.mark.parametrize("name", ANALYSES)
+def test_numbers_that_are_not_finite_have_one_sentence_everywhere(name, change):
+    """Float16 overflows above 65504; one NaN is enough. Module and precision are named before any other check."""
+    model = ld.load_model(llama().half())
+    model.root.model.layers[1].mlp.register_forward_hook(change)
+    with pytest.raises(ld.InputError, match=r"not finite, first in model.layers.1.mlp \(torch.float16\)"):
+        ANALYSES[name](model)
+
+
+def test_one_token_that_is_not_finite_is_named_where_all_are_read():
+    model = ld.load_model(llama())
+    last = model.root.model.layers[2].mlp
+    last.register_forward_hook(lambda m, a, out: torch.cat([out[:, :1] * torch.inf, out[:, 1:]], 1))
+    assert np.isfinite(ANALYSES["contributions"](model).values).all()  # of the other tokens
+    with pytest.raises(ld.InputError, match="not finite, first in L2"):
+        ANALYSES["residual_norms"](model)
+    with pytest.raises(ld.InputError, match=r"not finite, first in model.layers.2.mlp \(torch.float32\)"):
+        ANALYSES["profile"](model)

@@ -1,6 +1,7 @@
 """Checkpoints are loaded whole or refused by the names of their tensors, at every way in."""
 
 import json
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -187,3 +188,19 @@ def test_threads_that_load_models_leave_transformers_as_it_was():
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(ld.load_model, ["zoo/d1", "zoo/d2", "zoo/d4"] * 4))
     assert PreTrainedModel.tie_weights is tie
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "weights.gguf"])
+def test_a_pointer_of_git_lfs_is_named(tmp_path, stories_folder, name):
+    """What a clone without LFS leaves in place of large files has headers that are "too large", or no tokenizer."""
+    folder = shutil.copytree(stories_folder, tmp_path / "model")
+    (folder / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1000\n")
+    with pytest.raises(ld.InputError, match=f"{name} is a pointer of Git LFS .*git lfs pull"):
+        ld.load_model(folder / name if name.endswith("gguf") else folder)
+
+
+def test_adapters_without_peft_are_named(tmp_path, monkeypatch):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    monkeypatch.setattr("transformers.utils.is_peft_available", lambda: False)
+    with pytest.raises(ld.InputError, match="pip install peft"):
+        ld.load_model(tmp_path)

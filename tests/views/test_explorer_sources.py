@@ -169,7 +169,7 @@ def test_a_text_or_a_token_typed_in_the_widget_is_measured(tmp_path):
     e = ld.explore(ld.load_model(save_hostile_model(tmp_path)), "w5 w1 w4 w1 w2")
     e.selection = {"component": "L2.H1", "position": 3}
     asks(e.widget, ask="text", text="w9 w9 w8 w7 w6 w5", target=" w3", minus="", generate=0)
-    assert unpacked(e.widget.text["core"])[0]["tokens"] == ["w9", "w9", "w8", "w7", "w6", "w5"]
+    assert unpacked(e.widget.text["core"])[0]["tokens"] == [" w9", " w9", " w8", " w7", " w6", " w5"]
     assert (e.text.targets, e.selection.position, e.selection.component) == ((3,), 5, "L2.H1")
     asks(e.widget, ask="token", field="minus", token=" w40")
     assert (e.selection.minus, e.widget.chosen["minus"], e.widget.text["version"]) == (40, 40, 2)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from ..._checks import choice, console_text, file_path, shown, whole_number
-from ..._files import write_text
+from ..._files import written
 from ...attribution.continuation import Continuation
 from ...errors import InputError
 from ...model.load import Model, as_model
@@ -151,9 +151,12 @@ class Explorer:
 
         Promoted and source tokens are of all components at the selected position, and elsewhere of those that add most;
         effects are of the selected component and the seven that add most. `home` is the address of a page that it links
-        back to. Raises OSError for a file that cannot be written.
+        back to. Raises InputError for a file that cannot be written.
         """
-        return write_text(file_path("path", path), self.html(home))
+        path = file_path("path", path)
+        with written(path) as partial:
+            partial.write_text(self.html(home), encoding="utf-8")
+        return path
 
     @property
     def widget(self) -> ExplorerWidget:

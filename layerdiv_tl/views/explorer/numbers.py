@@ -17,12 +17,10 @@ from ...depth.logit_lens import lens_answers
 from ...errors import InputError
 from ...model.attention import AttentionPatterns, attention_patterns, heads_of
 from ...model.batches import pad
-from ...model.frozen import TOLERANCE
 from ...model.load import Model
 from ...model.options import single_tokens
 from ...model.passes import Pass
 from ...model.predictions import generate_tokens
-from ...model.probe import check_finite
 from ...model.prompts import Prompts, encode, to_python
 from ...model.units import cut_of
 
@@ -133,7 +131,6 @@ def measure_text(
         candidates = np.concatenate([np.where(is_known, right, likeliest[:1]), likeliest])
         probabilities = np.concatenate([np.where(is_known, p_right, p_likeliest[:1]), p_likeliest])
         components, contributions, expectations = _contributions(model, passes, candidates)
-        _check_sum(model, seen, candidates, contributions[:, [c.kind != "head" for c in components]])
         layers = len({(writer.block, number) for writer, number in path.calls})
         work = len(ids) * layers * path.outputs * path.width
         lens = lens_answers(model, tuple(ids), max(1, round(work / _LENS_WORK + 0.49)))
@@ -215,14 +212,3 @@ def _contributions(
         contributions.append(to_tokens[:, kept])
         expectations.append(expected[kept])
     return tuple(components), np.concatenate(contributions, 1), np.concatenate(expectations)
-
-
-def _check_sum(model: Model, seen: Pass, ids: np.ndarray, sublayers: np.ndarray) -> None:
-    """Raise InputError unless the contributions of sublayers to some tokens sum to the model's, minus their means."""
-    assert seen.unembedded is not None
-    logits = (seen.unembedded.to(model.path.wide) * model.path.factor).cpu().numpy()
-    true = np.take_along_axis(logits - logits.mean(1, keepdims=True), ids.T, 1).T
-    gap, size = np.abs(sublayers.sum(1) - true).max(), np.abs(sublayers).sum(1).max()
-    if not gap <= TOLERANCE.get(model.path.dtype, 1e-4) * size:  # NaN too
-        check_finite(model.path, seen)
-        raise InputError(f"{model.name} cannot be decomposed: its components miss its logits by {gap / size:.1e}.")
