@@ -41,7 +41,7 @@ LINK = re.compile(r"\[[^\]]*\]\([^)]*\)|https?://\S+|<[^>]+>")
 
 
 NAMES = book.NAMES
-# Each of these runs for more than a minute and a half: together as long as the rest of the whole suite.
+# The nightly ones: together they run as long as the rest of the suite.
 LONG = ("00", "02", "03", "04", "05", "06", "07", "08", "09")
 
 
