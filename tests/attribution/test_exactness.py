@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import layerdiv_tl as ld
 from tests.conftest import llama
@@ -61,13 +62,52 @@ def test_what_is_not_linear_is_refused(name: str, dtype: torch.dtype) -> None:
             measure()
 
 
-def test_a_change_after_loading_is_noticed() -> None:
-    """A model that is rewritten after its path was found is checked by every pass."""
+CHANGES = {
+    "the logits": lambda model: rewrite(model, "", lambda x: 2 * x),
+    "the final norm": lambda model: rewrite(model, "model.norm", lambda x: x * (1 + 0.1 * x[..., :1])),
+    "a hook on the unembedding": lambda model: model.lm_head.register_forward_hook(lambda m, a, out: 2 * out),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_after_loading_is_noticed(change: str) -> None:
+    """A model that is rewritten after its path was found is checked by every pass, whoever reads it."""
     model = llama()
     loaded = ld.load_model(model)
-    rewrite(model, "", lambda x: 2 * x)
-    with pytest.raises(ld.InputError, match="decomposed"):
-        ld.contributions(loaded, PROMPTS, OPTIONS)
+    CHANGES[change](model)
+    for measure in (
+        lambda: ld.contributions(loaded, PROMPTS, OPTIONS),
+        lambda: ld.profile(loaded, PROMPTS[0]),
+        lambda: ld.depth.logit_lens(loaded, PROMPTS[:1], norm="frozen"),
+        lambda: ld.explore(loaded, PROMPTS[0]),
+    ):
+        with pytest.raises(ld.InputError, match="decomposed"):
+            measure()
+
+
+class Waits(TorchDispatchMode):
+    """Counts reads of single numbers, for which the CPU would wait for another device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
+def test_batches_are_read_out_without_waiting_in_between(unit: Any) -> None:
+    """A batch more asks once whether its logits are finite, and that whatever the number of layers is."""
+
+    def waits(rows: int, layers: int) -> int:
+        model = ld.load_model(llama(num_hidden_layers=layers))
+        with Waits() as counted:
+            ld.contributions(model, PROMPTS[:1] * rows, OPTIONS, unit=unit, batch_tokens=len(PROMPTS[0]))
+        return counted.count
+
+    assert waits(3, 4) - waits(2, 4) == waits(3, 2) - waits(2, 2) <= 2
 
 
 @pytest.mark.parametrize("change", [lambda x: x + 1, lambda x: 2 * x], ids=["added", "multiplied"])

@@ -483,6 +483,6 @@ def test_the_first_screen_says_who_wrote_the_answer(smol, browser, tmp_path):
 def test_a_page_links_back_and_is_written_or_not(model, explorer, tmp_path):
     assert '<a href="a&#34;b.html">' in explorer.html(home='a"b.html')
     assert 'class="home"' not in explorer.html()
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(ld.InputError, match="it is a directory"):
         explorer.save(tmp_path)
     assert list(tmp_path.iterdir()) == []
