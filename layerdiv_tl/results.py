@@ -102,8 +102,10 @@ class Result:
     __str__ = console_text
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the result to one file, or nothing. Raises InputError for a file that cannot be written."""
+        """Write the numbers to one file (npz), or nothing. Raises InputError for a file that cannot be written."""
         path, arrays = file_path("path", path), dict[str, np.ndarray]()
+        if path.suffix.lower() in (".html", ".htm"):
+            raise InputError(f"{path.name!r} would hold numbers: save a page with plot().write_html({path.name!r}).")
         about = json.dumps({"format": FORMAT, "result": _pack(self, arrays)}, ensure_ascii=True)
         with written(path) as partial, partial.open("wb") as file:
             np.savez(file, about=np.frombuffer(about.encode(), dtype=np.uint8), **arrays)  # type: ignore[arg-type]
@@ -164,7 +166,8 @@ def _plot_of(cls: type[Result]) -> Callable[..., Figure]:
         return Result.plot(self, kind, title=title, height=height, dark=dark, **options)
 
     kinds = "".join(f'\n    "{kind}": {plot.shows}' for kind, plot in cls.figures.items())
-    plot.__doc__ = f"""Draw one kind of figure (plotly), by default the first that these numbers have.
+    plot.__doc__ = f"""Draw one kind of figure (plotly), by default a map of heads where there are some, else the first that
+    these numbers have.
 
     Kinds:{kinds.replace(chr(10), chr(10) + "    ")}
 

@@ -136,15 +136,21 @@ class LogitDifference(Result):
         totals = {name: x.sum(1).mean() for name, x in parts.items()}
         totals |= estimate(self.total).columns("difference")
         frame.attrs |= {name: float(x) for name, x in totals.items()}
+        frame.attrs["answers"] = self._answers if isinstance(self.pairs[0], str) or self.names else ""
         frame.attrs |= {"accuracy": self.accuracy, "identity_gap": self.identity_gap, "soft_cap": self.soft_cap}
         return frame
 
+    @property
+    def _answers(self) -> str:
+        """What is subtracted from what."""
+        first, second = self.pairs if isinstance(self.pairs[0], str) else self.names or ("first", "second")
+        return f"{first!r} − {second!r}"
+
     def __repr__(self) -> str:
         n = len(self.values)
-        first, second = self.pairs if isinstance(self.pairs[0], str) else self.names or ("first", "second")
         most, unit = int(np.abs(self.mean).argmax()), "logits" if self.score == "logits" else "nats"
         over = "" if n == 1 else f", mean over {n} examples (the first is preferred in {self.accuracy:.0%})"
-        whole = f"{first!r} − {second!r} = {self.total.mean():.3g} {unit}{over}"
+        whole = f"{self._answers} = {self.total.mean():.3g} {unit}{over}"
         return (
             f"LogitDifference({self.model}: {whole}; most from {self.components[most].label}, {self.mean[most]:+.3g})"
         )

@@ -45,7 +45,7 @@ def _head_frame(contributions: Contributions, option: int = 0) -> pd.DataFrame:
     columns = list(frame.attrs["units"])
     name = columns[whole_number("option", option, 0, len(columns) - 1)]
     renamed = frame.rename(columns={f"{name}{end}": f"contribution{end}" for end in ENDS})
-    renamed.attrs = frame.attrs | {"units": {"contribution": frame.attrs["units"][name]}}
+    renamed.attrs = frame.attrs | {"units": {"contribution": frame.attrs["units"][name]}, "answers": name}
     return renamed
 
 
@@ -325,7 +325,8 @@ class Contributions(Result):
         ),
         "heads": Plot(
             "Contribution of every head and MLP",
-            "A map head × layer of the mean contribution to `option`, as in the bars; the MLPs are the last row.",
+            "A map head × layer of mean contributions to one `option` (its number), of two to their difference; the MLPs "
+            "are the last row.",
             "special.heads",
             _head_frame,
             {"value": "contribution"},

@@ -56,7 +56,8 @@ def drop_plan(
         n_drop: Number of components to drop.
         score: "loss" or "accuracy", what is lost when a component alone is ablated; or a direct measure, from clean
             passes: "contribution" (its absolute mean), "diversity", "net", "relative_norm" or "block_influence" (see
-            `DropPlan.frame`). The least needed component is dropped first. Or {label: number} with a number for each
+            `DropPlan.frame`). Earlier components work through later ones: rank these measures among later layers alone
+            (`components`). The least needed component is dropped first. Or {label: number} with a number for each
             component that may be dropped, the smallest first.
         part: What is dropped: a "layer", an "attn", an "mlp", a "sublayer" (attention and MLPs from one list), or a
             "head" of an attention.

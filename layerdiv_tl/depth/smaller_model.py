@@ -22,7 +22,7 @@ from ..model.cache import is_transformer_lens
 from ..model.fingerprint import fingerprint, identify
 from ..model.frozen import answer_gap, tolerance
 from ..model.load import Loadable, Model, load_model
-from ..model.pretrained import is_adapted, without_progress_bars
+from ..model.pretrained import SOURCE, is_adapted, without_progress_bars
 from ..model.writers import Writer
 from .engine import ablation
 from .patched_forward import PatchedForward
@@ -146,7 +146,7 @@ def load_again(provenance: dict[str, Any]) -> Model:
     source = provenance["source"]
     if source == "in memory":
         raise InputError("the plan's model was given in memory, so it cannot be loaded again: give it as model=.")
-    return load_model(source, dtype=provenance["dtype"])
+    return load_model("default" if source == SOURCE else source, dtype=provenance["dtype"])
 
 
 def _plain(model: Model, weights: str, dropped: Sequence[Component]) -> Any:

@@ -325,10 +325,14 @@ class Decomposition(Result):
     def _finish(self, frame: pd.DataFrame, **attrs: Any) -> pd.DataFrame:
         """Return the frame with its units, and further attributes for its reader."""
         unit_of = self.loss_function.unit_of
-        units = {column: unit for column in frame.columns if (unit := unit_of(column))}
+        units = {column: self._in_nats(unit) for column in frame.columns if (unit := unit_of(column))}
         frame.attrs |= {"identity_gap": self.identity_gap, "soft_cap": self.soft_cap, "units": units}
         frame.attrs.update(attrs)
         return frame
+
+    def _in_nats(self, unit: str) -> str:
+        """The unit of numbers that are parts of log-likelihoods, where options have several tokens."""
+        return unit.replace("logits", "nats") if self.score == "log_likelihood" else unit
 
     def __repr__(self) -> str:
         n, count, _ = self.values.shape
@@ -336,6 +340,7 @@ class Decomposition(Result):
         of_ensemble = [name for name, x in self.terms.items() if x.ndim == 1]
         numbers = [f"{name} {self._mean(name):.4g}" for name in ("bias", "diversity", *of_ensemble)]
         unit = loss.unit if loss.is_exact else f"{loss.unit}, diversity in {loss.unit_of('diversity')}"
+        unit = self._in_nats(unit)
         name = f"{self.gauge} {loss.name}" if loss.has_gauges else loss.name
         capped = "" if self.soft_cap is None else f"; before a soft-cap at {self.soft_cap:g}"
         return f"Decomposition({n} examples × {count} members, {name} in {unit}: {', '.join(numbers)}{capped})"

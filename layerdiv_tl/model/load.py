@@ -235,7 +235,8 @@ def as_model(x: Any) -> Model:
         return load_model(x)
     if x.path.found_in is not None and x.path.found_in[0] != _modules(x.root):
         raise InputError(
-            f"modules of {x.name}, their precision or their device changed since it was loaded: load it again."
+            f"modules of {x.name}, their precision or their device changed since it was loaded (a bridge booted on it "
+            "replaces some): load it again, or boot bridges on a copy."
         )
     return x
 

@@ -39,7 +39,7 @@ def figure(
 
 
 def _about(result: Any, notes: Mapping[str, Any]) -> str:
-    """Name the model, the rows, and the end of the prompt if there is but one."""
+    """Name the model, the rows or the end of a single prompt, and the answers whose difference is drawn."""
     model = str(getattr(result, "model", "") or " → ".join(map(str, getattr(result, "models", ()))))
     over = str(notes.get("intervals", "")).removeprefix("95 % intervals over ").partition(", ")[0]
     rows = str(notes.get("about", "") or over)
@@ -48,4 +48,4 @@ def _about(result: Any, notes: Mapping[str, Any]) -> str:
         rows = "…" + str(ends[0])[-40:]
     elif not rows and hasattr(result, "values"):
         rows = style.count(len(result.values), "row")
-    return " · ".join(shapes.escape(part) for part in (model, rows) if part)
+    return " · ".join(shapes.escape(part) for part in (model, rows, notes.get("answers", "")) if part)
