@@ -166,8 +166,8 @@ def _plot_of(cls: type[Result]) -> Callable[..., Figure]:
         return Result.plot(self, kind, title=title, height=height, dark=dark, **options)
 
     kinds = "".join(f'\n    "{kind}": {plot.shows}' for kind, plot in cls.figures.items())
-    plot.__doc__ = f"""Draw one kind of figure (plotly), by default a map of heads where there are some, else the first that
-    these numbers have.
+    plot.__doc__ = f"""Draw one kind of figure (plotly), by default a map of heads where there are
+    some, else the first that these numbers have.
 
     Kinds:{kinds.replace(chr(10), chr(10) + "    ")}
 

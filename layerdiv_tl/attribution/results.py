@@ -325,8 +325,8 @@ class Contributions(Result):
         ),
         "heads": Plot(
             "Contribution of every head and MLP",
-            "A map head × layer of mean contributions to one `option` (its number), of two to their difference; the MLPs "
-            "are the last row.",
+            "Head × layer: mean contributions to one `option` (its number), of two to their difference; "
+            "the MLPs are the last row.",
             "special.heads",
             _head_frame,
             {"value": "contribution"},
