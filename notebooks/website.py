@@ -162,8 +162,10 @@ def main(arguments: list[str] | None = None) -> None:
     course.mkdir(parents=True, exist_ok=True)
     (out / "assets").mkdir(exist_ok=True)
     write_reference(out / "reference")
-    for name in set(re.findall(r"assets/([\w-]+\.png)", (ROOT / "README.md").read_text(encoding="utf-8"))):
+    pages = "".join((ROOT / f"{name}.md").read_text(encoding="utf-8") for name in ("README", *TEXTS))
+    for name in set(re.findall(r"assets/([\w-]+\.(?:png|svg))", pages)):
         shutil.copyfile(ROOT / "assets" / name, out / "assets" / name)
+    shutil.copyfile(ROOT / "CITATION.cff", out / "CITATION.cff")
     for name in TEXTS:
         write_page(ROOT / f"{name}.md", out / f"{name}.html")
     for name in build.TEXTS:

@@ -108,7 +108,7 @@ class Path:
 
     def check_gradients(self) -> None:
         """Raise InputError for weights that no graph can hold."""
-        if any(p.is_inference() for p in self.module.parameters()):
+        if any(p.is_inference() and not p.is_meta for p in self.module.parameters()):  # meta ones are offloaded
             raise InputError(
                 f"{self.name} was made inside torch.inference_mode(), whose weights allow no gradients: make it "
                 "outside, or give copy.deepcopy(model)."

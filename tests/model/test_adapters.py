@@ -79,7 +79,7 @@ def test_several_adapters_write_together_and_what_is_on_is_what_counts():
     model.base_model.set_adapter(["default", "b"])
     both = ld.load_model(model)
     c, expected = (ld.contributions(m, PROMPTS, OPTIONS, unit="head") for m in (both, merged(model)))
-    np.testing.assert_allclose(c.values, expected.values, atol=1e-5)
+    np.testing.assert_allclose(c.values, expected.values, atol=5e-5)  # in float32, with other orders of sums
     assert both.provenance["adapters"] == ["default", "b"]
     prints = [identify(both).weights]
     model.set_adapter("b")

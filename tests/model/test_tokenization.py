@@ -99,7 +99,7 @@ def test_options_that_the_tokenizer_does_not_know():
             with pytest.raises(ld.InputError, match="purple.* does not know"):
                 ld.contributions("zoo/d2", **given)
     assert ld.contributions("zoo/d2", ["A: red"], ["<unknown>", " red"]).values.shape == (1, 5, 2)
-    with pytest.raises(ld.InputError, match="'redred' is the tokens"):
+    with pytest.raises(ld.InputError, match="' red red' is the tokens"):
         single_tokens(ld.load_model("zoo/d2"), [[[67, 67], [68]]], Prompts([()]))
 
 
