@@ -65,8 +65,8 @@ def test_components_are_those_of_merge_and_unload(name):
         expected, c = (ld.contributions(m, PROMPTS, OPTIONS, unit=unit) for m in (reference, loaded))
         assert c.identity_gap <= 1e-6
         assert c.components == expected.components
-        np.testing.assert_allclose(c.values, expected.values, atol=2e-5)
-        np.testing.assert_allclose(c.model_logits, torch.stack(plain), atol=1e-5)
+        np.testing.assert_allclose(c.values, expected.values, atol=5e-5)
+        np.testing.assert_allclose(c.model_logits, torch.stack(plain), atol=5e-5)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
