@@ -61,12 +61,14 @@ def test_components_are_those_of_merge_and_unload(name):
     reference, loaded = merged(model), ld.load_model(model)
     with torch.no_grad():
         plain = [model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1, OPTIONS] for ids in PROMPTS]
+    # The mixer's recurrence magnifies what float32 rounds: 1.6e-5 was seen, and its kernels have no float64.
+    atol = 5e-5 if name == "mixer" else 1e-5
     for unit in UNITS if name != "mixer" else UNITS[:2]:
         expected, c = (ld.contributions(m, PROMPTS, OPTIONS, unit=unit) for m in (reference, loaded))
         assert c.identity_gap <= 1e-6
         assert c.components == expected.components
-        np.testing.assert_allclose(c.values, expected.values, atol=5e-5)
-        np.testing.assert_allclose(c.model_logits, torch.stack(plain), atol=5e-5)
+        np.testing.assert_allclose(c.values, expected.values, atol=2 * atol)
+        np.testing.assert_allclose(c.model_logits, torch.stack(plain), atol=atol)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
@@ -79,7 +81,7 @@ def test_several_adapters_write_together_and_what_is_on_is_what_counts():
     model.base_model.set_adapter(["default", "b"])
     both = ld.load_model(model)
     c, expected = (ld.contributions(m, PROMPTS, OPTIONS, unit="head") for m in (both, merged(model)))
-    np.testing.assert_allclose(c.values, expected.values, atol=5e-5)  # in float32, with other orders of sums
+    np.testing.assert_allclose(c.values, expected.values, atol=1e-5)
     assert both.provenance["adapters"] == ["default", "b"]
     prints = [identify(both).weights]
     model.set_adapter("b")
