@@ -12,7 +12,8 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 import layerdiv_tl as ld
-from layerdiv_tl.model.fingerprint import fingerprint
+from layerdiv_tl.depth.smaller_model import load_again
+from layerdiv_tl.model.fingerprint import fingerprint, identify
 from tests.conftest import close, llama
 from tests.depth.test_pruning import LENGTHS, asked, halves
 from tests.oracles.families import BY_STRUCTURE, FAMILIES
@@ -373,3 +374,8 @@ def test_arguments_of_plans_of_heads():
     ):
         with pytest.raises(ld.InputError, match=match):
             ld.depth.drop_plan(model, LENGTHS, 1, **more)
+
+
+@pytest.mark.full
+def test_the_default_model_is_loaded_again_from_where_it_came_from(smol):
+    assert identify(load_again(smol.provenance)).weights == identify(smol).weights

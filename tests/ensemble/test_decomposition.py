@@ -361,3 +361,13 @@ def test_a_table_that_a_loss_or_an_ensemble_lacks_is_refused():
     for question in (paper.nested, paper.tradeoff, paper.bounds):
         with pytest.raises(ld.InputError, match="loss="):
             question()
+
+
+def test_parts_of_log_likelihoods_are_in_nats_everywhere():
+    c = ld.contributions("zoo/d2", [[1, 2, 3], [4, 5]], [[[7, 9], [11]]])
+    d = ld.decompose(c, [0, 1])
+    assert "in nats²" in repr(d)
+    frames = [d.by_component(), d.by_module(), d.by_depth(), d.pairwise()]
+    units = {unit for frame in frames for unit in frame.attrs["units"].values()}
+    assert "nats²" in units
+    assert not [unit for unit in units if "logit" in unit]

@@ -347,3 +347,12 @@ print(sorted({"torch", "transformers"} & set(sys.modules)))
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_a_figure_of_a_difference_names_the_answers():
+    """Where they have names."""
+    model = ld.load_model(llama(), tokenizer=word_tokenizer())
+    for unit in ("sublayer", "head"):
+        named = ld.logit_difference(model, ["w1 w2"], [" w5"], [" w7"], unit=unit)
+        assert named.plot().layout.title.subtitle.text.endswith("' w5' − ' w7'")
+    assert "−" not in ld.logit_difference(model, [[1, 2], [3]], [5, 6], 7).plot().layout.title.subtitle.text
