@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from ..attribution.contributions import contributions
 from ..depth.effect_results import Effects
 from ..depth.total_effects import effects
 from ..ensemble.decompose import decompose
+from ..ensemble.decomposition import Decomposition
 from ..model.load import Model
 from ..tasks.specs import SAMPLE_TASKS
 from ..tasks.task import Task, task
@@ -29,10 +30,11 @@ _COLUMNS = ("diversity", "accuracy", "auc", "logit_difference", "constant_share"
 
 def write_demo(model: Model, folder: Path, say: Callable[[str], None]) -> tuple[Path, str]:
     """Write index.html, explorer.html, components.csv, modules.csv and summary.csv; return the page and a line."""
-    first = task(FIRST_TASK).resolve(model)
-    chosen, others = first.select(range(ROWS)), first.select(range(ROWS, 2 * ROWS))
-    say(f"Decomposing {model.name} on {FIRST_TASK} …")
-    d = decompose(contributions(model, chosen), chosen.labels)
+    found = {}
+    for name in SAMPLE_TASKS:
+        say(f"Decomposing {model.name} on {name} …")
+        found[name] = decompose(contributions(model, task(name, limit=ROWS).resolve(model)))
+    d, others = found[FIRST_TASK], task(FIRST_TASK).resolve(model).select(range(ROWS, 2 * ROWS))
     components = d.by_component()
     size = components["logit_difference"].abs()
     largest = components.loc[size.nlargest(ABLATED).index, "component"]
@@ -51,7 +53,7 @@ def write_demo(model: Model, folder: Path, say: Callable[[str], None]) -> tuple[
     page.figure(d.plot("depth"))
     page.table(_component_table(components, labels, costs), "Costs of ablation in nats, on other rows")
     page.heading("Tasks")
-    page.table(_write_frames(model, folder, say))
+    page.table(_write_frames(found, model.name, folder))
     return page.write(folder / "index.html"), line
 
 
@@ -71,16 +73,13 @@ def _estimates(rows: pd.DataFrame, name: str) -> list[str]:
     return [style.estimate(*end) for end in ends]
 
 
-def _write_frames(model: Model, folder: Path, say: Callable[[str], None]) -> pd.DataFrame:
-    """Write the frames of all sample tasks as CSV files; return the totals as a table."""
+def _write_frames(found: Mapping[str, Decomposition], model: str, folder: Path) -> pd.DataFrame:
+    """Write the frames of all tasks as CSV files; return the totals as a table."""
     frames: dict[str, list[pd.DataFrame]] = {"components": [], "modules": [], "summary": []}
-    for name in SAMPLE_TASKS:
-        say(f"Decomposing {model.name} on {name} …")
-        rows = task(name, limit=ROWS).resolve(model)
-        d = decompose(contributions(model, rows), rows.labels)
-        total = d.frame().assign(rows=len(rows), identity_gap=d.identity_gap)
+    for name, d in found.items():
+        total = d.frame().assign(rows=len(d.values), identity_gap=d.identity_gap)
         for kind, frame in (("components", d.by_component()), ("modules", d.by_module()), ("summary", total)):
-            frames[kind].append(frame.assign(model=model.name, task=name))
+            frames[kind].append(frame.assign(model=model, task=name))
     joined = {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}
     for kind, frame in joined.items():
         frame.to_csv(folder / f"{kind}.csv", index=False)
