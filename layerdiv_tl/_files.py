@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
@@ -13,7 +12,6 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from .errors import InputError
 
@@ -102,22 +100,6 @@ def written_folder(path: Path) -> Iterator[Path]:
         os.replace(partial, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def parse_json(text: str) -> Any:
-    """Parse JSON. Raises ValueError also for duplicate keys and for objects nested too deeply."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        known = dict(pairs)
-        if len(known) < len(pairs):
-            names = [name for name, _ in pairs]
-            raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)!r} occurs twice")
-        return known
-
-    try:
-        return json.loads(text, object_pairs_hook=once)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
 
 
 def sweep(folder: Path, age: float = AGE) -> None:

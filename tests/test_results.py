@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl._files import parse_json
 from layerdiv_tl.results import FORMAT
 from tests.conftest import llama
 from tests.views.figure_results import MAKERS, made
@@ -112,15 +111,6 @@ def test_numbers_that_contradict_one_another_are_refused(found, tmp_path):
     path = dataclasses.replace(found, model_logits=found.model_logits + 1).save(tmp_path / "c.npz")
     with pytest.raises(ld.InputError, match="logits off"):
         ld.load(path)
-
-
-def test_json_says_everything_once():
-    """Keys that stand twice, at any depth, and objects without end are no JSON; the rest is as `json` reads it."""
-    for text in ('{"a": 1, "a": 1}', '{"b": [{"a": 1, "c": 2, "a": 3}]}', "[" * 100_000, '{"a":' * 100_000):
-        with pytest.raises(ValueError, match="twice|deep"):
-            parse_json(text)
-    text = '{"a": [1, 2.5, null, {"b": "\\u00e9"}], "c": {}}'
-    assert parse_json(text) == json.loads(text)
 
 
 def test_a_pipe_is_no_file_of_rows(tmp_path):

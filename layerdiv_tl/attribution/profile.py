@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 import torch
 
-from .._checks import check_memory, choice, whole_number
+from .._checks import check_memory, choice
 from ..ensemble.losses import Gauge
 from ..errors import InputError
 from ..model.batches import pad
-from ..model.load import Model, as_model
-from ..model.passes import Pass
-from ..model.prompts import Prompts, encode, prompt_ends, token_texts, with_mask
+from ..model.load import as_model
+from ..model.prompts import encode, prompt_ends, token_texts, with_mask
 from ..model.units import UnitLike, check_unit, cut_of, unit_name, unit_of
-from .profile_passes import PRECISIONS, ProfileRun, Texts, Window, windows
+from .profile_passes import ProfileRun, Texts
 from .profile_results import Profile
 from .promoted_tokens import promotions_of_pairs
 
@@ -29,9 +28,6 @@ def profile(
     unit: UnitLike = "sublayer",
     *,
     gauge: Gauge = "centered",
-    window: int | None = None,
-    stride: int | None = None,
-    precision: Literal["float32", "float64"] = "float32",
     batch_tokens: int | None = None,
     attention_mask: Any = None,
 ) -> Profile:
@@ -43,12 +39,8 @@ def profile(
     Args:
         model, unit: As in `contributions`. A `Model` caches what it computes from its weights, so that a second profile
             starts at once.
-        text_or_ids: A text, a list of token ids, or several of either.
+        text_or_ids: A text, a list of token ids, or several of either; each at most as long as the model reads.
         gauge: "centered" (what softmax sees), "shift" (common to all ids) or "raw", their sum.
-        window, stride: A text longer than `window` tokens (default: the model's context) is read in windows that move
-            on by `stride` tokens (default: half a window). Each token is measured in the first window that holds it,
-            with a context of at least window − stride tokens, or of all there are.
-        precision: Product precision; sums over the vocabulary are always float64. The model itself runs unchanged.
         batch_tokens: The most padded tokens in one forward pass; None picks a fast size for the model's device.
         attention_mask: `[row, token]`, 1 for real token ids and 0 for padding.
 
@@ -60,40 +52,21 @@ def profile(
     ((9, 4), True)
     """
     choice("gauge", gauge, get_args(Gauge))
-    choice("precision", precision, PRECISIONS)
     model, unit = as_model(model), unit_of(unit)
     check_unit(unit, model.path)
-    # No more than the model's context; and windows with gaps between them would skip tokens.
-    window = (model.context or 2048) if window is None else whole_number("window", window, 1, model.context)
-    stride = max(1, window // 2) if stride is None else whole_number("stride", stride, 1, window)
-    ids = encode(model, with_mask(text_or_ids, attention_mask), any_length=True)
-    run = ProfileRun(model, unit, PRECISIONS[precision], batch_tokens or model.batch_tokens)
-    return run_profile(run, ids, gauge, window, stride)
-
-
-def profile_of_pass(model: Model, ids: Sequence[int], unit: UnitLike, seen: Pass) -> Profile:
-    """Make the `profile` of one text, at most as long as the model's context, from its recorded pass."""
-    run = ProfileRun(model, unit, torch.float32, model.batch_tokens)
-    return run_profile(run, Prompts([ids]), "centered", len(ids), len(ids), seen)
-
-
-def run_profile(
-    run: ProfileRun, ids: Texts, gauge: Gauge, window: int, stride: int, known: Pass | None = None
-) -> Profile:
-    """Run the profile of texts with checked arguments. Raises InputError where the tables do not fit into memory."""
-    model = run.model
+    ids = encode(model, with_mask(text_or_ids, attention_mask))
     if any(token >= model.path.outputs for row in ids for token in row[1:]):
         raise InputError(
             f"{model.name} takes ids beyond the {model.path.outputs} that it has logits of, as next tokens."
         )
-    lengths, width = [len(row) for row in ids], len(model.components(run.unit))
+    run = ProfileRun(model, unit, batch_tokens or model.batch_tokens)
+    lengths, width = [len(row) for row in ids], len(model.components(unit))
     count = sum(lengths)
-    dtype = torch.float32 if run.unit == "neuron" and run.dtype == torch.float32 else torch.float64
+    dtype = run.dtype if unit == "neuron" else torch.float64
     needed = count * width * 4 * dtype.itemsize
     check_memory(needed, f"{count} tokens × {width} components", "take a shorter text, or another unit")
-    cuts = list(windows(ids, window, stride))
     columns = dict[str, torch.Tensor]()
-    for places, found in run.blocks(ids, cuts, known):
+    for places, found in run.blocks(ids):
         for name, x in found.items():
             if name not in columns:
                 # By torch: numpy requests huge pages, whose first touch costs up to ten times as much.
@@ -107,32 +80,27 @@ def run_profile(
         token_ids=token_ids,
         tokens=token_texts(model, token_ids),
         documents=np.repeat(np.arange(len(ids)), lengths),
-        contexts=np.concatenate([np.arange(w.first, w.stop) - w.start + 1 for w in cuts]),
-        token_lookup=partial(_top_tokens, run, ids, cuts),
+        token_lookup=partial(_top_tokens, run, ids),
         prompt_ends=prompt_ends(model, ids),
         components=run.components,
-        window=window,
-        stride=stride,
         identity_gap=run.gap / max(run.size, 1e-300),
         absolute_gap=run.gap,
         vocabulary=model.path.outputs,
-        unit=unit_name(run.unit),
+        unit=unit_name(unit),
         model=model.name,
         soft_cap=model.path.soft_cap,
     )
 
 
 def _top_tokens(
-    run: ProfileRun, ids: Texts, cuts: Sequence[Window], columns: Sequence[int], document: int, position: int, k: int
+    run: ProfileRun, ids: Texts, columns: Sequence[int], document: int, position: int, k: int
 ) -> pd.DataFrame:
     """Find the k largest and smallest logits of some components at a position of a text, with another pass up to it."""
     model, path = run.model, run.model.path
-    window = next(w for w in cuts if w.document == document and w.first <= position < w.stop)
     # A model that reads long texts differently must see the text at its full length.
-    stop = position + 1 if path.length_switch is None else window.stop
+    stop = position + 1 if path.length_switch is None else None
     with path.session():
-        tokens = pad([ids[document][window.start : stop]])
-        at = torch.tensor([0]), torch.tensor([position - window.start])
+        tokens, at = pad([ids[document][:stop]]), (torch.tensor([0]), torch.tensor([position]))
         seen = path.record(*tokens, *at, partial(cut_of, run.unit))
         pairs = [(0, run.components[column]) for column in columns]
         token_ids, logits, means = promotions_of_pairs(model, [(run.unit, seen)], pairs, k)

@@ -1,4 +1,4 @@
-"""The passes of a whole-vocabulary profile: windows of texts in batches, sums over the vocabulary, their checks.
+"""The passes of a whole-vocabulary profile: texts in batches, sums over the vocabulary, and their checks.
 
 The logits of components are never formed: with G = RᵀR the Gram matrix of the unembedding's centered rows, sums of
 their squares and products are |R y_i|² and y_i · G y_j of the carried vectors y_i.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +27,6 @@ from .carried import carried
 from .reading import ALIKE
 from .vocabulary import Vocabulary, log_sum_exp
 
-PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 # The most numbers of one table of positions and components or ids.
 NUMBERS = 32_000_000
 # The positions at which the vocabulary's sums are compared with those of the model's own logits.
@@ -36,61 +34,38 @@ _CHECKED = 4
 Texts = Sequence[tuple[int, ...]]
 
 
-class Window(NamedTuple):
-    """Tokens start to stop of a text; those from `first` on are measured here."""
-
-    document: int
-    start: int
-    stop: int
-    first: int
-
-
-def windows(ids: Texts, window: int, stride: int) -> Iterator[Window]:
-    """Cut texts into windows, each token measured in the first window that holds it."""
-    for document, row in enumerate(ids):
-        start, done = 0, 0
-        while done < len(row):
-            stop = min(start + window, len(row))
-            yield Window(document, start, stop, done)
-            start, done = start + stride, stop
-
-
 @dataclass(eq=False)
 class ProfileRun:
-    """A profile's model, unit and precision, and the components and largest errors of its passes so far.
+    """A profile's model and unit, and the components and largest errors of its passes so far.
 
     `gap` and `size` are max |Σ u_i − logit| and max Σ|u_i| at next tokens, in logits.
     """
 
     model: Model
     unit: UnitLike
-    dtype: torch.dtype
     batch_tokens: int
     components: tuple[Component, ...] = ()
     gap: float = 0.0
     size: float = 0.0
 
-    def blocks(
-        self, ids: Texts, cuts: Sequence[Window], known: Pass | None = None
-    ) -> Iterator[tuple[Int[np.ndarray, " position"], dict[str, Tensor]]]:
-        """Yield some positions' places among all tokens, and their columns; `known` is the pass of a lone window.
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of products with the vocabulary; sums over it are float64."""
+        return torch.promote_types(self.model.path.dtype, torch.float32)
+
+    def blocks(self, ids: Texts) -> Iterator[tuple[Int[np.ndarray, " position"], dict[str, Tensor]]]:
+        """Yield some positions' places among all tokens, and their columns.
 
         Raises InputError where the components do not sum to the logits.
         """
-        path = self.model.path
-        starts = np.cumsum([0] + [len(row) for row in ids])
+        path, lengths = self.model.path, [len(row) for row in ids]
+        starts = np.cumsum([0, *lengths])
         next_ids = np.concatenate([[*row[1:], -1] for row in ids])
-        lengths = [w.stop - w.start for w in cuts]
         with path.session(), progress(self.model.name, int(starts[-1]), "token") as advance:
             for rows in batches(lengths, self.batch_tokens, path.length_switch):
-                some = [cuts[row] for row in rows]
-                reads = [(n, place) for n, w in enumerate(some) for place in range(w.first - w.start, w.stop - w.start)]
-                row, position = torch.tensor(reads).T
-                seen = known
-                if seen is None:
-                    tokens, mask = pad([ids[w.document][w.start : w.stop] for w in some])
-                    seen = path.record(tokens, mask, row, position, partial(cut_of, self.unit))
-                places = np.concatenate([starts[w.document] + np.arange(w.first, w.stop) for w in some])
+                row, position = torch.tensor([(n, t) for n, i in enumerate(rows) for t in range(lengths[i])]).T
+                seen = path.record(*pad([ids[i] for i in rows]), row, position, partial(cut_of, self.unit))
+                places = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in rows])
                 step = max(1, NUMBERS // (8 * max(path.outputs, len(path.calls) * path.width)))
                 for start in range(0, len(places), step):
                     part = slice(start, start + step)

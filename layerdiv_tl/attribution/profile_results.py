@@ -50,8 +50,7 @@ class Profile(Result):
     mean_v (ū − u_i)². The last token of a text has no next one: values that need a target are NaN.
 
     Attributes:
-        token_ids, tokens, documents, contexts: `[position]`: ids, their texts, the index of the text each belongs to,
-            and how many tokens of it the model saw, its own included (it reads long texts in windows).
+        token_ids, tokens, documents: `[position]`: ids, their texts, and the index of the text each belongs to.
         losses: `[position]`, the model's own cross-entropy of the next token, in nats.
         means, centered_targets: `[position, component]`: each component's mean logit over the vocabulary, and its logit
             of the next token minus this mean.
@@ -63,8 +62,7 @@ class Profile(Result):
         gauge: "centered" (what softmax sees), "shift" (common to all ids) or "raw", their sum.
         identity_gap, absolute_gap: max |Σ u_i − logit| / max Σ|u_i| at the next token, over positions; and the same in
             logits.
-        vocabulary, window, stride: The number of ids; how many tokens the model read at a time, and by how many it then
-            moved on.
+        vocabulary: The number of ids.
         soft_cap: The soft cap of the model's logits, if any (components sum to the logits before it).
         token_lookup: Computes `top_tokens`; not in a file.
     """
@@ -73,7 +71,6 @@ class Profile(Result):
     token_ids: Int[np.ndarray, " position"]
     tokens: tuple[str, ...]
     documents: Int[np.ndarray, " position"]
-    contexts: Int[np.ndarray, " position"]
     losses: PerPosition
     means: PerComponent
     centered_targets: PerComponent
@@ -87,8 +84,6 @@ class Profile(Result):
     identity_gap: float
     absolute_gap: float
     vocabulary: int
-    window: int
-    stride: int
     model: str
     unit: str
     soft_cap: float | None
@@ -274,13 +269,11 @@ class Profile(Result):
     def __repr__(self) -> str:
         texts = len(np.unique(self.documents))
         many = f" in {texts} texts" if texts > 1 else ""
-        cut = int(np.bincount(self.documents).max()) > self.window
-        read = f", read {self.window} at a time, moving on by {self.stride}" if cut else ""
         cap = self.soft_cap
         capped = "" if cap is None else f"; components sum to the logits before a soft-cap at {cap:g}"
         shape = f"{len(self.token_ids)} tokens{many} × {len(self.components)} components, {self.vocabulary} ids"
         loss = self.losses[self.has_target].mean() if self.has_target.any() else float("nan")
         return (
-            f"{type(self).__name__}({self.model}: {shape}{read}; loss {loss:.4g} nats; "
+            f"{type(self).__name__}({self.model}: {shape}; loss {loss:.4g} nats; "
             f"identity gap {self.identity_gap:.1e}, {self.absolute_gap:.1e} logits{capped})"
         )

@@ -42,18 +42,18 @@ def with_mask(prompts: Any, attention_mask: Any) -> Any:
     return prompts if attention_mask is None else {"input_ids": prompts, "attention_mask": attention_mask}
 
 
-def encode(model: Model, given: Any, any_length: bool = False) -> Prompts:
+def encode(model: Model, given: Any) -> Prompts:
     """Convert prompts to token ids.
 
     Args:
         given: A text, a list of token ids, or a list of either; a `[row, token]` tensor or array; a tokenizer's output
             with its mask, e.g. of `apply_chat_template`.
 
-    Raises InputError for input that is empty, outside the vocabulary or, unless `any_length`, longer than the model's
-    context; for a mask that does not fit; and for rows that may be padded, without a mask.
+    Raises InputError for input that is empty, outside the vocabulary or longer than the model's context; for a mask
+    that does not fit; and for rows that may be padded, without a mask.
     """
     prompts = given if isinstance(given, Prompts) else _read(model, given)
-    limit = None if any_length else model.context
+    limit = model.context
     for number, ids in enumerate(prompts):
         if not ids:
             raise InputError(f"prompt {number} is empty: give it at least one token.")

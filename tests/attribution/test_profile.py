@@ -62,7 +62,7 @@ def test_equals_the_logits_form(make, unit):
     model = ld.load_model(make().double())
     _, u = logits_form(model, IDS, unit)
     truth = brute.whole_vocabulary(u, [*IDS[1:], None])
-    p = ld.profile(model, IDS, unit, precision="float64")
+    p = ld.profile(model, IDS, unit)
     agree(p, truth, 1e-9)
     close(p.loss, truth.cross_entropy, 1e-6)  # some norms compute in float32 whatever the model is
     assert p.identity_gap < 1e-7
@@ -206,7 +206,6 @@ def test_several_texts_stand_side_by_side():
     for number, text in enumerate(texts):
         alone, columns = ld.profile(gpt2(), text), slice(start, start + len(text))
         assert set(p.documents[columns]) == {number}
-        np.testing.assert_array_equal(p.contexts[columns], np.arange(1, len(text) + 1))
         for name in ("bias", "diversity", "net", "target_logit"):
             np.testing.assert_allclose(getattr(p, name)[:, columns], getattr(alone, name), rtol=1e-4, atol=1e-5)
         assert np.isnan(p.loss[columns][-1])
@@ -216,42 +215,17 @@ def test_several_texts_stand_side_by_side():
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.integers(1, 14), min_size=1, max_size=7), st.integers(1, 40), st.integers(2, 14), st.data())
+@given(st.lists(st.integers(1, 14), min_size=1, max_size=7), st.integers(1, 40))
 @pytest.mark.full
-def test_every_number_stands_at_its_token(lengths, batch_tokens, window, data):
-    """Whatever the lengths, batches and windows: each text's columns are those of the text alone."""
-    stride = data.draw(st.integers(1, window))
+def test_every_number_stands_at_its_token(lengths, batch_tokens):
+    """Whatever the lengths and batches: each text's columns are those of the text alone."""
     rng, model = np.random.default_rng(sum(lengths)), MODEL
     texts = [rng.integers(0, 61, length).tolist() for length in lengths]
-    how = {"window": window, "stride": stride}
-    p = ld.profile(model, texts, batch_tokens=batch_tokens, **how)
-    alone = [ld.profile(model, text, **how) for text in texts]
-    for name in ("bias", "net", "target_logit", "loss", "contexts"):
+    p = ld.profile(model, texts, batch_tokens=batch_tokens)
+    alone = [ld.profile(model, text) for text in texts]
+    for name in ("bias", "net", "target_logit", "loss"):
         expected = np.concatenate([getattr(one, name) for one in alone], -1)
         np.testing.assert_allclose(getattr(p, name), expected, rtol=1e-3, atol=1e-4)
-
-
-def test_long_texts_are_read_in_windows():
-    """Each token once, where at least window − stride of what comes before is in view."""
-    model, rng = llama(), np.random.default_rng(0)
-    ids = rng.integers(0, 61, 50).tolist()
-    p = ld.profile(model, ids, window=16, stride=6)
-    assert (p.window, p.stride) == (16, 6)
-    assert p.contexts[:16].tolist() == list(range(1, 17))
-    assert (p.contexts[16:] > 10).all()
-    assert (p.contexts <= 16).all()
-    for t in (5, 15, 16, 21, 22, 40, 48):
-        start = t + 1 - int(p.contexts[t])
-        alone = ld.profile(model, ids[start : t + 2])
-        at = int(p.contexts[t]) - 1
-        np.testing.assert_allclose(p.bias[:, t], alone.bias[:, at], rtol=1e-4)
-        assert p.loss[t] == pytest.approx(alone.loss[at], rel=1e-4)
-    assert "read 16 at a time, moving on by 6" in repr(p)
-    assert "at a time" not in repr(ld.profile(model, ids))
-    # Beyond the context (64 here) the default is half a window.
-    long = ld.profile(model, rng.integers(0, 61, 100).tolist())
-    assert (long.window, long.stride) == (64, 32)
-    assert np.isfinite(long.loss[:-1]).all()
 
 
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
@@ -404,11 +378,7 @@ def test_broken_weights_are_refused_by_name():
         ({"text_or_ids": "a text"}, "tokenizer"),
         ({"text_or_ids": [1, 99]}, " 60"),
         ({"unit": "layer"}, "unit='layer'"),
-        ({"precision": "half"}, "precision='half'"),
-        ({"window": 0}, "window=0"),
-        ({"window": 65}, "window=65 .* 64"),
-        ({"window": 8, "stride": 9}, "stride=9 .* 8"),
-        ({"stride": True}, "stride=True"),
+        ({"text_or_ids": [[1] * 65]}, "65 tokens"),
     ],
 )
 def test_bad_input_is_a_sentence(arguments, message):

@@ -91,7 +91,7 @@ def test_the_parts_of_a_loop_add_up_to_its_sublayers(unit):
     for number, component in enumerate(whole.components):
         parts = [i for i, x in enumerate(c.components) if x.sublayer == component]
         np.testing.assert_allclose(c.values[:, parts].sum(1), whole.values[:, number], atol=1e-6)
-    profiles = [ld.profile(ouro(), PROMPTS[0], unit=u, precision="float64") for u in ("sublayer", unit)]
+    profiles = [ld.profile(ouro(), PROMPTS[0], unit=u) for u in ("sublayer", unit)]
     assert max(p.identity_gap for p in profiles) <= 1e-6
     here = [i for i, x in enumerate(profiles[1].components) if x.label.startswith("L0@1.") and x.module == "attention"]
     np.testing.assert_allclose(profiles[1].target_logit[here].sum(0), profiles[0].target_logit[1], atol=1e-6)

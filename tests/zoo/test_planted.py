@@ -177,7 +177,7 @@ def test_profile_is_the_closed_form_over_the_vocabulary(name, shape, unit):
     texts = [
         prompt + p.task.shared_options[y] for prompt, y in zip(p.task.prompts[:rows], p.task.labels[:rows], strict=True)
     ]
-    raw, shift = (ld.profile(p, texts, unit=unit, precision="float64", gauge=gauge) for gauge in ("raw", "shift"))
+    raw, shift = (ld.profile(p, texts, unit=unit, gauge=gauge) for gauge in ("raw", "shift"))
     found = raw
     at = np.flatnonzero(np.isnan(found.losses)) - 1
     labels = [c.label for c in found.components]
