@@ -153,21 +153,27 @@ def pull_back(
     maps: Sequence[nn.Module], x: Float[Tensor, "n t width"], g: Float[Tensor, "K n t d"]
 ) -> tuple[Float[Tensor, "K n t width"], Float[Tensor, "K n"] | None]:
     """From gradients at a write those at the input of the maps that end in it, and the contribution of their biases."""
-    module: Any = unwrapped(maps[0])
-    weight = getattr(module, "weight", None)
-    if len(maps) == 1 and type(module) is nn.Linear and type(weight) is nn.Parameter and not weight.is_meta:
-        precise = torch.promote_types(weight.dtype, torch.float32)
-        offset = None if module.bias is None else (g * module.bias.detach().to(g)).sum((-1, -2))
-        return (g.to(precise) @ weight.detach().to(precise)).to(g), offset
+    if (plain := _plain_matrix(maps)) is not None:
+        weight, bias = plain
+        return (g.to(weight) @ weight).to(g), None if bias is None else (g * bias.to(g)).sum((-1, -2))
     leaf, y, constants = _through(maps, x.expand(len(g), *x.shape))
     at_input, *at_biases = torch.autograd.grad(y, [leaf, *constants], g.to(y).reshape(y.shape), allow_unused=True)
-    bias: Tensor | None = None
+    of_biases: Tensor | None = None
     for at, value in zip(at_biases, constants, strict=True):
         if at is None:
             continue
         own = (at.to(g) * value.detach().to(g)).view(*g.shape[:2], -1).sum(-1)
-        bias = own if bias is None else bias + own
-    return at_input.to(g), bias
+        of_biases = own if of_biases is None else of_biases + own
+    return at_input.to(g), of_biases
+
+
+def _plain_matrix(maps: Sequence[nn.Module]) -> tuple[Float[Tensor, "d width"], Float[Tensor, " d"] | None] | None:
+    """Weight and bias where a plain linear layer alone writes, in at least float32; None for anything else."""
+    module: Any = unwrapped(maps[0])
+    weight = getattr(module, "weight", None)
+    if len(maps) > 1 or type(module) is not nn.Linear or type(weight) is not nn.Parameter or weight.is_meta:
+        return None
+    return weight.detach().to(torch.promote_types(weight.dtype, torch.float32)), module.bias
 
 
 def _through(maps: Sequence[nn.Module], x: Float[Tensor, "K n t width"]) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -197,15 +203,24 @@ def part_vectors(
     if received is None:
         yield (whole,), write[None]
         return
+    count = writer.heads if unit == "head" else received.shape[-1]
+    names = names_of(_PART[writer.kind], whole, count)
+    if (plain := _plain_matrix(writer.maps)) is not None:
+        weight, bias = plain
+        columns, inputs = weight.unflatten(1, (count, -1)), received.to(weight).unflatten(-1, (count, -1))
+        for start in range(0, count, step):
+            part = slice(start, start + step)
+            yield names[part], torch.einsum("ntpw,dpw->pntd", inputs[:, :, part], columns[:, part])
+        if bias is not None:
+            yield (replace(whole, kind=_BIAS[writer.kind]),), bias.detach().to(weight).expand(1, *write.shape)
+        return
     with torch.inference_mode(False), torch.enable_grad():
         leaf, y, constants = _through(writer.maps, received[None])
         y = y.reshape(write.shape)
         v = torch.zeros_like(y, requires_grad=True)
         # As in `attribution.carried`: the maps are applied to each part by differentiating their transpose.
         (pulled,) = torch.autograd.grad(y, leaf, v, create_graph=True)
-        count = writer.heads if unit == "head" else leaf.shape[-1]
-        names = names_of(_PART[writer.kind], whole, count)
-        bias = y.detach().clone()
+        rest = y.detach().clone()
         width = leaf.shape[-1] // count
         for start in range(0, count, step):
             some = range(start, min(start + step, count))
@@ -214,7 +229,7 @@ def part_vectors(
                 own = slice(part * width, (part + 1) * width)
                 parts[number, ..., own] = leaf.detach()[..., own]
             (z,) = torch.autograd.grad(pulled, v, parts, retain_graph=True, is_grads_batched=True)
-            bias -= z.sum(0)
+            rest -= z.sum(0)
             yield names[start : start + len(some)], z
     if constants:
-        yield (replace(whole, kind=_BIAS[writer.kind]),), bias[None]
+        yield (replace(whole, kind=_BIAS[writer.kind]),), rest[None]
