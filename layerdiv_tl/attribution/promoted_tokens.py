@@ -13,7 +13,7 @@ from ..model.load import Model
 from ..model.passes import Pass
 from ..model.units import UnitLike
 from .carried import carried
-from .vocabulary import Vocabulary, extremes
+from .vocabulary import Vocabulary, extremes, log_sum_exp
 
 
 def next_tokens(seen: Pass, k: int, asked: Int[np.ndarray, "token position"]) -> tuple[np.ndarray, ...]:
@@ -41,8 +41,8 @@ def token_logits(
     """
     vocabulary = Vocabulary.of(model)
     assert seen.unembedded is not None
-    p = (seen.unembedded.to(model.path.wide) * model.path.factor).softmax(1)
-    mean, bias = vocabulary.average(p)
+    logits = seen.unembedded * model.path.factor
+    mean, bias = vocabulary.average(logits, log_sum_exp(logits, model.path.wide))
     expected = torch.cat([mean - vocabulary.mean, (bias - vocabulary.mean_bias)[:, None]], 1)
     along = torch.cat([vocabulary.centered(torch.as_tensor(ids)), expected[None].to(vocabulary.mean)])
     names: list[Component] = []

@@ -25,10 +25,10 @@ from ..model.probe import check_finite, transformed
 from ..model.prompts import Ids
 from ..model.remote import RemotePath
 from ..model.units import UnitLike, cut_of
-from .vocabulary import Vocabulary
+from .vocabulary import Vocabulary, log_sum_exp
 
-# Reads are attributed together until they make this many numbers (32 MiB in float64), which bounds memory.
-NUMBERS = 4_000_000
+# Reads are attributed together until they make this many numbers (64 MiB in float64), which bounds memory.
+NUMBERS = 8_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +134,7 @@ def _read_pass(
     """Read a pass out, some reads at a time."""
     path = model.path
     per_read = (reads.targets.shape[1] + 2) * max(len(path.writers), len(gathered.components)) + path.outputs
+    per_read += 6 * len(seen.calls) * path.width  # streams after each write
     step = max(1, NUMBERS // per_read) if unit != "expert" else len(own)
     for start in range(0, len(own), step):
         some = slice(start, start + step)
@@ -197,16 +198,15 @@ def _answers(path: Path, vocabulary: Vocabulary | None, seen: Pass, targets: Int
     assert seen.logits is not None
     ids = torch.as_tensor(targets, device=seen.unembedded.device)
     rows, bias = path.unembed_rows(ids)
-    logits, unembedded = seen.logits.to(path.wide), seen.unembedded.to(path.wide)
-    log_partition = logits.logsumexp(1)
-    p = (logits - log_partition[:, None]).exp()
-    means, of_p = vocabulary.average(p)
+    log_partition = log_sum_exp(seen.logits, path.wide)
+    means, of_p = vocabulary.average(seen.logits, log_partition)
     of_all = vocabulary.mean_bias.to(of_p).expand_as(of_p)
     rows = torch.cat([rows.to(means), means[:, None], vocabulary.mean.to(means).expand_as(means)[:, None]], 1)
     own = torch.zeros_like(ids, dtype=means.dtype) if bias is None else bias.to(means)
     biases = torch.cat([own, of_p[:, None], of_all[:, None]], 1)
-    at_ids = unembedded.gather(1, ids), logits.gather(1, ids)
-    return Answers(rows, biases, *at_ids, log_partition, unembedded.mean(1))
+    at_ids = [x.gather(1, ids).to(path.wide) for x in (seen.unembedded, seen.logits)]
+    mean = seen.unembedded.mean(1, dtype=torch.float32).to(path.wide)
+    return Answers(rows, biases, *at_ids, log_partition, mean)
 
 
 def _check(model: Model, gathered: Gathered) -> None:

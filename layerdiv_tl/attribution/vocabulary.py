@@ -49,14 +49,23 @@ class Vocabulary:
             model.path.kept["vocabulary"] = known
         return known[1]
 
-    def average(self, p: Float[Tensor, "n v"]) -> tuple[Float[Tensor, "n d"], Float[Tensor, " n"]]:
-        """Σ_v p_v W_v and Σ_v p_v b_v; products in the precision of the rows or float32, sums in that of p."""
+    def average(
+        self, logits: Float[Tensor, "n v"], log_partition: Float[Tensor, " n"]
+    ) -> tuple[Float[Tensor, "n d"], Float[Tensor, " n"]]:
+        """Σ_v p_v W_v and Σ_v p_v b_v for p = exp(logits − log_partition), some ids at a time.
+
+        Products are in the precision of the rows or float32, sums in that of `log_partition`.
+        """
         precise = torch.promote_types(self.rows.dtype, torch.float32)
-        total = torch.zeros(len(p), self.rows.shape[1], dtype=p.dtype, device=p.device)
+        device, n = log_partition.device, len(log_partition)
+        total = torch.zeros(n, self.rows.shape[1], dtype=log_partition.dtype, device=device)
+        bias = total.new_zeros(n)
         for start in range(0, len(self.rows), CHUNK):
-            some = self.rows[start : start + CHUNK].to(p.device, precise)
-            total += (p[:, start : start + CHUNK].to(precise) @ some).to(total)
-        bias = total.new_zeros(len(p)) if self.bias is None else p @ self.bias.to(p)
+            some = slice(start, start + CHUNK)
+            p = (logits[:, some].to(total) - log_partition[:, None]).exp()
+            total += (p.to(precise) @ self.rows[some].to(device, precise)).to(total)
+            if self.bias is not None:
+                bias += p @ self.bias[some].to(p)
         return total, bias
 
     def centered(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n d+1"]:
@@ -114,6 +123,7 @@ def extremes(
     return torch.cat([*ids], 1), torch.cat([values[0], -values[1]], 1)
 
 
-def log_sum_exp(logits: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
-    """log Σ_v exp of each row, in float64; NaN or infinite where a logit is."""
-    return torch.cat([rows.double().logsumexp(1) for rows in logits.split(16)])
+def log_sum_exp(logits: Float[Tensor, "n v"], dtype: torch.dtype = torch.float64) -> Float[Tensor, " n"]:
+    """log Σ_v exp of each row, in some precision; NaN or infinite where a logit is."""
+    step = max(1, NUMBERS // (16 * logits.shape[1]))  # a copy of all in that precision would be most of the memory
+    return torch.cat([rows.to(dtype).logsumexp(1) for rows in logits.split(step)])

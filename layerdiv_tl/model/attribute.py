@@ -82,7 +82,9 @@ def attribute(path: Path, seen: Pass, directions: Float[Tensor, "n K d"], unit: 
 
 def gradients(replay: Replay, directions: Float[Tensor, "n K d"]) -> list[list[Tensor]]:
     """Gradients `[K, *leaf]` of the dot products at writes, constants, edits and rounding."""
-    groups = [replay.writes, replay.constants, replay.edits, replay.rounding]
+    # Where the path adds up all writes, each has the gradient of the sum.
+    of_writes = [replay.final] if replay.adds else replay.writes
+    groups = [of_writes, replay.constants, replay.edits, replay.rounding]
     leaves = [leaf for group in groups for leaf in group]
     found = [
         torch.autograd.grad(
@@ -91,7 +93,10 @@ def gradients(replay: Replay, directions: Float[Tensor, "n K d"]) -> list[list[T
         for w in directions.unbind(1)
     ]
     stacked = iter([torch.stack(g) for g in zip(*found, strict=True)])
-    return [[next(stacked) for _ in group] for group in groups]
+    by_group = [[next(stacked) for _ in group] for group in groups]
+    if replay.adds:
+        by_group[0] *= len(replay.writes)
+    return by_group
 
 
 def rows_of(path: Path, unit: UnitLike) -> tuple[Component, ...]:

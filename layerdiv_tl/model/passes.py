@@ -110,6 +110,7 @@ class Replay:
         rounding: Leaves for what the additions of a half-precision model lost until the final norm.
         final, after_norm: The last input and output of the final norm, `[n, t, d]`.
         normed: The unembedding's input `[n, d]`.
+        adds: True if `final` is the sum of the leaves, which then have one gradient.
     """
 
     writes: list[Tensor]
@@ -120,3 +121,4 @@ class Replay:
     final: Tensor
     after_norm: Tensor
     normed: Float[Tensor, "n d"]
+    adds: bool

@@ -152,7 +152,7 @@ class Path:
 
     def _checked(self, logits: Tensor, ids: Tensor, mask: Tensor | None) -> Tensor:
         """Return a pass's logits. Raises InputError where they are not finite: a second pass finds the first module."""
-        if bool(logits.sum(dtype=self.wide).isfinite()):  # a number that is not shows in the sum, and sooner
+        if bool(logits.sum(dtype=torch.float32).isfinite()):  # a number that is not shows in the sum, and sooner
             return logits
         places: list[str] = []
 
@@ -262,7 +262,7 @@ class Path:
         final, after_norm = at_norm[-1] if at_norm else (end, end)
         added = [x for found in edits.values() for x in found]
         axes = [0] * len(mode.constants) if adds else self.constant_axes
-        return Replay(list(writes.values()), mode.constants, axes, added, rounding, final, after_norm, normed)
+        return Replay(list(writes.values()), mode.constants, axes, added, rounding, final, after_norm, normed, adds)
 
     def unembed_rows(self, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Rows of the unembedding `[*ids, d]`, as it stores them, and biases `[*ids]` or None; all for None."""

@@ -66,7 +66,7 @@ def assert_same(whole: Any, offloaded: Any, unit: Any, texts: Any = PROMPTS[:1])
     np.testing.assert_allclose(ld.decompose(found, labels).bias, ld.decompose(expected, labels).bias, atol=1e-6)
     expected, found = (ld.profile(m, texts, unit=unit) for m in (whole, offloaded))
     for name in ("bias", "diversity", "losses"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("unit", ["sublayer", "head", "neuron"])
