@@ -18,7 +18,7 @@ from .._checks import check_memory, whole_number
 from .._progress import progress
 from ..components import Component, component_columns, labels_of, positions
 from ..errors import InputError
-from ..model.attention import check_same_answers, eager, heads_of
+from ..model.attention import check_same_answers, eager, heads_of, patterns_size
 from ..model.batches import batches, pad
 from ..model.frozen import SAME_ANSWERS, tolerance
 from ..model.load import Model, as_model
@@ -195,7 +195,9 @@ def source_tokens(
     lengths, k = [len(row) for row in ids], option_ids.shape[1]
     shape = (len(ids), len(kept), max(lengths))
     needed = f"{shape[0]} prompts × {shape[1]} heads × {shape[2]} tokens × {k} options"
-    check_memory(8 * math.prod(shape) * (2 * k + 1), needed, _INSTEAD)
+    batch_tokens = batch_tokens or model.batch_tokens
+    patterns = patterns_size(model, shape[2], max(batch_tokens, shape[2]))
+    check_memory(8 * math.prod(shape) * (2 * k + 1) + patterns, needed, _INSTEAD)
     values, weights, own = np.zeros((*shape, k)), np.zeros(shape), np.zeros((shape[0], shape[1], k))
     logit_gap, logit_size = 0.0, 1e-300
     wanted = set(kept)
@@ -205,7 +207,7 @@ def source_tokens(
         return factors.contributions(slice(None), some), factors.patterns(some)
 
     with model.path.session(), progress(model.name, len(ids), "prompt"):
-        for rows in batches(lengths, batch_tokens or model.batch_tokens, model.path.length_switch):
+        for rows in batches(lengths, batch_tokens, model.path.length_switch):
             reads = Reads([ids[i] for i in rows], np.arange(len(rows)), at[rows], option_ids[rows], question.directions)
             found, of_attentions = _split(model, reads, lambda g: g[:k], read)
             parts, patterns = (torch.cat(x, -2).numpy() for x in zip(*of_attentions, strict=True))
@@ -288,7 +290,8 @@ class TextSources:
                 f"{model.name} mixes tokens behind its heads: take ld.source_tokens, a position at a time."
             )
         heads = len(heads_of(model))
-        check_memory(8 * heads * count**2, f"{heads} heads × {count}² tokens", _INSTEAD)
+        needed = 8 * heads * count**2 + patterns_size(model, count, count)
+        check_memory(needed, f"{heads} heads × {count}² tokens", _INSTEAD)
         reads = Reads([tuple(self.ids)], np.zeros(count, dtype=np.int64), np.arange(count), self.asked.T)
         with model.path.session():
             _, attentions = _split(model, reads, lambda g: g[:k] - g[k + 1 :], lambda factors: factors)

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from .._checks import check_memory
 from ..components import Component, labels_of, positions
 from ..errors import InputError
 from ..results import Plot, Result
@@ -123,6 +124,9 @@ def attention_patterns(
     chosen = list(range(len(every)))
     if heads is not None:
         chosen = [positions(every, label=label)[0] for label in labels_of("heads", heads)]
+    count = len(row)
+    needed = 4 * len(every) * count**2 + 16 * len(chosen) * count**2 + patterns_size(model, count, count)
+    check_memory(needed, f"patterns of {len(every)} heads × {count}² tokens", "take a shorter text, or fewer heads")
     with model.path.session(), torch.inference_mode():
         read = _from_hooks if is_transformer_lens(model.root) else _from_outputs
         patterns = {call: x for call, x in read(model, row, attentions).items() if x.shape[1] == call[0].heads}
@@ -148,6 +152,12 @@ def heads_of(model: Model) -> tuple[Component, ...]:
     if not heads:
         raise InputError(f"{model.name} has no attention heads.")
     return heads
+
+
+def patterns_size(model: Model, tokens: int, batch_tokens: int) -> int:
+    """The bytes of one layer's scores, mask and patterns in a batch of texts, which step-by-step attention holds."""
+    heads = max(writer.heads for writer in model.path.writers)
+    return 4 * 4 * heads * tokens * batch_tokens
 
 
 def _from_outputs(model: Model, row: Sequence[int], attentions: Sequence[Call]) -> Patterns:

@@ -240,3 +240,19 @@ def test_wrong_input_is_answered_in_a_sentence(tiny):
         arguments = {"prompts": PROMPTS[0], "options": OPTIONS} | given
         with pytest.raises(ld.InputError, match=match):
             ld.source_tokens(tiny, **arguments)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda ids: ld.source_tokens("zoo/d4", [ids], [7, 9]), lambda ids: ld.attention_patterns("zoo/d4", ids)]
+)
+def test_patterns_that_do_not_fit_are_refused_before_the_pass(call, monkeypatch):
+    """Attention step by step holds heads × tokens² numbers of a layer, beside the result."""
+    import psutil
+
+    ids = [1, 2, 3] * 10
+    free = 4 * 4 * 2 * len(ids) ** 2  # one layer's, and nothing left for the result
+    with monkeypatch.context() as patch:
+        patch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": free})())
+        with pytest.raises(ld.InputError, match="GiB"):
+            call(ids)
+    call(ids)
