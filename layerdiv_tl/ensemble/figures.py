@@ -25,7 +25,7 @@ def _module_frame(decomposition: Any) -> pd.DataFrame:
 
 def _pair_frame(decomposition: Any, most: int = 60) -> pd.DataFrame:
     """Both halves of `pairwise`, of the components with the largest diversity, similar ones next to each other."""
-    largest = np.sort(np.argsort(-decomposition.diversities.mean(0), kind="stable")[:most])
+    largest = np.sort(np.argsort(-decomposition.terms["diversity"].mean(0), kind="stable")[:most])
     kept = tuple(decomposition.components[i] for i in largest)
     frame = replace(decomposition, values=decomposition.values[:, largest], components=kept).pairwise()
     both = pd.concat([frame, frame.rename(columns={"component": "other", "other": "component"})])

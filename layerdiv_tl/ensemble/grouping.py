@@ -56,13 +56,11 @@ def sum_members(terms: Terms, is_in: Float[np.ndarray, "member row"]) -> RowTerm
     return {name: x @ is_in / (1 if name in ADDITIVE else len(is_in)) for name, x in of_members(terms).items()}
 
 
-def prefixes(
-    components: Names, junctions: Names | None, scale: Float[np.ndarray, "example junction"] | None
-) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield for each junction that a member reaches: its number, the members of its prefix, and their divisors.
+def prefixes(components: Names, junctions: Names | None) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield for each junction that a member reaches: its number, and the members of its prefix.
 
     The constant is in every prefix; other members without a junction are in the last. Without `junctions` every member
-    closes one. Members on the stream are divided by the junction's `scale`, `[example, member]`, where it is given.
+    closes one.
     """
     if groups := [c.label for c in components if c.kind == "group"]:
         raise InputError(
@@ -80,11 +78,7 @@ def prefixes(
     is_constant = np.array([c.kind == "constant" for c in components]) & (place < 0)
     for last in reached:
         on_stream = (place >= 0) & (place <= last)
-        kept = np.flatnonzero(on_stream | is_constant | (last == reached[-1]))
-        divisors = np.ones((1, len(kept)))
-        if scale is not None:
-            divisors = np.where(on_stream[kept], scale[:, [last]], 1.0)
-        yield last, kept, divisors
+        yield last, np.flatnonzero(on_stream | is_constant | (last == reached[-1]))
 
 
 def shares(values: PerMember, total: np.ndarray, signed: np.ndarray | None = None) -> Estimate:

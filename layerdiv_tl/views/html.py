@@ -54,13 +54,6 @@ class Block:
         return str(templates().in_notebook(name, self.html, read("blocks.css"), script))
 
 
-def switch(blocks: Mapping[str, Block]) -> Block:
-    """Show one of several named blocks at a time, initially the first; the reader chooses by buttons."""
-    if len(blocks) == 1:
-        return next(iter(blocks.values()))
-    return Block(templates().switch(blocks), any(block.circuits for block in blocks.values()))
-
-
 def circuits(element: str, props: Mapping[str, Any]) -> Block:
     """Render an element of circuitsvis by name; `props` are JSON.
 
@@ -68,17 +61,6 @@ def circuits(element: str, props: Mapping[str, Any]) -> Block:
     """
     ground = f"background: {style.LIGHT.paper}; color: {style.LIGHT.ink}; color-scheme: light"
     return Block(templates().circuits(ground, script_json({"element": element, "props": props})), circuits=True)
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str | Block]]) -> Block:
-    """Make a table of texts and blocks; the first column names the rows."""
-    return Block(templates().table(head, rows))
-
-
-def marks(pairs: Sequence[tuple[str, float]]) -> Block:
-    """List names and signed numbers in a wrapping row, with a frame around each name to delimit tokens."""
-    signed = [(name, style.signed(value)) for name, value in pairs]
-    return Block(templates().marks(signed))
 
 
 def inert(token: str) -> str:
@@ -91,16 +73,6 @@ def inert(token: str) -> str:
     ('<|b>&|lt;⏎\\n', '∅')
     """
     return (token.replace("\n", "⏎\n") or "∅").replace("<", "<\u2060").replace("&", "&\u2060")
-
-
-def quoted(token: str, most: int = 24) -> str:
-    """Format a token for a line of text, with visible spaces and line breaks, cut to a length.
-
-    >>> quoted(" a\\n"), quoted("=" * 80, most=4)
-    ('␣a⏎', '===…')
-    """
-    shown = token.replace("\n", "⏎").replace(" ", "␣") or "∅"
-    return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 def script_json(value: Any) -> str:

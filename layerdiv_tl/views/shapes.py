@@ -321,13 +321,8 @@ def words(column: str) -> str:
 
 
 def label(text: Any, most: int = 24) -> str:
-    """Write a name in one line, cut to a length and escaped; blanks at its ends and line breaks are visible."""
-    text = str(text).replace("\n", "⏎")
-    left, right = len(text) - len(text.lstrip(" ")), len(text) - len(text.rstrip(" "))
-    if left == len(text):
-        return "␣" * left or "∅"
-    text = "␣" * left + text.strip(" ") + "␣" * right
-    return escape(text if len(text) <= most else f"{text[: most - 1]}…")
+    """Write a name in one line, cut to a length and escaped."""
+    return escape(style.visible(text, most))
 
 
 def escape(text: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -168,6 +169,20 @@ def _variables(theme: Theme, scales: bool) -> str:
 def _mixed(paper: str, color: str, share: float) -> str:
     pairs = zip(_channels(paper), _channels(color), strict=True)
     return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in pairs)
+
+
+def visible(text: Any, most: int = 24) -> str:
+    """Write a name or token in one line, cut to a length; blanks at its ends and line breaks are visible.
+
+    >>> visible(" a b\\n"), visible("=" * 80, most=4), visible("")
+    ('␣a b⏎', '===…', '∅')
+    """
+    text = str(text).replace("\n", "⏎")
+    left, right = len(text) - len(text.lstrip(" ")), len(text) - len(text.rstrip(" "))
+    if left == len(text):
+        return "␣" * left or "∅"
+    text = "␣" * left + text.strip(" ") + "␣" * right
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def count(n: int, noun: str) -> str:

@@ -11,7 +11,7 @@ import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
-from layerdiv_tl.model.attention import AttentionPatterns, attention_patterns
+from layerdiv_tl.model.attention import attention_patterns
 from layerdiv_tl.views.html import Block, Page, circuitsvis, inert, script_json
 from layerdiv_tl.views.tokens import attention_heads, colored_tokens, promoted_tokens
 from tests.conftest import gpt2, llama
@@ -132,7 +132,7 @@ def test_patterns_are_a_frame_and_a_file(tmp_path):
     assert frame.groupby(["component", "query"]).weight.sum().to_numpy() == pytest.approx(1, abs=1e-5)
     row = frame[(frame.component == "L2.H3") & (frame["query"] == 7) & (frame.key == 2)].iloc[0]
     assert (row.weight, row.query_token, row.key_token) == (found.patterns[1, 7, 2], "token 6", "token 4")
-    loaded = AttentionPatterns.load(found.save(tmp_path / "a"))
+    loaded = ld.load(found.save(tmp_path / "a"))
     assert loaded.components == found.components
     np.testing.assert_array_equal(loaded.patterns, found.patterns)
 
