@@ -29,7 +29,7 @@ _COLUMNS = ("diversity", "accuracy", "auc", "logit_difference", "constant_share"
 
 
 def write_demo(model: Model, folder: Path, say: Callable[[str], None]) -> tuple[Path, str]:
-    """Write index.html, explorer.html, components.csv, modules.csv and summary.csv; return the page and a line."""
+    """Write index.html and explorer.html; return the page and a line."""
     found = {}
     for name in SAMPLE_TASKS:
         say(f"Decomposing {model.name} on {name} …")
@@ -43,7 +43,7 @@ def write_demo(model: Model, folder: Path, say: Callable[[str], None]) -> tuple[
     say(f"Ablating {', '.join(labels)} …")
     costs = [effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
     say("Writing the explorer …")
-    _example(model, others, labels[0]).save(folder / "explorer.html", home="index.html")
+    _example(model, others, labels[0]).save(folder / "explorer.html")
     line = leading(components, "logit_difference")
     page = Page(f"{model.name} on {FIRST_TASK}")
     page.figure(d.plot())
@@ -53,7 +53,7 @@ def write_demo(model: Model, folder: Path, say: Callable[[str], None]) -> tuple[
     page.figure(d.plot("depth"))
     page.table(_component_table(components, labels, costs), "Costs of ablation in nats, on other rows")
     page.heading("Tasks")
-    page.table(_write_frames(found, model.name, folder))
+    page.table(_task_table(found))
     return page.write(folder / "index.html"), line
 
 
@@ -73,21 +73,13 @@ def _estimates(rows: pd.DataFrame, name: str) -> list[str]:
     return [style.estimate(*end) for end in ends]
 
 
-def _write_frames(found: Mapping[str, Decomposition], model: str, folder: Path) -> pd.DataFrame:
-    """Write the frames of all tasks as CSV files; return the totals as a table."""
-    frames: dict[str, list[pd.DataFrame]] = {"components": [], "modules": [], "summary": []}
-    for name, d in found.items():
-        total = d.frame().assign(rows=len(d.values), identity_gap=d.identity_gap)
-        for kind, frame in (("components", d.by_component()), ("modules", d.by_module()), ("summary", total)):
-            frames[kind].append(frame.assign(model=model, task=name))
-    joined = {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}
-    for kind, frame in joined.items():
-        frame.to_csv(folder / f"{kind}.csv", index=False)
-    summary = joined["summary"]
-    table = summary[["task", "rows"]].copy()
+def _task_table(found: Mapping[str, Decomposition]) -> pd.DataFrame:
+    """The totals of all tasks."""
+    totals = pd.concat([d.frame().assign(task=name, rows=len(d.values)) for name, d in found.items()])
+    table = totals[["task", "rows"]].copy()
     for name in ("accuracy", "bias", "diversity", "loss"):
-        table[name] = _estimates(summary, name)
-    return table.assign(guessing=summary["chance"].map(style.number))
+        table[name] = _estimates(totals, name)
+    return table.assign(guessing=totals["chance"].map(style.number))
 
 
 def _example(model: Model, rows: Task, component: str) -> Explorer:

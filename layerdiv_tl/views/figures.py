@@ -43,5 +43,5 @@ def _about(result: Any, notes: Mapping[str, Any]) -> str:
     if len(ends) == 1:
         rows = "…" + str(ends[0])[-40:]
     elif not rows and hasattr(result, "values"):
-        rows = style.count(len(result.values), "row")
+        rows = f"{len(result.values):,} row{'' if len(result.values) == 1 else 's'}"
     return " · ".join(shapes.escape(part) for part in (model, rows, notes.get("answers", "")) if part)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .._checks import file_path
 from .._files import written
-from ..errors import InputError
 from . import style
 
 if TYPE_CHECKING:
@@ -91,19 +90,11 @@ def templates() -> Any:
 
 @cache
 def circuitsvis() -> str:
-    """Read the script of the installed circuitsvis without importing it, which would load torch.
+    """Read the script of the installed circuitsvis without importing it, which would load torch."""
+    from importlib.metadata import distribution
 
-    Raises InputError if circuitsvis is not installed or does not contain the script.
-    """
-    from importlib.metadata import PackageNotFoundError, distribution
-
-    try:
-        bundle = distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")
-        return Path(str(bundle)).read_text(encoding="utf-8").replace("</script", "<\\/script")
-    except (PackageNotFoundError, OSError) as error:
-        raise InputError(
-            f"circuitsvis, which draws this view, was not found ({error}): pip install 'circuitsvis>=1.43'."
-        ) from error
+    bundle = distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")
+    return Path(str(bundle)).read_text(encoding="utf-8").replace("</script", "<\\/script")
 
 
 @cache
@@ -121,15 +112,9 @@ def chart(figure: go.Figure) -> Block:
     return Block(templates().chart(data, figure.layout.height))
 
 
-def frame_table(frame: pd.DataFrame, name: str = "") -> Block:
-    """Make a table for a `Page`, with a name above it; the first column names the rows."""
-    rows = frame.astype(str).to_numpy().tolist()
-    return Block(templates().frame_table(name, list(map(str, frame.columns)), rows))
-
-
 @dataclass
 class Page:
-    """A page built block by block; all text is escaped. `contents` adds links to the sections at the side.
+    """A page built block by block; all text is escaped.
 
     >>> page = Page("A <title>")
     >>> page.text("1 < 2")
@@ -138,50 +123,46 @@ class Page:
     """
 
     title: str
-    contents: bool = False
-    blocks: list[str] = field(default_factory=list)
-    sections: list[str] = field(default_factory=list)
-    # Whether a block needs circuitsvis.
-    circuits: bool = False
+    blocks: list[Block] = field(default_factory=list)
 
     def heading(self, text: str) -> None:
         """Begin a section."""
-        self.sections.append(text)
-        self.add("heading", len(self.sections), text)
+        self.add("heading", text)
 
     def text(self, text: str, kind: Literal["plain", "small", "note"] = "plain") -> None:
         """Add a paragraph, optionally in small print or as a prominent note."""
         self.add("text", text, kind)
 
-    def add(self, macro: str, *content: Any) -> None:
-        """Add what a macro of page.jinja makes of some content: "subheading", "code", …"""
-        self.blocks.append(getattr(templates(), macro)(*content))
-
     def table(self, frame: pd.DataFrame, name: str = "") -> None:
-        """Add a `frame_table`."""
-        self.block(frame_table(frame, name))
+        """Add a table with a name above it; the first column names the rows."""
+        self.add("frame_table", name, list(map(str, frame.columns)), frame.astype(str).to_numpy().tolist())
 
     def figure(self, figure: go.Figure) -> None:
         """Add a `chart`."""
         self.block(chart(figure))
 
+    def add(self, macro: str, *content: Any) -> None:
+        """Add what a macro of page.jinja makes of some content: "code", "inner_page", …"""
+        self.block(Block(getattr(templates(), macro)(*content)))
+
     def block(self, block: Block) -> None:
         """Add any other block, e.g. colored tokens; circuitsvis is included once."""
-        self.circuits |= block.circuits
-        self.blocks.append(block.html)
+        self.blocks.append(block)
 
     def html(self) -> str:
         """Return the whole page."""
         from plotly.offline import get_plotlyjs
 
-        css = style.css_variables(scales=True) + read("page.css") + read("blocks.css")
+        css = style.css_variables() + read("page.css") + read("blocks.css")
         settings = {"light": style.template(style.LIGHT).to_plotly_json(), "config": CONFIG}
         settings["dark"] = style.template(style.DARK).to_plotly_json()
         sources = (read(name) for name in ("page.js", "blocks.js"))
         script = "\n".join((f"const SETTINGS = {json.dumps(settings)};", *sources, "ready(document);"))
-        has_charts = any("class=chart" in block for block in self.blocks)
-        scripts = [get_plotlyjs()] * has_charts + [circuitsvis()] * self.circuits
-        body = templates().main(self.title, self.contents and self.sections, "\n".join(self.blocks), script)
+        body = "\n".join(block.html for block in self.blocks)
+        scripts = [get_plotlyjs()] if "class=chart" in body else []
+        if any(block.circuits for block in self.blocks):
+            scripts.append(circuitsvis())
+        body = templates().main(self.title, body, script)
         return page_html(self.title, css, scripts, body)
 
     def write(self, path: str | os.PathLike[str]) -> Path:

@@ -43,7 +43,7 @@ def report(grid: Grid, path: str | os.PathLike[str], title: str = "A grid of ana
     cells = list(grid.cells())
     if not cells:
         raise InputError(f"{str(grid.folder)!r} has no finished cells: run some first.")
-    page = Page(title, contents=True)
+    page = Page(title)
     page.text(repr(grid))
     for failure in grid.failures:
         page.text(failure, "note")
@@ -57,7 +57,7 @@ def report(grid: Grid, path: str | os.PathLike[str], title: str = "A grid of ana
 def _add_tables(page: Page, grid: Grid) -> None:
     """Add the papers' tables; contributions with several options have none, as their numbers cannot be joined."""
     try:
-        table, shares, curves = tables.table(grid), tables.shares(tables.modules(grid)), _curves(grid)
+        table, shares = tables.table(grid), tables.shares(tables.modules(grid))
     except InputError as error:
         page.text(f"No tables of the paper: {error}", "small")
         return
@@ -67,17 +67,6 @@ def _add_tables(page: Page, grid: Grid) -> None:
     page.table(_rounded(tables.sizes(grid)), "Models (Table 4)")
     page.heading("Modules and depth")
     page.table(_rounded(shares), "Each module's share of centered bias and diversity (Fig. 4)")
-    if curves is not None:
-        r = tables.correlations(curves).groupby(["metric", "coefficient"], sort=False)["r"].mean().reset_index()
-        page.table(_rounded(r), "Correlation with accuracy along depth, mean over models and tasks (Fig. 3)")
-
-
-def _curves(grid: Grid) -> pd.DataFrame | None:
-    """Return the curves along depth; None for components that have no place there."""
-    try:
-        return tables.curves(grid)
-    except InputError:
-        return None
 
 
 def _add_cell(page: Page, cell: Cell) -> None:

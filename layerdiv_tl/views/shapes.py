@@ -163,10 +163,10 @@ def heat(
     for number, (name, some) in enumerate(groups, start=1):
         names = some[row].map(rows) + " " + some[column].map(columns)
         texts = hover(some, [value], by=f"{label(name)} " + names if panel else names)
-        table = some.assign(text=texts).pivot(index=row, columns=column, values=[value, "text"])
-        z, texts = (table[part].reindex(index=rows.index, columns=columns.index) for part in (value, "text"))
-        drawn = {"hovertext": texts.where(z.notna(), ""), "hoverinfo": "text"}
-        z = z.to_numpy(dtype=float)
+        cells = pd.DataFrame({"row": some[row], "column": some[column], "value": some[value], "text": texts})
+        tables = [cells.pivot(index="row", columns="column", values=name) for name in ("value", "text")]
+        found, said = (table.reindex(index=rows.index, columns=columns.index) for table in tables)
+        z, drawn = found.to_numpy(dtype=float), {"hovertext": said.where(found.notna(), ""), "hoverinfo": "text"}
         drawn |= {"z": to_color(z), "customdata": z, "coloraxis": "coloraxis"}
         places = {"x": np.arange(len(columns)), "y": np.arange(len(rows)), "xgap": 1, "ygap": 1}
         figure.add_heatmap(**drawn, **places, row=number, col=1)

@@ -23,7 +23,7 @@ def heads(frame: pd.DataFrame, value: str, names: int = 3) -> go.Figure:
         raise InputError("there are no heads here: take contributions(model, …, unit='head').")
     known["layer_name"] = [shapes.layer_name(row) for _, row in known.iterrows()]
     known["row"] = known["index"].astype("float").fillna(np.inf)
-    known["head"] = ["MLP" if kind == "mlp" else f"H{index}" for kind, index in zip(known["kind"], known["index"])]
+    known["head"] = ("H" + known["index"].astype("string")).fillna("MLP")
     layers = list(dict.fromkeys(known["layer_name"]))
     known = known.sort_values("row", kind="stable")
     rows = list(dict.fromkeys(known["head"]))

@@ -104,7 +104,7 @@ def promoted_tokens(
     `Profile.top_tokens`.
     """
     tokens = profile.top_tokens(component, position, k)
-    names = tokens["token"].map(style.visible) + " " + tokens["contribution_centered"].map(style.signed)
-    rank = tokens.groupby(["component", "effect"], sort=False).cumcount() + 1
-    places = [tokens["component"], tokens["effect"], rank.rename("rank")]
-    return names.set_axis(pd.MultiIndex.from_arrays(places)).unstack("rank", sort=False)
+    cells = tokens["token"].map(style.visible) + " " + tokens["contribution_centered"].map(style.signed)
+    rows = {key: cells[of].tolist() for key, of in tokens.groupby(["component", "effect"], sort=False).groups.items()}
+    index = pd.MultiIndex.from_tuples(rows, names=("component", "effect"))
+    return pd.DataFrame(list(rows.values()), index=index, columns=range(1, k + 1))

@@ -1,7 +1,6 @@
 """Attention patterns, colored and promoted tokens: numbers under their tokens, hostile text harmless, no network."""
 
 import dataclasses
-import html
 import json
 import re
 
@@ -12,6 +11,7 @@ import torch
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
 from layerdiv_tl.model.attention import attention_patterns
+from layerdiv_tl.views import style
 from layerdiv_tl.views.html import Block, Page, circuitsvis, inert, script_json
 from layerdiv_tl.views.tokens import attention_heads, colored_tokens, promoted_tokens
 from tests.conftest import gpt2, llama
@@ -142,7 +142,8 @@ def test_every_token_wears_the_number_of_its_own_prediction(gauge):
     """Values are the frame's, one token later; texts do not touch; bounds are symmetric, so that zero is white."""
     p = ld.profile(llama(), [IDS, [3, 4, 5]], gauge=gauge)
     frame = p.frame()
-    drawn = elements(colored_tokens(p, ("loss", "net", "bias", "diversity", "target_logit")))
+    metrics = ("loss", "net", "bias", "diversity", "target_logit")
+    drawn = [found for metric in metrics for found in elements(colored_tokens(p, metric))]
     means = frame.groupby("position").mean(numeric_only=True)
     sums = frame.groupby("position")["target_logit"].sum()
     columns = [means["loss"], *(means[t] for t in ("net", "bias", "diversity")), sums]
@@ -153,8 +154,7 @@ def test_every_token_wears_the_number_of_its_own_prediction(gauge):
         assert values[1:12] == pytest.approx(column.to_numpy()[:11], rel=1e-3)
         assert values[13:] == pytest.approx(column.to_numpy()[12:14], rel=1e-3)
         assert found["props"]["minValue"] == -found["props"]["maxValue"] < 0
-    named = colored_tokens(p, "net", ["L1.mlp", "embed"])
-    assert re.findall(r">([^<]*)</button>", named.html) == [f"{c} {gauge} net (logits²)" for c in ("L1.mlp", "embed")]
+    named = colored_tokens(p, "net", "L1.mlp")
     one = frame[frame.component == "L1.mlp"]["net"].to_numpy()
     assert elements(named)[0]["props"]["values"][1:12] == pytest.approx(one[:11], rel=1e-3)
 
@@ -162,10 +162,8 @@ def test_every_token_wears_the_number_of_its_own_prediction(gauge):
 def test_unknown_words_are_refused():
     p = ld.profile(llama(), IDS)
     for arguments, sentence in (
-        ({"metrics": "color"}, "metrics='color'"),
-        ({"metrics": ()}, "metrics="),
-        ({"components": "L9.mlp"}, "label 'L9.mlp'"),
-        ({"components": []}, "components="),
+        ({"metric": "color"}, "metric='color'"),
+        ({"metric": "net", "component": "L9.mlp"}, "label 'L9.mlp'"),
     ):
         with pytest.raises(ld.InputError, match=sentence):
             colored_tokens(p, **arguments)
@@ -187,18 +185,18 @@ def test_attention_is_drawn_as_it_is():
 
 
 def test_promoted_tokens_are_the_profile_s():
-    """Each row has a component's largest and smallest centered logits to two digits, in the order of top_tokens."""
+    """Each row has a component's largest or smallest centered logits to two digits, in the order of top_tokens."""
     p = ld.profile(llama(), IDS)
-    block, frame = promoted_tokens(p, ["L1.mlp", "embed"], 4, k=3), p.top_tokens(["L1.mlp", "embed"], 4, 3)
-    rows = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>", block.html)
-    assert [row[0] for row in rows] == ["L1.mlp", "embed"]
-    for row in rows:
-        for cell, effect in zip(row[1:], ("promotes", "suppresses"), strict=True):
-            lines = frame[(frame.component == row[0]) & (frame.effect == effect)]
-            marks = re.findall(r"<b>(.*?)</b> (\S+?)</span>", cell)
-            assert [html.unescape(m[0]) for m in marks] == [t.replace(" ", "␣") for t in lines.token]
-            shown = [float(m[1].replace("−", "-")) for m in marks]
-            assert shown == pytest.approx(lines.contribution_centered.tolist(), rel=0.06)
+    table, frame = promoted_tokens(p, ["L1.mlp", "embed"], 4, k=3), p.top_tokens(["L1.mlp", "embed"], 4, 3)
+    effects = [(label, effect) for label in ("L1.mlp", "embed") for effect in ("promotes", "suppresses")]
+    assert table.index.tolist() == effects
+    assert table.columns.tolist() == [1, 2, 3]
+    for label, effect in effects:
+        lines = frame[(frame.component == label) & (frame.effect == effect)]
+        cells = [cell.rsplit(" ", 1) for cell in table.loc[(label, effect)]]
+        assert [cell[0] for cell in cells] == [style.visible(token) for token in lines.token]
+        shown = [float(cell[1].replace("−", "-")) for cell in cells]
+        assert shown == pytest.approx(lines.contribution_centered.tolist(), rel=0.06)
 
 
 def hostile_profile():
@@ -216,18 +214,19 @@ def hostile_profile():
 def every_block():
     p = hostile_profile()
     patterns = dataclasses.replace(attention_patterns(llama(), IDS, ["L0.H1", "L2.H3"]), tokens=p.tokens)
-    return p, [colored_tokens(p), attention_heads(patterns), promoted_tokens(p, ["embed", "L0.mlp"], 3)]
+    return p, [colored_tokens(p), attention_heads(patterns)]
 
 
 def test_hostile_tokens_stay_text_before_any_browser():
     """No token ends a script or begins an element, also where circuitsvis will write it as HTML."""
-    _, blocks = every_block()
+    p, blocks = every_block()
     for block in blocks:
         assert "<img" not in block.html
         assert "<svg" not in block.html
         assert block.html.count("</script") == block.html.count("<script")
         for found in elements(block):
             assert not any(re.search(r"<[a-z/!]|&[a-z#]", token, re.I) for token in found["props"]["tokens"])
+    assert "<img" not in promoted_tokens(p, ["embed", "L0.mlp"], 3).to_html()
     assert inert("a < b & c").replace("\u2060", "") == "a < b & c"
     assert "<" not in script_json({"</script>": "<!--"})
 
@@ -249,9 +248,6 @@ def test_hostile_tokens_stay_text_in_a_browser(browser, tmp_path):
         for number in range(spans.count()):
             spans.nth(number).hover()
             opened.page.wait_for_timeout(20)
-        for button in opened.page.locator(".ld-buttons button").all():
-            button.click()
-            opened.page.wait_for_timeout(50)
         opened.page.locator(".ld-narrow canvas").last.hover()
         opened.page.wait_for_timeout(200)
         texts = opened.page.locator(".colored-tokens > span > span").all_inner_texts()
@@ -264,17 +260,14 @@ def test_hostile_tokens_stay_text_in_a_browser(browser, tmp_path):
 
 @pytest.mark.full
 def test_a_notebook_s_output_needs_nothing(browser, tmp_path):
-    """Two outputs in one document, without a page of ours, are drawn offline; buttons choose."""
+    """Two outputs in one document, without a page of ours, are drawn offline."""
     p = ld.profile(llama(), IDS)
-    outputs = [colored_tokens(p, ("loss", "net"))._repr_html_(), colored_tokens(p, "bias")._repr_html_()]
+    outputs = [colored_tokens(p, metric)._repr_html_() for metric in ("loss", "bias")]
     path = tmp_path / "notebook.html"
     path.write_text("<!doctype html><meta charset=utf-8>" + "".join(outputs), encoding="utf-8")
     with browser.open(path) as opened:
         opened.page.wait_for_selector(".colored-tokens")
-        assert opened.page.locator(".colored-tokens:visible").count() == 2
-        opened.page.get_by_role("button", name="net").click()
         opened.page.wait_for_timeout(300)
-        assert opened.page.locator(".colored-tokens").count() == 3
         assert opened.page.locator(".colored-tokens:visible").count() == 2
         assert (opened.complaints, opened.requests) == ([], [])
 
@@ -283,16 +276,13 @@ def test_a_block_is_not_read_as_text():
     """The words a notebook keeps next to a drawing are one short line, however much is drawn."""
     p = ld.profile(llama(), IDS)
     assert len(repr(colored_tokens(p))) < 80
-    assert len(repr(promoted_tokens(p, "embed", 3))) < 80
 
 
 def test_what_circuitsvis_does_not_draw_comes_without_it():
     """The bundle is there once on a page that needs it, and nowhere else."""
     p = ld.profile(llama(), IDS)
-    table = promoted_tokens(p, "embed", 3)
-    assert len(table._repr_html_()) < 20_000
     page = Page("tokens")
-    page.block(table)
+    page.text("nothing")
     assert circuitsvis() not in page.html()
     page.block(colored_tokens(p))
     page.block(colored_tokens(p))

@@ -12,7 +12,6 @@ import layerdiv_tl as ld
 from layerdiv_tl.model.attention import attention_patterns
 from layerdiv_tl.views.explorer import pack
 from layerdiv_tl.views.explorer.explorer import first_selection
-from layerdiv_tl.views.explorer.numbers import LETTERS
 from tests.conftest import llama
 from tests.oracles.browser import save_hostile_model
 from tests.oracles.families import FAMILIES
@@ -70,14 +69,9 @@ def test_what_cannot_be_shown_is_refused(model):
         lambda: ld.explore(model, IDS, target=99),
         lambda: ld.explore(model, IDS, target="a"),
         lambda: ld.explore(model, IDS, target=[1, 2, 3]),
-        lambda: ld.explore(model, IDS, generate=-1),
-        lambda: ld.explore(model, IDS, generate=99),
     ):
         with pytest.raises(ld.InputError):
             call()
-    for text, target in (("w1 " * LETTERS, None), (["w1 " * LETTERS], None), ([1, 2], "w1 " * LETTERS)):
-        with pytest.raises(ld.InputError, match="characters"):  # before anybody asks for a tokenizer
-            ld.explore(model, text, target)
 
 
 # The numbers that travel.
@@ -143,7 +137,7 @@ def test_the_lens_is_that_of_ld_depth(model, stories):
 
 
 def test_generated_text_is_the_finished_text(model):
-    e = ld.explore(model, IDS, generate=5)
+    e = ld.explore(model, ld.continuation(model, [IDS], max_new_tokens=5))
     with torch.no_grad():
         options = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
         finished = model.root.generate(torch.tensor([IDS]), **options)[0].tolist()
@@ -410,7 +404,7 @@ def test_an_address_opens_what_was_chosen(browser, page, text):
 def test_hostile_tokens_are_inert_at_every_width(browser, folder, tmp_path, scheme):
     """Tokens that look like HTML are text in every view; nothing is asked for, complained about or sticks out."""
     hostile = "w5 w1 </script> w5 <img w9 onerror=alert(1)> w2"
-    e = ld.explore(ld.load_model(folder), hostile, target=[" <img", " </script>"], generate=3)
+    e = ld.explore(ld.load_model(folder), hostile, target=[" <img", " </script>"])
     saved = e.save(tmp_path / "page.html")
     for width in (400, 760, 1200):
         with browser.open(saved, width, scheme) as opened:
@@ -480,9 +474,7 @@ def test_the_first_screen_says_who_wrote_the_answer(smol, browser, tmp_path):
         check_page(opened)
 
 
-def test_a_page_links_back_and_is_written_or_not(model, explorer, tmp_path):
-    assert '<a href="a&#34;b.html">' in explorer.html(home='a"b.html')
-    assert 'class="home"' not in explorer.html()
+def test_a_page_is_written_or_not(explorer, tmp_path):
     with pytest.raises(ld.InputError, match="it is a directory"):
         explorer.save(tmp_path)
     assert list(tmp_path.iterdir()) == []

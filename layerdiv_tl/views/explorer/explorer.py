@@ -6,7 +6,6 @@ import base64
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -29,7 +28,7 @@ Measure = Literal["logit", "cross_entropy"]
 Color = Literal["loss", "component"]
 
 
-def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> Explorer:
+def explore(model: Any, text: Any, target: Any = None) -> Explorer:
     """Decompose a text and explore it in linked views, in a notebook or as one page.
 
     It opens at the end of the text, on the head that adds most to the model's answer there.
@@ -41,8 +40,6 @@ def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> 
             A, or to A − B and each of both, at every token, and compare the last prediction with A as the next token.
             The right token, the model's five likeliest tokens and the text's latest 24 are always available; set the
             `selection` to measure any other.
-        generate: Number of tokens that the model first generates greedily; fewer if it ends the text. All numbers are
-            those of the completed text.
 
     Raises InputError for a text that cannot be shown and for a target that is not one token.
 
@@ -57,7 +54,7 @@ def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> 
     model, written = as_model(model), 0
     if isinstance(text, Continuation):
         text, written = [list(ids) for ids in text.continued], len(text.written)
-    return Explorer(model, measure_text(model, text, target, generate, written))
+    return Explorer(model, measure_text(model, text, target, written))
 
 
 @dataclass(frozen=True)
@@ -136,26 +133,26 @@ class Explorer:
         self.text = text
         self.select(chosen)
 
-    def html(self, home: str = "") -> str:
-        """Return the page as HTML; `home` is the address of a page that it links back to."""
+    def html(self) -> str:
+        """Return the page as HTML."""
         blobs = pack.page_blobs(self.model, self.text, self.selection)
         # Each lies in an element of its own, which is read when it is wanted.
         stored = {name: base64.b64encode(blob).decode() for name, blob in blobs.items()}
         record = {"model": self.model.name, "chosen": asdict(self.selection), "text": {name: name for name in stored}}
-        body = templates().explorer(script_json(record), stored, f"{pack.SCRIPT}\nopenPage();", home)
-        css = style.css_variables(scales=True) + pack.CSS
+        body = templates().explorer(script_json(record), stored, f"{pack.SCRIPT}\nopenPage();")
+        css = style.css_variables() + pack.CSS
         return page_html(f"Explorer: {self.model.name}", css, (), body, "ld-page")
 
-    def save(self, path: str | os.PathLike[str], home: str = "") -> Path:
+    def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one page that needs no network and no kernel; it opens with the current selection.
 
         Promoted and source tokens are of all components at the selected position, and elsewhere of those that add most;
-        effects are of the selected component and the seven that add most. `home` is the address of a page that it links
-        back to. Raises InputError for a file that cannot be written.
+        effects are of the selected component and the seven that add most. Raises InputError for a file that cannot be
+        written.
         """
         path = file_path("path", path)
         with written(path) as partial:
-            partial.write_text(self.html(home), encoding="utf-8")
+            partial.write_text(self.html(), encoding="utf-8")
         return path
 
     @property
@@ -168,12 +165,7 @@ class Explorer:
         return self._widget
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        bundle = self.widget._repr_mimebundle_(**options)
-        data, rest = (bundle[0], bundle[1:]) if isinstance(bundle, tuple) else (bundle, None)
-        # For viewers without widgets: a restricted editor, GitHub, nbviewer.
-        text = f'{self!r}\nNothing to click here? .save("explorer.html") writes it as a page for any browser.'
-        data = {**data, "text/plain": text, "text/html": f"<pre>{escape(text)}</pre>"}
-        return data if rest is None else (data, *rest)
+        return self.widget._repr_mimebundle_(**options)
 
     __str__ = console_text
 
