@@ -57,9 +57,9 @@ def bars(
         if column in log:
             figure.update_yaxes(log_axis(frame[column]), row=row, col=1)
         if names:
-            order = frame[column].sort_values(ascending=False, kind="stable").index
+            order = frame[column].nlargest(names).index
             places = pd.DataFrame({"x": frame.index, "y": scaled(frame[column], column in log)}).loc[order]
-            name_marks(figure, frame, places, (len(frame), span(frame, column, column in log)), names, row)
+            name_marks(figure, frame, places, (len(frame), span(frame, column, column in log)), names, row, tall=0.13)
     figure.update_xaxes(row_axis(frame))
     return legend_above(figure, 190 * len(columns)).update_layout(barmode="overlay")
 
@@ -99,7 +99,7 @@ def marks(
     for axis, column in ((figure.layout.xaxis, x), (figure.layout.yaxis, y)):
         axis.update(title_text=heading(frame, column))
         if log:
-            axis.update(log_axis(frame[column]))
+            axis.update(log_axis(frame[[x, y]].stack()))
     return figure.update_layout(height=TOP + WORDS + 460, margin_t=TOP + WORDS, hovermode="closest")
 
 
@@ -116,17 +116,23 @@ def span(frame: pd.DataFrame, column: str, log: bool) -> float:
 
 
 def name_marks(
-    figure: go.Figure, frame: pd.DataFrame, places: pd.DataFrame, spans: Sequence[float], most: int, row: int = 1
+    figure: go.Figure,
+    frame: pd.DataFrame,
+    places: pd.DataFrame,
+    spans: Sequence[float],
+    most: int,
+    row: int = 1,
+    tall: float = 0.09,
 ) -> list[Any]:
     """Name the first of the places whose names, above their marks, cover no earlier one; return them.
 
-    `places` are on the axes, one column each, whose lengths are `spans`.
+    `places` are on the axes, one column each, whose lengths are `spans`; a name takes the share `tall` of the height.
     """
     kept: list[Any] = []
     shares = (places - places.min()) / list(spans)
     for number in places.index:
         away = [(shares.loc[number] - shares.loc[other]).abs().to_numpy() for other in kept]
-        if len(kept) < most and all(x > 0.3 or y > 0.09 for x, y in away):
+        if len(kept) < most and all(x > 0.3 or y > tall for x, y in away):
             kept.append(number)
             x, y = map(float, places.loc[number])
             anchor = {"xanchor": "right" if shares.loc[number].iloc[0] > 0.9 else "center", "yanchor": "bottom"}
@@ -174,7 +180,7 @@ def heat(
     ticks = {"tickvals": np.arange(len(columns))[::step], "ticktext": columns.to_list()[::step]}
     figure.update_xaxes(**ticks, title_text=words(column_name or column), showgrid=False, zeroline=False)
     step = -(-len(rows) // 60)
-    ticks = {"tickvals": np.arange(len(rows))[::step], "ticktext": rows.to_list()[::step], "autorange": "reversed"}
+    ticks = {"tickvals": np.arange(len(rows))[::step], "ticktext": rows.to_list()[::step], "range": [len(rows) - 0.5, -0.5]}
     figure.update_yaxes(**ticks, showgrid=False, zeroline=False)
     tall = max(170, cell * len(rows)) * len(groups)
     return color_bar(figure, scale, tall)
@@ -235,7 +241,7 @@ def color_bar(figure: go.Figure, scale: dict[str, Any], tall: int) -> go.Figure:
 def legend_above(figure: go.Figure, tall: int) -> go.Figure:
     """Put the legend of panels of `tall` pixels above their first heading; none for a single name."""
     names = {trace.name for trace in figure.data if trace.name and trace.showlegend is not False}
-    top = TOP + (WORDS if len(names) > 1 else 0)
+    top = TOP + 16 + (WORDS if len(names) > 1 else 0)  # a narrow window has a second line
     figure.update_layout(showlegend=len(names) > 1, legend={"y": 1 + 22 / tall})
     return figure.update_layout(height=top + tall + 60, margin_t=top)
 

@@ -99,7 +99,7 @@ def across(frame: pd.DataFrame, column: str, most: int = 24, rule: int = 0) -> g
         look |= {"error_x": shapes.whiskers(some, column), "marker_color": style.MODULE.get(module, style.NEUTRAL)}
         figure.add_bar(x=some[column], y=some.index, orientation="h", **look)
     names = [shapes.label(name) for name in frame["component"]]
-    figure.update_yaxes(tickvals=frame.index, ticktext=names, autorange="reversed", zeroline=False)
+    figure.update_yaxes(tickvals=frame.index, ticktext=names, range=[len(frame) - 0.4, -0.6], zeroline=False)
     figure.update_xaxes(title_text=shapes.heading(frame, column), zeroline=True)
     if rule:
         figure.add_hline(y=rule - 0.5, line={"color": style.NEUTRAL, "width": 1})

@@ -105,6 +105,8 @@ def promoted_tokens(
     """
     tokens = profile.top_tokens(component, position, k)
     cells = tokens["token"].map(style.visible) + " " + tokens["contribution_centered"].map(style.signed)
-    rows = {key: cells[of].tolist() for key, of in tokens.groupby(["component", "effect"], sort=False).groups.items()}
-    index = pd.MultiIndex.from_tuples(rows, names=("component", "effect"))
-    return pd.DataFrame(list(rows.values()), index=index, columns=range(1, k + 1))
+    labels, effects = tokens["component"].unique(), ("promotes", "suppresses")
+    index = pd.MultiIndex.from_product([labels, effects], names=("component", "effect"))
+    keys = zip(tokens["component"], tokens["effect"], strict=True)
+    rows = pd.Series(cells.to_list(), index=pd.MultiIndex.from_tuples(keys))
+    return pd.DataFrame([rows[key].to_list() for key in index], index=index, columns=range(1, k + 1))
