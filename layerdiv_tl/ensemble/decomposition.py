@@ -118,11 +118,6 @@ class Decomposition(Result):
         return self._term("net_linear")
 
     @property
-    def differences(self) -> Float[np.ndarray, "example member"] | None:
-        """A member's logit of the gold option minus the others' mean, `[example, member]`; None without labels."""
-        return self.terms.get("logit_difference")
-
-    @property
     def gap(self) -> float | None:
         """|loss − (bias − diversity)| relative to the largest of the three; None where units differ ("paper")."""
         return relative_gap(self.loss, self.bias, self.diversity) if self.loss_function.is_exact else None
@@ -193,15 +188,12 @@ class Decomposition(Result):
     def by_module(self) -> pd.DataFrame:
         """One row per module (Eq. 9-10): its additive part (n_g/|L|) · mean over its members.
 
-        The columns add up to the ensemble's; `member_share` is n_g/|L|; `_mean` is undivided.
+        The columns add up to the ensemble's; `member_share` is n_g/|L|.
         """
         modules, group = group_numbers([c.module for c in self.components])
         counts = np.bincount(group)
         names = {"module": modules, "members": counts, "member_share": counts / len(group)}
         frame = with_shares(names, grouping.sum_members(self.terms, np.eye(len(modules))[group]))
-        for term in ("bias", "diversity"):
-            for end in ENDS:
-                frame[f"{term}_mean{end}"] = frame[term + end] / frame["member_share"]
         return self._finish(frame)
 
     def by_depth(self) -> pd.DataFrame:

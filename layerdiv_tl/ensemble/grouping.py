@@ -19,7 +19,6 @@ from ..errors import InputError
 from .intervals import Estimate, concatenate, estimate, estimate_function, estimates_frame
 from .losses import (
     Gauge,
-    Group,
     Loss,
     Members,
     PerMember,
@@ -30,7 +29,6 @@ from .losses import (
     mean_square,
     ratio,
     relative_gap,
-    summands,
 )
 
 Names = Sequence[Component]
@@ -169,7 +167,7 @@ def nested_frame(
     if all(isinstance(name, Component) for name in names):
         of_names = component_columns(names)
         columns |= {column: of_names[column] for column in ("kind", "layer", "repeat")}
-    losses, terms = _nested(loss, u, t, gauge, group)
+    losses, terms = loss.nested(*in_gauge(u, t, gauge if loss.has_gauges else "raw"), group)
     per_example = {"loss": losses} | {name: terms[name].mean(1) for name in ("bias", "within", "between")}
     totals = {name: estimate(x) for name, x in per_example.items()}
     attrs: dict[str, Any] = {}
@@ -177,12 +175,3 @@ def nested_frame(
         attrs |= {column: float(end) for column, end in x.columns(name).items()}
     attrs["gap"] = relative_gap(*(attrs[name] for name in per_example))
     return estimates_frame(columns | {"members": np.bincount(group)} | estimates(terms), **attrs)
-
-
-def _nested(loss: Loss, u: Members, t: Target, gauge: Gauge, group: Group) -> tuple[np.ndarray, RowTerms]:
-    """Return (the ensemble's loss `[example]`; bias, within, between `[example, group]`)."""
-    (losses, terms), *rest = (loss.nested(*in_gauge(u, t, part), group) for part in summands(loss, gauge))
-    for more_losses, more_terms in rest:
-        losses = losses + more_losses
-        terms = {name: values + more_terms[name] for name, values in terms.items()}
-    return losses, terms

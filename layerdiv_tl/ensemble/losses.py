@@ -187,26 +187,13 @@ def in_gauge(u: Members, t: Target, gauge: Gauge) -> tuple[Members, Target]:
     return (shift, of_target) if gauge == "shift" else (u - shift, t - of_target)
 
 
-def summands(loss: Loss, gauge: Gauge) -> tuple[Gauge, ...]:
-    """Return the gauges whose terms add up to a gauge's: raw is centered + shift, which cancels less than raw − shift.
-
-    A loss without gauges takes the logits as they are.
-
-    >>> summands(LOSSES["squared"], "raw"), summands(LOSSES["cross_entropy"], "centered")
-    (('centered', 'shift'), ('raw',))
-    """
-    if not loss.has_gauges:
-        return ("raw",)
-    return ("centered", "shift") if gauge == "raw" else (gauge,)
-
-
 def measure(loss: Loss, u: Members, t: Target, gauge: Gauge) -> Terms:
-    """Compute the terms of raw members and target in a gauge."""
-    parts = [loss.terms(*in_gauge(u, t, part)) for part in summands(loss, gauge)]
-    terms = {name: np.sum([part[name] for part in parts], axis=0) for name in parts[0]}
+    """Compute the terms of raw members and target in a gauge; a loss without gauges takes the logits as they are."""
+    u, t = in_gauge(u, t, gauge if loss.has_gauges else "raw")
+    terms = loss.terms(u, t)
     if loss.is_exact:
         terms["net"] = terms["bias"] - terms["diversity"]
-    return terms | loss.extras(*in_gauge(u, t, gauge if loss.has_gauges else "raw"), terms)
+    return terms | loss.extras(u, t, terms)
 
 
 def hits(scores: Any, gold: Any) -> Any:

@@ -190,33 +190,12 @@ def signed(x: float) -> str:
 
 
 def estimate(value: float, low: float = math.nan, high: float = math.nan, *, unit: str = "") -> str:
-    """Format a number with its unit and, if there is one, its interval, with as many decimals as the interval.
+    """Format a number with its unit and, if there is one, its interval.
 
     >>> estimate(0.0776, -0.00176, 0.157, unit="nats"), estimate(2.345), estimate(1, unit="bits")
-    ('0.08 nats (−0.00 to 0.16)', '2.3', '1 bit')
-    >>> estimate(0.1, 0.0035, 0.19)
-    '0.100 (0.004 to 0.190)'
+    ('0.078 nats (−0.0018 to 0.16)', '2.3', '1 bit')
     """
-    text, ends = number(value), ""
-    if not math.isnan(low + high):
-        decimals = _decimals(low, high, value)
-        text, ends = _fixed(value, decimals), f"({_fixed(low, decimals)} to {_fixed(high, decimals)})"
+    text = number(value)
+    ends = "" if math.isnan(low + high) else f"({number(low)} to {number(high)})"
     unit = unit.removesuffix("s") if text.lstrip("−") == "1" else unit
     return " ".join(part for part in (text, "" if unit in BARE else unit, ends) if part)
-
-
-def _fixed(x: float, decimals: int) -> str:
-    return number(x) if decimals > 5 else f"{x:,.{decimals}f}".replace("-", "−")
-
-
-def _decimals(low: float, high: float, value: float) -> int:
-    """Return the decimals that show two digits of the larger end, and one of the width and, if possible, the value."""
-
-    def first(x: float) -> int:
-        return -math.floor(math.log10(abs(x))) if x and math.isfinite(x) else 0
-
-    two, nearest = first(max(abs(low), abs(high))) + 1, min(abs(low), abs(high))
-    decimals = max(0, two, first(high - low), min(first(value), two + 1))
-    if low * high > 0 and not round(nearest, decimals) and first(nearest) <= decimals + 2:
-        return first(nearest)  # an interval that excludes 0 does not seem to begin there
-    return decimals

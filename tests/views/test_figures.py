@@ -323,7 +323,7 @@ def test_names_of_marks_do_not_cover_one_another():
 def test_leading_names_the_two_largest_with_their_intervals():
     frame = pd.DataFrame({"component": ["a", "b", "c"], "x": [1.0, -3.0, 2.0], "x_low": [0.5, -4, 1], "x_high": 2.5})
     frame.attrs = {"units": {"x": "nats"}, "intervals": "95 % intervals over 9 rows"}
-    said = "x, nats: b −3.0 (−4.0 to 2.5); c 2.0 (1.0 to 2.5); of 3 (95 % intervals over 9 rows)"
+    said = "x, nats: b −3 (−4 to 2.5); c 2 (1 to 2.5); of 3 (95 % intervals over 9 rows)"
     assert leading(frame, "x") == said
     effects = made("Effects")
     assert leading(effects.frame(), "total") in repr(effects)

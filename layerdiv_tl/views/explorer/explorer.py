@@ -110,28 +110,24 @@ class Explorer:
     @selection.setter
     def selection(self, given: Selection | Mapping[str, Any]) -> None:
         chosen = given if isinstance(given, Selection) else replace(self._selection, **given)
-        replace(chosen, target=None, minus=None).check(self.text)  # before anything is computed
         tokens: dict[str, Any] = {"target": chosen.target, "minus": chosen.minus}
         tokens = {name: one_token(self.model, token, name) for name, token in tokens.items() if token is not None}
-        self._show(self.text.with_tokens(self.model, list(tokens.values())), replace(chosen, **tokens))
+        self.select(replace(chosen, **tokens), self.text.with_tokens(self.model, list(tokens.values())))
 
-    def select(self, chosen: Selection) -> None:
-        """Select what was measured. Raises InputError for a selection that does not exist."""
-        self._selection = chosen.check(self.text)
+    def select(self, chosen: Selection, text: TextNumbers | None = None) -> None:
+        """Select what was measured, in another text if one is given; raises InputError for what it does not have."""
+        before, text = self.text, self.text if text is None else text
+        self._selection, self.text = chosen.check(text), text
         if self._widget is not None:
+            if text is not before:
+                self._widget.put(text)
             self._widget.chosen = asdict(self._selection)
 
     def put(self, text: TextNumbers) -> None:
         """Replace the text by a measured one and select its end and its targets; the rest of the selection stays."""
         chosen = self._selection
         component = chosen.component if chosen.component in text.labels else first_selection(text).component
-        self._show(text, replace(chosen, position=text.length - 1, component=component, **_targets(text)))
-
-    def _show(self, text: TextNumbers, chosen: Selection) -> None:
-        if text is not self.text and self._widget is not None:
-            self._widget.put(text)
-        self.text = text
-        self.select(chosen)
+        self.select(replace(chosen, position=text.length - 1, component=component, **_targets(text)), text)
 
     def html(self) -> str:
         """Return the page as HTML."""

@@ -216,7 +216,7 @@ def _undo() -> Case:
 def _votes() -> Case:
     """Five witnesses, right in p = 3/4; in a share s = 1/5 of the rows all repeat one of them.
 
-    Two of them agree with probability c = s + (1 − s)(p² + (1−p)²) = 0.7; cosine c, centered 2c − 1,
+    Two of them agree with probability c = s + (1 − s)(p² + (1−p)²) = 0.7; cosine c, centered 2c − 1.
     A wrong vote is off by 1 at both options, bias 1 − p; diversity (1 − 1/5)(1 − c)/2. The k
     voters for the first option are one of C(5, k) sets, each with probability (1 − s) pᵏ(1−p)⁵⁻ᵏ if it is right,
     plus s p or s (1−p) if all agree; entropies are sums over k. For each label there are 4⁵ rows of all
