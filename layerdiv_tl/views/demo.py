@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from ..attribution.contributions import contributions
-from ..depth.effect_results import Effects
 from ..depth.total_effects import effects
 from ..ensemble.decompose import decompose
-from ..ensemble.decomposition import Decomposition
 from ..model.load import Model
 from ..tasks.specs import SAMPLE_TASKS
 from ..tasks.task import Task, task
-from . import style
 from .explorer import Explorer, explore
 from .html import Page
 from .leading import leading
@@ -25,7 +22,7 @@ from .leading import leading
 FIRST_TASK, ROWS = "sample/sentiment", 44
 # Components whose ablation is measured: those with the largest contributions, and those that are most often right.
 ABLATED = 3
-_COLUMNS = ("diversity", "accuracy", "auc", "logit_difference", "constant_share")
+_TOTALS = ("accuracy", "accuracy_low", "accuracy_high", "chance", "bias", "diversity", "loss")
 
 
 def write_demo(model: Model, folder: Path, say: Callable[[str], None]) -> tuple[Path, str]:
@@ -51,35 +48,11 @@ def write_demo(model: Model, folder: Path, say: Callable[[str], None]) -> tuple[
     page.heading("Every component")
     page.figure(d.plot("bars"))
     page.figure(d.plot("depth"))
-    page.table(_component_table(components, labels, costs), "Costs of ablation in nats, on other rows")
+    page.figure(d.plot(effects=costs, title="Costs of ablation, on other rows"))
+    page.table(components.sort_values("logit_difference", key=abs, ascending=False))
     page.heading("Tasks")
-    page.table(_task_table(found))
+    page.table(pd.concat([d.frame().assign(task=name) for name, d in found.items()])[["task", *_TOTALS]])
     return page.write(folder / "index.html"), line
-
-
-def _component_table(components: pd.DataFrame, labels: list[str], costs: list[Effects]) -> pd.DataFrame:
-    """The ablated components: what they do alone, and what their ablation costs, each with its interval."""
-    rows = components.set_index("component").loc[labels]
-    table = pd.DataFrame({"component": labels})
-    for name in (column for column in _COLUMNS if column in rows):
-        table[name.replace("_", " ")] = _estimates(rows, name)
-    for cost in costs:
-        table[f"{cost.ablation} ablation"] = _estimates(cost.frame().set_index("component").loc[labels], "cost")
-    return table
-
-
-def _estimates(rows: pd.DataFrame, name: str) -> list[str]:
-    ends = rows.reindex(columns=[name, f"{name}_low", f"{name}_high"]).to_numpy(dtype=float)
-    return [style.estimate(*end) for end in ends]
-
-
-def _task_table(found: Mapping[str, Decomposition]) -> pd.DataFrame:
-    """The totals of all tasks."""
-    totals = pd.concat([d.frame().assign(task=name, rows=len(d.values)) for name, d in found.items()])
-    table = totals[["task", "rows"]].copy()
-    for name in ("accuracy", "bias", "diversity", "loss"):
-        table[name] = _estimates(totals, name)
-    return table.assign(guessing=totals["chance"].map(style.number))
 
 
 def _example(model: Model, rows: Task, component: str) -> Explorer:

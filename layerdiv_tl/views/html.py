@@ -86,8 +86,10 @@ class Page:
         self.add("text", text, kind)
 
     def table(self, frame: pd.DataFrame, name: str = "") -> None:
-        """Add a table with a name above it; the first column names the rows."""
-        self.add("frame_table", name, list(map(str, frame.columns)), frame.astype(str).to_numpy().tolist())
+        """Add a table with a name above it; numbers have four digits, and the first column names the rows."""
+        cells = frame.astype(object).where(frame.notna(), "")
+        cells = cells.map(lambda x: f"{x:.4g}" if isinstance(x, float) else str(x))
+        self.add("frame_table", name, list(map(str, frame.columns)), cells.to_numpy().tolist())
 
     def figure(self, figure: go.Figure) -> None:
         """Add a `chart`."""

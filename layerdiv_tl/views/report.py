@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
 
 from ..errors import InputError
 from ..studies import tables
@@ -63,10 +60,10 @@ def _add_tables(page: Page, grid: Grid) -> None:
         return
     page.heading("Models and tasks")
     for quantity, heading in QUANTITIES.items():
-        page.table(_rounded(table.xs(quantity, axis=1).reset_index()), f"{heading} (Table 1)")
-    page.table(_rounded(tables.sizes(grid)), "Models (Table 4)")
+        page.table(table.xs(quantity, axis=1).reset_index(), f"{heading} (Table 1)")
+    page.table(tables.sizes(grid), "Models (Table 4)")
     page.heading("Modules and depth")
-    page.table(_rounded(shares), "Each module's share of centered bias and diversity (Fig. 4)")
+    page.table(shares, "Each module's share of centered bias and diversity (Fig. 4)")
 
 
 def _add_cell(page: Page, cell: Cell) -> None:
@@ -78,15 +75,4 @@ def _add_cell(page: Page, cell: Cell) -> None:
     page.add("code", repr(result))
     if result.figures:
         page.figure(result.plot())
-    page.table(_rounded(result.frame().head(MOST_ROWS)))
-
-
-def _rounded(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return four digits of all numbers, and nothing for missing ones."""
-
-    def text(x: Any) -> Any:
-        if x is None or x is pd.NA or x != x:
-            return ""
-        return f"{x:.4g}" if isinstance(x, float) else x
-
-    return frame.astype(object).map(text)
+    page.table(result.frame().head(MOST_ROWS))

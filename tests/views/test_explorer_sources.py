@@ -135,12 +135,12 @@ def test_the_widget_is_the_explorer(explorer):
 
 
 def test_a_text_or_a_token_typed_in_the_widget_is_measured(tmp_path):
-    """What was chosen stays; a sentence of the package is shown as it is and changes nothing."""
+    """It opens at its end; a sentence of the package is shown as it is and changes nothing."""
     e = ld.explore(ld.load_model(save_hostile_model(tmp_path)), "w5 w1 w4 w1 w2")
     e.selection = {"component": "L2.H1", "position": 3}
     asks(e.widget, ask="text", text="w9 w9 w8 w7 w6 w5", target=" w3", minus="")
     assert unpacked(e.widget.text["core"])[0]["tokens"] == [" w9", " w9", " w8", " w7", " w6", " w5"]
-    assert (e.text.targets, e.selection.position, e.selection.component) == ((3,), 5, "L2.H1")
+    assert (e.text.targets, e.selection.position, e.selection.target) == ((3,), 5, 3)
     asks(e.widget, ask="token", field="minus", token=" w40")
     assert (e.selection.minus, e.widget.chosen["minus"], e.widget.text["version"]) == (40, 40, 2)
     assert (e.text.candidates == 40).all(1).any()

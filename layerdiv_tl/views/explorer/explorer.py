@@ -13,7 +13,6 @@ import numpy as np
 
 from ..._checks import choice, console_text, file_path, shown, whole_number
 from ..._files import written
-from ...attribution.continuation import Continuation
 from ...errors import InputError
 from ...model.load import Model, as_model
 from .. import style
@@ -35,7 +34,7 @@ def explore(model: Any, text: Any, target: Any = None) -> Explorer:
 
     Args:
         model: A `Model`, or any input of `load_model`.
-        text: A text or a list of token ids, of at most 512 tokens; or the `Continuation` of one prompt.
+        text: A text or a list of token ids, of at most 512 tokens.
         target: A token (its text or id), or a pair (A, B), e.g. `(" Mary", " John")`. The views show contributions to
             A, or to A − B and each of both, at every token, and compare the last prediction with A as the next token.
             The right token, the model's five likeliest tokens and the text's latest 24 are always available; set the
@@ -51,10 +50,8 @@ def explore(model: Any, text: Any, target: Any = None) -> Explorer:
     >>> e.selection.target, e.text.contributions.shape[1:]
     (7, (9, 4))
     """
-    model, written = as_model(model), 0
-    if isinstance(text, Continuation):
-        text, written = [list(ids) for ids in text.continued], len(text.written)
-    return Explorer(model, measure_text(model, text, target, written))
+    model = as_model(model)
+    return Explorer(model, measure_text(model, text, target))
 
 
 @dataclass(frozen=True)
@@ -124,10 +121,8 @@ class Explorer:
             self._widget.chosen = asdict(self._selection)
 
     def put(self, text: TextNumbers) -> None:
-        """Replace the text by a measured one and select its end and its targets; the rest of the selection stays."""
-        chosen = self._selection
-        component = chosen.component if chosen.component in text.labels else first_selection(text).component
-        self.select(replace(chosen, position=text.length - 1, component=component, **_targets(text)), text)
+        """Replace the text by a measured one, which opens as if it were the first."""
+        self.select(first_selection(text), text)
 
     def html(self) -> str:
         """Return the page as HTML."""
@@ -184,9 +179,5 @@ def first_selection(text: TextNumbers) -> Selection:
     if not wanted.any():
         wanted = heads if heads.any() else ~heads
     best = int(np.where(wanted, logits, -np.inf).argmax())
-    return Selection(position=position, component=text.labels[best], **_targets(text))
-
-
-def _targets(text: TextNumbers) -> dict[str, Any]:
-    """Return the requested target tokens as fields of a selection."""
-    return dict(zip(("target", "minus"), (*text.targets, None, None), strict=False))
+    target, minus = (*text.targets, None, None)[:2]
+    return Selection(position=position, component=text.labels[best], target=target, minus=minus)

@@ -52,7 +52,6 @@ class TextNumbers:
         expectations: Means of the contributions under the model's distribution, `[component, position]`.
         lens: The junctions, and the likeliest token after each with its probability, `[junction, position]`.
         attention: The attention patterns of every head; None for the reason `no_attention`.
-        written: Number of tokens at the end that the model generated.
         passes: The pass as each unit reads it, for later requests.
     """
 
@@ -67,7 +66,6 @@ class TextNumbers:
     lens: tuple[tuple[Component, ...], Int[np.ndarray, "junction position"], Float[np.ndarray, "junction position"]]
     attention: AttentionPatterns | None
     no_attention: str
-    written: int
     passes: dict[Unit, Pass] = field(repr=False)
 
     @property
@@ -106,8 +104,8 @@ class TextNumbers:
         )
 
 
-def measure_text(model: Model, text_or_ids: Any, target: Any = None, written: int = 0) -> TextNumbers:
-    """Measure one text; arguments are those of `explore`, and the number of tokens that the model has `written`.
+def measure_text(model: Model, text_or_ids: Any, target: Any = None) -> TextNumbers:
+    """Measure one text; arguments are those of `explore`.
 
     Raises InputError like `explore`, and for a model whose components do not sum to its logits.
     """
@@ -146,7 +144,6 @@ def measure_text(model: Model, text_or_ids: Any, target: Any = None, written: in
         lens=lens,
         attention=attention,
         no_attention=why,
-        written=written,
         passes=passes,
     )
     # The latest tokens of the text, as many as a page can hold.

@@ -58,7 +58,6 @@ def pack_text(model: Model, text: TextNumbers) -> bytes:
         "ids": ids.tolist(),
         "words": drawn_tokens(model, ids),
         "offered": 1 + LIKELIEST + len(text.targets),
-        "written": text.written,
         "components": components,
         "lens": [c.label for c in junctions],
         "no_attention": text.no_attention,
