@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from ..attribution.contributions import contributions
@@ -13,8 +12,8 @@ from ..depth.total_effects import effects
 from ..ensemble.decompose import decompose
 from ..model.load import Model
 from ..tasks.specs import SAMPLE_TASKS
-from ..tasks.task import Task, task
-from .explorer import Explorer, explore
+from ..tasks.task import task
+from .explorer import explore
 from .html import Page
 from .leading import leading
 
@@ -22,6 +21,7 @@ from .leading import leading
 FIRST_TASK, ROWS = "sample/sentiment", 44
 # Components whose ablation is measured: those with the largest contributions, and those that are most often right.
 ABLATED = 3
+_COSTS = ("ablation", "cost", "cost_low", "cost_high")
 _TOTALS = ("accuracy", "accuracy_low", "accuracy_high", "chance", "bias", "diversity", "loss")
 
 
@@ -40,7 +40,9 @@ def write_demo(model: Model, folder: Path, say: Callable[[str], None]) -> tuple[
     say(f"Ablating {', '.join(labels)} …")
     costs = [effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
     say("Writing the explorer …")
-    _example(model, others, labels[0]).save(folder / "explorer.html")
+    explorer = explore(model, others.prompts[0], target=others.options[:2])
+    explorer.selection = {"component": labels[0]}
+    explorer.save(folder / "explorer.html")
     line = leading(components, "logit_difference")
     page = Page(f"{model.name} on {FIRST_TASK}")
     page.figure(d.plot())
@@ -48,20 +50,9 @@ def write_demo(model: Model, folder: Path, say: Callable[[str], None]) -> tuple[
     page.heading("Every component")
     page.figure(d.plot("bars"))
     page.figure(d.plot("depth"))
-    page.figure(d.plot(effects=costs, title="Costs of ablation, on other rows"))
+    ablated = pd.concat([cost.frame().assign(ablation=cost.ablation) for cost in costs])
+    page.table(ablated[["component", *_COSTS]], "Costs of ablation in nats, on other rows")
     page.table(components.sort_values("logit_difference", key=abs, ascending=False))
     page.heading("Tasks")
     page.table(pd.concat([d.frame().assign(task=name) for name, d in found.items()])[["task", *_TOTALS]])
     return page.write(folder / "index.html"), line
-
-
-def _example(model: Model, rows: Task, component: str) -> Explorer:
-    """Explore a row that the model gets right although the component lowers the right answer's logit."""
-    c = contributions(model, rows)
-    towards = c[component][np.arange(len(rows)), rows.labels] - c[component].mean(1)
-    row = int(np.where(c.model_logits.argmax(1) == rows.labels, towards, np.inf).argmin())
-    right = rows.options[rows.labels[row]]
-    wrong = next(option for option in rows.options if option != right)
-    explorer = explore(model, rows.prompts[row], target=[right, wrong])
-    explorer.selection = {"component": component}
-    return explorer

@@ -18,8 +18,8 @@ from plotly.subplots import make_subplots
 
 from . import style
 
-# Above so many rows, intervals are in the hover alone; axes name each row up to so many; SVG pans more marks slowly.
-MOST_WHISKERS, MOST_NAMES, MOST_SVG = 150, 24, 1000
+# Above so many rows, intervals are in the hover alone; axes name each row up to so many.
+MOST_WHISKERS, MOST_NAMES = 150, 24
 # The margin above the panels of a figure, in pixels, and its addition for a row of words there.
 TOP, WORDS = 84, 38
 
@@ -71,7 +71,7 @@ def marks(
     log: bool = False,
     diagonal: str = "",
     names: int = 6,
-    most: int = 5000,
+    most: int = 2000,
 ) -> go.Figure:
     """Draw a mark per row at two columns; the `names` rows farthest from the middle have names and intervals.
 
@@ -79,12 +79,11 @@ def marks(
     """
     frame, figure = largest(frame, y, most), panels([""])
     log = log and bool((frame[[x, y]].min() > 0).all())
-    draw = go.Scattergl if len(frame) > MOST_SVG else go.Scatter
     for module, some in by_module(frame):
         look = look_of(module, show=True) | {"hovertext": hover(some, [x, y]), "hoverinfo": "text"}
         marker = {"color": style.MODULE.get(module, style.SERIES[0]), "size": 8, "opacity": 0.75}
         marker["symbol"] = style.MODULE_SHAPE.get(module, "circle")
-        figure.add_trace(draw(x=some[x], y=some[y], mode="markers", marker=marker, **look))
+        figure.add_scatter(x=some[x], y=some[y], mode="markers", marker=marker, **look)
     places, spans = scaled(frame[[x, y]], log), [span(frame, name, log) for name in (x, y)]
     far = ((places - places.median()) / spans).abs().sum(axis=1).sort_values(ascending=False, kind="stable")
     first = frame.loc[name_marks(figure, frame, places.loc[far.index], spans, names)]

@@ -174,4 +174,4 @@ def test_the_demo_writes_its_page_the_and_the_explorer(tmp_path, smol, capsys):
     explorer = (tmp_path / "explorer.html").read_text(encoding="utf-8")
     chosen, model = json.loads(re.search(r'id="data">(.*?)</script>', explorer)[1])["chosen"], ld.load_model()
     assert chosen["component"] == "L29.mlp"
-    assert [model.tokenizer.decode([chosen[name]]) for name in ("target", "minus")] == [" positive", " negative"]
+    assert [model.tokenizer.decode([chosen[name]]) for name in ("target", "minus")] == [" negative", " positive"]

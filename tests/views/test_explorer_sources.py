@@ -35,7 +35,7 @@ def sent(explorer, monkeypatch):
 def tell(widget, method="custom", **data):
     """A message of the front end, and everything it leads to."""
     widget._handle_msg({"content": {"data": {"method": method, "buffer_paths": [], **data}}, "buffers": []})
-    widget.wait()
+    widget._worker.submit(lambda: None).result()  # requests are answered in order
 
 
 def asks(widget, **content):

@@ -57,10 +57,6 @@ class ExplorerWidget(anywidget.AnyWidget):
         """Send a text that replaces the one shown."""
         self.text = _packed(self._explorer.model, text, self.text["version"] + 1)
 
-    def wait(self) -> None:
-        """Wait until all requests are done."""
-        self._worker.submit(lambda: None).result()
-
     def _say(self, error: Exception) -> None:
         self.progress = str(error) if isinstance(error, InputError) else FAILED
 
