@@ -204,7 +204,10 @@ def lines(
             color, at = colors[number % len(colors)], some[x] if x else some.index
             name = label(name) if by else words(column)
             look = {"name": name, "legendgroup": name, "showlegend": bool(by) and row == 1}
-            band(figure, at, some, column, color, row=row)
+            if f"{column}_low" in some:
+                ends = {"x": np.r_[at, at[::-1]], "y": np.r_[some[f"{column}_high"], some[f"{column}_low"][::-1]]}
+                filled = {"fill": "toself", "fillcolor": style.faint(color), "line": {"width": 0}, "mode": "lines"}
+                figure.add_scatter(**ends, **filled, hoverinfo="skip", showlegend=False, row=row, col=1)
             look |= {"line": {"color": color, "width": 2}, "mode": "lines+markers", "marker": {"size": 5}}
             if len(some) == 1:
                 look["error_y"] = whiskers(some, column)
@@ -214,15 +217,6 @@ def lines(
     if not x:
         figure.update_xaxes(row_axis(frame))
     return legend_above(figure, 200 * len(columns))
-
-
-def band(figure: go.Figure, x: Any, frame: pd.DataFrame, column: str, color: str, row: int = 1) -> None:
-    """Fill the area between a column's `_low` and `_high`, if it has them."""
-    if f"{column}_low" in frame:
-        ends = np.r_[frame[f"{column}_high"], frame[f"{column}_low"][::-1]]
-        look: dict[str, Any] = {"fill": "toself", "fillcolor": style.faint(color), "line": {"width": 0}}
-        look |= {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
-        figure.add_scatter(x=np.r_[x, x[::-1]], y=ends, **look, row=row, col=1)
 
 
 def panels(headings: Sequence[str], shared: bool = True) -> go.Figure:

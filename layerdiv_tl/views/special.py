@@ -29,7 +29,7 @@ def heads(frame: pd.DataFrame, value: str, names: int = 3) -> go.Figure:
     rows = list(dict.fromkeys(known["head"]))
     cell = 22 if len(rows) <= 16 else 14
     figure = shapes.heat(known, "row", "layer_name", value, row_name="head", most=len(rows), cell=cell)
-    tall, near = max(170, cell * len(rows)) / len(rows), 0.56 * len(layers)
+    tall, near = max(170, cell * len(rows)) / len(rows), 0.7 * len(layers)
     taken: list[tuple[int, int]] = []  # names are lifted until none covers another
     for place in known[value].abs().nlargest(names).index:
         x, y = layers.index(known["layer_name"][place]), rows.index(known["head"][place])
