@@ -21,6 +21,7 @@ from .leading import leading
 FIRST_TASK, ROWS = "sample/sentiment", 44
 # Components whose ablation is measured: those with the largest contributions, and those that are most often right.
 ABLATED = 3
+_COLUMNS = ("component", "bias", "diversity", "accuracy", "auc", "logit_difference", "constant_share")
 _COSTS = ("ablation", "cost", "cost_low", "cost_high")
 _TOTALS = ("accuracy", "accuracy_low", "accuracy_high", "chance", "bias", "diversity", "loss")
 
@@ -52,7 +53,7 @@ def write_demo(model: Model, folder: Path, say: Callable[[str], None]) -> tuple[
     page.figure(d.plot("depth"))
     ablated = pd.concat([cost.frame().assign(ablation=cost.ablation) for cost in costs])
     page.table(ablated[["component", *_COSTS]], "Costs of ablation in nats, on other rows")
-    page.table(components.sort_values("logit_difference", key=abs, ascending=False))
+    page.table(components.loc[size.nlargest(len(size)).index, [name for name in _COLUMNS if name in components]])
     page.heading("Tasks")
     page.table(pd.concat([d.frame().assign(task=name) for name, d in found.items()])[["task", *_TOTALS]])
     return page.write(folder / "index.html"), line
