@@ -240,13 +240,6 @@ def test_a_module_without_bias_may_keep_its_diversity():
         assert d.bounds().set_index("module")["diversity"]["mlp"] <= d.loss + 1e-15
 
 
-def test_a_tie_is_a_share_of_an_answer():
-    """A member that says nothing is right once in K, whatever the label."""
-    for gold in (0, 1, 2):
-        frame = ld.decompose(np.array([[[0.0, 0, 0], [1, 1, 0]]]), [gold]).by_component(full=True)
-        assert frame.accuracy.tolist() == pytest.approx([1 / 3, 0.5 if gold < 2 else 0])
-
-
 @pytest.mark.full
 def test_ties_count_in_part_in_every_number():
     """Accuracy is the mean over all orders in which equal options may be preferred: the second source draws them all.

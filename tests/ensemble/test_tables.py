@@ -182,20 +182,6 @@ def test_heads_add_to_their_attention_in_the_net():
     assert frame["between"].mean() == pytest.approx(whole.diversity, rel=1e-5)
 
 
-@pytest.mark.parametrize("loss", ["squared", "paper", "cross_entropy"])
-def test_saved_and_loaded(loss, tmp_path):
-    """A decomposition of contributions comes back with all its tables."""
-    c = ld.contributions(gpt2(), [[1, 2, 3], [4, 5]], [7, 30], unit="head")
-    d = ld.decompose(c, [0, 1], loss=loss)
-    again = ld.load(d.save(tmp_path / "d.safetensors"))
-    assert type(again) is type(d)
-    assert repr(again) == repr(d)
-    assert again.by_component(full=True).equals(d.by_component(full=True))
-    assert again.by_depth().equals(d.by_depth())
-    assert again.frame().attrs == d.frame().attrs
-    again.by_module().to_parquet(tmp_path / "m.parquet")
-
-
 def test_real_contributions_by_module_and_component():
     """On a model: modules are the paper's, shares sum to 1, a label may be an option's text."""
     c = ld.contributions(llama(), [[1, 2, 3], [4, 5], [6]], [7, 30], unit="head")
