@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from .._checks import flag
 from ..components import COLUMNS, Component, component_columns
 from ..errors import InputError
 from ..results import Plot, Result
@@ -183,7 +182,7 @@ class Decomposition(Result):
             frame = frame.assign(**member_auc(self.values, self.gold).columns("auc"))
         if self.loss_function.has_gauges:
             frame["constant_share"] = grouping.constant_shares(self.values)
-        return self._finish(frame if flag("full", full) else frame[[x for x in _SHORT if x in frame]].copy())
+        return self._finish(frame if full else frame[[x for x in _SHORT if x in frame]].copy())
 
     def by_module(self) -> pd.DataFrame:
         """One row per module (Eq. 9-10): its additive part (n_g/|L|) · mean over its members.

@@ -113,14 +113,12 @@ def test_length_alone_is_no_slope_at_equal_length():
     assert own.low < 0.3 < own.high
 
 
-def test_slopes_that_do_not_exist_say_why():
-    """One group, or lengths that go with the groups, give NaN and a reason, never a number."""
+def test_slopes_that_do_not_exist_are_nan():
+    """One group, or lengths that go with the groups."""
     one = made(pointed([3, 4, 5]), [2, 2, 2]).slope
     assert np.isnan([one.value, one.low, one.high]).all()
-    assert "of one group" in one.reason
     alike = made(pointed([3, 4, 5, 6]), [1, 1, 2, 2], [5, 5, 10, 10])
-    assert alike.slope.reason == ""
-    assert "cannot be told apart" in alike.slope_at_length.reason
+    assert np.isfinite(alike.slope.value)
     assert np.isnan(alike.slope_at_length.value)
     assert made(np.zeros((2, 4)), [1, 2]).slope.n == 0
 
