@@ -8,18 +8,17 @@ as JSON. The checksums of the zip format show damage.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from . import _registry
-from ._checks import choice, console_text, file_path, with_article
+from ._checks import choice, console_text, file_path
 from ._files import written
 from .components import Component
 from .errors import InputError
@@ -51,16 +50,8 @@ class Plot:
     how: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-class NumberProperty(property):
-    """A property with a number as value, for results that define many of these."""
-
-    if TYPE_CHECKING:
-
-        def __get__(self, instance: Any, owner: type | None = None) -> float: ...  # type: ignore[override]
-
-
 class Result:
-    """Base of all results: `.frame() .plot() .save(path) .load(path)`."""
+    """Base of all results: `.frame() .plot() .save(path)`."""
 
     # The kinds of figures; the first is the default.
     figures: ClassVar[Mapping[str, Plot]] = {}
@@ -71,20 +62,28 @@ class Result:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         Result._classes[cls.__name__] = cls
-        if "figures" in vars(cls):
-            cls.plot = _plot_of(cls)  # type: ignore[method-assign]
+
+        @functools.wraps(Result.plot)
+        def plot(self: Result, *args: Any, **options: Any) -> Figure:
+            return Result.plot(self, *args, **options)
+
+        kinds = [f'        "{kind}": {plot.shows}' for kind, plot in cls.figures.items()]
+        plot.__doc__ = "\n".join([f"{Result.plot.__doc__}", "    Kinds:", *kinds])
+        cls.plot = plot  # type: ignore[method-assign]
 
     def frame(self) -> pd.DataFrame:
         """The result as one tidy pandas frame; `frame.attrs["units"]` holds the units of its columns."""
         raise NotImplementedError
 
-    def plot(
-        self, kind: str | None = None, *, title: str = "", height: int = 0, dark: bool | None = None, **options: Any
-    ) -> Figure:
-        """Draw the result's default figure (plotly), or another kind."""
+    def plot(self, kind: str | None = None, *, title: str = "", **options: Any) -> Figure:
+        """Draw one kind of figure (plotly), by default the first that these numbers have.
+
+        `title` replaces the figure's own; other options are those of the kind. Raises InputError for a kind that this
+        result does not have.
+        """
         plots = self._plots()
         kind = next(iter(plots), "") if kind is None else choice("kind", kind, plots)
-        figure: Figure = _registry.lookup("figure")(self, plots[kind], options, title=title, height=height, dark=dark)
+        figure: Figure = _registry.lookup("figure")(self, plots[kind], options, title=title)
         return figure
 
     def _plots(self) -> Mapping[str, Plot]:
@@ -92,54 +91,27 @@ class Result:
         return self.figures
 
     def __repr__(self) -> str:
-        if self.lead:
-            model = str(getattr(self, "model", "") or " → ".join(map(str, getattr(self, "models", ()))))
-            return f"{type(self).__name__}({model}: {_registry.lookup('leading')(self.frame(), self.lead)})"
-        # In a notebook: fields and shapes instead of thousands of numbers.
-        fields: Any = getattr(self, "__dataclass_fields__", ())
-        return f"{type(self).__name__}({', '.join(f'{name}={_brief(getattr(self, name))}' for name in fields)})"
+        model = str(getattr(self, "model", "") or " → ".join(map(str, getattr(self, "models", ()))))
+        if self.lead:  # in a notebook: the largest rows instead of thousands of numbers
+            model = f"{model}: {_registry.lookup('leading')(self.frame(), self.lead)}"
+        return f"{type(self).__name__}({model})"
 
     __str__ = console_text
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the numbers to one file (npz), or nothing. Raises InputError for a file that cannot be written."""
         path, arrays = file_path("path", path), dict[str, np.ndarray]()
-        if path.suffix.lower() in (".html", ".htm"):
-            raise InputError(f"{path.name!r} would hold numbers: save a page with plot().write_html({path.name!r}).")
-        about = json.dumps({"format": FORMAT, "result": _pack(self, arrays)}, ensure_ascii=True)
+        about = json.dumps({"format": FORMAT, "result": self}, default=functools.partial(_encode, arrays))
         with written(path) as partial, partial.open("wb") as file:
             np.savez(file, about=np.frombuffer(about.encode(), dtype=np.uint8), **arrays)  # type: ignore[arg-type]
         return path
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote. Raises InputError for a file that is damaged, foreign, or of another class."""
-        path = file_path("path", path)
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                about = json.loads(bytes(file["about"]))
-                found = _unpack(about["result"], file) if about["format"] == FORMAT else about["format"]
-            if isinstance(found, Result):
-                found.check()
-        except _UNREADABLE as error:
-            name = "result" if cls is Result else cls.__name__
-            raise InputError(f"{str(path)!r} is not a saved {name}, or is damaged ({error}).") from error
-        if not isinstance(found, cls):
-            raise InputError(f"{str(path)!r} holds {with_article(type(found).__name__)} ({found!s:.40}).")
-        return found
 
     def check(self) -> None:
         """Raise InputError if the numbers contradict one another."""
 
 
-_UNREADABLE = (
-    *(OSError, ValueError, LookupError, TypeError, EOFError, AttributeError, RecursionError, NotImplementedError),
-    *(zipfile.BadZipFile, zlib.error, RuntimeError),
-)
-
-
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read any result that `save` wrote. Raises InputError as `Result.load`.
+    """Read any result that `save` wrote. Raises InputError for a file that is damaged or foreign.
 
     >>> import tempfile, layerdiv_tl as ld
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -148,48 +120,20 @@ def load(path: str | os.PathLike[str]) -> Any:
     >>> c.values.shape
     (1, 3, 2)
     """
-    return Result.load(path)
+    path = file_path("path", path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            about = json.loads(bytes(file["about"]), object_hook=functools.partial(_decode, file))
+        if about["format"] != FORMAT:
+            raise ValueError(f"its format is {about['format']!r}")
+        about["result"].check()
+    except Exception as error:  # a damaged file may raise anything
+        raise InputError(f"{str(path)!r} is not a saved result, or is damaged ({error}).") from error
+    return about["result"]
 
 
-def _plot_of(cls: type[Result]) -> Callable[..., Figure]:
-    """Make a class's `plot`, whose help lists its kinds of figures."""
-
-    def plot(
-        self: Result,
-        kind: str | None = None,
-        *,
-        title: str = "",
-        height: int = 0,
-        dark: bool | None = None,
-        **options: Any,
-    ) -> Figure:
-        return Result.plot(self, kind, title=title, height=height, dark=dark, **options)
-
-    kinds = "".join(f'\n    "{kind}": {plot.shows}' for kind, plot in cls.figures.items())
-    plot.__doc__ = f"""Draw one kind of figure (plotly), by default a map of heads where there are
-    some, else the first that these numbers have.
-
-    Kinds:{kinds.replace(chr(10), chr(10) + "    ")}
-
-    `title` and `height` (pixels) replace the figure's own; `dark` True or False is for a page of that kind, None suits
-    both. Other options are those of the kind. Raises InputError for a kind that this result does not have.
-    """
-    return plot
-
-
-def _brief(value: Any) -> str:
-    """Summarize a field in a few words."""
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype}{list(value.shape)}"
-    if isinstance(value, tuple | list | dict) and len(value) > 3:
-        return f"{len(value)} of them"
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_brief, value))})"
-    return str(value) if isinstance(value, Component) else f"{value!r:.80}"
-
-
-def _pack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """Convert a value to JSON; arrays are collected, each once."""
+def _encode(arrays: dict[str, np.ndarray], value: Any) -> Any:
+    """Convert what JSON lacks; arrays are collected, each once."""
     match value:
         case np.ndarray():
             name = next((known for known, array in arrays.items() if array is value), f"array{len(arrays)}")
@@ -199,19 +143,14 @@ def _pack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
             return {"$component": value.label}
         case Result():
             fields = [f.name for f in dataclasses.fields(value) if f.metadata.get("saved", True)]  # type: ignore[arg-type]
-            return {"$result": type(value).__name__, "fields": {f: _pack(getattr(value, f), arrays) for f in fields}}
-        case tuple() | list():
-            return [_pack(item, arrays) for item in value]
-        case dict():
-            return {key: _pack(item, arrays) for key, item in value.items()}
+            return {"$result": type(value).__name__, "fields": {name: getattr(value, name) for name in fields}}
         case np.generic():
             return value.item()
-        case None | bool() | int() | float() | str():
-            return value
     raise TypeError(f"a result cannot hold {type(value).__name__}.")
 
 
-def _unpack(value: Any, arrays: Any) -> Any:
+def _decode(arrays: Mapping[str, np.ndarray], value: dict[str, Any]) -> Any:
+    """Make what a JSON object stands for."""
     match value:
         case {"$array": name}:
             return arrays[name]
@@ -220,9 +159,10 @@ def _unpack(value: Any, arrays: Any) -> Any:
         case {"$result": kind, "fields": fields}:
             if kind not in Result._classes:
                 _registry.lookup("all_results")()  # classes register when their module is imported
-            return Result._classes[kind](**{name: _unpack(item, arrays) for name, item in fields.items()})
-        case list():
-            return tuple(_unpack(item, arrays) for item in value)
-        case dict():
-            return {key: _unpack(item, arrays) for key, item in value.items()}
-    return value
+            return Result._classes[kind](**fields)
+    return {key: _frozen(item) for key, item in value.items()}
+
+
+def _frozen(value: Any) -> Any:
+    """Make tuples of JSON's lists."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -43,8 +43,6 @@ def test_every_result_comes_back(name, tmp_path):
     path = made(name).save(tmp_path / "result.npz")
     assert same(made(name), ld.load(path))
     assert made(name).save(tmp_path / "again.npz").read_bytes() == path.read_bytes()
-    with pytest.raises(ld.InputError, match="holds a"):
-        type(made("Skip" if name != "Skip" else "Profile")).load(path)
 
 
 def test_every_damaged_byte_is_noticed(found, tmp_path):
@@ -102,8 +100,8 @@ def test_no_pickle_is_read(tmp_path):
             ld.load(path)
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
         file.writestr("text", "no result")
-    with pytest.raises(ld.InputError, match="is not a saved Contributions"):
-        ld.contributions(llama(), [[1]], [2, 3]).load(tmp_path / "other.zip")
+    with pytest.raises(ld.InputError, match="is not a saved result"):
+        ld.load(tmp_path / "other.zip")
 
 
 def test_numbers_that_contradict_one_another_are_refused(found, tmp_path):
@@ -133,9 +131,3 @@ def test_what_is_printed_survives_any_console(encoding):
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     assert b"Decomposition" in done.stdout
-
-
-def test_numbers_are_not_saved_as_a_page(found, tmp_path):
-    with pytest.raises(ld.InputError, match=r"write_html\('numbers.html'\)"):
-        found.save(tmp_path / "numbers.html")
-    assert list(tmp_path.iterdir()) == []

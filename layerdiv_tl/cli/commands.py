@@ -40,7 +40,7 @@ def demo(options: argparse.Namespace) -> None:
     _progress("Loading the default model …")
     page, line = write_demo(load_model(), folder, _progress)
     print(line)
-    print(f"\nOpen {page} in a browser. Beside it are explorer.html, components.csv, modules.csv and summary.csv.")
+    print(f"\nOpen {page} in a browser. Beside it is explorer.html.")
 
 
 def explore(options: argparse.Namespace) -> None:

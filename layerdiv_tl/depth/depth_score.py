@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..components import Component, component_columns
-from ..ensemble.fits import Slope, slope
+from ..ensemble.fits import slope
 from ..ensemble.intervals import Estimate, estimate, estimates_frame, jackknife, leave_one_out
 from ..errors import InputError
 from ..model.load import as_model
@@ -69,12 +69,12 @@ class DepthScore(Result):
         return np.divide(weighted, total, out=np.full(len(total), np.nan), where=total > _SMALLEST)
 
     @property
-    def slope(self) -> Slope:
+    def slope(self) -> Estimate:
         """Layers by which the score deepens for each further hop, over questions of all lengths."""
         return slope(self.questions["group"], self.scores, weights=self.effects.sum(1))
 
     @property
-    def slope_at_length(self) -> Slope:
+    def slope_at_length(self) -> Estimate:
         """The slope at equal question length: more hops take more words, which alone may move the score."""
         lengths = self.questions["length"].astype(float)
         return slope(self.questions["group"], self.scores, lengths, weights=self.effects.sum(1))

@@ -140,7 +140,7 @@ def _of_task(model: Model, rows: Rows, components: Sequence[Component], batch_to
     ids, unit = [list(ids) for ids in rows.ids], _unit(components)
     c = contributions(model, ids, rows.options.tolist(), unit=unit, batch_tokens=batch_tokens)
     members, ones = _membership(c.components, components), np.ones(len(rows))
-    diversities = decompose(c, labels).diversities
+    diversities = decompose(c, labels).terms["diversity"]
     right = np.take_along_axis(c.values, labels[:, None, None], 2)[..., 0]
     difference = right - (c.values.sum(2) - right) / (c.values.shape[2] - 1)
     return {

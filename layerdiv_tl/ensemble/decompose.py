@@ -70,7 +70,7 @@ def decompose(
     else:
         gold = gold_options(labels, known.values.shape, known.options)
         t = np.eye(options)[gold]
-    shared = ("values", "components", "junctions", "junction_scale", "partial_junctions", "identity_gap", "soft_cap")
+    shared = ("values", "components", "junctions", "partial_junctions", "identity_gap", "soft_cap")
     fields = {name: getattr(known, name) for name in (*shared, "model", "task", "prompt_ends", "score")}
     names = known.option_names or known.shared_options or ()
     return Decomposition(target=t, gold=gold, loss_name=loss, gauge=gauge, options=names, **fields)

@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from .._checks import choice, flag
 from ..components import COLUMNS, Component, component_columns
 from ..errors import InputError
-from ..results import NumberProperty, Plot, Result
+from ..results import Plot, Result
 from . import grouping
 from .auc import member_auc
 from .figures import FIGURES
@@ -26,15 +25,14 @@ from .intervals import ENDS, estimates_frame
 from .losses import LOSSES, Gauge, Loss, Members, Target, Terms, group_numbers, hits, in_gauge, measure, relative_gap
 from .theorems import theorem_2, theorem_3
 
-NormAt = Literal["frozen", "recomputed"]
 # Columns of the short table of components.
 _LABELED = tuple(x + end for x in ("accuracy", "auc", "logit_difference") for end in ENDS)
 _SHORT = ("component", "bias", "diversity", "net", "net_linear", *_LABELED, "constant_share", *COLUMNS[1:])
 
 
-def _number(term: str, doc: str) -> NumberProperty:
+def _number(term: str, doc: str) -> property:
     """The mean over examples of a term, which only some losses may have."""
-    return NumberProperty(lambda decomposition: decomposition._mean(term), doc=doc)
+    return property(lambda decomposition: decomposition._mean(term), doc=doc)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -46,8 +44,8 @@ class Decomposition(Result):
         target, gold: `[example, option]`, and the gold option's index `[example]`, None for a dense target.
         loss_name, gauge: One of `losses.LOSSES`, and the gauge of its terms and of pairs (for other losses than the
             squared error, of pairs alone).
-        junctions, junction_scale, partial_junctions, identity_gap, soft_cap, model, task, prompt_ends, score:
-            As in `Contributions`; None or empty for a plain array, in which every member closes a junction.
+        junctions, partial_junctions, identity_gap, soft_cap, model, task, prompt_ends, score: As in `Contributions`;
+            None or empty for a plain array, in which every member closes a junction.
         options: The options' names, where they are those of all examples.
 
     Asking for a table that a loss does not have raises InputError, for a number AttributeError.
@@ -68,7 +66,6 @@ class Decomposition(Result):
     loss_name: str
     gauge: Gauge
     junctions: tuple[Component, ...] | None
-    junction_scale: Float[np.ndarray, "example junction"] | None
     partial_junctions: Bool[np.ndarray, " junction"] | None
     identity_gap: float | None
     soft_cap: float | None
@@ -89,12 +86,7 @@ class Decomposition(Result):
         "diversity_logit",
         "|L|² × diversity in logits²: comparable between decompositions with different numbers of members.",
     )
-    coherence = _number(
-        "coherence",
-        "|Σu|² / Σ|u|², mean over examples with a nonzero member: 1 if orthogonal, |L| if members are identical.",
-    )
     entropy = _number("entropy", "H(p) in nats: the cross-entropy if p were the target's distribution.")
-    mismatch = _number("mismatch", "loss − (bias − diversity) of Eq. 14, in mixed units: what the equation fails by.")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -120,19 +112,9 @@ class Decomposition(Result):
         return self._measure(self.values)
 
     @property
-    def diversities(self) -> Float[np.ndarray, "example member"]:
-        """The members' distances from the ensemble, `[example, member]`, undivided by |L|."""
-        return self.terms["diversity"]
-
-    @property
     def net_linear(self) -> Float[np.ndarray, "example member"]:
         """Each member's contribution to the cross-entropy beyond H(p), `[example, member]` in nats; linear in u_i."""
         return self._term("net_linear")
-
-    @property
-    def differences(self) -> Float[np.ndarray, "example member"] | None:
-        """A member's logit of the gold option minus the others' mean, `[example, member]`; None without labels."""
-        return self.terms.get("logit_difference")
 
     @property
     def gap(self) -> float | None:
@@ -200,52 +182,38 @@ class Decomposition(Result):
             frame = frame.assign(**member_auc(self.values, self.gold).columns("auc"))
         if self.loss_function.has_gauges:
             frame["constant_share"] = grouping.constant_shares(self.values)
-        return self._finish(frame if flag("full", full) else frame[[x for x in _SHORT if x in frame]].copy())
+        return self._finish(frame if full else frame[[x for x in _SHORT if x in frame]].copy())
 
     def by_module(self) -> pd.DataFrame:
         """One row per module (Eq. 9-10): its additive part (n_g/|L|) · mean over its members.
 
-        The columns add up to the ensemble's; `member_share` is n_g/|L|; `_mean` is undivided.
+        The columns add up to the ensemble's; `member_share` is n_g/|L|.
         """
         modules, group = group_numbers([c.module for c in self.components])
         counts = np.bincount(group)
         names = {"module": modules, "members": counts, "member_share": counts / len(group)}
         frame = with_shares(names, grouping.sum_members(self.terms, np.eye(len(modules))[group]))
-        for term in ("bias", "diversity"):
-            for end in ENDS:
-                frame[f"{term}_mean{end}"] = frame[term + end] / frame["member_share"]
         return self._finish(frame)
 
-    def by_depth(self, norm: NormAt = "frozen") -> pd.DataFrame:
+    def by_depth(self) -> pd.DataFrame:
         """One row per junction: the prefix ensemble of all components up to it (Fig. 5 and 7).
 
-        Args:
-            norm: "frozen" (as the paper decodes): every prefix uses the whole stream's norm statistic; "recomputed":
-                its own, as if the model ended there.
-
-        The constant belongs to every prefix, `rounding` only to the last. `partial` rows are sums that the stream never
-        holds: half-way through a parallel block, and an embedding without its positions. Raises InputError for groups,
-        which have no place along depth, and for "recomputed" with a plain array.
+        As the paper decodes, every prefix uses the whole stream's norm statistic. The constant belongs to every prefix,
+        `rounding` only to the last. `partial` rows are sums that the stream never holds: half-way through a parallel
+        block, and an embedding without its positions. Raises InputError for groups, which have no place along depth.
         """
-        is_recomputed = choice("norm", norm, get_args(NormAt)) == "recomputed"
-        if is_recomputed and self.junction_scale is None:
-            raise InputError(
-                "there is no norm to recompute: a plain array has none, options of several tokens have one at each "
-                "token, and a stream that passes norms or gates has none for its prefixes; use norm='frozen'."
-            )
-        scale = self.junction_scale if is_recomputed else None
         reached, counts, rows = [], [], []
-        for last, kept, divisors in grouping.prefixes(self.components, self.junctions, scale):
+        for last, kept in grouping.prefixes(self.components, self.junctions):
             reached.append(last)
             counts.append(len(kept))
-            rows.append(self._totals(self.values[:, kept] / divisors[:, :, None]))
+            rows.append(self._totals(self.values[:, kept]))
         columns = component_columns([(self.junctions or self.components)[i] for i in reached])
         columns["partial"] = np.zeros(len(reached), dtype=bool)
         if self.partial_junctions is not None:
             columns["partial"] = self.partial_junctions[reached]
         columns["members"] = counts
         columns |= estimates({name: np.hstack([row[name] for row in rows]) for name in rows[0]})
-        return self._finish(estimates_frame(columns), norm=norm)
+        return self._finish(estimates_frame(columns))
 
     def pairwise(self) -> pd.DataFrame:
         """One row per pair of members: the distance between their predictions, to find duplicates.

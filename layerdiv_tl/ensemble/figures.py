@@ -25,13 +25,14 @@ def _module_frame(decomposition: Any) -> pd.DataFrame:
 
 def _pair_frame(decomposition: Any, most: int = 60) -> pd.DataFrame:
     """Both halves of `pairwise`, of the components with the largest diversity, similar ones next to each other."""
-    largest = np.sort(np.argsort(-decomposition.diversities.mean(0), kind="stable")[:most])
+    largest = np.sort(np.argsort(-decomposition.terms["diversity"].mean(0), kind="stable")[:most])
     kept = tuple(decomposition.components[i] for i in largest)
     frame = replace(decomposition, values=decomposition.values[:, largest], components=kept).pairwise()
-    both = pd.concat([frame, frame.rename(columns={"component": "other", "other": "component"})])
-    for side in ("component", "other"):
-        both[side] = pd.Categorical(both[side], frame.attrs["order"], ordered=True)
-    both = both.sort_values(["component", "other"], kind="stable").reset_index(drop=True)
+    order = frame.attrs["order"]
+    itself = pd.DataFrame({"component": order, "other": order})  # with it rows and columns have the same order
+    both = pd.concat([frame, frame.rename(columns={"component": "other", "other": "component"}), itself])
+    place = {label: number for number, label in enumerate(order)}
+    both = both.sort_values(["component", "other"], key=lambda side: side.map(place), ignore_index=True)
     both.attrs = frame.attrs
     return both
 
@@ -46,7 +47,7 @@ FIGURES: Mapping[str, Plot] = {
     "bars": Plot(
         "Diversity and accuracy of each component",
         "Diversity on a logarithmic axis, and the accuracy of each component alone over that of guessing.",
-        "special.decomposition_bars",
+        "special.accuracies",
     ),
     "heads": Plot(
         "Heads and MLPs by layer",
@@ -65,7 +66,7 @@ FIGURES: Mapping[str, Plot] = {
     "depth": Plot(
         "Loss and accuracy along depth",
         "Bias and loss of the components up to each junction; the band between them is the diversity (Fig. 5, 7).",
-        "special.decomposition_depth",
+        "special.depth",
     ),
     "scatter": Plot(
         "Bias and diversity of every component",

@@ -19,7 +19,6 @@ from ..errors import InputError
 from .intervals import Estimate, concatenate, estimate, estimate_function, estimates_frame
 from .losses import (
     Gauge,
-    Group,
     Loss,
     Members,
     PerMember,
@@ -30,7 +29,6 @@ from .losses import (
     mean_square,
     ratio,
     relative_gap,
-    summands,
 )
 
 Names = Sequence[Component]
@@ -56,13 +54,11 @@ def sum_members(terms: Terms, is_in: Float[np.ndarray, "member row"]) -> RowTerm
     return {name: x @ is_in / (1 if name in ADDITIVE else len(is_in)) for name, x in of_members(terms).items()}
 
 
-def prefixes(
-    components: Names, junctions: Names | None, scale: Float[np.ndarray, "example junction"] | None
-) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield for each junction that a member reaches: its number, the members of its prefix, and their divisors.
+def prefixes(components: Names, junctions: Names | None) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield for each junction that a member reaches: its number, and the members of its prefix.
 
     The constant is in every prefix; other members without a junction are in the last. Without `junctions` every member
-    closes one. Members on the stream are divided by the junction's `scale`, `[example, member]`, where it is given.
+    closes one.
     """
     if groups := [c.label for c in components if c.kind == "group"]:
         raise InputError(
@@ -80,11 +76,7 @@ def prefixes(
     is_constant = np.array([c.kind == "constant" for c in components]) & (place < 0)
     for last in reached:
         on_stream = (place >= 0) & (place <= last)
-        kept = np.flatnonzero(on_stream | is_constant | (last == reached[-1]))
-        divisors = np.ones((1, len(kept)))
-        if scale is not None:
-            divisors = np.where(on_stream[kept], scale[:, [last]], 1.0)
-        yield last, kept, divisors
+        yield last, np.flatnonzero(on_stream | is_constant | (last == reached[-1]))
 
 
 def shares(values: PerMember, total: np.ndarray, signed: np.ndarray | None = None) -> Estimate:
@@ -175,7 +167,7 @@ def nested_frame(
     if all(isinstance(name, Component) for name in names):
         of_names = component_columns(names)
         columns |= {column: of_names[column] for column in ("kind", "layer", "repeat")}
-    losses, terms = _nested(loss, u, t, gauge, group)
+    losses, terms = loss.nested(*in_gauge(u, t, gauge if loss.has_gauges else "raw"), group)
     per_example = {"loss": losses} | {name: terms[name].mean(1) for name in ("bias", "within", "between")}
     totals = {name: estimate(x) for name, x in per_example.items()}
     attrs: dict[str, Any] = {}
@@ -183,12 +175,3 @@ def nested_frame(
         attrs |= {column: float(end) for column, end in x.columns(name).items()}
     attrs["gap"] = relative_gap(*(attrs[name] for name in per_example))
     return estimates_frame(columns | {"members": np.bincount(group)} | estimates(terms), **attrs)
-
-
-def _nested(loss: Loss, u: Members, t: Target, gauge: Gauge, group: Group) -> tuple[np.ndarray, RowTerms]:
-    """Return (the ensemble's loss `[example]`; bias, within, between `[example, group]`)."""
-    (losses, terms), *rest = (loss.nested(*in_gauge(u, t, part), group) for part in summands(loss, gauge))
-    for more_losses, more_terms in rest:
-        losses = losses + more_losses
-        terms = {name: values + more_terms[name] for name, values in terms.items()}
-    return losses, terms

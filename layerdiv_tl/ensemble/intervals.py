@@ -122,15 +122,13 @@ def estimate(
 def estimate_function(
     function: Callable[..., Any],
     *values: Float[np.ndarray, "example ..."],
-    counts: np.ndarray | None = None,
     within: tuple[float, float] = (-np.inf, np.inf),
-    over: str = "rows",
 ) -> Estimate:
     """Estimate a smooth function of means over examples (a ratio, a share, a cosine), with the jackknife's interval.
 
     Args:
         function: Takes one array of means `[row, *rest]` for each of `values`, and returns its value for each row.
-        values: `[example, *rest]` each; sums over each example's tokens where `counts` is given, as in `estimate`.
+        values: `[example, *rest]` each.
         within: The range of the quantity by definition, e.g. (0, 1) for a share; it limits the ends.
 
     >>> x, y = np.random.default_rng(0).normal([5, 10], 1, (50, 2)).T
@@ -139,10 +137,9 @@ def estimate_function(
     True
     """
     with np.errstate(invalid="ignore", divide="ignore"):
-        totals = (x.sum(0, keepdims=True) / (len(x) if counts is None else counts.sum(0)) for x in values)
-        value = np.asarray(function(*totals))[0]
-        left_out = np.asarray(function(*(leave_one_out(x, counts) for x in values)))
-    return Estimate(value, *jackknife(value, left_out, within), len(values[0]), over)
+        value = np.asarray(function(*(x.mean(0, keepdims=True) for x in values)))[0]
+        left_out = np.asarray(function(*(leave_one_out(x) for x in values)))
+    return Estimate(value, *jackknife(value, left_out, within), len(values[0]))
 
 
 def concatenate(estimates: Sequence[Estimate]) -> Estimate:
@@ -283,8 +280,6 @@ def wilson(hits: Any, trials: Any) -> tuple[Any, Any]:
     It takes arrays, and fractions of a hit (ties for first place).
     """
     hits, trials = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
-    if not ((hits >= 0) & (hits <= trials) & (trials > 0)).all():
-        raise InputError(f"{hits} hits in {trials} trials is not a proportion.")
     z = ndtri(0.5 + LEVEL / 2)
     p = hits / trials
     center = (p + z**2 / (2 * trials)) / (1 + z**2 / trials)

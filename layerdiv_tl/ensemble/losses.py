@@ -50,7 +50,7 @@ class Loss:
             diversity holds.
         has_gauges: Whether its terms differ between gauges.
         tables: Which of `nested`, `tradeoff` and `bounds` it has.
-        column_units: Units other than `unit`, by a prefix of the column's name.
+        diversity_unit: The unit of the diversity, if it is not `unit`.
         compares_probabilities: The target is a distribution over options, not logits.
     """
 
@@ -60,7 +60,7 @@ class Loss:
     has_gauges: ClassVar[bool] = False
     compares_probabilities: ClassVar[bool] = True
     tables: ClassVar[tuple[str, ...]] = ()
-    column_units: ClassVar[dict[str, str]] = {}
+    diversity_unit: ClassVar[str] = ""
 
     def predict(self, u: Predictions, count: int) -> Predictions:
         """Turn logits of one of `count` members into what is compared with the target."""
@@ -109,7 +109,7 @@ class Loss:
         if "_share" in column or column.startswith(("accuracy", "auc", "chance")):
             return "share"
         units = {"cosine": "cosine", "distance": "logits²", "logit_difference": "logits"}
-        units |= dict.fromkeys(_MEASURED, self.unit) | self.column_units
+        units |= dict.fromkeys(_MEASURED, self.unit) | {"diversity": self.diversity_unit or self.unit}
         return next((unit for start, unit in units.items() if column.startswith(start)), None)
 
 
@@ -121,32 +121,21 @@ class SquaredError(Loss):
     tables = ("nested", "tradeoff", "bounds")
 
     def extras(self, u: Members, t: Target, terms: Terms) -> Terms:
-        """diversity_logit = |L|² × diversity; coherence = |Σu|² / Σ|u|², NaN where all members are zero."""
-        coherence = ratio(mean_square(u.sum(1, keepdims=True))[:, 0], mean_square(u).sum(1))
-        return {"diversity_logit": u.shape[1] ** 2 * terms["diversity"], "coherence": coherence}
-
-    def nested(self, u: Members, t: Target, group: Group) -> tuple[OfEnsemble, dict[str, PerGroup]]:
-        """Add `within_unscaled` and `between_unscaled`: the diversity of the unscaled leaves, weights n_g/N."""
-        losses, terms = super().nested(u, t, group)
-        means = sum_by_group(u, group) / np.bincount(group)[:, None]
-        terms["within_unscaled"] = mean_by_group(mean_square(u - means[:, group]), group)
-        return losses, terms | {"between_unscaled": mean_square(means - u.mean(1, keepdims=True))}
+        """diversity_logit = |L|² × diversity: it does not change when members are cut into equal parts."""
+        return {"diversity_logit": u.shape[1] ** 2 * terms["diversity"]}
 
 
 class PaperForm(Loss):
     """Eq. 14: loss and bias between probabilities, softmax(ū) and softmax(u_i), diversity between logits.
 
-    The units differ, so loss = bias − diversity does not hold; `mismatch` is the difference. softmax(ū) is nearly
+    The units differ, so loss = bias − diversity does not hold. softmax(ū) is nearly
     uniform, so compare loss and bias with `zero_bias`, the uniform predictor's loss (0.25, 0.2222, 0.1875 for 2, 3, 4
     options). The paper's tables show loss and bias × 100.
     """
 
     name, unit = "paper", "probability²"
     is_exact = False
-    column_units: ClassVar[dict[str, str]] = {
-        "diversity": "logits²",
-        "mismatch": "probability² and logits²",
-    }
+    diversity_unit = "logits²"
 
     def predict(self, u: Predictions, count: int) -> Predictions:
         """Return probabilities."""
@@ -155,12 +144,6 @@ class PaperForm(Loss):
     def terms(self, u: Members, t: Target) -> Terms:
         """Compute loss and biases in probability², diversities in logits² as in Theorem 1."""
         return super().terms(u, t) | {"diversity": mean_square(u.mean(1, keepdims=True) - u)}
-
-    def extras(self, u: Members, t: Target, terms: Terms) -> Terms:
-        """Compute |L|² × diversity, and mismatch = loss − (bias − diversity)."""
-        diversity = terms["diversity"].mean(1)
-        mismatch = terms["loss"] - (terms["bias"].mean(1) - diversity)
-        return {"diversity_logit": u.shape[1] ** 2 * diversity, "mismatch": mismatch}
 
 
 class CrossEntropy(Loss):
@@ -204,26 +187,13 @@ def in_gauge(u: Members, t: Target, gauge: Gauge) -> tuple[Members, Target]:
     return (shift, of_target) if gauge == "shift" else (u - shift, t - of_target)
 
 
-def summands(loss: Loss, gauge: Gauge) -> tuple[Gauge, ...]:
-    """Return the gauges whose terms add up to a gauge's: raw is centered + shift, which cancels less than raw − shift.
-
-    A loss without gauges takes the logits as they are.
-
-    >>> summands(LOSSES["squared"], "raw"), summands(LOSSES["cross_entropy"], "centered")
-    (('centered', 'shift'), ('raw',))
-    """
-    if not loss.has_gauges:
-        return ("raw",)
-    return ("centered", "shift") if gauge == "raw" else (gauge,)
-
-
 def measure(loss: Loss, u: Members, t: Target, gauge: Gauge) -> Terms:
-    """Compute the terms of raw members and target in a gauge."""
-    parts = [loss.terms(*in_gauge(u, t, part)) for part in summands(loss, gauge)]
-    terms = {name: np.sum([part[name] for part in parts], axis=0) for name in parts[0]}
+    """Compute the terms of raw members and target in a gauge; a loss without gauges takes the logits as they are."""
+    u, t = in_gauge(u, t, gauge if loss.has_gauges else "raw")
+    terms = loss.terms(u, t)
     if loss.is_exact:
         terms["net"] = terms["bias"] - terms["diversity"]
-    return terms | loss.extras(*in_gauge(u, t, gauge if loss.has_gauges else "raw"), terms)
+    return terms | loss.extras(u, t, terms)
 
 
 def hits(scores: Any, gold: Any) -> Any:

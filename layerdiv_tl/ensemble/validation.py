@@ -32,7 +32,6 @@ class Ensemble:
     shared_options: tuple[str, ...] | None = None
     labels: Int[np.ndarray, " example"] | None = None
     junctions: tuple[Component, ...] | None = None
-    junction_scale: Float[np.ndarray, "example junction"] | None = None
     partial_junctions: Bool[np.ndarray, " junction"] | None = None
     identity_gap: float | None = None
     soft_cap: float | None = None

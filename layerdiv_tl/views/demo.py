@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from ..attribution.contributions import contributions
-from ..depth.effect_results import Effects
 from ..depth.total_effects import effects
 from ..ensemble.decompose import decompose
-from ..ensemble.decomposition import Decomposition
 from ..model.load import Model
 from ..tasks.specs import SAMPLE_TASKS
-from ..tasks.task import Task, task
-from . import style
-from .explorer import Explorer, explore
+from ..tasks.task import task
+from .explorer import explore
 from .html import Page
 from .leading import leading
 
@@ -25,11 +21,13 @@ from .leading import leading
 FIRST_TASK, ROWS = "sample/sentiment", 44
 # Components whose ablation is measured: those with the largest contributions, and those that are most often right.
 ABLATED = 3
-_COLUMNS = ("diversity", "accuracy", "auc", "logit_difference", "constant_share")
+_COLUMNS = ("component", "bias", "diversity", "accuracy", "auc", "logit_difference", "constant_share")
+_COSTS = ("ablation", "cost", "cost_low", "cost_high")
+_TOTALS = ("accuracy", "accuracy_low", "accuracy_high", "chance", "bias", "diversity", "loss")
 
 
 def write_demo(model: Model, folder: Path, say: Callable[[str], None]) -> tuple[Path, str]:
-    """Write index.html, explorer.html, components.csv, modules.csv and summary.csv; return the page and a line."""
+    """Write index.html and explorer.html; return the page and a line."""
     found = {}
     for name in SAMPLE_TASKS:
         say(f"Decomposing {model.name} on {name} …")
@@ -43,7 +41,9 @@ def write_demo(model: Model, folder: Path, say: Callable[[str], None]) -> tuple[
     say(f"Ablating {', '.join(labels)} …")
     costs = [effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
     say("Writing the explorer …")
-    _example(model, others, labels[0]).save(folder / "explorer.html", home="index.html")
+    explorer = explore(model, others.prompts[0], target=others.options[:2])
+    explorer.selection = {"component": labels[0]}
+    explorer.save(folder / "explorer.html")
     line = leading(components, "logit_difference")
     page = Page(f"{model.name} on {FIRST_TASK}")
     page.figure(d.plot())
@@ -51,52 +51,9 @@ def write_demo(model: Model, folder: Path, say: Callable[[str], None]) -> tuple[
     page.heading("Every component")
     page.figure(d.plot("bars"))
     page.figure(d.plot("depth"))
-    page.table(_component_table(components, labels, costs), "Costs of ablation in nats, on other rows")
+    ablated = pd.concat([cost.frame().assign(ablation=cost.ablation) for cost in costs])
+    page.table(ablated[["component", *_COSTS]], "Costs of ablation in nats, on other rows")
+    page.table(components.loc[size.nlargest(len(size)).index, [name for name in _COLUMNS if name in components]])
     page.heading("Tasks")
-    page.table(_write_frames(found, model.name, folder))
+    page.table(pd.concat([d.frame().assign(task=name) for name, d in found.items()])[["task", *_TOTALS]])
     return page.write(folder / "index.html"), line
-
-
-def _component_table(components: pd.DataFrame, labels: list[str], costs: list[Effects]) -> pd.DataFrame:
-    """The ablated components: what they do alone, and what their ablation costs, each with its interval."""
-    rows = components.set_index("component").loc[labels]
-    table = pd.DataFrame({"component": labels})
-    for name in (column for column in _COLUMNS if column in rows):
-        table[name.replace("_", " ")] = _estimates(rows, name)
-    for cost in costs:
-        table[f"{cost.ablation} ablation"] = _estimates(cost.frame().set_index("component").loc[labels], "cost")
-    return table
-
-
-def _estimates(rows: pd.DataFrame, name: str) -> list[str]:
-    ends = rows.reindex(columns=[name, f"{name}_low", f"{name}_high"]).to_numpy(dtype=float)
-    return [style.estimate(*end) for end in ends]
-
-
-def _write_frames(found: Mapping[str, Decomposition], model: str, folder: Path) -> pd.DataFrame:
-    """Write the frames of all tasks as CSV files; return the totals as a table."""
-    frames: dict[str, list[pd.DataFrame]] = {"components": [], "modules": [], "summary": []}
-    for name, d in found.items():
-        total = d.frame().assign(rows=len(d.values), identity_gap=d.identity_gap)
-        for kind, frame in (("components", d.by_component()), ("modules", d.by_module()), ("summary", total)):
-            frames[kind].append(frame.assign(model=model, task=name))
-    joined = {kind: pd.concat(parts, ignore_index=True) for kind, parts in frames.items()}
-    for kind, frame in joined.items():
-        frame.to_csv(folder / f"{kind}.csv", index=False)
-    summary = joined["summary"]
-    table = summary[["task", "rows"]].copy()
-    for name in ("accuracy", "bias", "diversity", "loss"):
-        table[name] = _estimates(summary, name)
-    return table.assign(guessing=summary["chance"].map(style.number))
-
-
-def _example(model: Model, rows: Task, component: str) -> Explorer:
-    """Explore a row that the model gets right although the component lowers the right answer's logit."""
-    c = contributions(model, rows)
-    towards = c[component][np.arange(len(rows)), rows.labels] - c[component].mean(1)
-    row = int(np.where(c.model_logits.argmax(1) == rows.labels, towards, np.inf).argmin())
-    right = rows.options[rows.labels[row]]
-    wrong = next(option for option in rows.options if option != right)
-    explorer = explore(model, rows.prompts[row], target=[right, wrong])
-    explorer.selection = {"component": component}
-    return explorer

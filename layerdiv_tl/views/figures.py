@@ -17,9 +17,7 @@ from ..results import Plot, Result
 from . import shapes, style
 
 
-def figure(
-    result: Result, plot: Plot, options: Mapping[str, Any], *, title: str, height: int, dark: bool | None
-) -> go.Figure:
+def figure(result: Result, plot: Plot, options: Mapping[str, Any], *, title: str) -> go.Figure:
     """Draw one kind of figure; `options` go to the frame's function or to that which draws it."""
     module, _, name = plot.draw.partition(".")
     draw: Callable[..., go.Figure] = getattr(importlib.import_module(f"{__package__}.{module}"), name)
@@ -32,10 +30,8 @@ def figure(
         frame = method(result, **{name: value for name, value in options.items() if name in taken})
         others = {name: value for name, value in options.items() if name not in taken}
         drawn, notes = draw(frame, **(dict(plot.how) | others)), frame.attrs
-    theme = style.BOTH if dark is None else style.DARK if dark else style.LIGHT
     texts = {"text": shapes.escape(title or plot.title), "subtitle": {"text": _about(result, notes)}}
-    drawn.update_layout(template=style.template(theme), title=texts)
-    return drawn.update_layout(height=height) if height else drawn
+    return drawn.update_layout(template=style.template(style.BOTH), title=texts)
 
 
 def _about(result: Any, notes: Mapping[str, Any]) -> str:
@@ -47,5 +43,5 @@ def _about(result: Any, notes: Mapping[str, Any]) -> str:
     if len(ends) == 1:
         rows = "…" + str(ends[0])[-40:]
     elif not rows and hasattr(result, "values"):
-        rows = style.count(len(result.values), "row")
+        rows = f"{len(result.values):,} row{'' if len(result.values) == 1 else 's'}"
     return " · ".join(shapes.escape(part) for part in (model, rows, notes.get("answers", "")) if part)

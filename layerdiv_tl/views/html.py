@@ -1,4 +1,4 @@
-"""Pages of figures and tables, and blocks of HTML for pages and notebooks; all work without a network.
+"""Pages of figures and tables, which work without a network.
 
 The HTML is in page.jinja, which escapes every text.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .._checks import file_path
 from .._files import written
-from ..errors import InputError
 from . import style
 
 if TYPE_CHECKING:
@@ -25,82 +23,6 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 CONFIG = {"displaylogo": False, "responsive": True}
-
-
-@dataclass(frozen=True)
-class Block:
-    """A block of HTML; all text in it is escaped.
-
-    Attributes:
-        html: The HTML for a `Page`, which has the style sheet and scripts.
-        circuits: True if circuitsvis draws a part of it.
-    """
-
-    html: str
-    circuits: bool = False
-
-    def __repr__(self) -> str:
-        # Notebooks store it next to the HTML, for viewers without HTML.
-        return f"Block({len(self.html):,} characters of HTML{', drawn by circuitsvis' if self.circuits else ''})"
-
-    def _repr_html_(self) -> str:
-        """Return the HTML with its styles and scripts for a notebook: 1.3 MB with circuitsvis, else a few kB."""
-        # A function scope, because a notebook's outputs share one page.
-        bundle = (
-            f"window.CircuitsVis ??= (() => {{ {circuitsvis()}; return CircuitsVis; }})();" if self.circuits else ""
-        )
-        name = f"layerdiv-{uuid.uuid4().hex}"
-        script = f'{bundle}\n(() => {{ {read("blocks.js")}\nready(document.getElementById("{name}")); }})();'
-        return str(templates().in_notebook(name, self.html, read("blocks.css"), script))
-
-
-def switch(blocks: Mapping[str, Block]) -> Block:
-    """Show one of several named blocks at a time, initially the first; the reader chooses by buttons."""
-    if len(blocks) == 1:
-        return next(iter(blocks.values()))
-    return Block(templates().switch(blocks), any(block.circuits for block in blocks.values()))
-
-
-def circuits(element: str, props: Mapping[str, Any]) -> Block:
-    """Render an element of circuitsvis by name; `props` are JSON.
-
-    circuitsvis mixes its colors with white, so the background is light, and blocks.css inverts it on a dark page.
-    """
-    ground = f"background: {style.LIGHT.paper}; color: {style.LIGHT.ink}; color-scheme: light"
-    return Block(templates().circuits(ground, script_json({"element": element, "props": props})), circuits=True)
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str | Block]]) -> Block:
-    """Make a table of texts and blocks; the first column names the rows."""
-    return Block(templates().table(head, rows))
-
-
-def marks(pairs: Sequence[tuple[str, float]]) -> Block:
-    """List names and signed numbers in a wrapping row, with a frame around each name to delimit tokens."""
-    signed = [(name, style.signed(value)) for name, value in pairs]
-    return Block(templates().marks(signed))
-
-
-def inert(token: str) -> str:
-    """Neutralize markup in a token for circuitsvis, which renders it as HTML in one place and as text in another.
-
-    Line breaks and the empty token become visible. An invisible word joiner after `<` and `&` prevents tags and
-    entities.
-
-    >>> inert("<b>&lt;\\n").replace("\\u2060", "|"), inert("")
-    ('<|b>&|lt;⏎\\n', '∅')
-    """
-    return (token.replace("\n", "⏎\n") or "∅").replace("<", "<\u2060").replace("&", "&\u2060")
-
-
-def quoted(token: str, most: int = 24) -> str:
-    """Format a token for a line of text, with visible spaces and line breaks, cut to a length.
-
-    >>> quoted(" a\\n"), quoted("=" * 80, most=4)
-    ('␣a⏎', '===…')
-    """
-    shown = token.replace("\n", "⏎").replace(" ", "␣") or "∅"
-    return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 def script_json(value: Any) -> str:
@@ -118,46 +40,23 @@ def templates() -> Any:
 
 
 @cache
-def circuitsvis() -> str:
-    """Read the script of the installed circuitsvis without importing it, which would load torch.
-
-    Raises InputError if circuitsvis is not installed or does not contain the script.
-    """
-    from importlib.metadata import PackageNotFoundError, distribution
-
-    try:
-        bundle = distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")
-        return Path(str(bundle)).read_text(encoding="utf-8").replace("</script", "<\\/script")
-    except (PackageNotFoundError, OSError) as error:
-        raise InputError(
-            f"circuitsvis, which draws this view, was not found ({error}): pip install 'circuitsvis>=1.43'."
-        ) from error
-
-
-@cache
 def read(name: str) -> str:
     """Read a script, style sheet or other text file of this folder."""
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
-def chart(figure: go.Figure) -> Block:
-    """Make an interactive figure for a `Page`, which holds plotly.js and the colors once for all figures."""
+def chart(figure: go.Figure) -> str:
+    """Return the HTML of an interactive figure for a `Page`, which holds plotly.js and the colors once."""
     import plotly.graph_objects as go
 
     # "</" inside a script would end it, whatever a token or a model's name holds.
     data = go.Figure(figure).update_layout(template=None).to_json().replace("<", "\\u003c")
-    return Block(templates().chart(data, figure.layout.height))
-
-
-def frame_table(frame: pd.DataFrame, name: str = "") -> Block:
-    """Make a table for a `Page`, with a name above it; the first column names the rows."""
-    rows = frame.astype(str).to_numpy().tolist()
-    return Block(templates().frame_table(name, list(map(str, frame.columns)), rows))
+    return str(templates().chart(data, figure.layout.height))
 
 
 @dataclass
 class Page:
-    """A page built block by block; all text is escaped. `contents` adds links to the sections at the side.
+    """A page built of `blocks` of HTML; all text is escaped.
 
     >>> page = Page("A <title>")
     >>> page.text("1 < 2")
@@ -166,50 +65,41 @@ class Page:
     """
 
     title: str
-    contents: bool = False
     blocks: list[str] = field(default_factory=list)
-    sections: list[str] = field(default_factory=list)
-    # Whether a block needs circuitsvis.
-    circuits: bool = False
 
     def heading(self, text: str) -> None:
         """Begin a section."""
-        self.sections.append(text)
-        self.add("heading", len(self.sections), text)
+        self.add("heading", text)
 
     def text(self, text: str, kind: Literal["plain", "small", "note"] = "plain") -> None:
         """Add a paragraph, optionally in small print or as a prominent note."""
         self.add("text", text, kind)
 
-    def add(self, macro: str, *content: Any) -> None:
-        """Add what a macro of page.jinja makes of some content: "subheading", "code", …"""
-        self.blocks.append(getattr(templates(), macro)(*content))
-
     def table(self, frame: pd.DataFrame, name: str = "") -> None:
-        """Add a `frame_table`."""
-        self.block(frame_table(frame, name))
+        """Add a table with a name above it; numbers have four digits, and the first column names the rows."""
+        cells = frame.astype(object).where(frame.notna(), "")
+        cells = cells.map(lambda x: f"{x:.4g}" if isinstance(x, float) else str(x))
+        self.add("frame_table", name, list(map(str, frame.columns)), cells.to_numpy().tolist())
 
     def figure(self, figure: go.Figure) -> None:
         """Add a `chart`."""
-        self.block(chart(figure))
+        self.blocks.append(chart(figure))
 
-    def block(self, block: Block) -> None:
-        """Add any other block, e.g. colored tokens; circuitsvis is included once."""
-        self.circuits |= block.circuits
-        self.blocks.append(block.html)
+    def add(self, macro: str, *content: Any) -> None:
+        """Add what a macro of page.jinja makes of some content: "code", "inner_page", …"""
+        self.blocks.append(getattr(templates(), macro)(*content))
 
     def html(self) -> str:
         """Return the whole page."""
         from plotly.offline import get_plotlyjs
 
-        css = style.css_variables(scales=True) + read("page.css") + read("blocks.css")
+        css = style.css_variables() + read("page.css")
         settings = {"light": style.template(style.LIGHT).to_plotly_json(), "config": CONFIG}
         settings["dark"] = style.template(style.DARK).to_plotly_json()
-        sources = (read(name) for name in ("page.js", "blocks.js"))
-        script = "\n".join((f"const SETTINGS = {json.dumps(settings)};", *sources, "ready(document);"))
-        has_charts = any("class=chart" in block for block in self.blocks)
-        scripts = [get_plotlyjs()] * has_charts + [circuitsvis()] * self.circuits
-        body = templates().main(self.title, self.contents and self.sections, "\n".join(self.blocks), script)
+        script = f"const SETTINGS = {json.dumps(settings)};\n{read('page.js')}"
+        body = "\n".join(self.blocks)
+        scripts = [get_plotlyjs()] if "class=chart" in body else []
+        body = templates().main(self.title, body, script)
         return page_html(self.title, css, scripts, body)
 
     def write(self, path: str | os.PathLike[str]) -> Path:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
 
 from ..errors import InputError
 from ..studies import tables
@@ -43,7 +40,7 @@ def report(grid: Grid, path: str | os.PathLike[str], title: str = "A grid of ana
     cells = list(grid.cells())
     if not cells:
         raise InputError(f"{str(grid.folder)!r} has no finished cells: run some first.")
-    page = Page(title, contents=True)
+    page = Page(title)
     page.text(repr(grid))
     for failure in grid.failures:
         page.text(failure, "note")
@@ -57,27 +54,16 @@ def report(grid: Grid, path: str | os.PathLike[str], title: str = "A grid of ana
 def _add_tables(page: Page, grid: Grid) -> None:
     """Add the papers' tables; contributions with several options have none, as their numbers cannot be joined."""
     try:
-        table, shares, curves = tables.table(grid), tables.shares(tables.modules(grid)), _curves(grid)
+        table, shares = tables.table(grid), tables.shares(tables.modules(grid))
     except InputError as error:
         page.text(f"No tables of the paper: {error}", "small")
         return
     page.heading("Models and tasks")
     for quantity, heading in QUANTITIES.items():
-        page.table(_rounded(table.xs(quantity, axis=1).reset_index()), f"{heading} (Table 1)")
-    page.table(_rounded(tables.sizes(grid)), "Models (Table 4)")
+        page.table(table.xs(quantity, axis=1).reset_index(), f"{heading} (Table 1)")
+    page.table(tables.sizes(grid), "Models (Table 4)")
     page.heading("Modules and depth")
-    page.table(_rounded(shares), "Each module's share of centered bias and diversity (Fig. 4)")
-    if curves is not None:
-        r = tables.correlations(curves).groupby(["metric", "coefficient"], sort=False)["r"].mean().reset_index()
-        page.table(_rounded(r), "Correlation with accuracy along depth, mean over models and tasks (Fig. 3)")
-
-
-def _curves(grid: Grid) -> pd.DataFrame | None:
-    """Return the curves along depth; None for components that have no place there."""
-    try:
-        return tables.curves(grid)
-    except InputError:
-        return None
+    page.table(shares, "Each module's share of centered bias and diversity (Fig. 4)")
 
 
 def _add_cell(page: Page, cell: Cell) -> None:
@@ -89,15 +75,4 @@ def _add_cell(page: Page, cell: Cell) -> None:
     page.add("code", repr(result))
     if result.figures:
         page.figure(result.plot())
-    page.table(_rounded(result.frame().head(MOST_ROWS)))
-
-
-def _rounded(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return four digits of all numbers, and nothing for missing ones."""
-
-    def text(x: Any) -> Any:
-        if x is None or x is pd.NA or x != x:
-            return ""
-        return f"{x:.4g}" if isinstance(x, float) else x
-
-    return frame.astype(object).map(text)
+    page.table(result.frame().head(MOST_ROWS))

@@ -7,7 +7,8 @@ A frame may have the columns `component kind module layer index repeat`; values 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,35 +18,48 @@ from plotly.subplots import make_subplots
 
 from . import style
 
-# Above so many rows, intervals are in the hover alone; axes name each row up to so many; SVG pans more marks slowly.
-MOST_WHISKERS, MOST_NAMES, MOST_SVG = 150, 24, 1000
+# Above so many rows, intervals are in the hover alone; axes name each row up to so many.
+MOST_WHISKERS, MOST_NAMES = 150, 24
 # The margin above the panels of a figure, in pixels, and its addition for a row of words there.
 TOP, WORDS = 84, 38
 
 
-def bars(frame: pd.DataFrame, columns: Sequence[str] = (), log: Sequence[str] = (), most: int = 1500) -> go.Figure:
+def bars(
+    frame: pd.DataFrame,
+    columns: Sequence[str] = (),
+    log: Sequence[str] = (),
+    most: int = 1500,
+    base: Mapping[str, float] = MappingProxyType({}),
+    names: int = 0,
+) -> go.Figure:
     """Draw a panel per column and a bar per row with its interval; dots for the columns in `log`.
 
     No `columns` are all that have a unit. `most` rows are drawn, those with the largest values of the first column.
+    Bars stand on the `base` of their column, or 0; the `names` largest are named.
     """
     measured = [name for name in frame.attrs["units"] if not name.endswith(("_low", "_high"))]
     columns = [name for name in columns or measured if name in frame]
     frame = largest(frame, columns[0], most)
     figure = panels([heading(frame, name) for name in columns])
     for row, column in enumerate(columns, start=1):
+        start = base.get(column, 0.0)
         for module, some in by_module(frame):
             look = look_of(module, show=row == 1) | {"hovertext": hover(some, [column]), "hoverinfo": "text"}
-            look |= {"x": some.index, "y": some[column]}
-            if len(frame) <= MOST_WHISKERS:
+            if len(frame) <= MOST_WHISKERS and column not in base:
                 look["error_y"] = whiskers(some, column)
             marker: dict[str, Any] = {"color": style.MODULE.get(module, style.SERIES[0])}
+            place = {"x": some.index, "row": row, "col": 1}
             if column in log:
                 marker |= {"symbol": style.MODULE_SHAPE.get(module, "circle"), "size": 7}
-                figure.add_scatter(mode="markers", marker=marker, **look, row=row, col=1)
+                figure.add_scatter(y=some[column], mode="markers", marker=marker, **look, **place)
             else:
-                figure.add_bar(marker=marker, width=0.86, **look, row=row, col=1)
+                figure.add_bar(y=some[column] - start, base=start, marker=marker, width=0.86, **look, **place)
         if column in log:
             figure.update_yaxes(log_axis(frame[column]), row=row, col=1)
+        if names:
+            order = frame[column].nlargest(names).index
+            places = pd.DataFrame({"x": frame.index, "y": scaled(frame[column], column in log)}).loc[order]
+            name_marks(figure, frame, places, (len(frame), span(frame, column, column in log)), names, row, tall=0.13)
     figure.update_xaxes(row_axis(frame))
     return legend_above(figure, 190 * len(columns)).update_layout(barmode="overlay")
 
@@ -57,32 +71,25 @@ def marks(
     log: bool = False,
     diagonal: str = "",
     names: int = 6,
-    most: int = 5000,
+    most: int = 2000,
 ) -> go.Figure:
-    """Draw a mark per row at two columns, with intervals; the `names` rows farthest from the middle are named.
+    """Draw a mark per row at two columns; the `names` rows farthest from the middle have names and intervals.
 
     `diagonal` is the name of the line y = x, if it is drawn. Without positive numbers alone, `log` has no effect.
     """
-    frame, figure = largest(frame, y, most), go.Figure()
+    frame, figure = largest(frame, y, most), panels([""])
     log = log and bool((frame[[x, y]].min() > 0).all())
-    scale = np.log10 if log else np.asarray
-    places = frame[[x, y]].apply(scale)
-    # Names are compared in shares of the panel, which holds the intervals.
-    places = places / [_spread(frame, name, log) for name in (x, y)]
-    far = (places - places.median()).abs().sum(axis=1)
-    first = frame.loc[_apart(places.loc[far.sort_values(ascending=False, kind="stable").index], names)]
-    draw = go.Scattergl if len(frame) > MOST_SVG else go.Scatter
     for module, some in by_module(frame):
         look = look_of(module, show=True) | {"hovertext": hover(some, [x, y]), "hoverinfo": "text"}
         marker = {"color": style.MODULE.get(module, style.SERIES[0]), "size": 8, "opacity": 0.75}
         marker["symbol"] = style.MODULE_SHAPE.get(module, "circle")
-        figure.add_trace(draw(x=some[x], y=some[y], mode="markers", marker=marker, **look))
+        figure.add_scatter(x=some[x], y=some[y], mode="markers", marker=marker, **look)
+    places, spans = scaled(frame[[x, y]], log), [span(frame, name, log) for name in (x, y)]
+    far = ((places - places.median()) / spans).abs().sum(axis=1).sort_values(ascending=False, kind="stable")
+    first = frame.loc[name_marks(figure, frame, places.loc[far.index], spans, names)]
     whisker = {"mode": "markers", "marker": {"size": 0.1, "color": style.NEUTRAL}, "hoverinfo": "skip"}
     ends = {"error_x": whiskers(first, x), "error_y": whiskers(first, y), "showlegend": False}
     figure.add_scatter(x=first[x], y=first[y], **whisker, **ends)
-    for _, row in first.iterrows():
-        name = "<b>" + label(row["component"]) + "</b>"
-        figure.add_annotation(text=name, x=float(scale(row[x])), y=float(scale(row[y])), yanchor="bottom", yshift=5)
     if diagonal:
         values = frame[[x, y]].to_numpy(dtype=float)
         sides = [float(np.nanmin(values)), float(np.nanmax(values))]
@@ -91,26 +98,45 @@ def marks(
     for axis, column in ((figure.layout.xaxis, x), (figure.layout.yaxis, y)):
         axis.update(title_text=heading(frame, column))
         if log:
-            axis.update(log_axis(frame[column]))
+            axis.update(log_axis(frame[[x, y]]))
     return figure.update_layout(height=TOP + WORDS + 460, margin_t=TOP + WORDS, hovermode="closest")
 
 
-def _spread(frame: pd.DataFrame, column: str, log: bool) -> float:
-    """The length of the axis of a column and its intervals."""
+def scaled(values: Any, log: bool) -> Any:
+    """Return the places of values on a linear or logarithmic axis."""
+    return np.log10(values) if log else values
+
+
+def span(frame: pd.DataFrame, column: str, log: bool) -> float:
+    """Measure the axis of a column and its intervals."""
     values = frame.filter(items=[column, f"{column}_low", f"{column}_high"]).to_numpy(dtype=float)
     known = values[np.isfinite(values) & ((values > 0) | (not log))]
-    return float(np.ptp(np.log10(known) if log else known)) + 1e-30
+    return float(np.ptp(scaled(known, log))) + 1e-30
 
 
-def _apart(places: pd.DataFrame, most: int) -> list[Any]:
-    """The first rows whose names, above their marks, cover no earlier name; places are shares of the panel."""
+def name_marks(
+    figure: go.Figure,
+    frame: pd.DataFrame,
+    places: pd.DataFrame,
+    spans: Sequence[float],
+    most: int,
+    row: int = 1,
+    tall: float = 0.09,
+) -> list[Any]:
+    """Name the first of the places whose names, above their marks, cover no earlier one; return them.
+
+    `places` are on the axes, one column each, whose lengths are `spans`; a name takes the share `tall` of the height.
+    """
     kept: list[Any] = []
-    for row in places.index:
-        away = [np.abs(places.loc[row] - places.loc[other]).to_numpy() for other in kept]
-        if all(x > 0.3 or y > 0.09 for x, y in away):
-            kept.append(row)
-        if len(kept) == most:
-            break
+    shares = (places - places.min()) / list(spans)
+    for number in places.index:
+        away = [(shares.loc[number] - shares.loc[other]).abs().to_numpy() for other in kept]
+        if len(kept) < most and all(x > 0.3 or y > tall for x, y in away):
+            kept.append(number)
+            x, y = map(float, places.loc[number])
+            anchor = {"xanchor": "right" if shares.loc[number].iloc[0] > 0.9 else "center", "yanchor": "bottom"}
+            text = f"<b>{label(frame['component'][number])}</b>"
+            figure.add_annotation(text=text, x=x, y=y, yshift=5, **anchor, row=row, col=1)
     return kept
 
 
@@ -140,49 +166,57 @@ def heat(
     to_color, scale = root_scale(kept[value].to_numpy(dtype=float), unit_of(frame, value), heading(frame, value))
     figure = panels([label(name) if panel else "" for name, _ in groups], shared=bool(panel))
     for number, (name, some) in enumerate(groups, start=1):
-        table = some.pivot_table(index=row, columns=column, values=value, sort=False, observed=True)
-        z = table.reindex(index=rows.index, columns=columns.index).to_numpy(dtype=float)
-        where = [name, *rows] if panel else rows
-        texts = _cell_texts(where[-len(rows) :], columns, z, unit_of(frame, value))
+        names = some[row].map(rows) + " " + some[column].map(columns)
+        texts = hover(some, [value], by=f"{label(name)} " + names if panel else names)
+        cells = pd.DataFrame({"row": some[row], "column": some[column], "value": some[value], "text": texts})
+        tables = [cells.pivot(index="row", columns="column", values=name) for name in ("value", "text")]
+        found, said = (table.reindex(index=rows.index, columns=columns.index) for table in tables)
+        z, drawn = found.to_numpy(dtype=float), {"hovertext": said.where(found.notna(), ""), "hoverinfo": "text"}
+        drawn |= {"z": to_color(z), "customdata": z, "coloraxis": "coloraxis"}
         places = {"x": np.arange(len(columns)), "y": np.arange(len(rows)), "xgap": 1, "ygap": 1}
-        drawn = {"z": to_color(z), "customdata": z, "hovertext": texts, "hoverinfo": "text", "coloraxis": "coloraxis"}
-        figure.add_heatmap(**places, **drawn, row=number, col=1)
+        figure.add_heatmap(**drawn, **places, row=number, col=1)
     step = -(-len(columns) // 40)
     ticks = {"tickvals": np.arange(len(columns))[::step], "ticktext": columns.to_list()[::step]}
     figure.update_xaxes(**ticks, title_text=words(column_name or column), showgrid=False, zeroline=False)
     step = -(-len(rows) // 60)
-    ticks = {"tickvals": np.arange(len(rows))[::step], "ticktext": rows.to_list()[::step], "autorange": "reversed"}
+    ticks = {
+        "tickvals": np.arange(len(rows))[::step],
+        "ticktext": rows.to_list()[::step],
+        "range": [len(rows) - 0.5, -0.5],
+    }
     figure.update_yaxes(**ticks, showgrid=False, zeroline=False)
     tall = max(170, cell * len(rows)) * len(groups)
     return color_bar(figure, scale, tall)
 
 
 def lines(
-    frame: pd.DataFrame, columns: Sequence[str], x: str, by: str = "", colors: Sequence[str] = style.SERIES
+    frame: pd.DataFrame, columns: Sequence[str], x: str = "", by: str = "", colors: Sequence[str] = style.SERIES
 ) -> go.Figure:
-    """Draw a panel per column with a line along `x` and its band of intervals, one line per value of `by`."""
+    """Draw a panel per column with a line along `x` and its band of intervals, one line per value of `by`.
+
+    Without `x`, rows stand in their order. A line of a single row is a mark with its interval.
+    """
     columns = [name for name in columns if name in frame]
     figure = panels([heading(frame, name) for name in columns])
     groups = list(frame.groupby(by, sort=False)) if by else [("", frame)]
     for row, column in enumerate(columns, start=1):
         for number, (name, some) in enumerate(groups):
-            color = colors[number % len(colors)]
-            look = {"name": label(name), "legendgroup": label(name), "showlegend": bool(by) and row == 1}
-            band(figure, some[x], some, column, color, row=row)
+            color, at = colors[number % len(colors)], some[x] if x else some.index
+            name = label(name) if by else words(column)
+            look = {"name": name, "legendgroup": name, "showlegend": bool(by) and row == 1}
+            if f"{column}_low" in some:
+                ends = {"x": np.r_[at, at[::-1]], "y": np.r_[some[f"{column}_high"], some[f"{column}_low"][::-1]]}
+                filled = {"fill": "toself", "fillcolor": style.faint(color), "line": {"width": 0}, "mode": "lines"}
+                figure.add_scatter(**ends, **filled, hoverinfo="skip", showlegend=False, row=row, col=1)
             look |= {"line": {"color": color, "width": 2}, "mode": "lines+markers", "marker": {"size": 5}}
-            texts = hover(some, [column], by=f"{words(x)} " + some[x].astype(str))
-            figure.add_scatter(x=some[x], y=some[column], hovertext=texts, hoverinfo="text", **look, row=row, col=1)
+            if len(some) == 1:
+                look["error_y"] = whiskers(some, column)
+            texts = hover(some, [column], by=f"{words(x)} " + some[x].astype(str) if x else None)
+            figure.add_scatter(x=at, y=some[column], hovertext=texts, hoverinfo="text", **look, row=row, col=1)
     figure.update_xaxes(title_text=words(x), row=len(columns), col=1)
+    if not x:
+        figure.update_xaxes(row_axis(frame))
     return legend_above(figure, 200 * len(columns))
-
-
-def band(figure: go.Figure, x: Any, frame: pd.DataFrame, column: str, color: str, row: int = 1) -> None:
-    """Fill the area between a column's `_low` and `_high`, if it has them."""
-    if f"{column}_low" in frame:
-        ends = np.r_[frame[f"{column}_high"], frame[f"{column}_low"][::-1]]
-        look: dict[str, Any] = {"fill": "toself", "fillcolor": style.faint(color), "line": {"width": 0}}
-        look |= {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
-        figure.add_scatter(x=np.r_[x, x[::-1]], y=ends, **look, row=row, col=1)
 
 
 def panels(headings: Sequence[str], shared: bool = True) -> go.Figure:
@@ -204,7 +238,7 @@ def color_bar(figure: go.Figure, scale: dict[str, Any], tall: int) -> go.Figure:
 def legend_above(figure: go.Figure, tall: int) -> go.Figure:
     """Put the legend of panels of `tall` pixels above their first heading; none for a single name."""
     names = {trace.name for trace in figure.data if trace.name and trace.showlegend is not False}
-    top = TOP + (WORDS if len(names) > 1 else 0)
+    top = TOP + 16 + (WORDS if len(names) > 1 else 0)  # a narrow window has a second line
     figure.update_layout(showlegend=len(names) > 1, legend={"y": 1 + 22 / tall})
     return figure.update_layout(height=top + tall + 60, margin_t=top)
 
@@ -230,9 +264,9 @@ def root_scale(values: np.ndarray, unit: str, name: str) -> tuple[Any, dict[str,
     return place, {"colorscale": colors, "cmin": -1 if signed else 0, "cmax": 1, "colorbar": bar}
 
 
-def log_axis(values: pd.Series) -> dict[str, Any]:
+def log_axis(values: pd.Series | pd.DataFrame) -> dict[str, Any]:
     """A logarithmic axis, with ticks at powers of ten, or at 1, 2 and 5 where there are few of these."""
-    known = np.log10(values[values > 0])
+    known = np.log10(values.to_numpy(dtype=float)[values > 0])
     return {"type": "log", "tickformat": "~g", "dtick": 1 if len(known) and np.ptp(known) > 1.5 else "D2"}
 
 
@@ -278,14 +312,6 @@ def hover(frame: pd.DataFrame, columns: Iterable[str], by: Iterable[str] | None 
     return texts
 
 
-def _cell_texts(rows: Iterable[str], columns: Iterable[str], z: np.ndarray, unit: str) -> list[list[str]]:
-    columns = list(columns)
-    return [
-        [f"<b>{row}</b> {column}<br>{style.estimate(v, unit=unit)}" for column, v in zip(columns, line, strict=True)]
-        for row, line in zip(rows, z, strict=True)
-    ]
-
-
 def row_axis(frame: pd.DataFrame) -> dict[str, Any]:
     """Name every row of a frame below it where there is room, else the first of every layer."""
     if len(frame) <= MOST_NAMES or "layer" not in frame or frame["layer"].notna().sum() < 2:
@@ -321,13 +347,8 @@ def words(column: str) -> str:
 
 
 def label(text: Any, most: int = 24) -> str:
-    """Write a name in one line, cut to a length and escaped; blanks at its ends and line breaks are visible."""
-    text = str(text).replace("\n", "⏎")
-    left, right = len(text) - len(text.lstrip(" ")), len(text) - len(text.rstrip(" "))
-    if left == len(text):
-        return "␣" * left or "∅"
-    text = "␣" * left + text.strip(" ") + "␣" * right
-    return escape(text if len(text) <= most else f"{text[: most - 1]}…")
+    """Write a name in one line, cut to a length and escaped."""
+    return escape(style.visible(text, most))
 
 
 def escape(text: Any) -> str:

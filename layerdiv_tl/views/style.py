@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -72,12 +73,8 @@ def faint(color: str, share: float = 0.22) -> str:
     >>> faint("#0072b2")
     'rgba(0, 114, 178, 0.22)'
     """
-    red, green, blue = _channels(color)
+    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
     return f"rgba({red}, {green}, {blue}, {share})"
-
-
-def _channels(color: str) -> list[int]:
-    return [int(color[at : at + 2], 16) for at in (1, 3, 5)]
 
 
 # Color scales of maps: nothing is seen where a value is 0, on any background.
@@ -137,15 +134,13 @@ def template(theme: Theme = LIGHT) -> go.layout.Template:
     return go.layout.Template(layout=layout)
 
 
-def css_variables(scope: str = ":root", scales: bool = False) -> str:
-    """Return the colors and font as CSS variables, light or dark like the reader's system.
+def css_variables(scope: str = ":root") -> str:
+    """Return all colors and the font as CSS variables, light or dark like the reader's system.
 
-    Args:
-        scope: A selector; inside a notebook it follows the notebook's theme.
-        scales: Include the colors of modules and the stops of the color scales (`--seq-0` … `--div-4`).
+    Inside a notebook `scope` is a selector, and follows the notebook's theme.
     """
-    light, dark = (_variables(theme, scales) for theme in (LIGHT, DARK))
-    rules = [f"{scope} {{ color-scheme: light dark; --font: {FONT}; }}", f"{scope} {{{light} }}"]
+    light, dark = _variables(LIGHT), _variables(DARK)
+    rules = [f"{scope} {{ color-scheme: light dark; --font: {FONT};{light} }}"]
     rules.append(f"@media (prefers-color-scheme: dark) {{ {scope} {{{dark} }} }}")
     if scope != ":root":
         rules.append(f"[data-jp-theme-light=true] {scope}, .vscode-light {scope} {{ color-scheme: light;{light} }}")
@@ -153,26 +148,24 @@ def css_variables(scope: str = ":root", scales: bool = False) -> str:
     return "\n".join(rules) + "\n"
 
 
-def _variables(theme: Theme, scales: bool) -> str:
+def _variables(theme: Theme) -> str:
     values = {"ink": theme.ink, "muted": theme.muted, "line": theme.grid, "paper": theme.paper}
-    values |= {"zero": theme.zero, "ground": theme.ground, "bad": BAD}
-    if scales:
-        values |= MODULE
-        blue, orange = (lambda share, end=end: _mixed(theme.paper, end, share) for end in PAIR)
-        values |= {f"seq-{stop}": blue(stop / 4) for stop in range(5)}
-        values |= {f"div-{stop}": orange(1 - stop / 2) for stop in range(2)}
-        values |= {f"div-{stop}": blue(stop / 2 - 1) for stop in range(2, 5)}
-    return "".join(f" --{name}: {value};" for name, value in values.items())
+    values |= {"zero": theme.zero, "ground": theme.ground, "bad": BAD, "high": PAIR[0], "low": PAIR[1]}
+    return "".join(f" --{name}: {value};" for name, value in (values | MODULE).items())
 
 
-def _mixed(paper: str, color: str, share: float) -> str:
-    pairs = zip(_channels(paper), _channels(color), strict=True)
-    return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in pairs)
+def visible(text: Any, most: int = 24) -> str:
+    """Write a name or token in one line, cut to a length; blanks at its ends and line breaks are visible.
 
-
-def count(n: int, noun: str) -> str:
-    """Format a number with its noun: "1 model", "2 models"."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+    >>> visible(" a b\\n"), visible("=" * 80, most=4), visible("")
+    ('␣a b⏎', '===…', '∅')
+    """
+    text = str(text).replace("\n", "⏎")
+    left, right = len(text) - len(text.lstrip(" ")), len(text) - len(text.rstrip(" "))
+    if left == len(text):
+        return "␣" * left or "∅"
+    text = "␣" * left + text.strip(" ") + "␣" * right
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def number(x: float, digits: int = 2) -> str:
@@ -196,56 +189,13 @@ def signed(x: float) -> str:
     return f"+{number(x)}" if x >= 0 else number(x)
 
 
-def percent(share: float) -> str:
-    """Format a share in percent; only 1 is 100 %.
-
-    >>> percent(0.9844), percent(0.0312), percent(0.9961)
-    ('98 %', '3.1 %', '99.6 %')
-    """
-    text = number(100 * share)
-    if text == "100" and share < 1:
-        text = str(min(round(100 * share, 1), 99.9))
-    return f"{text} %"
-
-
-def interval(low: float, high: float, *, of: float = math.nan) -> str:
-    """Format an interval in brackets, of the number `of`; nothing if there is no interval.
-
-    >>> interval(0.1, 0.25), interval(float("nan"), 1.0), interval(-0.408, 1.64, of=0.0633)
-    ('(0.10 to 0.25)', '', '(−0.41 to 1.64)')
-    >>> interval(0.0035, 0.19, of=0.1)
-    '(0.004 to 0.190)'
-    """
-    if math.isnan(low) or math.isnan(high):
-        return ""
-    decimals = _decimals(low, high, of)
-    return f"({_fixed(low, decimals)} to {_fixed(high, decimals)})"
-
-
 def estimate(value: float, low: float = math.nan, high: float = math.nan, *, unit: str = "") -> str:
-    """Format a number with its unit and, if there is one, its interval, with as many decimals as the interval.
+    """Format a number with its unit and, if there is one, its interval.
 
     >>> estimate(0.0776, -0.00176, 0.157, unit="nats"), estimate(2.345), estimate(1, unit="bits")
-    ('0.08 nats (−0.00 to 0.16)', '2.3', '1 bit')
+    ('0.078 nats (−0.0018 to 0.16)', '2.3', '1 bit')
     """
-    ends = interval(low, high, of=value)
-    text = _fixed(value, _decimals(low, high, value)) if ends else number(value)
+    text = number(value)
+    ends = "" if math.isnan(low + high) else f"({number(low)} to {number(high)})"
     unit = unit.removesuffix("s") if text.lstrip("−") == "1" else unit
     return " ".join(part for part in (text, "" if unit in BARE else unit, ends) if part)
-
-
-def _fixed(x: float, decimals: int) -> str:
-    return number(x) if decimals > 5 else f"{x:,.{decimals}f}".replace("-", "−")
-
-
-def _decimals(low: float, high: float, value: float = math.nan) -> int:
-    """Return the decimals that show two digits of the larger end, and one of the width and, if possible, the value."""
-
-    def first(x: float) -> int:
-        return -math.floor(math.log10(abs(x))) if x and math.isfinite(x) else 0
-
-    two, nearest = first(max(abs(low), abs(high))) + 1, min(abs(low), abs(high))
-    decimals = max(0, two, first(high - low), min(first(value), two + 1))
-    if low * high > 0 and not round(nearest, decimals) and first(nearest) <= decimals + 2:
-        return first(nearest)  # an interval that excludes 0 does not seem to begin there
-    return decimals

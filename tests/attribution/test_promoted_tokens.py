@@ -1,8 +1,6 @@
-"""Attention patterns, colored and promoted tokens: numbers under their tokens, hostile text harmless, no network."""
+"""Attention patterns and promoted tokens; hostile text is harmless."""
 
 import dataclasses
-import html
-import json
 import re
 
 import numpy as np
@@ -11,9 +9,10 @@ import torch
 
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
-from layerdiv_tl.model.attention import AttentionPatterns, attention_patterns
-from layerdiv_tl.views.html import Block, Page, circuitsvis, inert, script_json
-from layerdiv_tl.views.tokens import attention_heads, colored_tokens, promoted_tokens
+from layerdiv_tl.model.attention import attention_patterns
+from layerdiv_tl.views import style
+from layerdiv_tl.views.html import script_json
+from layerdiv_tl.views.tokens import promoted_tokens
 from tests.conftest import gpt2, llama
 from tests.model.test_bridge import boot
 from tests.oracles.families import FAMILIES
@@ -36,13 +35,6 @@ def configurations(model):
     ways = [c.__dict__.get("_attn_implementation_internal") for c in configs.values()]
     hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
     return ways, hooks, [m.training for m in model.modules()]
-
-
-def elements(block):
-    """The circuitsvis elements of a block: [{element, props}], in order."""
-    return [
-        json.loads(text) for text in re.findall(r"<script type='application/json'>(.*?)</script>", block.html, re.S)
-    ]
 
 
 @pytest.mark.full
@@ -132,77 +124,28 @@ def test_patterns_are_a_frame_and_a_file(tmp_path):
     assert frame.groupby(["component", "query"]).weight.sum().to_numpy() == pytest.approx(1, abs=1e-5)
     row = frame[(frame.component == "L2.H3") & (frame["query"] == 7) & (frame.key == 2)].iloc[0]
     assert (row.weight, row.query_token, row.key_token) == (found.patterns[1, 7, 2], "token 6", "token 4")
-    loaded = AttentionPatterns.load(found.save(tmp_path / "a"))
+    loaded = ld.load(found.save(tmp_path / "a"))
     assert loaded.components == found.components
     np.testing.assert_array_equal(loaded.patterns, found.patterns)
 
 
-@pytest.mark.parametrize("gauge", ["raw", "centered"])
-def test_every_token_wears_the_number_of_its_own_prediction(gauge):
-    """Values are the frame's, one token later; texts do not touch; bounds are symmetric, so that zero is white."""
-    p = ld.profile(llama(), [IDS, [3, 4, 5]], gauge=gauge)
-    frame = p.frame()
-    drawn = elements(colored_tokens(p, ("loss", "net", "bias", "diversity", "target_logit")))
-    means = frame.groupby("position").mean(numeric_only=True)
-    sums = frame.groupby("position")["target_logit"].sum()
-    columns = [means["loss"], *(means[t] for t in ("net", "bias", "diversity")), sums]
-    for found, column in zip(drawn, columns, strict=True):
-        values = found["props"]["values"]
-        assert values[0] is None
-        assert values[12] is None
-        assert values[1:12] == pytest.approx(column.to_numpy()[:11], rel=1e-3)
-        assert values[13:] == pytest.approx(column.to_numpy()[12:14], rel=1e-3)
-        assert found["props"]["minValue"] == -found["props"]["maxValue"] < 0
-    named = colored_tokens(p, "net", ["L1.mlp", "embed"])
-    assert re.findall(r">([^<]*)</button>", named.html) == [f"{c} {gauge} net (logits²)" for c in ("L1.mlp", "embed")]
-    one = frame[frame.component == "L1.mlp"]["net"].to_numpy()
-    assert elements(named)[0]["props"]["values"][1:12] == pytest.approx(one[:11], rel=1e-3)
-
-
-def test_unknown_words_are_refused():
-    p = ld.profile(llama(), IDS)
-    for arguments, sentence in (
-        ({"metrics": "color"}, "metrics='color'"),
-        ({"metrics": ()}, "metrics="),
-        ({"components": "L9.mlp"}, "label 'L9.mlp'"),
-        ({"components": []}, "components="),
-    ):
-        with pytest.raises(ld.InputError, match=sentence):
-            colored_tokens(p, **arguments)
-    with pytest.raises(ld.InputError, match="13 heads"):
-        attention_heads(
-            attention_patterns(
-                llama(num_attention_heads=16, num_key_value_heads=16), [1, 2], [f"L0.H{i}" for i in range(13)]
-            )
-        )
-    with pytest.raises(ld.InputError, match="65 tokens"):
-        attention_heads(attention_patterns(llama(max_position_embeddings=128), [1] * 65, "L0.H0"))
-
-
-def test_attention_is_drawn_as_it_is():
-    patterns = attention_patterns(llama(), IDS, ["L0.H1", "L2.H3"])
-    (found,) = elements(attention_heads(patterns))
-    assert found["props"]["attentionHeadNames"] == ["L0.H1", "L2.H3"]
-    np.testing.assert_allclose(found["props"]["attention"], patterns.patterns, atol=5e-4)
-
-
 def test_promoted_tokens_are_the_profile_s():
-    """Each row has a component's largest and smallest centered logits to two digits, in the order of top_tokens."""
+    """Each row has a component's largest or smallest centered logits to two digits, in the order of top_tokens."""
     p = ld.profile(llama(), IDS)
-    block, frame = promoted_tokens(p, ["L1.mlp", "embed"], 4, k=3), p.top_tokens(["L1.mlp", "embed"], 4, 3)
-    rows = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>", block.html)
-    assert [row[0] for row in rows] == ["L1.mlp", "embed"]
-    for row in rows:
-        for cell, effect in zip(row[1:], ("promotes", "suppresses"), strict=True):
-            lines = frame[(frame.component == row[0]) & (frame.effect == effect)]
-            marks = re.findall(r"<b>(.*?)</b> (\S+?)</span>", cell)
-            assert [html.unescape(m[0]) for m in marks] == [t.replace(" ", "␣") for t in lines.token]
-            shown = [float(m[1].replace("−", "-")) for m in marks]
-            assert shown == pytest.approx(lines.contribution_centered.tolist(), rel=0.06)
+    table, frame = promoted_tokens(p, ["L1.mlp", "embed"], 4, k=3), p.top_tokens(["L1.mlp", "embed"], 4, 3)
+    effects = [(label, effect) for label in ("L1.mlp", "embed") for effect in ("promotes", "suppresses")]
+    assert table.index.tolist() == effects
+    assert table.columns.tolist() == [1, 2, 3]
+    for label, effect in effects:
+        lines = frame[(frame.component == label) & (frame.effect == effect)]
+        cells = [cell.rsplit(" ", 1) for cell in table.loc[(label, effect)]]
+        assert [cell[0] for cell in cells] == [style.visible(token) for token in lines.token]
+        shown = [float(cell[1].replace("−", "-")) for cell in cells]
+        assert shown == pytest.approx(lines.contribution_centered.tolist(), rel=0.06)
 
 
-def hostile_profile():
-    """A profile whose tokens are HTML, and whose model promotes HTML."""
+def test_hostile_tokens_stay_text():
+    """No promoted token begins an element of a notebook's table."""
     p = ld.profile(llama(), IDS)
     look = p.token_lookup
 
@@ -210,92 +153,6 @@ def hostile_profile():
         frame = look(*arguments)
         return frame.assign(token=[HOSTILE[i % len(HOSTILE)] for i in range(len(frame))])
 
-    return dataclasses.replace(p, tokens=tuple(HOSTILE[i % len(HOSTILE)] for i in range(len(IDS))), token_lookup=evil)
-
-
-def every_block():
-    p = hostile_profile()
-    patterns = dataclasses.replace(attention_patterns(llama(), IDS, ["L0.H1", "L2.H3"]), tokens=p.tokens)
-    return p, [colored_tokens(p), attention_heads(patterns), promoted_tokens(p, ["embed", "L0.mlp"], 3)]
-
-
-def test_hostile_tokens_stay_text_before_any_browser():
-    """No token ends a script or begins an element, also where circuitsvis will write it as HTML."""
-    _, blocks = every_block()
-    for block in blocks:
-        assert "<img" not in block.html
-        assert "<svg" not in block.html
-        assert block.html.count("</script") == block.html.count("<script")
-        for found in elements(block):
-            assert not any(re.search(r"<[a-z/!]|&[a-z#]", token, re.I) for token in found["props"]["tokens"])
-    assert inert("a < b & c").replace("\u2060", "") == "a < b & c"
+    table = promoted_tokens(dataclasses.replace(p, token_lookup=evil), ["embed", "L0.mlp"], 3)
+    assert not re.search("<img|<svg|<script|</script", table.to_html())
     assert "<" not in script_json({"</script>": "<!--"})
-
-
-@pytest.mark.full
-def test_hostile_tokens_stay_text_in_a_browser(browser, tmp_path):
-    """Seen, hovered and clicked, tokens that are HTML ask for nothing, run nothing and add no element."""
-    p, blocks = every_block()
-    page = Page("hostile")
-    for block in blocks:
-        page.block(block)
-    page.figure(p.plot(title=HOSTILE[0]))
-    path = page.write(tmp_path / "page.html")
-    with browser.open(path) as opened:
-        opened.scroll()
-        opened.page.wait_for_selector(".colored-tokens")
-        opened.page.wait_for_selector(".ld-narrow canvas")
-        spans = opened.page.locator(".colored-tokens:visible > span")
-        for number in range(spans.count()):
-            spans.nth(number).hover()
-            opened.page.wait_for_timeout(20)
-        for button in opened.page.locator(".ld-buttons button").all():
-            button.click()
-            opened.page.wait_for_timeout(50)
-        opened.page.locator(".ld-narrow canvas").last.hover()
-        opened.page.wait_for_timeout(200)
-        texts = opened.page.locator(".colored-tokens > span > span").all_inner_texts()
-        assert "<img src=x onerror=alert(1)>" in [t.replace("\u2060", "").replace("\xa0", " ") for t in texts]
-        assert opened.page.locator("img, main svg:not(.main-svg):not(.modebar svg)").count() == 0
-        assert opened.page.locator("[onerror], [onload]").count() == 0
-        assert opened.complaints == []
-        assert opened.requests == []
-
-
-@pytest.mark.full
-def test_a_notebook_s_output_needs_nothing(browser, tmp_path):
-    """Two outputs in one document, without a page of ours, are drawn offline; buttons choose."""
-    p = ld.profile(llama(), IDS)
-    outputs = [colored_tokens(p, ("loss", "net"))._repr_html_(), colored_tokens(p, "bias")._repr_html_()]
-    path = tmp_path / "notebook.html"
-    path.write_text("<!doctype html><meta charset=utf-8>" + "".join(outputs), encoding="utf-8")
-    with browser.open(path) as opened:
-        opened.page.wait_for_selector(".colored-tokens")
-        assert opened.page.locator(".colored-tokens:visible").count() == 2
-        opened.page.get_by_role("button", name="net").click()
-        opened.page.wait_for_timeout(300)
-        assert opened.page.locator(".colored-tokens").count() == 3
-        assert opened.page.locator(".colored-tokens:visible").count() == 2
-        assert (opened.complaints, opened.requests) == ([], [])
-
-
-def test_a_block_is_not_read_as_text():
-    """The words a notebook keeps next to a drawing are one short line, however much is drawn."""
-    p = ld.profile(llama(), IDS)
-    assert len(repr(colored_tokens(p))) < 80
-    assert len(repr(promoted_tokens(p, "embed", 3))) < 80
-
-
-def test_what_circuitsvis_does_not_draw_comes_without_it():
-    """The bundle is there once on a page that needs it, and nowhere else."""
-    p = ld.profile(llama(), IDS)
-    table = promoted_tokens(p, "embed", 3)
-    assert len(table._repr_html_()) < 20_000
-    page = Page("tokens")
-    page.block(table)
-    assert circuitsvis() not in page.html()
-    page.block(colored_tokens(p))
-    page.block(colored_tokens(p))
-    assert page.html().count(circuitsvis()) == 1
-    assert isinstance(colored_tokens(p), Block)
-    assert "</script" not in circuitsvis()

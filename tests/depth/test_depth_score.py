@@ -8,7 +8,6 @@ import torch
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
 from layerdiv_tl.depth.depth_score import DepthScore
-from layerdiv_tl.ensemble.fits import slope
 from tests.conftest import llama
 
 ROWS = [
@@ -71,7 +70,7 @@ def pointed(places, layers=24):
 
 
 def test_the_slope_finds_what_was_planted():
-    """Scores that rise 1.5 layers a hop give that slope and a small p; the same scores, shuffled, neither."""
+    """Scores that rise 1.5 layers a hop give that slope; the same scores, shuffled, do not."""
     rng = np.random.default_rng(0)
     hops = np.repeat([1, 2, 3, 4], 40)
     places = 4 + 1.5 * hops + rng.normal(size=160)
@@ -80,15 +79,13 @@ def test_the_slope_finds_what_was_planted():
     planted = found.slope
     assert np.isclose(planted.value, np.polyfit(hops, places, 1)[0])
     assert planted.low < 1.5 < planted.high
-    assert planted.p == 1 / 1001
     none = made(pointed(rng.permuted(places)), hops).slope
     assert none.low < 0 < none.high
-    assert none.p > 0.05
 
 
 @pytest.mark.full
 def test_the_slope_is_that_of_the_groups_scores():
-    """Questions of large effects count for more, as in the scores of the groups; p is even where nothing is there."""
+    """Questions of large effects count for more, as in the scores of the groups."""
     rng = np.random.default_rng(3)
     hops = np.repeat([1, 2, 3], 30)
     effects = pointed(4 + hops + rng.normal(size=90)) * rng.gamma(1, size=(90, 1))
@@ -96,11 +93,6 @@ def test_the_slope_is_that_of_the_groups_scores():
     heavy = [effects[hops == group].sum() for group in (1, 2, 3)]
     line = np.polyfit([1, 2, 3], found.frame()["score"], 1, w=np.sqrt(heavy))
     assert np.isclose(found.slope.value, line[0])
-    chance = [
-        made(pointed(5 + rng.normal(size=60)) * rng.gamma(1, size=(60, 1)), np.repeat([1, 2], 30)).slope.p
-        for _ in range(200)
-    ]
-    assert 0.01 <= np.mean(np.array(chance) <= 0.05) <= 0.10
 
 
 def test_length_alone_is_no_slope_at_equal_length():
@@ -110,39 +102,34 @@ def test_length_alone_is_no_slope_at_equal_length():
     length = 5 * hops + rng.integers(0, 12, size=180)
     places = 3 + 0.4 * length + 0.5 * rng.normal(size=180)
     found = made(pointed(places), hops, length)
-    assert found.slope.p < 0.01
     assert found.slope.low > 1
     at_length = found.slope_at_length
     design = np.stack([np.ones(180), hops, length], 1)
     assert np.isclose(at_length.value, np.linalg.lstsq(design, places, rcond=None)[0][1])
     assert at_length.low < 0 < at_length.high
-    assert at_length.p > 0.05
     assert np.isclose(made(pointed(places), hops).slope_at_length.value, found.slope.value)  # all equally long
-    # A little of its own next to the length is found: what the length explains is not noise to the permutations.
+    # A little of its own next to the length is found.
     own = made(pointed(places + 0.3 * hops), hops, length).slope_at_length
     assert own.low < 0.3 < own.high
-    assert own.p < 0.01
 
 
-def test_slopes_that_do_not_exist_say_why():
-    """One group, or lengths that go with the groups, give NaN and a reason, never a number."""
+def test_slopes_that_do_not_exist_are_nan():
+    """One group, or lengths that go with the groups."""
     one = made(pointed([3, 4, 5]), [2, 2, 2]).slope
-    assert np.isnan([one.value, one.low, one.high, one.p]).all()
-    assert "of one group" in one.reason
+    assert np.isnan([one.value, one.low, one.high]).all()
     alike = made(pointed([3, 4, 5, 6]), [1, 1, 2, 2], [5, 5, 10, 10])
-    assert alike.slope.reason == ""
-    assert "cannot be told apart" in alike.slope_at_length.reason
+    assert np.isfinite(alike.slope.value)
     assert np.isnan(alike.slope_at_length.value)
     assert made(np.zeros((2, 4)), [1, 2]).slope.n == 0
 
 
 @pytest.mark.full
 def test_the_intervals_cover():
-    """Of 200 samples from a known law, about 95 % of the intervals of slope and score hold the truth, and p is even."""
+    """Of 200 samples from a known law, about 95 % of the intervals of slope and score hold the truth."""
     rng = np.random.default_rng(2)
     hops = np.repeat([1, 2, 3], 40)
-    slopes, scores, even = [], [], []
-    for seed in range(200):
+    slopes, scores = [], []
+    for _ in range(200):
         places = 5 + 0.5 * hops + rng.uniform(-2, 2, size=120)
         found = made(pointed(places), hops)
         frame = found.frame()
@@ -150,10 +137,8 @@ def test_the_intervals_cover():
         scores.append(
             (frame["score_low"] <= 5 + 0.5 * frame["group"]) & (5.0 + 0.5 * frame["group"] <= frame["score_high"])
         )
-        even.append(slope(hops.astype(float), rng.normal(size=120), n_resamples=200, seed=seed).p)
     assert 0.90 <= np.mean(slopes) <= 0.99
     assert 0.90 <= np.mean(scores) <= 0.98
-    assert 0.01 <= np.mean(np.array(even) <= 0.05) <= 0.10
 
 
 def test_right_is_what_the_model_writes(stories):

@@ -144,9 +144,6 @@ def test_along_is_information_of_the_first_members(ensemble):
     assert frame["gain"].sum() == pytest.approx(i.joint)
     assert (frame["joint_low"] < frame["joint"]).all()
     assert list(frame["component"]) == [f"M{m}" for m in range(6)]
-    other = i.along([3, 1, 4])
-    assert list(other["component"]) == ["M3", "M1", "M4"]
-    assert other["joint"].iloc[-1] == pytest.approx(ld.information(u[:, [1, 3, 4]], y).joint, abs=1e-9)
 
 
 def test_a_components_gain_is_what_is_lost_without_it(ensemble):

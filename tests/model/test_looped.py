@@ -280,7 +280,7 @@ def test_layers_of_a_loop_are_foretold_by_those_of_its_unrolled_self():
 def test_the_depth_of_a_loop_follows_its_rounds():
     """Junctions stand in the order of use: every prefix is the one before and what was written next."""
     c = ld.contributions(ouro(), PROMPTS, OPTIONS)
-    frame = ld.decompose(c, [0, 1, 2]).by_depth("recomputed")
+    frame = ld.decompose(c, [0, 1, 2]).by_depth()
     assert frame["component"].tolist() == [x.label for x in c.components]
     assert all(a < b for a, b in pairwise(frame["members"]))
     # A prefix read with its own statistic is the sum of its components as the final norm would see it.

@@ -89,17 +89,9 @@ def squared_terms(u: np.ndarray, t: np.ndarray, gauge: str) -> SimpleNamespace:
     return terms(loss, bias, diversity, diversity_logit=diversity_logit)
 
 
-def coherence_of(u: np.ndarray) -> float:
-    """|sum_i u_i|^2 / sum_i |u_i|^2 per example, then averaged; NaN where every member is zero."""
-    sizes = [((members.sum(0) ** 2).sum(), sum((u_i**2).sum() for u_i in members)) for members in u]
-    return float(np.mean([above / below if below > 0 else math.nan for above, below in sizes]))
-
-
 def squared(u: np.ndarray, t: np.ndarray) -> SimpleNamespace:
-    """Theorem 1 in every gauge; coherence raw and of the options' centered values."""
-    centered = np.array([[u_i - u_i.mean() for u_i in members] for members in u])
-    gauges = {gauge: squared_terms(u, t, gauge) for gauge in GAUGES}
-    return SimpleNamespace(**gauges, coherence=coherence_of(u), coherence_centered=coherence_of(centered))
+    """Theorem 1 in every gauge."""
+    return SimpleNamespace(**{gauge: squared_terms(u, t, gauge) for gauge in GAUGES})
 
 
 def modules(u: np.ndarray, t: np.ndarray, names: Sequence[Hashable]) -> dict[str, dict[Hashable, SimpleNamespace]]:
@@ -138,9 +130,7 @@ def paper_form(u: np.ndarray, t: np.ndarray) -> SimpleNamespace:
         bias.append([size(target - softmax(u_i)) for u_i in members])
         diversity.append([size(u_bar - u_i) for u_i in members])
         uniform.append(size(target - 1 / len(target)))
-    found = terms(loss, bias, diversity, uniform=uniform)
-    found.mismatch = found.loss - (found.bias - found.diversity)
-    return found
+    return terms(loss, bias, diversity, uniform=uniform)
 
 
 def cross_entropy(u: np.ndarray, t: np.ndarray, tau: float | None = None) -> SimpleNamespace:
@@ -199,13 +189,11 @@ def prefixes(
     t: np.ndarray,
     junction_of_member: Sequence[int | None],
     constant_members: Iterable[int],
-    scale: np.ndarray | None = None,
 ) -> list[SimpleNamespace]:
     """Prefix ensembles at junctions 0, 1, …: `members` (indices into u), their values `u`, and the squared terms.
 
-    scale is [example, junction], sigma_junction / sigma_final; None is the frozen norm. A constant member is in every
-    prefix and never rescaled; its entry in junction_of_member is not read. `accuracy` is None unless every target is
-    one-hot, and shared by options that tie.
+    A constant member is in every prefix; its entry in junction_of_member is not read. `accuracy` is None unless every
+    target is one-hot, and shared by options that tie.
     """
     constants, result = set(constant_members), []
     entered = {i: junction for i, junction in enumerate(junction_of_member) if i not in constants}
@@ -215,7 +203,7 @@ def prefixes(
         values, right = np.zeros((len(u), len(members), u.shape[2])), 0.0
         for e in range(len(u)):
             for place, i in enumerate(members):
-                values[e, place] = u[e, i] / (1.0 if scale is None or i in constants else scale[e, junction])
+                values[e, place] = u[e, i]
             scores = values[e].sum(0)
             best = [k for k, x in enumerate(scores) if scores.max() - x <= 1e-9 * max(1.0, abs(x))]
             right += (int(np.argmax(t[e])) in best) / len(best)
@@ -226,7 +214,7 @@ def prefixes(
     return result
 
 
-# --- the nested cut and the plain split -----------------------------------------------------------------------------
+# --- the nested cut ---------------------------------------------------------------------------------------------
 
 
 def nested_terms(groups: list[Hashable], **by_group: list[list[float]]) -> SimpleNamespace:
@@ -269,23 +257,6 @@ def nested_cross_entropy(u: np.ndarray, t: np.ndarray, groups: Sequence[Hashable
         within.append([np.mean([kl_of(q_g, x) for x in own]) for q_g, own in zip(log_q, leaves, strict=True)])
         diversity.append([kl_of(log_p, q_g) for q_g in log_q])
     return nested_terms(list(found), loss=loss, leaf_bias=leaf_bias, within=within, group_diversity=diversity)
-
-
-def plain_split(u: np.ndarray, groups: Sequence[Hashable]) -> SimpleNamespace:
-    """Unit-member diversity split by group means a_g/n_g with weights n_g/N (the second view), all unweighted.
-
-    `within` is mean_h |a_g/n_g - u_h|^2 over the group's members, `distance` is |a_g/n_g - u_bar|^2.
-    """
-    found, result = members_of(groups), {}
-    for gauge in GAUGES:
-        within, distance = [], []
-        for u_e in u:
-            centers = [u_e[members].mean(0) for members in found.values()]
-            pairs = list(zip(centers, found.values(), strict=True))
-            within.append([np.mean([size(center - u_e[h], gauge) for h in members]) for center, members in pairs])
-            distance.append([size(center - u_e.mean(0), gauge) for center in centers])
-        result[gauge] = SimpleNamespace(within=np.mean(within, axis=0), distance=np.mean(distance, axis=0))
-    return SimpleNamespace(**result)
 
 
 # --- pairs of members -----------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ import html
 import re
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import layerdiv_tl as ld
@@ -32,8 +31,6 @@ def test_the_demo_opens_on_the_components_that_write_most(tmp_path, monkeypatch)
     assert f"of {len(difference)} (" in line
     explorer = (tmp_path / "explorer.html").read_text(encoding="utf-8")
     assert f'"component": "{c.components[largest[0]].label}"' in explorer
-    written = pd.read_csv(tmp_path / "components.csv")
-    np.testing.assert_allclose(written["logit_difference"], difference, atol=1e-6)
     shown = page.read_text(encoding="utf-8")
     before = re.sub(r"<(style|script).*?</\1>|<[^>]*>", " ", shown.partition("class=chart")[0], flags=re.S)
     assert len(html.unescape(before).split()) < 60

@@ -12,7 +12,6 @@ import layerdiv_tl as ld
 from layerdiv_tl.model.attention import attention_patterns
 from layerdiv_tl.views.explorer import pack
 from layerdiv_tl.views.explorer.explorer import first_selection
-from layerdiv_tl.views.explorer.numbers import LETTERS
 from tests.conftest import llama
 from tests.oracles.browser import save_hostile_model
 from tests.oracles.families import FAMILIES
@@ -66,18 +65,12 @@ def test_what_cannot_be_shown_is_refused(model):
     for call in (
         lambda: ld.explore(llama(max_position_embeddings=600), [1] * 513),
         lambda: ld.explore(model, [IDS, IDS]),
-        lambda: ld.explore(model, ld.continuation(model, [IDS, IDS], max_new_tokens=1)),
         lambda: ld.explore(model, IDS, target=99),
         lambda: ld.explore(model, IDS, target="a"),
         lambda: ld.explore(model, IDS, target=[1, 2, 3]),
-        lambda: ld.explore(model, IDS, generate=-1),
-        lambda: ld.explore(model, IDS, generate=99),
     ):
         with pytest.raises(ld.InputError):
             call()
-    for text, target in (("w1 " * LETTERS, None), (["w1 " * LETTERS], None), ([1, 2], "w1 " * LETTERS)):
-        with pytest.raises(ld.InputError, match="characters"):  # before anybody asks for a tokenizer
-            ld.explore(model, text, target)
 
 
 # The numbers that travel.
@@ -140,16 +133,6 @@ def test_the_lens_is_that_of_ld_depth(model, stories):
     for row, top in enumerate(read):
         np.testing.assert_array_equal(ids[row], top.indices)
         np.testing.assert_allclose(probabilities[row], top.values, rtol=1e-4)
-
-
-def test_generated_text_is_the_finished_text(model):
-    e = ld.explore(model, IDS, generate=5)
-    with torch.no_grad():
-        options = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
-        finished = model.root.generate(torch.tensor([IDS]), **options)[0].tolist()
-    assert (e.text.written, e.text.token_ids.tolist()) == (5, finished)
-    np.testing.assert_array_equal(e.text.contributions, ld.explore(model, finished).text.contributions)
-    assert e.selection.position == len(finished) - 1
 
 
 def test_promoted_tokens_are_the_profile_s(model):
@@ -410,7 +393,7 @@ def test_an_address_opens_what_was_chosen(browser, page, text):
 def test_hostile_tokens_are_inert_at_every_width(browser, folder, tmp_path, scheme):
     """Tokens that look like HTML are text in every view; nothing is asked for, complained about or sticks out."""
     hostile = "w5 w1 </script> w5 <img w9 onerror=alert(1)> w2"
-    e = ld.explore(ld.load_model(folder), hostile, target=[" <img", " </script>"], generate=3)
+    e = ld.explore(ld.load_model(folder), hostile, target=[" <img", " </script>"])
     saved = e.save(tmp_path / "page.html")
     for width in (400, 760, 1200):
         with browser.open(saved, width, scheme) as opened:
@@ -418,7 +401,6 @@ def test_hostile_tokens_are_inert_at_every_width(browser, folder, tmp_path, sche
                 opened.page.locator(what).evaluate_all("marks => marks.forEach((m) => m.click())")
             assert opened.page.locator("main img").count() == 0
             assert opened.page.locator(".tokens .token").nth(2).evaluate("s => s.firstChild.data") == " </script>"
-            assert opened.page.locator(".tokens .written").count() == e.text.written
             assert opened.page.locator(".view .help:visible").count() == opened.page.locator(".view").count()
             tops = opened.page.locator("[data-field]").evaluate_all("a => a.map(m => m.getBoundingClientRect().top)")
             assert len(set(tops)) == 1  # one row
@@ -480,9 +462,7 @@ def test_the_first_screen_says_who_wrote_the_answer(smol, browser, tmp_path):
         check_page(opened)
 
 
-def test_a_page_links_back_and_is_written_or_not(model, explorer, tmp_path):
-    assert '<a href="a&#34;b.html">' in explorer.html(home='a"b.html')
-    assert 'class="home"' not in explorer.html()
+def test_a_page_is_written_or_not(explorer, tmp_path):
     with pytest.raises(ld.InputError, match="it is a directory"):
         explorer.save(tmp_path)
     assert list(tmp_path.iterdir()) == []

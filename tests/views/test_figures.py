@@ -133,10 +133,7 @@ def test_a_figure_names_its_model_and_follows_its_page(name, kind):
     figure, result = drawn(name, kind), made(name)
     if model := getattr(result, "model", ""):
         assert model in figure.layout.title.subtitle.text
-    for dark, theme in ((True, style.DARK), (False, style.LIGHT), (None, style.BOTH)):
-        found = result.plot(kind, dark=dark, height=700)
-        assert found.layout.template.layout.font.color == theme.ink
-        assert found.layout.height == 700
+    assert figure.layout.template.layout.font.color == style.BOTH.ink
     assert style.template(style.DARK).layout.paper_bgcolor == style.CLEAR
     ours = [getattr(theme, at) for theme in (style.LIGHT, style.DARK) for at in ("muted", "grid", "ground")]
     bare = figure.update_layout(template=None).to_json()
@@ -267,16 +264,13 @@ def test_bars_from_the_direct_to_the_total_effect_sum():
 
 def test_a_drop_curve_has_every_plan_and_the_random_ones():
     plan = made("DropPlan")
-    for quantity in ("loss", "accuracy"):
-        figure, frame = plan.plot("curve", quantity=quantity), plan.by_size()
-        for name, some in frame.groupby("plan"):
-            if name not in ("none", "random"):
-                (line,) = [t for t in figure.data if t.name == name]
-                np.testing.assert_allclose(line.y[1:], some[quantity])
-        (rings,) = [t for t in figure.data if t.name == "random"]
-        np.testing.assert_allclose(rings.y, plan.random_plans()[quantity])
-    with pytest.raises(ld.InputError, match="quantity="):
-        plan.plot("curve", quantity="growth")
+    figure, frame = plan.plot("curve"), plan.by_size()
+    start = frame[frame["plan"] == "none"]
+    for name, some in frame[frame["plan"] != "none"].groupby("plan"):
+        lines = [t for t in figure.data if t.name == name]
+        for line, column in zip(lines, ("loss", "accuracy"), strict=True):
+            values = some if name == "random" else pd.concat([start, some])
+            np.testing.assert_allclose(line.y, values[column])
 
 
 def test_unknown_kinds_and_options_are_refused():
@@ -287,7 +281,6 @@ def test_unknown_kinds_and_options_are_refused():
     for name, kind, wrong in (
         ("SourceTokens", "map", {"option": 9}),
         ("Erasure", "map", {"text": 3}),
-        ("Information", "along", {"terms": ("bits",)}),
     ):
         with pytest.raises(ld.InputError, match=f"{next(iter(wrong))}="):
             made(name).plot(kind, **wrong)
@@ -330,7 +323,7 @@ def test_names_of_marks_do_not_cover_one_another():
 def test_leading_names_the_two_largest_with_their_intervals():
     frame = pd.DataFrame({"component": ["a", "b", "c"], "x": [1.0, -3.0, 2.0], "x_low": [0.5, -4, 1], "x_high": 2.5})
     frame.attrs = {"units": {"x": "nats"}, "intervals": "95 % intervals over 9 rows"}
-    said = "x, nats: b −3.0 (−4.0 to 2.5); c 2.0 (1.0 to 2.5); of 3 (95 % intervals over 9 rows)"
+    said = "x, nats: b −3 (−4 to 2.5); c 2 (1 to 2.5); of 3 (95 % intervals over 9 rows)"
     assert leading(frame, "x") == said
     effects = made("Effects")
     assert leading(effects.frame(), "total") in repr(effects)

@@ -1,13 +1,12 @@
 """Figures and pages: every number under its name, hostile text harmless, no network."""
 
 import re
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 import layerdiv_tl as ld
-from layerdiv_tl.views import html, style
+from layerdiv_tl.views import style
 from layerdiv_tl.views.html import Page
 from tests.conftest import llama
 from tests.views.figure_results import MAKERS, made
@@ -63,10 +62,8 @@ def test_pages_ask_the_network_for_nothing(contributions, tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("contents", [False, True])
-def test_a_page_takes_the_width_that_there_is(contributions, tmp_path, browser, contents):
-    """Also one without links to its sections, which would stand beside it."""
-    page = Page("wide", contents=contents)
+def test_a_page_takes_the_width_that_there_is(contributions, tmp_path, browser):
+    page = Page("wide")
     page.heading("a section")
     page.figure(contributions.plot())
     with browser.open(page.write(tmp_path / "page.html"), 1440) as opened:
@@ -109,20 +106,3 @@ def test_no_text_of_any_figure_is_cut_off_or_covered(tmp_path, browser, width):
         found = opened.page.evaluate(FAULTS)
         assert not found, "\n".join(found)
         assert opened.requests == []
-
-
-def test_a_missing_circuitsvis_is_said(monkeypatch, tmp_path):
-    """Not installed, or of a version that has its script elsewhere."""
-
-    class Moved:
-        def locate_file(self, name: str) -> Path:
-            return tmp_path / name
-
-    def gone(name: str) -> None:
-        raise metadata.PackageNotFoundError(name)
-
-    for found in (gone, lambda name: Moved()):
-        monkeypatch.setattr(metadata, "distribution", found)
-        html.circuitsvis.cache_clear()
-        with pytest.raises(ld.InputError, match="circuitsvis"):
-            html.circuitsvis()

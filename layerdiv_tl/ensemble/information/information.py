@@ -12,11 +12,11 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy.optimize import brentq
 
-from ..._checks import choice, whole_number
+from ..._checks import whole_number
 from ...components import Component, component_columns
 from ...errors import InputError
-from ...results import NumberProperty, Plot, Result
-from ..intervals import ENDS, Estimate, estimates_frame
+from ...results import Plot, Result
+from ..intervals import Estimate, estimates_frame
 from ..validation import EnsembleLike
 from ..validation import Labels as GivenLabels
 from .classifier import classifier_bound
@@ -87,15 +87,14 @@ def information(
         spans=given.spans,
         draws=draws,
         bound=bound,
-        seed=seed,
         warnings=tuple(_warnings(given, joint, bound)),
         model=str(getattr(ensemble, "model", "")),
         task=str(getattr(ensemble, "task", "")),
     )
 
 
-def _bits(term: str, doc: str) -> NumberProperty:
-    return NumberProperty(lambda information: information.terms[term], doc=doc)
+def _bits(term: str, doc: str) -> property:
+    return property(lambda information: information.terms[term], doc=doc)
 
 
 def _with_interval(value: Any, drawn: np.ndarray) -> tuple[Any, Any, Any]:
@@ -119,15 +118,10 @@ def _member_frame(information: Information) -> pd.DataFrame:
     return frame
 
 
-def _along_frame(information: Information, terms: Sequence[str] = ("joint",)) -> pd.DataFrame:
-    frame, rows = information.along(), []
-    for term in terms:
-        choice("terms", term, TERMS)
-        columns = {"members": frame["members"], "term": term.replace("_", " ")}
-        rows.append(pd.DataFrame(columns | {f"bits{end}": frame[f"{term}{end}"] for end in ENDS}))
-    joined = pd.concat(rows, ignore_index=True)
-    joined.attrs = {"units": {"bits": "bits"}, "about": _counts(information)}
-    return joined
+def _along_frame(information: Information) -> pd.DataFrame:
+    frame = information.along()
+    frame.attrs["about"] = _counts(information)
+    return frame
 
 
 def _counts(information: Information) -> str:
@@ -145,8 +139,7 @@ class Information(Result):
         draws: `[draw, term, prefix]`, estimates for the first 1, 2, … members on samples of the law.
         bound: Bits that classifiers find on unseen rows, a lower bound of I(U; Y), and their standard error.
         warnings: Sentences to read before the numbers: reasons why the terms may be wrong.
-        seed, model, task: That of `information`, and the names of the model and task whose contributions the members
-            are; "" for an array.
+        model, task: Names of the model and task whose contributions the members are; "" for an array.
     """
 
     means: Float[np.ndarray, "column contrast"]
@@ -158,7 +151,6 @@ class Information(Result):
     spans: tuple[str, ...]
     draws: Float[np.ndarray, "draw term prefix"]
     bound: tuple[float, float]
-    seed: int
     warnings: tuple[str, ...]
     model: str = ""
     task: str = ""
@@ -186,10 +178,10 @@ class Information(Result):
         ),
         "along": Plot(
             "Information as members are added",
-            'Terms of Eq. 13 of the first members in stream order (Fig. 2); `terms`, by default ("joint",).',
+            "The joint information of the first members in stream order (Fig. 2).",
             "shapes.lines",
             _along_frame,
-            {"columns": ("bits",), "x": "members", "by": "term"},
+            {"columns": ("joint",), "x": "members"},
         ),
     }
 
@@ -231,32 +223,23 @@ class Information(Result):
         columns = component_columns(self.components) | {"span": self.spans}
         return self._finish(columns | {"relevancy": relevancy, "gain": self.law.gains()})
 
-    def along(self, order: Sequence[int] | None = None) -> pd.DataFrame:
+    def along(self) -> pd.DataFrame:
         """One row per member added: every term of Eq. 13 for the members up to it, and the `gain` of the joint.
 
         These are Theorems 5-8. True information never falls when a member is added (chain rule): a negative gain is an
         error of the estimate. Theorems 7 and 8 assume members that are independent given the label; where they are
-        not, gains may grow, which refutes nothing.
-
-        Args:
-            order: The members' indices, by default those of the stream. Raises InputError for the stream's order of
-                groups, which have no place along depth.
+        not, gains may grow, which refutes nothing. The order is that of the stream. Raises InputError for groups, which
+        have no place along depth.
         """
         groups = [c.label for c in self.components if c.kind == "group"]
-        if order is None and groups:
-            raise InputError(f"{groups[0]} has no place along depth: give an order.")
-        chosen, law, draws = list(range(len(self.components))), self.law, self.draws
-        if order is not None:
-            chosen = [int(member) for member in order]
-            law = law.select(chosen)
-            draws = law.draws(np.random.default_rng(self.seed), DRAWS)
-        terms = law.chain()
-        columns: dict[str, Any] = {"members": np.arange(1, len(chosen) + 1)}
-        columns |= component_columns([self.components[m] for m in chosen])
-        columns["span"] = [self.spans[m] for m in chosen]
+        if groups:
+            raise InputError(f"{groups[0]} has no place along depth.")
+        terms = self.law.chain()
+        columns: dict[str, Any] = {"members": np.arange(1, len(self.components) + 1)}
+        columns |= component_columns(self.components) | {"span": self.spans}
         for place, term in enumerate(TERMS):
-            columns[term] = Estimate(*_with_interval(terms[place], draws[:, place]), self.rows)
-        joint, drawn = (np.diff(x, prepend=0.0) for x in (terms[3], draws[:, 3]))
+            columns[term] = Estimate(*_with_interval(terms[place], self.draws[:, place]), self.rows)
+        joint, drawn = (np.diff(x, prepend=0.0) for x in (terms[3], self.draws[:, 3]))
         return self._finish(columns | {"gain": Estimate(*_with_interval(joint, drawn), self.rows)})
 
     def error_bounds(self) -> pd.DataFrame:

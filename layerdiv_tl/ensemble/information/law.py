@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -61,13 +60,6 @@ class Law:
     def sizes(self) -> Int[np.ndarray, " member"]:
         """The number of columns of each member."""
         return np.bincount(self.owner, minlength=self.members)
-
-    def select(self, order: Sequence[int]) -> Law:
-        """Return the law of some members, in this order."""
-        columns = np.concatenate([np.flatnonzero(self.owner == member) for member in order]).astype(int)
-        owner = np.repeat(np.arange(len(order)), self.sizes[order])
-        covariance = self.covariance[np.ix_(columns, columns)]
-        return Law(self.means[columns], covariance, owner, self.share, self.rows, len(order))
 
     def unbiased(self, spread: Spread, dims: Int[np.ndarray, " set"]) -> Spread:
         """Remove the bias of the spread A of `dims` columns: E[A] = (A + dims/rows · 1) · free / (free − dims − 1)."""

@@ -20,7 +20,7 @@ function strip(box, { text }, shown) {
 
 // A text whose tokens wear the number of the prediction made after them.
 VIEWS.tokens = {
-  title: (x) => (x.text.written ? "The text; generated tokens are underlined" : "The text"),
+  title: () => "The text",
   help:
     "Click a token, or press ← →: all views show the prediction after it. Click a component anywhere to select it. The color is " +
     "the loss of the token that follows, or the selected component's measure.",
@@ -34,7 +34,7 @@ VIEWS.tokens = {
       const color = isLoss ? shade("seq", UNDER * share) : shade("div", 0.5 + 0.14 * share);
       const comes = text.isKnown(p) ? ` comes ${said(text.answers(p)[0].word)}` : "";
       return {
-        kind: `${p >= text.length - text.written ? "written" : ""} ${p === position ? "chosen" : ""}`,
+        kind: p === position ? "chosen" : "",
         color: Number.isFinite(values[p]) ? color : "",
         title: `position ${p}: after ${said(text.tokens[p])}${comes}\n${isLoss ? "loss" : x.name} ${number(values[p])}`,
         ...{ position: p, value: values[p] },

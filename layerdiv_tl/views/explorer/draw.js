@@ -40,11 +40,11 @@ function quoted(token) {
 }
 const said = (token) => `“${quoted(token)}”`;
 
-// The color at t of a scale of five stops that the style sheet holds, so that it follows light and dark.
+// The color at t of a scale from the page's own color to blue ("seq"), or from orange through it to blue ("div").
 function shade(scale, t) {
-  const at = Math.min(Math.max(t, 0), 1) * 4;
-  const low = Math.min(Math.floor(at), 3);
-  return `color-mix(in srgb, var(--${scale}-${low + 1}) ${(100 * (at - low)).toFixed(1)}%, var(--${scale}-${low}))`;
+  const share = scale === "seq" ? t : 2 * t - 1;
+  const size = (100 * Math.min(Math.abs(share), 1)).toFixed(1);
+  return `color-mix(in srgb, var(--${share < 0 ? "low" : "high"}) ${size}%, var(--paper))`;
 }
 
 // How far up a scale colors go under text, which must stay readable on them.

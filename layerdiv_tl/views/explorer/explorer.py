@@ -6,7 +6,6 @@ import base64
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -14,7 +13,6 @@ import numpy as np
 
 from ..._checks import choice, console_text, file_path, shown, whole_number
 from ..._files import written
-from ...attribution.continuation import Continuation
 from ...errors import InputError
 from ...model.load import Model, as_model
 from .. import style
@@ -29,20 +27,18 @@ Measure = Literal["logit", "cross_entropy"]
 Color = Literal["loss", "component"]
 
 
-def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> Explorer:
+def explore(model: Any, text: Any, target: Any = None) -> Explorer:
     """Decompose a text and explore it in linked views, in a notebook or as one page.
 
     It opens at the end of the text, on the head that adds most to the model's answer there.
 
     Args:
         model: A `Model`, or any input of `load_model`.
-        text: A text or a list of token ids, of at most 512 tokens; or the `Continuation` of one prompt.
+        text: A text or a list of token ids, of at most 512 tokens.
         target: A token (its text or id), or a pair (A, B), e.g. `(" Mary", " John")`. The views show contributions to
             A, or to A − B and each of both, at every token, and compare the last prediction with A as the next token.
             The right token, the model's five likeliest tokens and the text's latest 24 are always available; set the
             `selection` to measure any other.
-        generate: Number of tokens that the model first generates greedily; fewer if it ends the text. All numbers are
-            those of the completed text.
 
     Raises InputError for a text that cannot be shown and for a target that is not one token.
 
@@ -54,10 +50,8 @@ def explore(model: Any, text: Any, target: Any = None, *, generate: int = 0) -> 
     >>> e.selection.target, e.text.contributions.shape[1:]
     (7, (9, 4))
     """
-    model, written = as_model(model), 0
-    if isinstance(text, Continuation):
-        text, written = [list(ids) for ids in text.continued], len(text.written)
-    return Explorer(model, measure_text(model, text, target, generate, written))
+    model = as_model(model)
+    return Explorer(model, measure_text(model, text, target))
 
 
 @dataclass(frozen=True)
@@ -113,49 +107,43 @@ class Explorer:
     @selection.setter
     def selection(self, given: Selection | Mapping[str, Any]) -> None:
         chosen = given if isinstance(given, Selection) else replace(self._selection, **given)
-        replace(chosen, target=None, minus=None).check(self.text)  # before anything is computed
         tokens: dict[str, Any] = {"target": chosen.target, "minus": chosen.minus}
         tokens = {name: one_token(self.model, token, name) for name, token in tokens.items() if token is not None}
-        self._show(self.text.with_tokens(self.model, list(tokens.values())), replace(chosen, **tokens))
+        self.select(replace(chosen, **tokens), self.text.with_tokens(self.model, list(tokens.values())))
 
-    def select(self, chosen: Selection) -> None:
-        """Select what was measured. Raises InputError for a selection that does not exist."""
-        self._selection = chosen.check(self.text)
+    def select(self, chosen: Selection, text: TextNumbers | None = None) -> None:
+        """Select what was measured, in another text if one is given; raises InputError for what it does not have."""
+        before, text = self.text, self.text if text is None else text
+        self._selection, self.text = chosen.check(text), text
         if self._widget is not None:
+            if text is not before:
+                self._widget.put(text)
             self._widget.chosen = asdict(self._selection)
 
     def put(self, text: TextNumbers) -> None:
-        """Replace the text by a measured one and select its end and its targets; the rest of the selection stays."""
-        chosen = self._selection
-        component = chosen.component if chosen.component in text.labels else first_selection(text).component
-        self._show(text, replace(chosen, position=text.length - 1, component=component, **_targets(text)))
+        """Replace the text by a measured one, which opens as if it were the first."""
+        self.select(first_selection(text), text)
 
-    def _show(self, text: TextNumbers, chosen: Selection) -> None:
-        if text is not self.text and self._widget is not None:
-            self._widget.put(text)
-        self.text = text
-        self.select(chosen)
-
-    def html(self, home: str = "") -> str:
-        """Return the page as HTML; `home` is the address of a page that it links back to."""
+    def html(self) -> str:
+        """Return the page as HTML."""
         blobs = pack.page_blobs(self.model, self.text, self.selection)
         # Each lies in an element of its own, which is read when it is wanted.
         stored = {name: base64.b64encode(blob).decode() for name, blob in blobs.items()}
         record = {"model": self.model.name, "chosen": asdict(self.selection), "text": {name: name for name in stored}}
-        body = templates().explorer(script_json(record), stored, f"{pack.SCRIPT}\nopenPage();", home)
-        css = style.css_variables(scales=True) + pack.CSS
+        body = templates().explorer(script_json(record), stored, f"{pack.SCRIPT}\nopenPage();")
+        css = style.css_variables() + pack.CSS
         return page_html(f"Explorer: {self.model.name}", css, (), body, "ld-page")
 
-    def save(self, path: str | os.PathLike[str], home: str = "") -> Path:
+    def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one page that needs no network and no kernel; it opens with the current selection.
 
         Promoted and source tokens are of all components at the selected position, and elsewhere of those that add most;
-        effects are of the selected component and the seven that add most. `home` is the address of a page that it links
-        back to. Raises InputError for a file that cannot be written.
+        effects are of the selected component and the seven that add most. Raises InputError for a file that cannot be
+        written.
         """
         path = file_path("path", path)
         with written(path) as partial:
-            partial.write_text(self.html(home), encoding="utf-8")
+            partial.write_text(self.html(), encoding="utf-8")
         return path
 
     @property
@@ -168,12 +156,7 @@ class Explorer:
         return self._widget
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        bundle = self.widget._repr_mimebundle_(**options)
-        data, rest = (bundle[0], bundle[1:]) if isinstance(bundle, tuple) else (bundle, None)
-        # For viewers without widgets: a restricted editor, GitHub, nbviewer.
-        text = f'{self!r}\nNothing to click here? .save("explorer.html") writes it as a page for any browser.'
-        data = {**data, "text/plain": text, "text/html": f"<pre>{escape(text)}</pre>"}
-        return data if rest is None else (data, *rest)
+        return self.widget._repr_mimebundle_(**options)
 
     __str__ = console_text
 
@@ -196,9 +179,5 @@ def first_selection(text: TextNumbers) -> Selection:
     if not wanted.any():
         wanted = heads if heads.any() else ~heads
     best = int(np.where(wanted, logits, -np.inf).argmax())
-    return Selection(position=position, component=text.labels[best], **_targets(text))
-
-
-def _targets(text: TextNumbers) -> dict[str, Any]:
-    """Return the requested target tokens as fields of a selection."""
-    return dict(zip(("target", "minus"), (*text.targets, None, None), strict=False))
+    target, minus = (*text.targets, None, None)[:2]
+    return Selection(position=position, component=text.labels[best], target=target, minus=minus)

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..._checks import whole_number
 from ...attribution.promoted_tokens import next_tokens, token_logits
 from ...components import Component, Unit
 from ...depth.logit_lens import lens_answers
@@ -20,12 +19,11 @@ from ...model.batches import pad
 from ...model.load import Model
 from ...model.options import single_tokens
 from ...model.passes import Pass
-from ...model.predictions import generate_tokens
 from ...model.prompts import Prompts, encode, to_python
 from ...model.units import cut_of
 
-# Maximal number of tokens and of characters of a text; ld.profile has no such limits.
-LONGEST, LETTERS = 512, 100_000
+# Maximal number of tokens of a text; ld.profile has no such limit.
+LONGEST = 512
 # Number of the model's likeliest next tokens available as targets at every position.
 LIKELIEST = 5
 # Maximal number of the text's distinct tokens available as targets everywhere, and of contributions to them.
@@ -54,7 +52,6 @@ class TextNumbers:
         expectations: Means of the contributions under the model's distribution, `[component, position]`.
         lens: The junctions, and the likeliest token after each with its probability, `[junction, position]`.
         attention: The attention patterns of every head; None for the reason `no_attention`.
-        written: Number of tokens at the end that the model generated.
         passes: The pass as each unit reads it, for later requests.
     """
 
@@ -69,7 +66,6 @@ class TextNumbers:
     lens: tuple[tuple[Component, ...], Int[np.ndarray, "junction position"], Float[np.ndarray, "junction position"]]
     attention: AttentionPatterns | None
     no_attention: str
-    written: int
     passes: dict[Unit, Pass] = field(repr=False)
 
     @property
@@ -108,15 +104,12 @@ class TextNumbers:
         )
 
 
-def measure_text(
-    model: Model, text_or_ids: Any, target: Any = None, generate: int = 0, written: int = 0
-) -> TextNumbers:
-    """Measure one text; arguments are those of `explore`, and the number of tokens that were `written` before.
+def measure_text(model: Model, text_or_ids: Any, target: Any = None) -> TextNumbers:
+    """Measure one text; arguments are those of `explore`.
 
     Raises InputError like `explore`, and for a model whose components do not sum to its logits.
     """
-    given, targets = _checked(model, text_or_ids, target, generate)
-    ids, path = [*given, *generate_tokens(model, given, generate)], model.path
+    (ids, targets), path = _checked(model, text_or_ids, target), model.path
     if max(ids[1:], default=0) >= path.outputs:
         raise InputError(f"{model.name} takes ids beyond the {path.outputs} that it has logits of, as next tokens.")
     heads, why = _or_reason(lambda: heads_of(model))
@@ -151,7 +144,6 @@ def measure_text(
         lens=lens,
         attention=attention,
         no_attention=why,
-        written=written + len(ids) - len(given),
         passes=passes,
     )
     # The latest tokens of the text, as many as a page can hold.
@@ -162,33 +154,23 @@ def measure_text(
 
 def one_token(model: Model, given: Any, name: str) -> int:
     """Return the id of a token given as a text or an id. Raises InputError for anything that is not one token."""
-    _check_letters(name, given)
     return int(single_tokens(model, [given], Prompts([()]), name=name)[0][0, 0])
 
 
-def _checked(model: Model, text_or_ids: Any, target: Any, generate: int) -> tuple[list[int], tuple[int, ...]]:
+def _checked(model: Model, text_or_ids: Any, target: Any) -> tuple[list[int], tuple[int, ...]]:
     """Return the ids of a text and of its targets, after checking that an explorer can show them."""
-    _check_letters("the text", text_or_ids)
     rows = encode(model, text_or_ids)
     if len(rows) != 1:
         raise InputError(f"an explorer shows one text, but {len(rows)} were given: explore them one by one.")
     limit = min(LONGEST, model.context or LONGEST)
-    if (count := len(rows[0]) + whole_number("generate", generate, 0, LONGEST)) > limit:
-        raise InputError(f"an explorer shows at most {limit} tokens of this model, not {count}: give a shorter text.")
+    if len(rows[0]) > limit:
+        raise InputError(f"an explorer shows at most {limit} tokens of this model, not {len(rows[0])}.")
     target = to_python(target)
     wanted = list(target) if isinstance(target, list | tuple) else [] if target is None else [target]
     if len(wanted) > 2:
         raise InputError(f"target holds {len(wanted)} tokens: give one, or two whose difference is to be explained.")
-    _check_letters("target", wanted)
-    ids = single_tokens(model, wanted, rows, not generate, "target")[0][0] if wanted else ()
+    ids = single_tokens(model, wanted, rows, name="target")[0][0] if wanted else ()
     return list(rows[0]), tuple(int(i) for i in ids)
-
-
-def _check_letters(name: str, given: Any) -> None:
-    """Raise InputError for a text that would take long to tokenize and could not be shown."""
-    for text in given if isinstance(given, list | tuple) else [given]:
-        if isinstance(text, str) and len(text) > LETTERS:
-            raise InputError(f"{name} has {len(text):,} characters, but an explorer takes at most {LETTERS:,}.")
 
 
 def _or_reason(make: Callable[[], T]) -> tuple[T | None, str]:

@@ -58,7 +58,6 @@ def pack_text(model: Model, text: TextNumbers) -> bytes:
         "ids": ids.tolist(),
         "words": drawn_tokens(model, ids),
         "offered": 1 + LIKELIEST + len(text.targets),
-        "written": text.written,
         "components": components,
         "lens": [c.label for c in junctions],
         "no_attention": text.no_attention,
@@ -86,8 +85,6 @@ def page_blobs(model: Model, text: TextNumbers, chosen: Any) -> dict[str, bytes]
         sources = TextSources(model, text.token_ids.tolist(), text.candidates)
         blobs["sources"] = pack_sources(sources, text, pairs)
     answers = answers_at(text, position, chosen.target, chosen.minus)
-    if answers is None:  # there is only one token
-        return blobs
     a, b = (text.contributions[text.row(token, position), :, position] for token in answers)
     ordered = [text.components[i] for i in np.argsort(-np.abs(a - b), kind="stable")]
     labels = [c.label for c in ordered if c.kind in ("head", "attn", "mlp")]
@@ -121,16 +118,13 @@ def pack_promotions(model: Model, text: TextNumbers, pairs: Sequence[Pair]) -> b
     return pack({"words": drawn_tokens(model, tokens)}, arrays | {"logit": _rough(logits)})
 
 
-def answers_at(text: TextNumbers, position: int, target: int | None, minus: int | None) -> Pair | None:
-    """Return the two tokens that effects compare: A and B, or else the right or the likeliest tokens.
-
-    Returns None if there is only one token.
-    """
+def answers_at(text: TextNumbers, position: int, target: int | None, minus: int | None) -> Pair:
+    """Return the two tokens that effects compare: A and B, or else the right or the likeliest tokens."""
     known = text.candidates[:, position]
     a = int(known[text.row(target, position)])
     likeliest = known[np.argsort(-text.probabilities[:, position], kind="stable")].tolist()
     order = [minus, *likeliest] if minus in likeliest else likeliest
-    return next(((a, i) for i in order if i != a), None)
+    return next((a, i) for i in order if i != a)
 
 
 def pack_effects(model: Model, text: TextNumbers, position: int, answers: Pair, labels: Sequence[str]) -> bytes:

@@ -127,12 +127,11 @@ function form(model) {
   const text = put("textarea", { rows: 1, placeholder: "another text", "aria-label": "another text" });
   const target = input("target", "a token whose logit is decomposed at every position, with its leading space; may stay empty");
   const minus = input("contrast with", "a token to contrast the target with; may stay empty");
-  const generate = input("tokens to generate", "how many tokens the model generates first", { type: "number", min: 0, max: 200, value: 0 });
   const status = put("span", { className: "progress-text", role: "status" });
-  const made = put("form", { className: "ask" }, text, target, minus, generate, put("button", { type: "submit" }, "Decompose"), status);
+  const made = put("form", { className: "ask" }, text, target, minus, put("button", { type: "submit" }, "Decompose"), status);
   made.addEventListener("submit", (event) => {
     event.preventDefault();
-    model.send({ ask: "text", text: text.value, target: target.value, minus: minus.value, generate: Math.trunc(+generate.value) });
+    model.send({ ask: "text", text: text.value, target: target.value, minus: minus.value });
   });
   onEnter(made, () => made.requestSubmit());
   const report = () => (status.textContent = model.get("progress"));

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import anywidget
 import traitlets
@@ -18,18 +20,17 @@ from .pack import CSS, SCRIPT, pack_attention, pack_effects, pack_promotions, pa
 
 # What the page shows of any error but InputError: its words may hold anything.
 FAILED = "The explorer could not answer this request."
-T = TypeVar("T")
 
 
 class ExplorerWidget(anywidget.AnyWidget):
     """An `Explorer` in Jupyter, JupyterLab and VS Code. Returned by `Explorer.widget`.
 
     Requests are computed in order in one background thread, so that cells can run and the widget stays responsive.
-    Cells should not use the model until the text appears. The page can change nothing but `chosen`.
+    Cells should not use the model until the text appears.
     """
 
     _esm = SCRIPT
-    _css = style.css_variables(".ld-explorer", scales=True) + CSS
+    _css = style.css_variables(".ld-explorer") + CSS
 
     model = traitlets.Unicode().tag(sync=True)
     text = traitlets.Dict().tag(sync=True)
@@ -46,6 +47,7 @@ class ExplorerWidget(anywidget.AnyWidget):
         widget._explorer, widget._traced = explorer, None
         widget._worker = ThreadPoolExecutor(1, thread_name_prefix="layerdiv-explorer")
         widget.observe(widget._select, "chosen")
+        widget.on_msg(lambda _, content, buffers: widget._worker.submit(widget._answer, **content))
         return widget
 
     def __repr__(self) -> str:
@@ -55,99 +57,59 @@ class ExplorerWidget(anywidget.AnyWidget):
         """Send a text that replaces the one shown."""
         self.text = _packed(self._explorer.model, text, self.text["version"] + 1)
 
-    def wait(self) -> None:
-        """Wait until all requests are done."""
-        self._worker.submit(lambda: None).result()
-
-    def set_state(self, sync_data: Any) -> None:
-        """Take in what the page changed: `chosen` alone; every other trait is the kernel's."""
-        if isinstance(chosen := sync_data.get("chosen"), dict):
-            super().set_state({"chosen": chosen})
-
-    def _handle_msg(self, msg: Any) -> None:
-        """Take in a message of the front end, which may hold anything."""
-        try:
-            data = msg["content"]["data"]
-            if data["method"] == "request_state":
-                self.send_state()
-            elif data["method"] == "update":
-                self.set_state(data["state"])
-            else:
-                self._handle_custom_msg(data["content"], [])
-        except Exception as error:
-            self._say(error)
-
-    def _handle_custom_msg(self, content: Any, buffers: Any) -> None:
-        """Queue a request; `_answer` says what is wrong with it."""
-        self._worker.submit(self._answer, content)
-
     def _say(self, error: Exception) -> None:
         self.progress = str(error) if isinstance(error, InputError) else FAILED
 
     def _select(self, change: Any) -> None:
+        """Select what the page selected; what the text does not have is put back."""
         explorer = self._explorer
-        if change["new"] == asdict(explorer.selection):
-            return
         try:
             explorer.select(replace(explorer.selection, **change["new"]))
         except Exception as error:
             self._say(error)
             self.chosen = asdict(explorer.selection)
 
-    def _answer(self, content: Any) -> None:
+    def _answer(self, ask: str, **asked: Any) -> None:
         """Answer a request in the background thread; an error becomes a message."""
         try:
-            kinds = {"text": self._text, "token": self._token, "page": self._page}
-            kinds |= dict.fromkeys(("promoted", "effects", "sources"), self._look_up)
-            kinds[content["ask"]](content)
+            kinds: dict[str, Any] = {"text": self._text, "token": self._token, "page": self._page}
+            kinds.get(ask, partial(self._look_up, ask))(**asked)
             self.progress = ""
         except Exception as error:
             self._say(error)
 
-    def _text(self, content: Any) -> None:
+    def _text(self, text: str, target: str, minus: str) -> None:
         """Replace the text."""
         self.progress = "measuring the text …"
-        text, generate = _field(content, "text", str), _field(content, "generate", int)
-        tokens = [_field(content, name, str) for name in ("target", "minus")]
-        targets = [token for token in tokens if token] or None  # empty fields mean no target
-        self._explorer.put(measure_text(self._explorer.model, text, targets, generate))
+        targets = [token for token in (target, minus) if token] or None  # empty fields mean no target
+        self._explorer.put(measure_text(self._explorer.model, text, targets))
 
-    def _token(self, content: Any) -> None:
+    def _token(self, field: str, token: str) -> None:
         """Select a typed token as `target` or `minus`."""
-        name = {"target": "target", "minus": "minus"}[content["field"]]
-        self._explorer.selection = {name: _field(content, "token", str)}
+        self._explorer.selection = {field: token}
 
-    def _page(self, content: Any) -> None:
+    def _page(self) -> None:
         """Send the page."""
         self.progress = "writing the page …"
         self.send({"kind": "page"}, [self._explorer.html().encode()])
 
-    def _look_up(self, content: Any) -> None:
+    def _look_up(self, kind: str, version: int, position: int, component: str, answers: Sequence[int] = ()) -> None:
         """Send what a component does at a position, unless the text was replaced meanwhile."""
-        model, text, version = self._explorer.model, self._explorer.text, _field(content, "version", int)
+        model, text = self._explorer.model, self._explorer.text
         if self.text["version"] != version:
             return
-        kind, label, position = content["ask"], content["component"], _field(content, "position", int)
-        pair = (range(text.length).index(position), text.labels.index(label))
+        pair = (position, text.labels.index(component))
         if kind == "promoted":
             blob = pack_promotions(model, text, [pair])
         elif kind == "effects":
-            a, b = content["answers"]
-            known = text.candidates[:, position].tolist()
-            blob = pack_effects(model, text, position, (known[known.index(a)], known[known.index(b)]), [label])
+            a, b = answers
+            blob = pack_effects(model, text, position, (a, b), [component])
         else:
             if self._traced is None or self._traced[0] is not text:  # one text only: attention is large
                 self._traced = (text, TextSources(model, text.token_ids.tolist(), text.candidates))
             blob = pack_sources(self._traced[1], text, [pair])
         if self.text["version"] == version:
             self.send({"kind": kind, "version": version}, [blob])
-
-
-def _field(content: Any, name: str, kind: type[T]) -> T:
-    """Return a field of a message. Raises KeyError or TypeError for a message that no page of ours sends."""
-    if type(content[name]) is not kind:  # True is not 1
-        raise TypeError(name)
-    return content[name]
 
 
 def _packed(model: Model, text: TextNumbers, version: int) -> dict[str, Any]:

@@ -41,7 +41,6 @@ class Case:
     members: tuple[Member, ...]
     rows: Rows
     diversity: tuple[float, ...]
-    coherence: float
     cosine: float
     cosine_centered: float
     relevancy: float
@@ -82,7 +81,6 @@ def _independent() -> Case:
         members=(_voter(0, 0, 0), _voter(1, 1, 1)),
         rows=rows,
         diversity=(1 / 8, 1 / 8),
-        coherence=3 / 2,  # 2 where they agree, 1 where they do not
         cosine=1 / 2,
         cosine_centered=0.0,
         relevancy=2 * informed,
@@ -102,7 +100,6 @@ def _copied() -> Case:
         members=(_voter(0, 0, 0), _voter(1, 1, 0)),
         rows=rows,
         diversity=(0.0, 0.0),
-        coherence=2.0,
         cosine=1.0,
         cosine_centered=1.0,
         relevancy=2 * (1 - _entropy(3 / 4)),
@@ -128,7 +125,6 @@ def _complementary() -> Case:
         bias_shift=(1 / 8, 1 / 8),
         diversity=(1 / 8, 1 / 8),
         diversity_shift=(1 / 16, 1 / 16),
-        coherence=1.0,
         cosine=0.0,
         cosine_centered=0.0,
         ensemble_accuracy=1.0,
@@ -157,7 +153,6 @@ def _together() -> Case:
         bias=(10 / 3, 10 / 3),
         bias_shift=(16 / 9, 16 / 9),
         diversity=(3 / 2, 3 / 2),
-        coherence=34 / 26,
         cosine=4 / 13,
         cosine_centered=-13 / 14,
         accuracy=(0.0, 0.0),
@@ -183,7 +178,6 @@ def _shift() -> Case:
         bias_shift=(0.0, 17 / 4),
         diversity=(17 / 16 + 1 / 16,) * 2,
         diversity_shift=(17 / 16,) * 2,
-        coherence=(13 + 5) / 2 / 9,
         cosine=0.0,
         cosine_centered=float("nan"),  # the second head is 0 when centered, and has no direction
         accuracy=(3 / 4, 1 / 2),
@@ -210,7 +204,6 @@ def _undo() -> Case:
         bias_shift=(0.0, 1.0, 0.0),
         diversity=(7 / 18, 13 / 18, 4 / 18),
         diversity_shift=(1 / 9, 4 / 9, 1 / 9),  # means ½, −½, ½ around 1/6
-        coherence=1 / 3,
         cosine=-1.0,
         cosine_centered=-1.0,
         accuracy=(1 / 2, 1 / 2, 3 / 4),
@@ -223,8 +216,8 @@ def _undo() -> Case:
 def _votes() -> Case:
     """Five witnesses, right in p = 3/4; in a share s = 1/5 of the rows all repeat one of them.
 
-    Two of them agree with probability c = s + (1 − s)(p² + (1−p)²) = 0.7; cosine c, centered 2c − 1,
-    coherence 1 + 4c. A wrong vote is off by 1 at both options, bias 1 − p; diversity (1 − 1/5)(1 − c)/2. The k
+    Two of them agree with probability c = s + (1 − s)(p² + (1−p)²) = 0.7; cosine c, centered 2c − 1.
+    A wrong vote is off by 1 at both options, bias 1 − p; diversity (1 − 1/5)(1 − c)/2. The k
     voters for the first option are one of C(5, k) sets, each with probability (1 − s) pᵏ(1−p)⁵⁻ᵏ if it is right,
     plus s p or s (1−p) if all agree; entropies are sums over k. For each label there are 4⁵ rows of all
     combinations of four equally likely outcomes, and 4⁵/4 rows of one outcome repeated.
@@ -250,7 +243,6 @@ def _votes() -> Case:
         rows=rows,
         bias=(1 - p,) * count,
         diversity=((1 - 1 / count) * (1 - agree) / 2,) * count,
-        coherence=1 + (count - 1) * agree,
         cosine=agree,
         cosine_centered=2 * agree - 1,
         accuracy=(p,) * count,

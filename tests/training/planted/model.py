@@ -119,7 +119,7 @@ def _expected(case: Case, per_member: Mapping[str, tuple[float, ...]]) -> dict[s
         means[f"loss{end}"] = means[f"bias{end}"] - means[f"diversity{end}"]
     information_diversity = case.conditional_redundancy - case.redundancy
     means["diversity_logit"] = len(case.members) ** 2 * means["diversity"]
-    means |= {name: getattr(case, name) for name in ("coherence", "cosine", "cosine_centered")}
+    means |= {name: getattr(case, name) for name in ("cosine", "cosine_centered")}
     means |= {"member_accuracy": float(np.mean(case.accuracy)), "accuracy": case.ensemble_accuracy}
     means |= {name: getattr(case, name) for name in BITS}
     return means | {"joint": case.relevancy + information_diversity, "information_diversity": information_diversity}
