@@ -119,9 +119,6 @@ def result(model: Model, question: LogitQuestion, unit: UnitLike, found: Gathere
     expectations = arrays.get("expectations")
     if expectations is not None and expectations.ndim == 2:
         expectations = expectations[:, :, None]
-    scale = arrays.get("junction_scale")
-    if not isinstance(unit, str) or (scale is not None and np.isnan(scale).any()):
-        scale = None
     has_options = question.directions is None
     return Contributions(
         values=arrays["values"],
@@ -131,7 +128,6 @@ def result(model: Model, question: LogitQuestion, unit: UnitLike, found: Gathere
         normalizer=arrays.get("normalizer"),
         expectations=expectations,
         vocabulary_means=arrays.get("vocabulary_means"),
-        junction_scale=scale,
         junctions=found.junctions,
         partial_junctions=np.array(found.partial),
         identity_gap=found.gap / max(found.size, 1e-300),

@@ -103,7 +103,7 @@ def _top_tokens(
         tokens, at = pad([ids[document][:stop]]), (torch.tensor([0]), torch.tensor([position]))
         seen = path.record(*tokens, *at, partial(cut_of, run.unit))
         pairs = [(0, run.components[column]) for column in columns]
-        token_ids, logits, means = promotions_of_pairs(model, [(run.unit, seen)], pairs, k)
+        token_ids, logits, means = promotions_of_pairs(model, seen, run.unit, pairs, k)
     # [component, promotes or suppresses, rank] as rows, all promoted first.
     token_id, centered = (x.reshape(-1, 2, k).swapaxes(0, 1).ravel() for x in (token_ids, logits.astype(np.float64)))
     frame = pd.DataFrame(

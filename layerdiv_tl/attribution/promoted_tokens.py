@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -55,27 +55,26 @@ def token_logits(
 
 
 def promotions_of_pairs(
-    model: Model, passes: Iterable[tuple[UnitLike, Pass]], pairs: Sequence[tuple[int, Component]], k: int
+    model: Model, seen: Pass, unit: UnitLike, pairs: Sequence[tuple[int, Component]], k: int
 ) -> tuple[Int[np.ndarray, "pair rank"], Float[np.ndarray, "pair rank"], Float[np.ndarray, " pair"]]:
-    """Find the tokens that components promote and suppress, for pairs (read of a pass, component).
+    """Find the tokens that components promote and suppress, for pairs (read of a pass, component of a unit).
 
-    Args:
-        passes: The pass as each of several units reads it; a component is that of the first unit that has it.
+    A component may also be a sublayer that the unit cuts, the sum of its parts. All pairs share one pass through the
+    vocabulary, which is the main cost.
 
     Returns ids and logits minus the component's mean over the vocabulary, both `[pair, 2k]`: the k most promoted, then
-    the k most suppressed, each by size; and that mean. All pairs share one pass through the vocabulary, which is the
-    main cost.
+    the k most suppressed, each by size; and that mean.
     """
     vocabulary = Vocabulary.of(model)
     vectors = vocabulary.mean.new_zeros(len(pairs), len(vocabulary.mean) + 1)
     rows_of: dict[Component, list[int]] = {}
     for row, (_, component) in enumerate(pairs):
         rows_of.setdefault(component, []).append(row)
-    for unit, seen in passes:
-        for components, ys in carried(model.path, seen, unit):
-            for component, y in zip(components, ys.detach(), strict=True):
-                rows = rows_of.pop(component, [])
-                vectors[rows] = y[[pairs[row][0] for row in rows]].to(vectors)
+    for components, ys in carried(model.path, seen, unit):
+        for component, y in zip(components, ys.detach(), strict=True):
+            for one in {component, component.sublayer}:
+                rows = rows_of.get(one, [])
+                vectors[rows] += y[[pairs[row][0] for row in rows]].to(vectors)
     ids, logits = extremes(vocabulary, vectors.float(), k)
     means = vectors @ torch.cat([vocabulary.mean, vocabulary.mean_bias[None]])
     return ids.cpu().numpy(), logits.cpu().numpy(), means.cpu().numpy()

@@ -16,10 +16,9 @@ from ..components import Component
 from ..errors import InputError
 from ..model.attribute import attribute, present
 from ..model.batches import batches, pad
-from ..model.frozen import HALF, TOLERANCE
+from ..model.frozen import TOLERANCE
 from ..model.load import Model
-from ..model.passes import Answers, Pass, Replay
-from ..model.patching import noise
+from ..model.passes import Answers, Pass
 from ..model.path import Path
 from ..model.probe import check_finite, transformed
 from ..model.prompts import Ids
@@ -29,6 +28,9 @@ from .vocabulary import Vocabulary, log_sum_exp
 
 # Reads are attributed together until they make this many numbers (64 MiB in float64), which bounds memory.
 NUMBERS = 8_000_000
+
+# The advice for layers that run a varying number of times.
+ALIKE = "give texts for which they run alike, or each alone"
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +58,7 @@ class Gathered:
     Attributes:
         components: The rows of `values` and of the means, in stream order; absent ones are left out at the end.
         arrays: By name: `values [read, component, K]`, `logits`, `log_likelihood` and `normalizer` `[read, K]`,
-            `expectations` and `vocabulary_means` `[read, component]`, `junction_scale [read, junction]`.
+            `expectations` and `vocabulary_means` `[read, component]`.
         junctions, partial: The names of junctions, and which of these the stream never holds.
         vocabulary: That of the model, checked once.
         checks: `[4]`, the largest of all reads, in logits: |Σ u − logits|, Σ|u|, the rounding row, and the error of a
@@ -134,7 +136,7 @@ def _read_pass(
     """Read a pass out, some reads at a time."""
     path = model.path
     per_read = (reads.targets.shape[1] + 2) * max(len(path.writers), len(gathered.components)) + path.outputs
-    per_read += 6 * len(seen.calls) * path.width  # streams after each write
+    per_read += 2 * len(seen.calls) * path.width  # writes in float64, and their sum
     step = max(1, NUMBERS // per_read) if unit != "expert" else len(own)
     for start in range(0, len(own), step):
         some = slice(start, start + step)
@@ -175,9 +177,6 @@ def _contributions(
     gap, size = (u.sum(1) - answers).abs().max(), u.abs().sum(1).max()
     rounding, error = u[:, names.index(Component("rounding"))].abs().max(), torch.zeros_like(gap)
     result = {"values": u, "logits": answers}
-    scale = junction_scale(path, seen, found.replay)
-    if scale is not None:
-        result["junction_scale"] = scale
     if reads.directions is None:
         error = (values[:, :, count + 1].sum(1) - known.mean_unembedded * path.factor).abs().max()
         result |= {"expectations": values[:, :, count], "vocabulary_means": values[:, :, count + 1]}
@@ -226,50 +225,3 @@ def _check(model: Model, gathered: Gathered) -> None:
             f"the unembedding of {model.name} does not give the means of its logits: its weights were changed in a way "
             "that leaves no trace (load it again)."
         )
-
-
-ALIKE = "give texts for which they run alike, or each alone"
-
-
-@torch.enable_grad()
-def junction_scale(path: Path, seen: Pass, replay: Replay) -> Float[Tensor, "n junction"] | None:
-    """The final norm's statistic of the stream after each write, relative to that of the whole stream.
-
-    None or NaN where the stream passes more than additions and numbers, so that no such stream exists.
-    """
-    final, n = replay.final, len(seen.ids)
-    v = noise(final).requires_grad_()
-    pulled = torch.autograd.grad(final, replay.writes, v, create_graph=True, allow_unused=True)
-    is_loop = len(seen.finals) > 1  # whose norms between rounds are matrices
-    streams: list[Tensor] = []
-    stream, squares = torch.zeros_like(final), v.square().detach().flatten(1).sum(1)
-    off: list[Tensor] = []
-    for g, leaf in zip(pulled, replay.writes, strict=True):
-        if g is None or g.shape != v.shape:
-            return None
-        write = leaf.detach().to(stream)
-        if g is v:  # it is added
-            carried = write
-        elif is_loop:
-            (carried,) = torch.autograd.grad(g, v, write, retain_graph=True)
-        else:
-            here = g.detach().to(v)
-            scale = ((here * v.detach()).flatten(1).sum(1) / squares).view(n, 1, 1)
-            off.append((here - scale * v.detach()).abs().max() / here.abs().max())
-            carried = scale * write
-        stream = stream + carried
-        streams.append(stream)
-    missed = (stream - final).abs().max() / final.abs().max()
-    limits = [(x, 1e-6) for x in off] + [(missed, 0.1 if path.dtype in HALF else 1e-3)]
-    is_sum = torch.stack([x <= limit for x, limit in limits]).all()
-    if path.norm is None:
-        return torch.where(is_sum, torch.ones(n, len(streams), dtype=final.dtype, device=final.device), torch.nan)
-    # With r the normed final stream: r · N(x) at the final statistic over r · N(x) at x's own.
-    at = torch.arange(n, device=final.device), seen.position.to(final.device, copy=True)  # no inference tensor
-    r = replay.after_norm.detach()[at]
-    (a,) = torch.autograd.grad(replay.after_norm[at], final, r, retain_graph=True)
-    prefixes = torch.stack([x[at] for x in streams], 1)
-    normed = path.normed(torch.cat([prefixes, torch.zeros_like(prefixes[:, :1])], 1))
-    own = torch.einsum("nd,njd->nj", r, normed[:, :-1] - normed[:, -1:])
-    scale = torch.einsum("nd,njd->nj", a[at], prefixes) / own
-    return torch.where(is_sum, scale / scale[:, -1:], torch.nan)

@@ -76,10 +76,8 @@ class Contributions(Result):
         option_ids, options: Token ids `[example, option]` (indices of directions), or for options of several tokens
             `[example, option, token]`, filled up with −1; and the texts: K of them, or K for every example.
         token_ids, lengths, positions: The prompts' ids concatenated, their lengths, and the position read in each.
-        junction_scale, junctions, partial_junctions: float64 `[example, junction]`: the final norm's statistic of the
-            stream after each junction's component, divided by that of the whole stream (the last is 1), at the prompt's
-            position. Partial junctions are sums that the stream never holds: an embedding before its positions are
-            added, or an attention parallel to its MLP.
+        junctions, partial_junctions: The component after which each prefix of the stream ends, and True for sums that
+            the stream never holds: an embedding before its positions are added, or an attention parallel to its MLP.
         identity_gap, absolute_gap: max |Σ u_i − logits| / max Σ|u_i| over examples and options, and the same in logits;
             over all components and positions, before any soft-cap.
         score: "logits", or "log_likelihood" in the result of `scores`.
@@ -98,7 +96,6 @@ class Contributions(Result):
     token_ids: Int[np.ndarray, " token"]
     lengths: Int[np.ndarray, " example"]
     positions: Int[np.ndarray, " example"]
-    junction_scale: Float[np.ndarray, "example junction"] | None
     junctions: tuple[Component, ...]
     partial_junctions: Bool[np.ndarray, " junction"]
     identity_gap: float
@@ -187,7 +184,6 @@ class Contributions(Result):
         elif self.complete:
             values = np.concatenate([values, self.normalizer[:, None]], 1)
             components = (*components, constant)
-        several = self.option_ids.ndim > 2
         return replace(
             self,
             values=values,
@@ -196,7 +192,6 @@ class Contributions(Result):
             expectations=np.zeros((len(values), len(components), 1)),
             vocabulary_means=None,
             normalizer=np.zeros_like(self.normalizer),
-            junction_scale=None if several else self.junction_scale,
             soft_cap=None,  # its effect is in the normalizer
             score="log_likelihood",
         )

@@ -50,7 +50,6 @@ def test_a_text_ends_at_every_token_that_the_settings_name(place):
     last = next(n for n, token in enumerate(every) if n and token not in every[:n])
     getattr(model, place).eos_token_id = [60, every[last]]
     assert list(ld.continuation(model, PROMPTS[0], max_new_tokens=8).continued[0][3:]) == every[:last]
-    assert ld.explore(model, PROMPTS[0], generate=8).text.token_ids.tolist()[3:] == every[:last]
 
 
 def test_the_rival_is_the_likeliest_other_token_and_likelihoods_sum(stories):
@@ -89,13 +88,10 @@ def test_sampling_follows_the_softmax_at_its_temperature_and_its_seed():
     assert one.sampling == {"method": "sampled", "temperature": 1.0, "seed": 5, "asked": 8}
 
 
-def test_a_conversation_is_continued_and_the_explorer_opens_on_it(stories, tmp_path):
+def test_a_conversation_is_continued(stories, tmp_path):
     stories.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
     turns = [{"role": "user", "content": "Tom had a cat."}]
     c = ld.continuation(stories, stories.tokenizer.apply_chat_template(turns, return_dict=True), max_new_tokens=5)
-    explorer = ld.explore(stories, c)
-    assert explorer.text.written == len(c.written)
-    assert tuple(explorer.text.token_ids) == c.continued[0]
     again = ld.load(c.save(tmp_path / "c.safetensors"))
     assert again.continued == c.continued
     assert again.frame().equals(c.frame())

@@ -30,14 +30,13 @@ def model(request):
 
 @pytest.mark.parametrize("unit", ["sublayer", "head"])
 def test_equals_the_brute_force_reference(model, unit):
-    """Labels, values, logits and junction scales are those of an independent one-prompt-at-a-time reference."""
+    """Labels, values and logits are those of an independent one-prompt-at-a-time reference."""
     c = ld.contributions(model, PROMPTS, OPTIONS, unit=unit)
     for row, prompt in enumerate(PROMPTS):
         expected = reference(model, prompt, OPTIONS, unit=unit)
         assert [component.label for component in c.components] == expected.labels
         np.testing.assert_allclose(c.values[row], expected.values, atol=1e-5 * np.abs(expected.values).sum(0).max())
         np.testing.assert_allclose(c.model_logits[row], expected.model_logits, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(c.junction_scale[row], expected.junction_scale, rtol=1e-5)
 
 
 def test_one_neuron_by_hand():
@@ -66,7 +65,6 @@ def test_batches_change_nothing(model, batch_tokens):
     for row, prompt in enumerate(PROMPTS):
         alone = ld.contributions(model, [prompt], OPTIONS)
         np.testing.assert_allclose(together.values[row], alone.values[0], atol=1e-5)
-        np.testing.assert_allclose(together.junction_scale[row], alone.junction_scale[0], rtol=1e-5)
         assert together.tokens[row] == tuple(prompt)
 
 

@@ -107,7 +107,6 @@ def test_a_group_is_the_sum_of_its_members(tiny):
     assert np.allclose(c.select("L1.attn.rest").values[:, 0], rest, atol=1e-6)
     assert [x.label for x in c.components] == ["L0.attn.rest", "L0.mlp", "L1.attn.rest", "group:a", "group:b"]
     # A group joins what different layers write: no prefix of the stream holds it.
-    assert c.junction_scale is None
     d = ld.decompose(c, [0] * len(PROMPTS))
     assert d.plot().data
     for ask in (d.by_depth, lambda: d.plot(kind="depth")):

@@ -47,7 +47,6 @@ def test_from_a_cache(make, unit):
         assert c.identity_gap <= 1e-6
         np.testing.assert_allclose(c.values, expected.values, atol=1e-5)
         np.testing.assert_allclose(c.model_logits, expected.model_logits, atol=1e-5)
-        np.testing.assert_allclose(c.junction_scale, expected.junction_scale, rtol=1e-5)
         first = ld.contributions(cache, tokens, [7, 30], unit=unit, position=0, attention_mask=mask)
         np.testing.assert_allclose(
             first.values, ld.contributions(model, PROMPTS, [7, 30], unit=unit, position=0).values, atol=1e-5

@@ -60,7 +60,7 @@ def on_disk(model: Any, folder: Path) -> Any:
 def assert_same(whole: Any, offloaded: Any, unit: Any, texts: Any = PROMPTS[:1]) -> None:
     expected, found = (ld.contributions(m, PROMPTS, OPTIONS, unit=unit) for m in (whole, offloaded))
     assert found.components == expected.components
-    for name in ("values", "expectations", "model_logits", "junction_scale"):
+    for name in ("values", "expectations", "model_logits"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-6, err_msg=name)
     labels = [0, 1, 2]
     np.testing.assert_allclose(ld.decompose(found, labels).bias, ld.decompose(expected, labels).bias, atol=1e-6)

@@ -153,7 +153,6 @@ def test_an_identity_for_a_final_norm_is_read_out_exactly():
     rows = [i for i, component in enumerate(c.components) if component.kind == "mlp"]
     np.testing.assert_allclose(c.values[0, rows], direct.double(), atol=1e-5)
     np.testing.assert_allclose(c.logits[0], logits.double(), atol=1e-5)
-    assert (c.junction_scale == 1).all()
 
 
 def test_a_default_device_other_than_the_cpu_is_refused() -> None:

@@ -20,7 +20,7 @@ PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8], [9, 10], [11, 12, 13, 14]]
 OPTIONS: list[Any] = [[7, 9, 11, 13], [[[7, 9], [4], [5, 6, 8]]]]
 NNSIGHT = ["llama_biased", "gpt2", "neox_parallel", "gemma2", "granite", "opt", "cohere", "bloom", "mixtral"]
 FIELDS = ("values", "model_logits", "log_likelihood", "normalizer", "expectations")
-OF_ONE_TOKEN = ("vocabulary_means", "junction_scale")
+OF_ONE_TOKEN = ("vocabulary_means",)
 
 
 def assert_same(a: Contributions, b: Contributions, rounding: float = 1e-5) -> None:

@@ -26,7 +26,6 @@ class Reference:
     labels: list[str]
     values: np.ndarray  # float64 [component, option]
     model_logits: np.ndarray  # [option], straight from the model's forward
-    junction_scale: np.ndarray  # float64 [junction], the last is 1
 
 
 def double(tensor: Tensor) -> np.ndarray:
@@ -89,12 +88,10 @@ def reference(
 ) -> Reference:
     """Direct contributions of every component to the options' logits at one position of one prompt."""
     sublayers, heads, logits = writes_of(model, ids, position)
-    # The stream after each sublayer's write; the last one is the full final residual.
-    sigmas = [sigma_of(model, stream) for stream in np.cumsum(list(sublayers.values()), axis=0)]
+    sigma = sigma_of(model, np.sum(list(sublayers.values()), axis=0))
     members = sublayers if unit == "sublayer" else heads
-    values = {label: frozen_readout(model, write, sigmas[-1], option_ids) for label, write in members.items()}
+    values = {label: frozen_readout(model, write, sigma, option_ids) for label, write in members.items()}
     constant = constant_term(model, option_ids)
     if constant is not None:
         values["constant"] = constant
-    scale = np.array(sigmas) / sigmas[-1]
-    return Reference(list(values), np.stack(list(values.values())), logits[option_ids].numpy(), scale)
+    return Reference(list(values), np.stack(list(values.values())), logits[option_ids].numpy())

@@ -12,6 +12,7 @@ import layerdiv_tl as ld
 from layerdiv_tl.model.attention import attention_patterns
 from layerdiv_tl.views.explorer import pack
 from layerdiv_tl.views.explorer.explorer import first_selection
+from layerdiv_tl.views.explorer.numbers import LETTERS
 from tests.conftest import llama
 from tests.oracles.browser import save_hostile_model
 from tests.oracles.families import FAMILIES
@@ -71,6 +72,9 @@ def test_what_cannot_be_shown_is_refused(model):
     ):
         with pytest.raises(ld.InputError):
             call()
+    for text, target in (("w1 " * LETTERS, None), (["w1 " * LETTERS], None), ([1, 2], "w1 " * LETTERS)):
+        with pytest.raises(ld.InputError, match="characters"):  # before anybody asks for a tokenizer
+            ld.explore(model, text, target)
 
 
 # The numbers that travel.

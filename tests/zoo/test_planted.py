@@ -91,14 +91,13 @@ def test_the_model_says_what_the_words_say(name, shape):
     ],
 )
 def test_members_contribute_what_was_planted_and_all_others_nothing(name, shape, unit):
-    """Contributions are the closed form, exactly, and so is every norm's statistic: the same at every junction."""
+    """Contributions are the closed form, exactly."""
     p, (c, members) = planted(name, shape), taken_apart(name, shape, unit)
     assert [x.label for x in members.components] == list(p.members(unit))
     np.testing.assert_allclose(members.values, p.values, atol=CLOSE)
     others = c.select(label=[x.label for x in c.components if x.label not in p.members(unit)])
     assert np.abs(others.values).max() <= CLOSE
     assert c.identity_gap <= CLOSE
-    np.testing.assert_allclose(c.junction_scale, 1, atol=CLOSE)
 
 
 @pytest.mark.parametrize(("name", "shape"), MODELS)
@@ -265,12 +264,11 @@ def test_each_neuron_undoes_one_option(shape):
 
 @pytest.mark.parametrize(("name", "shape"), MODELS)
 def test_every_text_leaves_the_norms_alone(name, shape):
-    """Of any words, at any token: every junction has the same statistic, and heads still write whole numbers."""
+    """Of any words, at any token: heads still write whole numbers."""
     p, rng = planted(name, shape), np.random.default_rng(1)
     texts = [rng.integers(len(p.tokenizer), size=length).tolist() for length in (1, 2, 7, 19, 31, 32)]
     for place in (0, -1):
         c = ld.contributions(p, texts, p.task.shared_options, unit="head", position=place)
-        np.testing.assert_allclose(c.junction_scale, 1, atol=CLOSE)
         np.testing.assert_allclose(c.values, c.values.round(), atol=CLOSE)
         assert c.identity_gap <= CLOSE
 

@@ -23,7 +23,7 @@ from ...model.prompts import Prompts, encode, to_python
 from ...model.units import cut_of
 
 # Maximal number of tokens of a text; ld.profile has no such limit.
-LONGEST = 512
+LONGEST, LETTERS = 512, 100_000
 # Number of the model's likeliest next tokens available as targets at every position.
 LIKELIEST = 5
 # Maximal number of the text's distinct tokens available as targets everywhere, and of contributions to them.
@@ -52,7 +52,7 @@ class TextNumbers:
         expectations: Means of the contributions under the model's distribution, `[component, position]`.
         lens: The junctions, and the likeliest token after each with its probability, `[junction, position]`.
         attention: The attention patterns of every head; None for the reason `no_attention`.
-        passes: The pass as each unit reads it, for later requests.
+        seen, unit: The pass, and "head", or "sublayer" for a model without heads, for later requests.
     """
 
     token_ids: Int[np.ndarray, " position"]
@@ -66,7 +66,8 @@ class TextNumbers:
     lens: tuple[tuple[Component, ...], Int[np.ndarray, "junction position"], Float[np.ndarray, "junction position"]]
     attention: AttentionPatterns | None
     no_attention: str
-    passes: dict[Unit, Pass] = field(repr=False)
+    seen: Pass = field(repr=False)
+    unit: Unit
 
     @property
     def length(self) -> int:
@@ -89,13 +90,12 @@ class TextNumbers:
 
     def with_tokens(self, model: Model, ids: Sequence[int]) -> TextNumbers:
         """Return the same text with contributions to more tokens, at every position."""
-        missing = [i for i in dict.fromkeys(ids) if not (self.candidates == i).all(1).any()]
-        if not missing:
+        rows = _everywhere(ids, self.candidates)
+        if not len(rows):
             return self
-        rows = np.repeat(np.array(missing)[:, None], self.length, 1)
         with model.path.session():
-            _, _, probabilities, _ = next_tokens(self.passes["sublayer"], 1, rows)
-            _, contributions, _ = _contributions(model, self.passes, rows)
+            _, _, probabilities, _ = next_tokens(self.seen, 1, rows)
+            _, contributions, _ = _contributions(model, self.seen, self.unit, rows)
         return replace(
             self,
             candidates=np.concatenate([self.candidates, rows]),
@@ -113,17 +113,23 @@ def measure_text(model: Model, text_or_ids: Any, target: Any = None) -> TextNumb
     if max(ids[1:], default=0) >= path.outputs:
         raise InputError(f"{model.name} takes ids beyond the {path.outputs} that it has logits of, as next tokens.")
     heads, why = _or_reason(lambda: heads_of(model))
+    unit: Unit = "head" if heads else "sublayer"
+    # The latest tokens of the text, as many as a page can hold.
+    count = min(WORDS, NUMBERS // (len(model.components()) + len(heads or ())) // len(ids))
+    words = [i for i in dict.fromkeys(reversed(ids)) if i < path.outputs][:count]
     with path.session():
         tokens, mask = pad([ids])
         position = mask[0].cumsum(0) - 1
-        seen = path.record(tokens, mask, 0 * position, position, partial(cut_of, "head" if heads else "sublayer"))
-        passes: dict[Unit, Pass] = {"sublayer": seen.uncut(), "head": seen} if heads else {"sublayer": seen}
+        seen = path.record(tokens, mask, 0 * position, position, partial(cut_of, unit))
         right = np.array([[*ids[1:], *targets[:1], -1][: len(ids)]])
         likeliest, p_likeliest, p_right, _ = next_tokens(seen, min(LIKELIEST, path.outputs), right)
         is_known = right >= 0
         candidates = np.concatenate([np.where(is_known, right, likeliest[:1]), likeliest])
-        probabilities = np.concatenate([np.where(is_known, p_right, p_likeliest[:1]), p_likeliest])
-        components, contributions, expectations = _contributions(model, passes, candidates)
+        rows = _everywhere([*targets, *words], candidates)
+        *_, p_rows, _ = next_tokens(seen, 1, rows)
+        candidates = np.concatenate([candidates, rows])
+        probabilities = np.concatenate([np.where(is_known, p_right, p_likeliest[:1]), p_likeliest, p_rows])
+        components, contributions, expectations = _contributions(model, seen, unit, candidates)
         layers = len({(writer.block, number) for writer, number in path.calls})
         work = len(ids) * layers * path.outputs * path.width
         lens = lens_answers(model, tuple(ids), max(1, round(work / _LENS_WORK + 0.49)))
@@ -132,7 +138,7 @@ def measure_text(model: Model, text_or_ids: Any, target: Any = None) -> TextNumb
             why = f"{len(heads)} heads over {len(ids)} tokens have more weights than a page holds."
         elif heads:
             attention, why = _or_reason(lambda: attention_patterns(model, ids))
-    text = TextNumbers(
+    return TextNumbers(
         token_ids=np.array(ids),
         components=components,
         targets=targets,
@@ -144,21 +150,21 @@ def measure_text(model: Model, text_or_ids: Any, target: Any = None) -> TextNumb
         lens=lens,
         attention=attention,
         no_attention=why,
-        passes=passes,
+        seen=seen,
+        unit=unit,
     )
-    # The latest tokens of the text, as many as a page can hold.
-    count = min(WORDS, NUMBERS // (len(components) * len(ids)))
-    words = [i for i in dict.fromkeys(reversed(ids)) if i < path.outputs]
-    return text.with_tokens(model, [*targets, *words[:count]])
 
 
 def one_token(model: Model, given: Any, name: str) -> int:
     """Return the id of a token given as a text or an id. Raises InputError for anything that is not one token."""
+    _check_letters(name, given)
     return int(single_tokens(model, [given], Prompts([()]), name=name)[0][0, 0])
 
 
 def _checked(model: Model, text_or_ids: Any, target: Any) -> tuple[list[int], tuple[int, ...]]:
     """Return the ids of a text and of its targets, after checking that an explorer can show them."""
+    _check_letters("the text", text_or_ids)
+    _check_letters("target", target)
     rows = encode(model, text_or_ids)
     if len(rows) != 1:
         raise InputError(f"an explorer shows one text, but {len(rows)} were given: explore them one by one.")
@@ -173,6 +179,13 @@ def _checked(model: Model, text_or_ids: Any, target: Any) -> tuple[list[int], tu
     return list(rows[0]), tuple(int(i) for i in ids)
 
 
+def _check_letters(name: str, given: Any) -> None:
+    """Raise InputError for a text that would take long to tokenize and could not be shown."""
+    for text in given if isinstance(given, list | tuple) else [given]:
+        if isinstance(text, str) and len(text) > LETTERS:
+            raise InputError(f"{name} has {len(text):,} characters, but an explorer takes at most {LETTERS:,}.")
+
+
 def _or_reason(make: Callable[[], T]) -> tuple[T | None, str]:
     """Return a result, or why there is none."""
     try:
@@ -181,16 +194,20 @@ def _or_reason(make: Callable[[], T]) -> tuple[T | None, str]:
         return None, str(error)
 
 
+def _everywhere(ids: Sequence[int], known: Int[np.ndarray, "token position"]) -> Int[np.ndarray, "token position"]:
+    """Rows of some tokens at every position, but of those that have one."""
+    missing = [i for i in dict.fromkeys(ids) if not (known == i).all(1).any()]
+    return np.repeat(np.array(missing, dtype=known.dtype)[:, None], known.shape[1], 1)
+
+
 def _contributions(
-    model: Model, passes: dict[Unit, Pass], ids: Int[np.ndarray, "token position"]
+    model: Model, seen: Pass, unit: Unit, ids: Int[np.ndarray, "token position"]
 ) -> tuple[tuple[Component, ...], np.ndarray, np.ndarray]:
-    """Return all sublayers and then all heads, their contributions to some tokens, and their expectations."""
-    components: list[Component] = []
-    contributions, expectations = [], []
-    for unit, seen in passes.items():
-        names, to_tokens, expected = token_logits(model, seen, unit, ids)
-        kept = [i for i, c in enumerate(names) if unit == "sublayer" or c.kind == "head"]
-        components += [names[i] for i in kept]
-        contributions.append(to_tokens[:, kept])
-        expectations.append(expected[kept])
-    return tuple(components), np.concatenate(contributions, 1), np.concatenate(expectations)
+    """Return all sublayers, the sums of their parts, and then all heads: contributions to tokens, and expectations."""
+    names, values, expected = token_logits(model, seen, unit, ids)
+    sublayers = list(dict.fromkeys(c.sublayer for c in names))
+    starts = [next(i for i, c in enumerate(names) if c.sublayer == one) for one in sublayers]
+    heads = [i for i, c in enumerate(names) if c.kind == "head"]
+    contributions = np.concatenate([np.add.reduceat(values, starts, axis=1), values[:, heads]], 1)
+    expectations = np.concatenate([np.add.reduceat(expected, starts, axis=0), expected[heads]])
+    return (*sublayers, *(names[i] for i in heads)), contributions, expectations

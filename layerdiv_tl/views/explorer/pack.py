@@ -112,7 +112,7 @@ def pack_promotions(model: Model, text: TextNumbers, pairs: Sequence[Pair]) -> b
     """Pack the tokens that components promote and suppress, and their logits minus the mean over the vocabulary."""
     places = [(position, text.components[i]) for position, i in pairs]
     with model.path.session():
-        ids, logits, _ = promotions_of_pairs(model, text.passes.items(), places, min(PROMOTED, model.path.outputs))
+        ids, logits, _ = promotions_of_pairs(model, text.seen, text.unit, places, min(PROMOTED, model.path.outputs))
     tokens, word = np.unique(ids, return_inverse=True)
     arrays = {"place": np.array(pairs, np.int32), "word": word.reshape(ids.shape).astype(np.int32)}
     return pack({"words": drawn_tokens(model, tokens)}, arrays | {"logit": _rough(logits)})
