@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -20,8 +20,9 @@ from ..model.attribute import attribute, gradients
 from ..model.frozen import TOLERANCE
 from ..model.load import Model
 from ..model.passes import Pass
-from ..model.units import cut_of, split
-from .engine import Place, Rows, Values, ablation, held_values, map_batches, mean_values
+from ..model.path import Path
+from ..model.units import cut_of
+from .engine import Place, Rows, Values, ablation, gather_rows, held_values, mean_values
 from .patched_forward import PatchedForward
 
 EffectUnit = Literal["sublayer", "head"]
@@ -74,29 +75,6 @@ def _gather(tables: dict[Place, Tensor], index: list[Int[Tensor, " token"]], pla
     return tables[place][pad_sequence(index, batch_first=True).to(tables[place].device)]
 
 
-# What places behind an ablation hold where rows are read, by block and kind or "heads".
-Held = Mapping[tuple[int, str], Float[Tensor, "position _ _"]]
-
-
-@dataclass(frozen=True, eq=False)
-class Contributed:
-    """Contributions of the clean pass, and what every ablation leaves of them, for options of one token.
-
-    Attributes:
-        components, values: All components, and their contributions in the clean pass.
-        without: Logits under each ablation in each of the `SCENARIOS` of `effect_results`.
-        changes: Each component's contribution to the logit difference in the clean pass minus that under the ablation,
-            both at the clean norm.
-        gap: The largest |Σ changes + the norm's share − total| relative to max Σ|u|, against the model's own logits.
-    """
-
-    components: tuple[Component, ...]
-    values: Float[np.ndarray, "row component option"]
-    without: Float[np.ndarray, "row scenario ablation option"]
-    changes: Float[np.ndarray, "row ablation component"]
-    gap: float
-
-
 @dataclass(frozen=True, eq=False)
 class Ablations:
     """Ablations of some rows, each of some components; `fill` returns the values that a batch's ablated places take."""
@@ -110,96 +88,82 @@ class Ablations:
     def patches(self, clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Tensor]]:
         """Yield the unpatched pass, then every ablation, as patches of the engine."""
         yield -1, clean.streams[-1]
-        read, fill = self.rows.take(batch).places(clean), self.fill(batch)
+        fill = self.fill(batch)
         for number, members in enumerate(self.members):
-            yield number, self._run(clean, members, fill, read)[0]
+            patch = ablation(clean, members, fill)
+            start = min(block for block, _ in patch)
+            yield number, clean.resume(start, clean.streams[start], patch)
 
-    def contributions(self, gold: Int[np.ndarray, " row"], batch_tokens: int | None) -> Contributed:
-        """Measure contributions to each row's `answers` at its one position, and what every ablation changes in them.
+    def contributions(
+        self, gold: Int[np.ndarray, " row"], batch_tokens: int | None
+    ) -> tuple[tuple[Component, ...], list[np.ndarray]]:
+        """Measure contributions to each row's `answers` at its one position, and what every ablation leaves of them.
+
+        Returns all components; their contributions in the clean pass, `[row, component, option]`; logits under each
+        ablation in each of the `SCENARIOS` of `effect_results`, `[row, scenario, ablation, option]`; each component's
+        contribution to the logit difference in the clean pass minus that under the ablation, both at the clean norm,
+        `[row, ablation, component]`; and the largest error of a total effect of the components' against that of the
+        model's own logits, `[row]`.
 
         Raises InputError for a stream that passes the final norm on its way, and where contributions do not sum to the
         logits.
         """
-        order: list[int] = []
 
-        def measure(batch: list[int], advance: Advance) -> Contributed:
-            order.extend(batch)
-            return self._contributions(batch, gold[batch], advance)
+        def measure(batch: list[int], advance: Advance) -> tuple[tuple[Component, ...], Any, tuple[np.ndarray, ...]]:
+            components, tables = self._contributions(batch, gold[batch], advance)
+            return components, batch, tuple(table.cpu().numpy() for table in tables)
 
-        parts = map_batches(self.model, self.rows.ids, batch_tokens, measure, len(self.members))
-        places = np.argsort(order)
-        tables = zip(*((part.values, part.without, part.changes) for part in parts), strict=True)
-        values, without, changes = (np.concatenate(table)[places] for table in tables)
-        return Contributed(parts[0].components, values, without, changes, max(part.gap for part in parts))
+        return gather_rows(self.model, self.rows.ids, batch_tokens, measure, len(self.members))
 
-    def _contributions(self, batch: list[int], gold: Int[np.ndarray, " row"], advance: Advance) -> Contributed:
+    def _contributions(
+        self, batch: list[int], gold: Int[np.ndarray, " row"], advance: Advance
+    ) -> tuple[tuple[Component, ...], tuple[Tensor, ...]]:
         rows, path = self.rows.take(batch), self.model.path
-        clean = PatchedForward(self.model, rows.ids, self.unit == "head")
+        clean = PatchedForward(self.model, rows.ids)
         if clean.normed:
             raise InputError(
                 f"the stream of {self.model.name} passes its final norm between rounds, so what an ablated component "
                 "changes there has no component of its own: effects are for models whose stream is only added to."
             )
-        read, fill = rows.places(clean), self.fill(batch)
+        fill = self.fill(batch)
         at = torch.as_tensor(rows.row), torch.as_tensor(rows.position)
-        known = path.record(clean.ids, clean.mask, *at, partial(cut_of, self.unit))
+        record = partial(path.record, clean.ids, clean.mask, *at, partial(cut_of, self.unit))
+        known = record()
         targets = torch.as_tensor(rows.targets, device=path.device)
         directions, offset = self._directions(targets)
-        with torch.enable_grad():
-            own = attribute(path, known, directions, self.unit)
+        own = attribute(path, known, directions, self.unit)
         slopes = gradients(own.replay, directions)
-        components, u = own.components, own.values
-        u[:, components.index(Component("constant"))] += offset
-        assert known.unembedded is not None
-        answers = known.unembedded.gather(1, targets).to(u) * path.factor
-        size = float(u.abs().sum(1).max()) or 1.0
+        u, answers = own.values, _answers(path, known, targets)
+        constant = own.components.index(Component("constant"))
+        u[:, constant] += offset
+        size = float(u.abs().sum(1).max())
         if not (u.sum(1) - answers).abs().max() <= TOLERANCE[path.dtype] * size:
             raise InputError(f"the components of {self.model.name} do not sum to its logits: it cannot be decomposed.")
-        n, _, k = u.shape
+        n, count, k = u.shape
         contrast = u.new_full((n, k), -1.0 / (k - 1))  # the right option minus the mean of the others
         contrast[torch.arange(n), torch.as_tensor(gold)] = 1.0
-        without = np.empty((n, 3, len(self.members), k))
-        changes = np.empty((n, len(self.members), len(components)))
-        gap = 0.0
+        without = u.new_empty(n, 3, len(self.members), k)
+        changes = u.new_empty(n, len(self.members), count)
+        gap = u.new_zeros(n)
         for number, members in enumerate(self.members):
-            final, held = self._run(clean, members, fill, read)
+            patch = ablation(clean, members, fill)
+            start = min(block for block, _ in patch)
+            with clean.patched(start, clean.streams[start], patch):
+                patched = _whole(record(), known)
             advance(len(batch))
-            patched = _patched(clean, known, final[read], held)
-            ablated = path.replay(patched)
-            total = torch.einsum("nd,nkd->nk", ablated.normed.detach(), directions) + offset
-            # At the clean pass's norm, where changes add up: u − u' of every component.
-            change = u - self._at_clean_norm(components, u, known, patched, slopes, ablated.rounding)
-            mine = [components.index(member) for member in members]
-            scenarios = torch.stack([u.sum(1) - change[:, mine].sum(1), u.sum(1) - change.sum(1), total], 1)
-            without[:, :, number] = scenarios.cpu().numpy()
-            changes[:, number] = torch.einsum("rmo,ro->rm", change, contrast).cpu().numpy()
+            # On the clean pass's path, where changes add up: u − u' of every component.
+            ablated = attribute(path, patched, directions, self.unit, slopes)
+            change, total = u - ablated.values, ablated.sums + offset
+            change[:, constant] -= offset
+            mine = [own.components.index(member) for member in members]
+            without[:, 0, number] = u.sum(1) - change[:, mine].sum(1)
+            without[:, 1, number] = u.sum(1) - change.sum(1)
+            without[:, 2, number] = total
+            changes[:, number] = torch.einsum("rmo,ro->rm", change, contrast)
             # Check the parts against the model's own answers.
-            after = path.read_out(final[read])[0].gather(1, targets).to(u) * path.factor
-            gap = max(gap, float(((u.sum(1) - total) - (answers - after)).abs().max()) / size)
-        return Contributed(components, u.cpu().numpy(), without, changes, gap)
-
-    def _run(
-        self, clean: PatchedForward, members: Sequence[Component], fill: Values | None, read: Bool[Tensor, "row token"]
-    ) -> tuple[Float[Tensor, "row token d"], Held]:
-        """Run a pass with some components ablated; also return what places behind it hold where rows are read."""
-        replaced: Mapping[tuple[int, str], Any] = ablation(clean, members, fill)
-        start = min(block for block, _ in replaced)
-        held: dict[tuple[int, str], Tensor] = {}
-
-        def hold(key: tuple[int, str], value: Float[Tensor, "row token _"]) -> Tensor | None:
-            is_replaced = key in replaced
-            if is_replaced:
-                value = replaced[key](value)
-            held[key] = value[read][:, None] if self.model.path.by_token else value
-            return value if is_replaced else None
-
-        instead: dict[tuple[int, str], Callable[[Tensor], Tensor | None]] = {}
-        for block in range(start, len(clean.layers)):
-            for writer in clean.writers(block):
-                instead[block, writer.kind] = partial(hold, (block, writer.kind))
-                if writer.kind == "attn" and self.unit == "head":
-                    instead[block, "heads"] = partial(hold, (block, "heads"))
-        return clean.resume(start, clean.streams[start], instead), held
+            error = (u.sum(1) - total) - (answers - _answers(path, patched, targets))
+            gap = torch.maximum(gap, error.abs().amax(1))
+        return own.components, (u, without, changes, gap)
 
     def _directions(self, targets: Int[Tensor, "n K"]) -> tuple[Float[Tensor, "n K d"], Float[Tensor, "n K"]]:
         """The targets' rows of the unembedding, and what its bias adds, in logits before any soft-cap."""
@@ -209,41 +173,18 @@ class Ablations:
         offset = torch.zeros_like(directions[..., 0]) if bias is None else bias.to(directions) * path.factor
         return directions, offset
 
-    def _at_clean_norm(
-        self,
-        components: tuple[Component, ...],
-        u: Float[Tensor, "n C K"],
-        known: Pass,
-        patched: Pass,
-        slopes: list[list[Tensor]],
-        rounding: list[Tensor],
-    ) -> Float[Tensor, "n C K"]:
-        """Contributions of the patched pass's writes along the clean pass's path."""
-        found = u.clone()
-        for number, ((writer, _), whole) in enumerate(zip(known.calls, known.components(), strict=True)):
-            write = patched.writes[number]
-            if write is known.writes[number]:
-                continue
-            for some, x in split(self.unit, writer, whole, write, patched.inputs[number], slopes[0][number]):
-                start = components.index(some[0])
-                found[:, start : start + len(some)] = x.permute(1, 2, 0)
-        found[:, -1] = 0.0
-        for g, leaf in zip(slopes[3], rounding, strict=True):
-            found[:, -1] += (g * leaf.detach()).flatten(2).sum(-1).T
-        return found
+
+def _answers(path: Path, seen: Pass, targets: Int[Tensor, "n K"]) -> Float[Tensor, "n K"]:
+    """The model's own logits of the targets, before any soft-cap."""
+    assert seen.unembedded is not None
+    return seen.unembedded.gather(1, targets).to(path.wide) * path.factor
 
 
-def _patched(clean: PatchedForward, known: Pass, final: Float[Tensor, "n d"], held: Held) -> Pass:
-    """Return the patched pass where rows are read: values held behind the patch, clean values elsewhere."""
-    block_of: dict[Any, int] = {place: block for block, place in enumerate(clean.layers)}
+def _whole(patched: Pass, known: Pass) -> Pass:
+    """Complete the record of a pass that resumed at some block by the clean pass's writes before it."""
+    ran = [i for i, (writer, _) in enumerate(patched.calls) if writer.block is not None]
+    calls = [i for i, (writer, _) in enumerate(known.calls) if writer.block is not None]
     writes, inputs = list(known.writes), list(known.inputs)
-    for number, ((writer, _), component) in enumerate(zip(known.calls, known.components(), strict=True)):
-        block = block_of.get((component.layer, component.repeat))
-        if block is not None and (block, writer.kind) in held:
-            writes[number] = held[block, writer.kind]
-            if inputs[number] is not None:
-                inputs[number] = held[block, "heads"]
-    finals = [x.clone() for x in known.finals]
-    if finals:
-        finals[-1][torch.arange(len(final)), known.position] = final
-    return replace(known, writes=writes, inputs=inputs, finals=finals)
+    for i, mine in zip(calls[-len(ran) :], ran, strict=True):
+        writes[i], inputs[i] = patched.writes[mine], patched.inputs[mine]
+    return replace(patched, calls=known.calls, writes=writes, inputs=inputs, hooked=known.hooked)

@@ -106,9 +106,8 @@ def run_patches(
     model: Model, rows: Rows, patches: Patches, read: Reader, count: int, batch_tokens: int | None = None
 ) -> tuple[tuple[Any, ...], list[np.ndarray]]:
     """Return (names of the `count` patches, values read of every patched pass at every position, in row order)."""
-    order: list[np.ndarray] = []
 
-    def measure(batch: list[int], advance: Advance) -> tuple[tuple[Any, ...], tuple[np.ndarray, ...]]:
+    def measure(batch: list[int], advance: Advance) -> tuple[tuple[Any, ...], Any, tuple[np.ndarray, ...]]:
         some, names = rows.take(batch), list[Any]()
         clean = PatchedForward(model, some.ids)
         where = some.places(clean)
@@ -120,12 +119,9 @@ def run_patches(
                 yield final[where]
 
         found = read(clean, batch, finals())
-        order.append(np.asarray(batch)[some.row])
-        return tuple(names), found
+        return tuple(names), np.asarray(batch)[some.row], found
 
-    names, parts = zip(*map_batches(model, rows.ids, batch_tokens, measure, count), strict=True)
-    same = np.argsort(np.concatenate(order), kind="stable")
-    return same_components(model, names), [np.concatenate(tables)[same] for tables in zip(*parts, strict=True)]
+    return gather_rows(model, rows.ids, batch_tokens, measure, count)
 
 
 def unpatched(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
@@ -201,19 +197,31 @@ def map_batches(
         return [measure(rows, advance) for rows in batches([len(row) for row in ids], limit, switch)]
 
 
+def gather_rows(
+    model: Model,
+    ids: Sequence[Sequence[int]],
+    batch_tokens: int | None,
+    measure: Callable[[list[int], Advance], tuple[tuple[T, ...], Any, Iterable[np.ndarray]]],
+    count: int = 1,
+) -> tuple[tuple[T, ...], list[np.ndarray]]:
+    """Return (what `measure` names, its tables) of all batches, in the order of the rows.
+
+    `measure` returns names, the row of each entry of its tables, and the tables; see `map_batches`. Raises InputError
+    where batches differ in names.
+    """
+    names, rows, parts = zip(*map_batches(model, ids, batch_tokens, measure, count), strict=True)
+    if any(own != names[0] for own in names):
+        raise InputError(f"{model.name} ran its layers a different number of times for different texts.")
+    order = np.argsort(np.concatenate(rows), kind="stable")
+    return names[0], [np.concatenate(tables)[order] for tables in zip(*parts, strict=True)]
+
+
 def tokens_between(forward: PatchedForward, first: Any, stop: Any) -> Bool[Tensor, "row token"]:
     """Mark the tokens at or after `first` and before `stop`; both are numbers, or `[row]`."""
     device = forward.ids.device
     first, stop = (torch.as_tensor(x, device=device).reshape(-1, 1) for x in (first, stop))
     here = torch.arange(forward.ids.shape[1], device=device)
     return ((here >= first) & (here < stop)).expand_as(forward.ids)
-
-
-def same_components(model: Model, of_batches: Sequence[tuple[T, ...]]) -> tuple[T, ...]:
-    """Return the components that all batches share. Raises InputError where they differ."""
-    if any(components != of_batches[0] for components in of_batches):
-        raise InputError(f"{model.name} ran its layers a different number of times for different texts.")
-    return of_batches[0]
 
 
 def layer_count(model: Model) -> int:

@@ -38,13 +38,6 @@ class Erasure(Readings):
             "of_text",
             {"row": "component", "column": "position", "value": "output_change", "column_name": "token"},
         ),
-        "bars": Plot(
-            "Effect of erasing tokens by layer",
-            "Means over tokens.",
-            "shapes.bars",
-            "frame",
-            {"columns": ("output_change",)},
-        ),
     }
 
 
@@ -54,13 +47,12 @@ def erase(
     span: Span = "position",
     *,
     answers: Any = None,
-    reference: Any = None,
     batch_tokens: int | None = None,
 ) -> Erasure:
     """Erase the stream of every token but the last, at every layer in turn (residual erasure).
 
-    An erased token's stream becomes the mean stream over all tokens of `reference`: later layers can no longer read the
-    token, but what earlier ones read stays. Follows Csordás et al. (arXiv 2505.13898), by default with the rules of
+    An erased token's stream becomes the mean stream over all tokens of `texts` (in the paper, of ten texts of GSM8K): later
+    layers can no longer read the token, but what earlier ones read stays. Follows Csordás et al. (arXiv 2505.13898), by default with the rules of
     their released code, which also erases the stream leaving the last layer; that affects only the erased token.
 
     Args:
@@ -70,7 +62,6 @@ def erase(
             after the one right after it. Both as published.
         answers: Number of tokens at the end of each text that are its answer (default 1); or the answers themselves,
             one text or list of ids per text; a task brings its gold options.
-        reference: Texts whose mean stream replaces erased ones; None is `texts`. (The paper uses ten of GSM8K.)
 
     Makes 1 + L/2 passes over a text for each of its tokens and L layers. Raises InputError for input that cannot be
     used, and for answers of prefixes.
@@ -88,7 +79,7 @@ def erase(
     else:
         ids = read_texts(model, texts, 4, "a token is erased and a later one measured")
         lengths = [0] * len(ids)
-    means = mean_streams(model, ids if reference is None else read_texts(model, reference), batch_tokens)
+    means = mean_streams(model, ids, batch_tokens)
     places = token_places(model, [row[:-1] for row in ids])
     # A row is a text with one of its tokens erased; those that erase or measure nothing are not run.
     ran: list[int] = []

@@ -48,7 +48,7 @@ class LogitLens(Readings):
     (`top_token`).
     """
 
-    over = "means"
+    by_text = True
     shares = ("topk_overlap",)
     lead: ClassVar = "kl"
     figures: ClassVar = {

@@ -33,10 +33,9 @@ LOGITS = 1 << 23
 SMALLEST = 1e-6
 
 
-# Replacements of sublayers' outputs, by block and kind: a function of the output, in the stream's shape; None is 0. A
-# function that returns None changes nothing. "heads" is the input of an attention's output projection, `[row, token,
-# head·width]`.
-Instead = Mapping[tuple[int, str], Callable[[Float[Tensor, "row token _"]], Tensor | None] | None]
+# Replacements of sublayers' outputs, by block and kind: a function of the output, in the stream's shape; None is 0.
+# "heads" is the input of an attention's output projection, `[row, token, head·width]`.
+Instead = Mapping[tuple[int, str], Callable[[Float[Tensor, "row token _"]], Tensor] | None]
 Edit = Callable[[int, Float[Tensor, "row token d"]], Tensor] | None
 See = Callable[[int, Float[Tensor, "row token d"], Float[Tensor, "row token d"]], None] | None
 
@@ -106,9 +105,32 @@ class PatchedForward:
                 norm under the number of blocks.
             see: Called with (block, input stream, output stream) of every block that runs.
         """
-        instead = instead or {}
-        block, last = -1, len(self._calls)  # the block that runs, and their number
-        final = stream
+        last, final = len(self._calls), stream
+
+        def end(module: nn.Module, args: Any) -> Any:
+            nonlocal final
+            if running() + 1 < last:  # the end of a round, or an embedding that is normed
+                return None
+            final = stream.clone() if start == last else args[0].to(stream.device)
+            if edit is not None:
+                final = edit(last, final)
+            return (final.to(args[0].device), *args[1:])
+
+        first = torch.zeros(len(self.ids), dtype=torch.long, device=self.ids.device)
+        with self.patched(start, stream, instead or {}, edit, see) as running, hooks() as add:
+            add(self._end.register_forward_pre_hook(end))
+            self.path.logits(self.ids, self.mask, (first, first))
+        return final
+
+    @contextmanager
+    def patched(
+        self, start: int, stream: Tensor, instead: Instead, edit: Edit = None, see: See = None
+    ) -> Iterator[Callable[[], int]]:
+        """A scope in which the model's pass over these texts is the patched one (see `resume`).
+
+        Yields a function that gives the number of the block that runs.
+        """
+        block = -1
 
         def run(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             nonlocal block
@@ -129,23 +151,35 @@ class PatchedForward:
                 see(block, before, tensor(output).to(stream.device))
             return output
 
-        def end(module: nn.Module, args: Any) -> Any:
-            nonlocal final
-            if block + 1 < last:  # the end of a round, or an embedding that is normed
+        def changed(place: str, value: Tensor) -> Tensor | None:
+            if (block, place) not in instead:
                 return None
-            final = stream.clone() if start == last else args[0].to(stream.device)
-            if edit is not None:
-                final = edit(last, final)
-            return (final.to(args[0].device), *args[1:])
+            patch = instead[block, place]
+            if patch is None:
+                return torch.zeros_like(value)
+            # OPT's MLP works on [row·token, d].
+            found = patch(value.reshape(*self.ids.shape, -1).to(self.ids.device))
+            return found.reshape(value.shape).to(value.device)
 
-        first = torch.zeros(len(self.ids), dtype=torch.long, device=self.ids.device)
+        def wrote(writer: Writer, module: nn.Module, args: Any, output: Any) -> Any:
+            x = changed(writer.kind, tensor(output))
+            return None if x is None else _with_output(output, x)
+
+        def read(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            x = changed("heads", _given(args, kwargs))
+            return None if x is None else with_input(args, kwargs, x)
+
+        wanted = {(self._calls[block][0], place) for block, place in instead}
         with ExitStack() as stack:
             for module in self._blocks:
                 stack.enter_context(swapped(module, "forward", partial(run, module, module.forward)))
-            add = stack.enter_context(self._patched(lambda: block, instead))
-            add(self._end.register_forward_pre_hook(end))
-            self.path.logits(self.ids, self.mask, (first, first))
-        return final
+            add = stack.enter_context(hooks())
+            for writer in self.path.writers:
+                if (writer.block, writer.kind) in wanted:
+                    add(writer.place.register_forward_hook(partial(wrote, writer)))
+                if writer.kind == "attn" and (writer.block, "heads") in wanted:
+                    add(writer.projection.register_forward_pre_hook(read, with_kwargs=True))
+            yield lambda: block
 
     def through_loop_norms(self, output: Tensor, start: int, stop: int) -> Tensor:
         """Map an output of block `start` to the input stream of block `stop`: through the norms between them."""
@@ -274,37 +308,6 @@ class PatchedForward:
             f"{self.component('layer', block).label} (a hook, or a norm, a gate or a mixing between its sublayers), so "
             "no pass can resume from there (logit_lens(…, norm='frozen') reads any stream)."
         )
-
-    @contextmanager
-    def _patched(self, running: Callable[[], int], instead: Instead) -> Iterator[Callable[[Any], None]]:
-        """Replace sublayers' outputs within a scope for hooks; `running` gives the block that runs."""
-
-        def changed(place: str, value: Tensor) -> Tensor | None:
-            if (running(), place) not in instead:
-                return None
-            patch = instead[running(), place]
-            if patch is None:
-                return torch.zeros_like(value)
-            # OPT's MLP works on [row·token, d].
-            found = patch(value.reshape(*self.ids.shape, -1).to(self.ids.device))
-            return None if found is None else found.reshape(value.shape).to(value.device)
-
-        def wrote(writer: Writer, module: nn.Module, args: Any, output: Any) -> Any:
-            x = changed(writer.kind, tensor(output))
-            return None if x is None else _with_output(output, x)
-
-        def read(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            x = changed("heads", _given(args, kwargs))
-            return None if x is None else with_input(args, kwargs, x)
-
-        wanted = {(self._calls[block][0], place) for block, place in instead}
-        with hooks() as add:
-            for writer in self.path.writers:
-                if (writer.block, writer.kind) in wanted:
-                    add(writer.place.register_forward_hook(partial(wrote, writer)))
-                if writer.kind == "attn" and (writer.block, "heads") in wanted:
-                    add(writer.projection.register_forward_pre_hook(read, with_kwargs=True))
-            yield add
 
 
 def with_input(args: tuple[Any, ...], kwargs: dict[str, Any], x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -99,16 +99,16 @@ def effects(
     about = {"components": alone, "groups": together, "labels": gold, "options": names, "model": model.name}
     about |= {"unit": unit, "ablation": ablation, "source": source, "prompt_ends": prompt_ends(model, asked.ids)}
     if asked.is_single:
-        found = ablations.contributions(gold, batch_tokens)
-        kept = present(model.path, found.components, found.values)
-        values = found.values[:, kept]
+        everything, (values, without, changes, error) = ablations.contributions(gold, batch_tokens)
+        kept = present(model.path, everything, values)
+        values = values[:, kept]
         return Effects(
-            members=tuple(found.components[i] for i in kept),
+            members=tuple(everything[i] for i in kept),
             values=values,
             logits=values.sum(1),
-            without=np.moveaxis(found.without, 1, 0),
-            changes=found.changes[:, :, kept],
-            gap=found.gap,
+            without=np.moveaxis(without, 1, 0),
+            changes=changes[:, :, kept],
+            gap=float(error.max() / max(np.abs(values).sum(1).max(), 1e-300)),
             soft_cap=model.path.soft_cap,
             score="logits",
             **about,

@@ -36,14 +36,22 @@ class Attribution:
     replay: Replay
 
 
-def attribute(path: Path, seen: Pass, directions: Float[Tensor, "n K d"], unit: UnitLike = "sublayer") -> Attribution:
+def attribute(
+    path: Path,
+    seen: Pass,
+    directions: Float[Tensor, "n K d"],
+    unit: UnitLike = "sublayer",
+    slopes: list[list[Tensor]] | None = None,
+) -> Attribution:
     """Contributions to the dot product of the unembedding's input with some directions, from a recorded pass.
 
     With everything nonlinear frozen the path is affine, normed = Σ_i J_i z_i + constant, so that the contribution of
-    write z_i to w · normed is its gradient Jᵢᵀ w times itself.
+    write z_i to w · normed is its gradient Jᵢᵀ w times itself. With the `slopes` of another pass over the same rows it
+    is what the write would be worth on that pass's path, and the sum is not `sums`.
     """
     replay = path.replay(seen)
-    at_writes, at_constants, at_edits, at_rounding = gradients(replay, directions)
+    slopes = gradients(replay, directions) if slopes is None else slopes
+    at_writes, at_constants, at_edits, at_rounding = slopes
     names: list[Component] = []
     columns: list[Tensor] = []
     device = replay.normed.device
