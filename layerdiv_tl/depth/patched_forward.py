@@ -25,7 +25,7 @@ from ..model.batches import pad
 from ..model.frozen import HALF, TOLERANCE, Frozen, upcast
 from ..model.load import Model
 from ..model.patching import by_token, frozen, hooks, silent, swapped, tensor
-from ..model.writers import Writer, unwrapped
+from ..model.writers import Writer
 
 # The most logits formed at once: 32 MiB, and 64 MiB of clean probabilities in float64.
 LOGITS = 1 << 23
@@ -182,11 +182,20 @@ class PatchedForward:
             yield lambda: block
 
     def through_loop_norms(self, output: Tensor, start: int, stop: int) -> Tensor:
-        """Map an output of block `start` to the input stream of block `stop`: through the norms between them."""
+        """Map an output of block `start` to the input stream of block `stop`: through the norms between them.
+
+        These keep their statistics of the clean pass, so that what they do to an output is their derivative.
+        """
+
+        def norm(x: Tensor) -> Tensor:
+            with Frozen(self.path.wide):
+                return tensor(self._end(x))
+
         for block in range(start, stop):
             if block in self.normed:
-                (passed,) = carried_through([self._end], self.block_outputs[block], [output], self.path.wide)
-                output = passed.to(output)
+                at, vector = (x.to(self.path.wide) for x in (self.block_outputs[block], output))
+                with silent(self._end), frozen(self._end):
+                    output = torch.autograd.functional.jvp(norm, at, vector)[1].to(output)
         return output
 
     def logits(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
@@ -315,29 +324,6 @@ def with_input(args: tuple[Any, ...], kwargs: dict[str, Any], x: Any) -> tuple[t
     if args:
         return (x, *args[1:]), kwargs
     return args, {**kwargs, next(iter(kwargs)): x}
-
-
-def carried_through(
-    maps: Sequence[nn.Module], at: Float[Tensor, "*n width"], vectors: Sequence[Tensor], dtype: torch.dtype
-) -> list[Tensor]:
-    """Carry vectors through maps whose norms keep their statistics of the input `at`; biases are left out."""
-    with torch.enable_grad(), ExitStack() as stack:
-        for one in maps:
-            stack.enter_context(silent(one))
-            stack.enter_context(frozen(one))
-        leaf = at.detach().to(dtype).clone().requires_grad_()
-        with Frozen(dtype):
-            y = leaf
-            for one in maps:
-                y = tensor(unwrapped(one).forward(y))
-        # J z of the affine map is the derivative of Jᵀv · z in v.
-        v = torch.zeros_like(y, requires_grad=True)
-        (pulled,) = torch.autograd.grad(y, leaf, v, create_graph=True)
-        found = []
-        for z in vectors:
-            (moved,) = torch.autograd.grad((pulled * z.detach().to(pulled)).sum(), v, retain_graph=True)
-            found.append(moved.detach())
-        return found
 
 
 def _error(change: Float[Tensor, "n d"], written: list[Float[Tensor, "n d"]], scales: list[float]) -> float:

@@ -17,9 +17,10 @@ from ..errors import InputError
 from ..model.frozen import upcast
 from ..model.load import Model, as_model
 from ..model.prompts import Ids, prompt_ends
+from ..model.units import part_vectors
 from ..results import Plot
 from .inputs import Part, check_choices, read_texts
-from .patched_forward import SMALLEST, PatchedForward, carried_through
+from .patched_forward import SMALLEST, PatchedForward
 from .readings import Readings, read_tokens, resampled_ratio, sums_per_text, token_places
 
 Quantity = Literal["relative_norm", "cosine", "norm", "block_influence"]
@@ -142,18 +143,12 @@ def _measure(clean: PatchedForward, heads: bool) -> tuple[tuple[Component, ...],
     return tuple(components), torch.stack(columns, -1).float().cpu().numpy()
 
 
-def _head_writes(clean: PatchedForward, block: int) -> list[Float[Tensor, "token d"]]:
+def _head_writes(clean: PatchedForward, block: int) -> Float[Tensor, "head token d"]:
     """What each head of a block's attention adds to the stream: its values behind the projection, without biases."""
     writer = next(writer for writer in clean.writers(block) if writer.kind == "attn")
-    values = clean.outputs[block, "heads"][clean.tokens][None]
-    by_head = values.unflatten(-1, (writer.heads, -1))
-    parts = []
-    for head in range(writer.heads):
-        alone = torch.zeros_like(by_head)
-        alone[..., head, :] = by_head[..., head, :]
-        parts.append(alone.flatten(-2))
-    scale = clean.scales[block, "attn"]
-    return [write[0] * scale for write in carried_through(writer.maps, values, parts, clean.path.wide)]
+    write, values = (clean.outputs[block, kind][clean.tokens][None] for kind in ("attn", "heads"))
+    _, writes = next(part_vectors(writer, clean.component("attn", block), write, values, "head", writer.heads))
+    return writes[:, 0] * clean.scales[block, "attn"]
 
 
 def _relative_to(stream: Float[Tensor, "token d"], output: Float[Tensor, "token d"]) -> Float[Tensor, "3 token"]:
