@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..components import Component, component_columns
 from ..ensemble.fits import Slope, slope
-from ..ensemble.intervals import Estimate, estimate, estimates_frame, jackknife, leave_one_out
+from ..ensemble.intervals import Estimate, estimate, estimate_function, estimates_frame
 from ..errors import InputError
 from ..model.load import as_model
 from ..results import Plot, Result
@@ -150,12 +150,8 @@ class DepthScore(Result):
 
 def _ratio(values: np.ndarray, effects: np.ndarray, largest: float) -> Estimate:
     """Compute Σ values / Σ effects and its interval over questions, 0 to `largest`; NaN where nothing has effects."""
-    if not effects.sum() > _SMALLEST:
-        unknown = np.full(values.shape[1:], np.nan)
-        return Estimate(unknown, unknown, unknown, len(values), "questions")
-    ratio = values.sum(0) / effects.sum()
-    low, high = jackknife(ratio, leave_one_out(values, effects), within=(0.0, largest))
-    return Estimate(ratio, low, high, len(values), "questions")
+    effects = effects if effects.sum() > _SMALLEST else np.full_like(effects, np.nan)
+    return estimate_function(np.divide, values, effects, within=(0.0, largest), over="questions")
 
 
 def depth_score(model: Any, questions: Any, *, batch_tokens: int | None = None) -> DepthScore:

@@ -51,9 +51,10 @@ def erase(
 ) -> Erasure:
     """Erase the stream of every token but the last, at every layer in turn (residual erasure).
 
-    An erased token's stream becomes the mean stream over all tokens of `texts` (in the paper, of ten texts of GSM8K): later
-    layers can no longer read the token, but what earlier ones read stays. Follows Csordás et al. (arXiv 2505.13898), by default with the rules of
-    their released code, which also erases the stream leaving the last layer; that affects only the erased token.
+    An erased token's stream becomes the mean stream over all tokens of `texts` (in the paper, of ten texts of GSM8K):
+    later layers can no longer read the token, but what earlier ones read stays. Follows Csordás et al. (arXiv
+    2505.13898), by default with the rules of their released code, which also erases the stream leaving the last layer;
+    that affects only the erased token.
 
     Args:
         model, texts, batch_tokens: As in `residual_norms`.

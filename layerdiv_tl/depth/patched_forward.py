@@ -9,7 +9,6 @@ stream  : [row, token, d], right-padded, in the model's own precision; all on on
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -24,7 +23,8 @@ from ..errors import InputError
 from ..model.batches import pad
 from ..model.frozen import HALF, TOLERANCE, Frozen, upcast
 from ..model.load import Model
-from ..model.patching import by_token, frozen, hooks, silent, swapped, tensor
+from ..model.patching import frozen, hooks, silent, swapped, tensor
+from ..model.units import cut_of
 from ..model.writers import Writer
 
 # The most logits formed at once: 32 MiB, and 64 MiB of clean probabilities in float64.
@@ -66,7 +66,7 @@ class PatchedForward:
         for writer in self.path.writers:
             if writer.block is not None:
                 self._blocks.setdefault(writer.block, []).append(writer)
-        # The module of each block, and what it returned.
+        # The module of each block in the order in which they ran, and what it returned.
         self._calls: list[tuple[nn.Module, Any]] = []
         self._run_clean(keep_heads)
 
@@ -210,58 +210,50 @@ class PatchedForward:
         return tensor(self._end(stream)).to(stream.device)
 
     def _run_clean(self, keep_heads: bool) -> None:
-        rows, tokens = self.ids.shape
-        device, order = self.path.device, list[nn.Module]()
-        left: list[Any] = []  # what blocks return
-        finals: list[tuple[int, Tensor]] = []  # the block before the final norm, and the norm's input
+        device, ends = self.path.device, list[int]()
 
-        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-            order.append(module)
+        def run(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             self.streams.append(_given(args, kwargs).to(device, copy=True))
+            output = forward(*args, **kwargs)
+            self._calls.append((module, output))
+            return output
 
-        def wrote(writer: Writer, module: nn.Module, args: Any, output: Any) -> None:
-            key = len(order) - 1, writer.kind
-            self.outputs[key] = by_token(tensor(output), rows, tokens).to(device, copy=True)
+        def end(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            ends.append(len(self._calls) - 1)
+            return forward(*args, **kwargs)
 
-        def read(module: nn.Module, args: Any, kwargs: Any) -> None:
-            value = by_token(_given(args, kwargs), rows, tokens).flatten(2)
-            self.outputs[len(order) - 1, "heads"] = value.to(device)
-
-        def final(module: nn.Module, args: Any) -> None:
-            finals.append((len(order) - 1, args[0].to(device, copy=True)))
-
-        with hooks() as add:
-            for block, writers in self._blocks.items():
-                add(block.register_forward_pre_hook(enter, with_kwargs=True))
-                add(block.register_forward_hook(lambda m, a, output: left.append(output)))
-                for writer in writers:
-                    add(writer.place.register_forward_hook(partial(wrote, writer)))
-                    if keep_heads and writer.kind == "attn" and writer.heads:
-                        add(writer.projection.register_forward_pre_hook(read, with_kwargs=True))
-            add(self._end.register_forward_pre_hook(final))
-            last = self.mask.sum(1) - 1
-            logits = self.path.logits(self.ids, self.mask, (torch.arange(rows, device=device), last))[:, 0]
-        if not order or not finals:
+        with ExitStack() as stack:
+            for module in self._blocks:
+                stack.enter_context(swapped(module, "forward", partial(run, module, module.forward)))
+            if self.path.norm is not None:
+                stack.enter_context(swapped(self._end, "forward", partial(end, self._end.forward)))
+            last = torch.arange(len(self.ids)), self.mask.sum(1) - 1
+            seen = self.path.record(
+                self.ids, self.mask, *last, partial(cut_of, "head" if keep_heads else "sublayer"), whole=True
+            )
+        if not self._calls:
             raise InputError(f"{self.model.name} did not run the modules that it was loaded with: load it again.")
-        self.streams.append(finals[-1][1])
+        finals = [x.to(device) for x in seen.finals] or [tensor(self._calls[-1][1]).to(device)]
+        self.streams.append(finals[-1])
         # Blocks after which the stream went on normed. The norm may also only read it, or an embedding before block 0.
-        self.normed = {block for block, x in finals[:-1] if block >= 0 and self._is_normed(block, x)}
-        normed = {block: x for block, x in finals[:-1] if block in self.normed}
+        normed = {
+            block: x for block, x in zip(ends[:-1], finals, strict=False) if block >= 0 and self._is_normed(block, x)
+        }
+        self.normed = set(normed)
         self.block_outputs = [normed.get(block, stream) for block, stream in enumerate(self.streams[1:])]
-        self._calls = list(zip(order, left, strict=True))
-        self.layers = self._number(order)
-        self._check_sums(logits)
-
-    def _number(self, order: list[nn.Module]) -> list[tuple[int, int | None]]:
-        """The layer and repeat of each block."""
-        layers: list[tuple[int, int | None]] = []
-        runs, seen = Counter(order), Counter[nn.Module]()
-        for module in order:
-            seen[module] += 1
-            layer = self._blocks[module][0].component.layer
-            assert layer is not None
-            layers.append((layer, seen[module] if runs[module] > 1 else None))
-        return layers
+        written = [
+            (c, *of_call)
+            for (writer, _), c, *of_call in zip(seen.calls, seen.components(), seen.writes, seen.inputs, strict=True)
+            if writer.block is not None
+        ]
+        self.layers = list(dict.fromkeys((c.layer, c.repeat) for c, _, _ in written))
+        for c, write, heads in written:
+            block = self.layers.index((c.layer, c.repeat))
+            self.outputs[block, c.kind] = write.to(device)
+            if heads is not None:
+                self.outputs[block, "heads"] = heads.to(device)
+        assert seen.logits is not None
+        self._check_sums(seen.logits)
 
     def _is_normed(self, block: int, read: Tensor) -> bool:
         before, after, normed = self._at_tokens(read, self.streams[block + 1], self._norm(read))
@@ -281,18 +273,15 @@ class PatchedForward:
             if not keys or any(self.outputs[key].shape != stream.shape for key in keys):
                 raise self._not_additive(block)
             before, after, *written = self._at_tokens(stream, output, *(self.outputs[key] for key in keys))
-            if not bool(after.isfinite().all()):
-                raise self.path.not_finite(self.component("layer", block).label)
-            change, added = after - before, torch.stack(written).sum(0)
-            limit = self._limit * float(before.abs().amax() + added.abs().amax())
-            scales = [1.0] * len(keys)
+            change, scales = after - before, [1.0] * len(keys)
+            limit = self._limit * float(before.abs().amax() + torch.stack(written).sum(0).abs().amax())
             if not _error(change, written, scales) <= limit:
                 scales = self._fit_scales(written, change)
             if not _error(change, written, scales) <= limit:
                 raise self._not_additive(block)
             for key, scale in zip(keys, scales, strict=True):
                 self.scales[key] = scale
-                self.outputs[key] *= scale
+                self.outputs[key] = self.outputs[key] * scale
         last = self.mask.sum(1) - 1
         ours, wanted = self.logits(self.streams[-1][torch.arange(len(last)), last]), upcast(logits)
         if not (ours - wanted.to(ours)).abs().max() <= TOLERANCE[self.path.dtype] * wanted.abs().max().clamp_min(1e-30):

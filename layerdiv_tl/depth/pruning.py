@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from .._checks import choice, number, whole_number
+from .._checks import choice, whole_number
 from ..components import Component
 from ..errors import InputError
 from ..model.fingerprint import identify
@@ -43,12 +43,13 @@ def drop_plan(
     *,
     components: Any = None,
     ablation: Literal["zero", "mean"] | None = None,
-    scoring: float = 0.5,
     random: int = 20,
     seed: int = 0,
     batch_tokens: int | None = None,
 ) -> DropPlan:
-    """Choose components to drop by a score on some rows, and measure loss and accuracy without them on others.
+    """Choose components to drop by a score on half of the rows, and measure loss and accuracy without them on the others.
+
+    Rows that chose a plan would flatter it.
 
     Args:
         model: A `Model`, or anything `load_model` takes.
@@ -65,7 +66,6 @@ def drop_plan(
         ablation: What stands in for a dropped component. "zero": nothing; a dropped layer is skipped. "mean", for heads
             only and their default: the mean of its values over the scoring rows' predictions, the same at every token,
             so that it can be written into the model as a bias.
-        scoring: Share of the rows that score; the others measure, because rows that chose a plan would flatter it.
         random: Number of random plans to compare with; the plan by block influence (ShortGPT) is always included.
         seed: Seed of the split of rows and of the random plans.
 
@@ -90,7 +90,6 @@ def drop_plan(
     predictions, source = read_rows(model, rows)
     if len(predictions) < 2:
         raise InputError("the plan is chosen on some rows and measured on the others: give at least two.")
-    scoring = number("scoring", scoring, above=0, below=1)
     ablation = ablation or ("mean" if part == "head" else "zero")
     if choice("ablation", ablation, ("zero", "mean")) == "mean" and part != "head":
         raise InputError(f"ablation='mean' replaces heads by their means, and this plan drops {part}s: use 'zero'.")
@@ -105,8 +104,8 @@ def drop_plan(
     whole_number("n_drop", n_drop, 1, len(candidates) - 1)
 
     order = np.random.default_rng([seed, 0]).permutation(len(predictions)).tolist()
-    first = min(len(predictions) - 1, max(1, round(scoring * len(predictions))))
-    choosing, measured = (predictions.take(sorted(some)) for some in (order[:first], order[first:]))
+    half = round(len(predictions) / 2)
+    choosing, measured = (predictions.take(sorted(some)) for some in (order[:half], order[half:]))
     means = head_means(model, choosing, batch_tokens) if ablation == "mean" else {}
     values = means.__getitem__ if means else None
 

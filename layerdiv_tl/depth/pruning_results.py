@@ -18,7 +18,7 @@ from ..ensemble.intervals import Estimate, Kind, estimate, estimates_frame, perc
 from ..model.load import Model, as_model
 from ..results import Plot, Result
 from .quantities import UNITS
-from .smaller_model import free_folder, load_again, smaller_model, write_model
+from .smaller_model import free_folder, smaller_model, write_model
 
 # The plans of a frame: the chosen one, by block influence, random.
 OWN, INFLUENCE, RANDOM = "plan", "block_influence", "random"
@@ -190,20 +190,16 @@ class DropPlan(Result):
         count = len(self.dropped) if n is None else whole_number("n", n, 1, len(self.dropped))
         return smaller_model(as_model(model), self.provenance["weights"], self.dropped[:count], self.means[:count])
 
-    def save_model(self, folder: str | os.PathLike[str], model: Any = None, n: int | None = None) -> Path:
-        """Write the model without the first `n` components (None: all) as a Hugging Face checkpoint.
+    def save_model(self, folder: str | os.PathLike[str], model: Any, n: int | None = None) -> Path:
+        """Write the plan's model without the first `n` components (None: all) as a Hugging Face checkpoint.
 
         `AutoModelForCausalLM.from_pretrained(folder)` loads it without code of this package: config, safetensors and
         tokenizer. Means of heads need biases, which the checkpoint's config switches on where its class has them. What
-        was written is loaded again and compared, before it takes its place.
+        was written is loaded again and compared, before it takes its place. The folder must be new or empty. Of mixed
+        models, Transformers generates only from those that still have a layer with attention.
 
-        Args:
-            folder: A new or empty folder.
-            model: The plan's model; None loads it again from where it came from.
-
-        Raises InputError as `apply`; for a folder that is not empty, a model that was given in memory and is not given
-        again, one whose checkpoint would not be the same model, as without biases for means (use `ablation="zero"`),
-        and one that Transformers cannot generate from, as mixed models without a layer with attention.
+        Raises InputError as `apply`; for a folder that is not empty, and for a model whose checkpoint would not be the
+        same model, as without biases for means (use `ablation="zero"`).
         """
         path = free_folder("folder", folder)
-        return write_model(self.apply(load_again(self.provenance) if model is None else model, n), path)
+        return write_model(self.apply(model, n), path)

@@ -22,7 +22,7 @@ from ..model.cache import is_transformer_lens
 from ..model.fingerprint import fingerprint, identify
 from ..model.frozen import answer_gap, tolerance
 from ..model.load import Loadable, Model, load_model
-from ..model.pretrained import SOURCE, is_adapted, without_progress_bars
+from ..model.pretrained import is_adapted, without_progress_bars
 from ..model.writers import Writer
 from .engine import ablation
 from .patched_forward import PatchedForward
@@ -85,11 +85,6 @@ def write_model(model: Model, folder: Path) -> Path:
             f"{type(root).__name__} has no bias that could hold the means of heads (its {extra[0]} would not be "
             "loaded): make the plan with ablation='zero', or use what apply(model) returns in memory."
         )
-    if reason := _generation_fault(root):
-        raise InputError(
-            f"Transformers cannot generate from a checkpoint of {model.name} ({reason}): let other layers stay, or use "
-            "what apply(model) returns in memory, without a cache."
-        )
     with written_folder(folder) as partial:
         with without_progress_bars():
             root.save_pretrained(partial)
@@ -101,19 +96,6 @@ def write_model(model: Model, folder: Path) -> Path:
                 "memory, or drop heads or sublayers."
             )
     return folder
-
-
-def _generation_fault(root: Any) -> str:
-    """Explain why a model does not generate with its default cache; empty if it does."""
-    if not root.can_generate():
-        return ""
-    ids = torch.ones(1, 3, dtype=torch.long, device=root.device)
-    try:
-        with torch.no_grad():
-            root.generate(ids, attention_mask=ids, max_new_tokens=2, min_new_tokens=2, do_sample=False, pad_token_id=0)
-    except Exception as error:  # classes fail in many ways
-        return _short(error)
-    return ""
 
 
 def _short(error: Exception) -> str:
@@ -139,14 +121,6 @@ def free_folder(name: str, value: Any) -> Path:
         there = "there and not empty" if path.is_dir() else "a file"
         raise InputError(f"{name}={shown(str(path))} is {there}: give a new folder, as nothing is overwritten.")
     return path
-
-
-def load_again(provenance: dict[str, Any]) -> Model:
-    """Load a plan's model from where it came from. Raises InputError where that is not known."""
-    source = provenance["source"]
-    if source == "in memory":
-        raise InputError("the plan's model was given in memory, so it cannot be loaded again: give it as model=.")
-    return load_model("default" if source == SOURCE else source, dtype=provenance["dtype"])
 
 
 def _plain(model: Model, weights: str, dropped: Sequence[Component]) -> Any:
