@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -37,7 +37,6 @@ def mean_filling(
     unit: EffectUnit,
     ids: Sequence[Sequence[int]],
     prompts: Sequence[int],
-    weights: Float[np.ndarray, " row"],
     batch_tokens: int | None,
 ) -> Callable[[list[int]], Values | None]:
     """Fill places with means over rows, apart for first tokens, prompts' last tokens, options' and all others."""
@@ -45,7 +44,7 @@ def mean_filling(
     for kind, end in zip(kinds, prompts, strict=True):
         kind[0] = 0
         kind[end - 1], kind[end:] = 2, 3
-    members = [torch.nn.functional.one_hot(kind, 4) * weight for kind, weight in zip(kinds, weights, strict=True)]
+    members = [torch.nn.functional.one_hot(kind, 4) for kind in kinds]
     means = mean_values(model, [tuple(row) for row in ids], members, batch_tokens, unit == "head")
     return lambda batch: partial(_gather, means, [kinds[row] for row in batch])
 
@@ -64,7 +63,7 @@ def partner_filling(
             index.append(torch.as_tensor(begin + place))
             begin += len(other)
         others = PatchedForward(model, [partners[row][0] for row in batch], unit == "head")
-        held = {place: value[others.tokens] for place, value in held_values(others, unit == "head")}
+        held = {place: value[others.tokens] for place, value in held_values(others)}
         return partial(_gather, held, index)
 
     return fill
@@ -75,84 +74,67 @@ def _gather(tables: dict[Place, Tensor], index: list[Int[Tensor, " token"]], pla
     return tables[place][pad_sequence(index, batch_first=True).to(tables[place].device)]
 
 
-@dataclass(frozen=True, eq=False)
-class Ablations:
-    """Ablations of some rows, each of some components; `fill` returns the values that a batch's ablated places take."""
+def measure_contributions(
+    model: Model,
+    rows: Rows,
+    gold: Int[np.ndarray, " row"],
+    ablations: Sequence[Sequence[Component]],
+    unit: EffectUnit,
+    fill: Callable[[list[int]], Values | None],
+    batch_tokens: int | None,
+) -> tuple[tuple[Component, ...], list[np.ndarray]]:
+    """Measure contributions to each row's `answers` at its one position, and what every ablation leaves of them.
 
-    model: Model
-    members: tuple[tuple[Component, ...], ...]
-    unit: EffectUnit
-    rows: Rows
-    fill: Callable[[list[int]], Values | None]
+    Args:
+        fill: Returns the values that a batch's ablated places take.
 
-    def patches(self, clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Tensor]]:
-        """Yield the unpatched pass, then every ablation, as patches of the engine."""
-        yield -1, clean.streams[-1]
-        fill = self.fill(batch)
-        for number, members in enumerate(self.members):
-            patch = ablation(clean, members, fill)
-            start = min(block for block, _ in patch)
-            yield number, clean.resume(start, clean.streams[start], patch)
+    Returns all components; their contributions in the clean pass, `[row, component, option]`; logits under each
+    ablation in each of the `SCENARIOS` of `effect_results`, `[row, scenario, ablation, option]`; each component's
+    contribution to the logit difference in the clean pass minus that under the ablation, both at the clean norm,
+    `[row, ablation, component]`; and the largest error of a total effect, as the sum of components' against the
+    model's own logits, `[row]`.
 
-    def contributions(
-        self, gold: Int[np.ndarray, " row"], batch_tokens: int | None
-    ) -> tuple[tuple[Component, ...], list[np.ndarray]]:
-        """Measure contributions to each row's `answers` at its one position, and what every ablation leaves of them.
+    Raises InputError for a stream that passes the final norm on its way, and where contributions do not sum to the
+    logits.
+    """
+    path = model.path
 
-        Returns all components; their contributions in the clean pass, `[row, component, option]`; logits under each
-        ablation in each of the `SCENARIOS` of `effect_results`, `[row, scenario, ablation, option]`; each component's
-        contribution to the logit difference in the clean pass minus that under the ablation, both at the clean norm,
-        `[row, ablation, component]`; and the largest error of a total effect of the components' against that of the
-        model's own logits, `[row]`.
-
-        Raises InputError for a stream that passes the final norm on its way, and where contributions do not sum to the
-        logits.
-        """
-
-        def measure(batch: list[int], advance: Advance) -> tuple[tuple[Component, ...], Any, tuple[np.ndarray, ...]]:
-            components, tables = self._contributions(batch, gold[batch], advance)
-            return components, batch, tuple(table.cpu().numpy() for table in tables)
-
-        return gather_rows(self.model, self.rows.ids, batch_tokens, measure, len(self.members))
-
-    def _contributions(
-        self, batch: list[int], gold: Int[np.ndarray, " row"], advance: Advance
-    ) -> tuple[tuple[Component, ...], tuple[Tensor, ...]]:
-        rows, path = self.rows.take(batch), self.model.path
-        clean = PatchedForward(self.model, rows.ids)
+    def measure(batch: list[int], advance: Advance) -> tuple[tuple[Component, ...], Any, list[np.ndarray]]:
+        some = rows.take(batch)
+        clean, values = PatchedForward(model, some.ids), fill(batch)
         if clean.normed:
             raise InputError(
-                f"the stream of {self.model.name} passes its final norm between rounds, so what an ablated component "
+                f"the stream of {model.name} passes its final norm between rounds, so what an ablated component "
                 "changes there has no component of its own: effects are for models whose stream is only added to."
             )
-        fill = self.fill(batch)
-        at = torch.as_tensor(rows.row), torch.as_tensor(rows.position)
-        record = partial(path.record, clean.ids, clean.mask, *at, partial(cut_of, self.unit))
+        at = torch.as_tensor(some.row), torch.as_tensor(some.position)
+        record = partial(path.record, clean.ids, clean.mask, *at, partial(cut_of, unit))
         known = record()
-        targets = torch.as_tensor(rows.targets, device=path.device)
-        directions, offset = self._directions(targets)
-        own = attribute(path, known, directions, self.unit)
+        targets = torch.as_tensor(some.targets, device=path.device)
+        weight, bias = path.unembed_rows(targets)
+        directions = weight.to(path.device, path.wide) * path.factor
+        offset = 0 if bias is None else bias.to(directions) * path.factor
+        own = attribute(path, known, directions, unit)
         slopes = gradients(own.replay, directions)
         u, answers = own.values, _answers(path, known, targets)
         constant = own.components.index(Component("constant"))
         u[:, constant] += offset
-        size = float(u.abs().sum(1).max())
-        if not (u.sum(1) - answers).abs().max() <= TOLERANCE[path.dtype] * size:
-            raise InputError(f"the components of {self.model.name} do not sum to its logits: it cannot be decomposed.")
+        if not (u.sum(1) - answers).abs().max() <= TOLERANCE[path.dtype] * u.abs().sum(1).max():
+            raise InputError(f"the components of {model.name} do not sum to its logits: it cannot be decomposed.")
         n, count, k = u.shape
         contrast = u.new_full((n, k), -1.0 / (k - 1))  # the right option minus the mean of the others
-        contrast[torch.arange(n), torch.as_tensor(gold)] = 1.0
-        without = u.new_empty(n, 3, len(self.members), k)
-        changes = u.new_empty(n, len(self.members), count)
+        contrast[torch.arange(n), torch.as_tensor(gold[batch])] = 1.0
+        without = u.new_empty(n, 3, len(ablations), k)
+        changes = u.new_empty(n, len(ablations), count)
         gap = u.new_zeros(n)
-        for number, members in enumerate(self.members):
-            patch = ablation(clean, members, fill)
+        for number, members in enumerate(ablations):
+            patch = ablation(clean, members, values)
             start = min(block for block, _ in patch)
             with clean.patched(start, clean.streams[start], patch):
                 patched = _whole(record(), known)
             advance(len(batch))
             # On the clean pass's path, where changes add up: u − u' of every component.
-            ablated = attribute(path, patched, directions, self.unit, slopes)
+            ablated = attribute(path, patched, directions, unit, slopes)
             change, total = u - ablated.values, ablated.sums + offset
             change[:, constant] -= offset
             mine = [own.components.index(member) for member in members]
@@ -163,15 +145,9 @@ class Ablations:
             # Check the parts against the model's own answers.
             error = (u.sum(1) - total) - (answers - _answers(path, patched, targets))
             gap = torch.maximum(gap, error.abs().amax(1))
-        return own.components, (u, without, changes, gap)
+        return own.components, batch, [table.cpu().numpy() for table in (u, without, changes, gap)]
 
-    def _directions(self, targets: Int[Tensor, "n K"]) -> tuple[Float[Tensor, "n K d"], Float[Tensor, "n K"]]:
-        """The targets' rows of the unembedding, and what its bias adds, in logits before any soft-cap."""
-        path = self.model.path
-        rows, bias = path.unembed_rows(targets)
-        directions = rows.to(path.device, path.wide) * path.factor
-        offset = torch.zeros_like(directions[..., 0]) if bias is None else bias.to(directions) * path.factor
-        return directions, offset
+    return gather_rows(model, rows.ids, batch_tokens, measure, len(ablations))
 
 
 def _answers(path: Path, seen: Pass, targets: Int[Tensor, "n K"]) -> Float[Tensor, "n K"]:

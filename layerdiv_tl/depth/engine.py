@@ -257,6 +257,17 @@ def ablation(forward: PatchedForward, members: Collection[Component], values: Va
     return found
 
 
+def ablate(
+    clean: PatchedForward, ablations: Iterable[Collection[Component]], values: Values | None = None
+) -> Iterator[tuple[int, Float[Tensor, "row token d"]]]:
+    """Yield the unpatched pass, then one for each ablation, with numbers from 0."""
+    yield 0, clean.streams[-1]
+    for number, members in enumerate(ablations, 1):
+        patch = ablation(clean, members, values)
+        start = min(block for block, _ in patch)
+        yield number, clean.resume(start, clean.streams[start], patch)
+
+
 def _replace(left: Float[Tensor, "*token width"] | None, given: Float[Tensor, "row token width"]) -> Tensor:
     return torch.zeros_like(given) if left is None else left.to(given).expand_as(given)
 
@@ -273,12 +284,10 @@ def _replace_heads(
     return changed.flatten(-2)
 
 
-def held_values(done: PatchedForward, heads: bool) -> Iterator[tuple[Place, Float[Tensor, "row token _"]]]:
+def held_values(done: PatchedForward) -> Iterator[tuple[Place, Float[Tensor, "row token _"]]]:
     """Yield every place of a pass and its value: an output as added to the stream, or an attention's heads' values."""
     for (block, kind), value in done.outputs.items():
-        is_cut = (block, "heads") in done.outputs and kind == "attn"
-        if not (heads and is_cut):
-            yield (kind, *done.layers[block]), value
+        yield (kind, *done.layers[block]), value
 
 
 def mean_values(
@@ -287,7 +296,7 @@ def mean_values(
     weights: Sequence[Float[Tensor, "token kind"]],
     batch_tokens: int | None,
     heads: bool = False,
-    held: Callable[[PatchedForward, bool], Iterable[tuple[Any, Tensor]]] = held_values,
+    held: Callable[[PatchedForward], Iterable[tuple[Any, Tensor]]] = held_values,
 ) -> dict[Any, Float[Tensor, "kind _"]]:
     """Average what a pass holds over the tokens of each kind; `weights` are those of every row's tokens."""
     sums: dict[Any, Tensor] = {}
@@ -295,7 +304,7 @@ def mean_values(
     def add(batch: list[int], advance: Advance) -> None:
         weight = torch.cat([weights[row] for row in batch]).double()
         done = PatchedForward(model, [ids[row] for row in batch], heads)
-        for place, value in held(done, heads):
+        for place, value in held(done):
             total = weight.to(value.device).T @ value[done.tokens].double()
             sums[place] = sums[place] + total if place in sums else total
         advance(len(batch))
@@ -318,9 +327,7 @@ def head_means(model: Model, rows: Rows, batch_tokens: int | None) -> dict[Place
 def mean_streams(model: Model, ids: Sequence[Ids], batch_tokens: int | None) -> list[Float[Tensor, " d"]]:
     """Average the stream entering every block, over the tokens of all texts."""
     weights = [torch.ones(len(row), 1) for row in ids]
-    means = mean_values(
-        model, ids, weights, batch_tokens, held=lambda done, heads: enumerate(done.streams[: len(done.layers)])
-    )
+    means = mean_values(model, ids, weights, batch_tokens, held=lambda done: enumerate(done.streams[:-1]))
     return [means[block][0] for block in sorted(means)]
 
 

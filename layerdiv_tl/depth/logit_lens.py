@@ -44,8 +44,8 @@ class LogitLens(Readings):
     """Distance of every junction's prediction from the final one, at every token.
 
     `components` name the junctions, each by the component added last. `values`: `kl`, KL(junction ‖ final) in nats; and
-    `topk_overlap`, the share of its five likeliest tokens that are among the final prediction's. `frame()` averages each
-    text's mean over tokens, as the released code does; of one text it has the likeliest next token at its end, too
+    `topk_overlap`, the share of its five likeliest tokens that are among the final prediction's. `frame()` averages
+    each text's mean over tokens, as the released code does; of one text it has the likeliest next token at its end, too
     (`top_token`).
     """
 

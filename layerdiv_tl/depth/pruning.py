@@ -47,9 +47,9 @@ def drop_plan(
     seed: int = 0,
     batch_tokens: int | None = None,
 ) -> DropPlan:
-    """Choose components to drop by a score on half of the rows, and measure loss and accuracy without them on the others.
+    """Choose components to drop by a score on half of the rows, and measure what is lost without them on the others.
 
-    Rows that chose a plan would flatter it.
+    Rows that chose a plan would flatter it: the loss and accuracy without the components are those of other rows.
 
     Args:
         model: A `Model`, or anything `load_model` takes.

@@ -21,7 +21,7 @@ from ..errors import InputError
 from ..model.load import Model
 from ..model.options import is_task, single_tokens
 from ..model.prompts import Ids
-from .engine import Rows, Values, ablation, loss_and_hits, read_logits, run_patches
+from .engine import Rows, Values, ablate, loss_and_hits, read_logits, run_patches
 from .inputs import Part, read_texts
 from .patched_forward import PatchedForward
 from .readings import sums_per_text
@@ -85,11 +85,7 @@ def score_ablations(
     """
 
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Tensor]]:
-        yield 0, clean.streams[-1]
-        for number, members in enumerate(ablations, 1):
-            patch = ablation(clean, members, values)
-            start = min(block for block, _ in patch)
-            yield number, clean.resume(start, clean.streams[start], patch)
+        return ablate(clean, ablations, values)
 
     _, tables = run_patches(model, rows, patches, read_logits(rows, loss_and_hits), 1 + len(ablations), batch_tokens)
     loss, correct = (rows.reduce(np.add, table) for table in tables)

@@ -24,7 +24,7 @@ from ..model.frozen import answer_gap, tolerance
 from ..model.load import Loadable, Model, load_model
 from ..model.pretrained import is_adapted, without_progress_bars
 from ..model.writers import Writer
-from .engine import ablation
+from .engine import ablate
 from .patched_forward import PatchedForward
 
 # Settings that give an attention's projections biases; those that count all layers, and those before the first mixture.
@@ -77,14 +77,6 @@ def smaller_model(model: Model, weights: str, dropped: Sequence[Component], mean
 def write_model(model: Model, folder: Path) -> Path:
     """Write a smaller model as a checkpoint, load it again, and compare; see `DropPlan.save_model`."""
     root = model.hf_model
-    with torch.device("meta"):
-        known = {name for name, _ in type(root)(root.config).named_parameters()}
-    extra = [name for name, _ in root.named_parameters() if name not in known]
-    if extra and all(name.endswith(".bias") for name in extra):
-        raise InputError(
-            f"{type(root).__name__} has no bias that could hold the means of heads (its {extra[0]} would not be "
-            "loaded): make the plan with ablation='zero', or use what apply(model) returns in memory."
-        )
     with written_folder(folder) as partial:
         with without_progress_bars():
             root.save_pretrained(partial)
@@ -93,7 +85,7 @@ def write_model(model: Model, folder: Path) -> Path:
         if reason := _difference(model, partial):
             raise InputError(
                 f"a checkpoint of {model.name} would load as another model{reason}: use what apply(model) returns in "
-                "memory, or drop heads or sublayers."
+                "memory, or a plan of heads or sublayers with ablation='zero', as its class may have no bias for means."
             )
     return folder
 
@@ -279,9 +271,8 @@ def _check_logits(model: Model, smaller: Model, dropped: Sequence[Component], me
         for c, mean in zip(dropped if means else (), means, strict=True):
             table = torch.zeros(clean.head_count(block_of[c.layer, c.repeat]), len(mean), dtype=torch.float64)
             places.setdefault((c.layer, c.repeat), table)[c.index] = torch.as_tensor(mean)
-        patch = ablation(clean, dropped, (lambda place: places[place[1:]].flatten()) if places else None)
-        start = min(block for block, _ in patch)
-        wanted = clean.logits(clean.resume(start, clean.streams[start], patch)[0])
+        _, (_, final) = ablate(clean, [dropped], (lambda place: places[place[1:]].flatten()) if places else None)
+        wanted = clean.logits(final[0])
     with smaller.path.session(), torch.no_grad():
         logits = smaller.path.logits(*pad([ids]))[0]
     off = answer_gap(logits.to(wanted), wanted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,12 @@ from ..ensemble.validation import gold_options
 from ..errors import InputError
 from ..model.attribute import present
 from ..model.load import Model, as_model
-from ..model.options import is_task
 from ..model.prompts import prompt_ends
-from .ablations import Ablation, Ablations, EffectUnit, Partner, mean_filling, partner_filling
+from .ablations import Ablation, EffectUnit, Partner, mean_filling, measure_contributions, partner_filling
 from .effect_results import Effects
-from .engine import Rows, Values, cross_entropy, read_logits, run_patches
+from .engine import Rows, Values, ablate, cross_entropy, read_logits, run_patches
 from .inputs import check_choices, known_components
+from .patched_forward import PatchedForward
 
 
 def effects(
@@ -75,8 +75,12 @@ def effects(
     model = as_model(model)
     if others := {writer.kind for writer in model.path.writers if writer.block is not None} - {"attn", "mlp"}:
         raise InputError(f"{model.name} has a {min(others)} on its stream: effects are of attentions and MLPs alone.")
-    asked, names, gold, source = _question(model, prompts, options, labels, attention_mask)
-    n = len(gold)
+    asked = read_question(model, prompts, options, attention_mask=attention_mask)
+    n, count = asked.option_ids.shape[:2]
+    if count < 2 or asked.directions is not None:
+        raise InputError("effects are on an answer, compared with others: give at least two options, as texts or ids.")
+    labels = asked.labels if labels is None else labels
+    gold = gold_options(np.zeros(n, dtype=np.int64) if labels is None else labels, (n, 1, count), asked.options)
     if len(set(asked.ids)) == 1 and ablation != "zero":
         why = "the mean over one prompt is that prompt" if ablation == "mean" else "no other has values to take"
         raise InputError(f"ablation={ablation!r} needs two different prompts: {why}; give more, or ablation='zero'.")
@@ -92,14 +96,16 @@ def effects(
     lengths = [len(asked.ids[example]) for example in of_example]
     fill: Callable[[list[int]], Values | None] = lambda batch: None  # noqa: E731
     if ablation == "mean":
-        fill = mean_filling(model, unit, rows.ids, lengths, np.full(len(rows), n / len(rows)), batch_tokens)
+        fill = mean_filling(model, unit, rows.ids, lengths, batch_tokens)
     elif ablation == "resample":
         fill = partner_filling(model, unit, rows.ids, lengths, _partners(asked, rows, seed))
-    ablations = Ablations(model, members, unit, rows, fill)
-    about = {"components": alone, "groups": together, "labels": gold, "options": names, "model": model.name}
-    about |= {"unit": unit, "ablation": ablation, "source": source, "prompt_ends": prompt_ends(model, asked.ids)}
+    about = {"components": alone, "groups": together, "labels": gold, "options": asked.options, "model": model.name}
+    about |= {"unit": unit, "ablation": ablation, "source": asked.task or "prompts"}
+    about |= {"prompt_ends": prompt_ends(model, asked.ids)}
     if asked.is_single:
-        everything, (values, without, changes, error) = ablations.contributions(gold, batch_tokens)
+        everything, (values, without, changes, error) = measure_contributions(
+            model, rows, gold, members, unit, fill, batch_tokens
+        )
         kept = present(model.path, everything, values)
         values = values[:, kept]
         return Effects(
@@ -113,8 +119,12 @@ def effects(
             score="logits",
             **about,
         )
+
+    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Tensor]]:
+        return ablate(clean, members, fill(batch))
+
     reading = read_logits(rows, _log_probabilities)
-    _, (table,) = run_patches(model, rows, ablations.patches, reading, 1 + len(members), batch_tokens)
+    _, (table,) = run_patches(model, rows, patches, reading, 1 + len(members), batch_tokens)
     # The log-likelihood of an option is the sum over its tokens.
     scores = rows.reduce(np.add, table).reshape(n, len(rows) // n, 1 + len(members)).swapaxes(1, 2)
     return Effects(
@@ -162,28 +172,3 @@ def _partners(asked: LogitQuestion, rows: Rows, seed: int) -> list[Partner]:
         other = partner[row // count]
         found.append((rows.ids[other * count + row % count], len(asked.ids[other])))
     return found
-
-
-def _question(
-    model: Model, prompts: Any, options: Any, labels: Any, attention_mask: Any
-) -> tuple[LogitQuestion, tuple[Any, ...], Int[np.ndarray, " row"], str]:
-    """Return the prompts and options' tokens, the options, the right ones, and a name for the rows."""
-    source, names = "prompts", ()
-    if is_task(prompts):
-        if options is not None or labels is not None:
-            raise InputError("a task brings its options and labels: leave options and labels out.")
-        task = prompts.resolve(model)
-        prompts, options, labels = task.prompts, task.option_ids or task.options, task.labels
-        source, names = task.name, tuple(task.options)
-    if options is None:
-        raise InputError(
-            "effects are on an answer: give options=[right, wrong], or a task (ld.top_tokens lists rivals of an "
-            "answer); ld.depth.skip measures what layers and sublayers do for the loss of a text."
-        )
-    asked = read_question(model, prompts, options, attention_mask=attention_mask)
-    shape = len(asked.ids), 1, asked.option_ids.shape[1]
-    if shape[2] < 2:
-        raise InputError("there is one option only, so nothing to compare it with: give at least two options.")
-    names = names or asked.options
-    gold = gold_options(np.zeros(len(asked.ids), dtype=np.int64) if labels is None else labels, shape, names)
-    return asked, names, gold, source
