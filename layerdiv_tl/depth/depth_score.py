@@ -21,13 +21,13 @@ from ..model.load import as_model
 from ..results import Plot, Result
 from .engine import (
     Rows,
+    ablate,
     layer_count,
     loss_and_hits,
     read_logits,
     run_patches,
     softmax_change,
     tokens_between,
-    unpatched,
 )
 from .inputs import read_answers
 from .patched_forward import PatchedForward
@@ -79,12 +79,7 @@ class DepthScore(Result):
         lengths = self.questions["length"].astype(float)
         return slope(self.questions["group"], self.scores, lengths, weights=self.effects.sum(1))
 
-    def __repr__(self) -> str:
-        what = f"{len(self.effects)} questions × {len(self.components)} layers"
-        score = f"depth score {self._score(np.ones(len(self.effects), dtype=bool)).value:.3g} layers"
-        first = (self.questions["rank"] == 1).mean()
-        return f"DepthScore({self.model}: {what}; {score}; {first:.0%} of the answers come first)"
-
+    lead: ClassVar = "score"
     figures: ClassVar = {
         "lines": Plot(
             "Each layer's share of the effects",
@@ -99,16 +94,13 @@ class DepthScore(Result):
         """One row per group.
 
         `n`: questions that have a score. `score`: that of their mean effects in layers, with its 95 % interval over
-        questions; `relative`: it as a share of the depth, from 0 (first layer) to 1 (last). `accuracy`: the share
-        answered correctly, with Wilson's interval; `probability`, `length`, `answer_length`: means.
+        questions. `accuracy`: the share answered correctly, with Wilson's interval; `probability`, `length`,
+        `answer_length`: means.
         """
-        last = len(self.components) - 1
         rows = []
         for group, mask in self._groups():
-            score = self._score(mask)
-            value, low, high = (end / last if last else np.nan for end in score[:3])
-            row: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[mask]).sum()), "score": score}
-            row["relative"] = score._replace(value=value, low=low, high=high)
+            row: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[mask]).sum())}
+            row["score"] = self._score(mask)
             row["accuracy"] = estimate(self.questions["correct"][mask], "share")
             for name in ("probability", "length", "answer_length"):
                 row[name] = float(self.questions[name][mask].mean())
@@ -116,7 +108,6 @@ class DepthScore(Result):
         units = {
             "group": self.by,
             "score": "layers",
-            "relative": "share of the depth",
             "length": "tokens",
             "answer_length": "tokens",
         }
@@ -193,6 +184,10 @@ def depth_score(model: Any, questions: Any, *, batch_tokens: int | None = None) 
 
     count, change_of = layer_count(model), read_logits(measured, softmax_change)
     components, (change, _) = run_patches(model, measured, patches, change_of, count, batch_tokens)
+
+    def unpatched(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Tensor]]:
+        return ablate(clean, [])
+
     answered = read_logits(predicting, _answers)
     loss, right, rank = (x[:, 0] for x in run_patches(model, predicting, unpatched, answered, 1, batch_tokens)[1])
     return DepthScore(

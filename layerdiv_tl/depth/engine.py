@@ -124,11 +124,6 @@ def run_patches(
     return gather_rows(model, rows.ids, batch_tokens, measure, count)
 
 
-def unpatched(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
-    """Yield only the unpatched pass."""
-    yield "clean", clean.streams[-1]
-
-
 def read_logits(rows: Rows, reading: Reading) -> Reader:
     """Build a reader of logits, `[position, patch]` of each quantity, which forms them for some positions at a time."""
 
@@ -240,7 +235,7 @@ Place = tuple[str, int | None, int | None]
 Values = Callable[[Place], Float[Tensor, "*token width"]]
 
 
-def ablation(forward: PatchedForward, members: Collection[Component], values: Values | None = None) -> Instead:
+def ablation_patch(forward: PatchedForward, members: Collection[Component], values: Values | None = None) -> Instead:
     """Replace what sublayers, layers or heads hold by the `values` of their places, or by zero."""
     found: dict[tuple[int, str], Any] = {}
     for block, place in enumerate(forward.layers):
@@ -250,7 +245,7 @@ def ablation(forward: PatchedForward, members: Collection[Component], values: Va
             found[block, "heads"] = partial(_replace_heads, heads, forward.head_count(block), left)
         for part in get_args(Part):
             if forward.component(part, block) in members:
-                for key in forward.zero_ablate(part, block):
+                for key in forward.sublayers(part, block):
                     # Whole outputs are stored as they are added to the stream.
                     left = None if values is None else values((key[1], *place)) / forward.scales[key]
                     found[key] = partial(_replace, left)
@@ -263,7 +258,7 @@ def ablate(
     """Yield the unpatched pass, then one for each ablation, with numbers from 0."""
     yield 0, clean.streams[-1]
     for number, members in enumerate(ablations, 1):
-        patch = ablation(clean, members, values)
+        patch = ablation_patch(clean, members, values)
         start = min(block for block, _ in patch)
         yield number, clean.resume(start, clean.streams[start], patch)
 

@@ -61,8 +61,8 @@ def erase(
         span: "position": one token, including a text's first, and probabilities are compared where the answer's tokens
             are predicted; or "prefix": it and those before it except the first, and they are compared at every token
             after the one right after it. Both as published.
-        answers: Number of tokens at the end of each text that are its answer (default 1); or the answers themselves,
-            one text or list of ids per text; a task brings its gold options.
+        answers: The answers, one text or list of ids per text, which are appended; a task brings its gold options. None
+            is the last token of every text.
 
     Makes 1 + L/2 passes over a text for each of its tokens and L layers. Raises InputError for input that cannot be
     used, and for answers of prefixes.

@@ -33,9 +33,9 @@ LOGITS = 1 << 23
 SMALLEST = 1e-6
 
 
-# Replacements of sublayers' outputs, by block and kind: a function of the output, in the stream's shape; None is 0.
-# "heads" is the input of an attention's output projection, `[row, token, head·width]`.
-Instead = Mapping[tuple[int, str], Callable[[Float[Tensor, "row token _"]], Tensor] | None]
+# Replacements of sublayers' outputs, by block and kind: a function of the output, in the stream's shape. "heads" is the
+# input of an attention's output projection, `[row, token, head·width]`.
+Instead = Mapping[tuple[int, str], Callable[[Float[Tensor, "row token _"]], Tensor]]
 Edit = Callable[[int, Float[Tensor, "row token d"]], Tensor] | None
 See = Callable[[int, Float[Tensor, "row token d"], Float[Tensor, "row token d"]], None] | None
 
@@ -84,11 +84,13 @@ class PatchedForward:
         """The sublayers of a block, in order."""
         return self._blocks[self._calls[block][0]]
 
-    def zero_ablate(self, kind: str, block: int, where: Bool[Tensor, "row token"] | None = None) -> Instead:
-        """Zero-ablate a block's sublayer, or all of them (`kind="layer"`), at all tokens or at some."""
-        kinds = [writer.kind for writer in self.writers(block)]
-        patch = None if where is None else lambda output: output.masked_fill(where[..., None], 0.0)
-        return {(block, k): patch for k in kinds if kind in (k, "layer")}
+    def sublayers(self, part: str, block: int) -> list[tuple[int, str]]:
+        """The keys of a block's sublayer of this kind, or of all of them (`part="layer"`)."""
+        return [(block, writer.kind) for writer in self.writers(block) if part in (writer.kind, "layer")]
+
+    def zero_ablate(self, part: str, block: int, where: Bool[Tensor, "row token"]) -> Instead:
+        """Zero-ablate a block's sublayer, or all of them, at some tokens."""
+        return dict.fromkeys(self.sublayers(part, block), lambda output: output.masked_fill(where[..., None], 0.0))
 
     def head_count(self, block: int) -> int:
         """The number of heads of a block's attention."""
@@ -142,11 +144,8 @@ class PatchedForward:
             before = stream.clone() if block == start else before.to(stream.device)
             if edit is not None and block > start:
                 before = edit(block, before)
-            if any(instead.get((block, writer.kind), ...) is not None for writer in self.writers(block)):
-                args, kwargs = with_input(args, kwargs, before.to(there, copy=see is not None))
-                output = forward(*args, **kwargs)
-            else:  # it would only pass on its input
-                output = _with_output(output, before.to(there, copy=True))
+            args, kwargs = with_input(args, kwargs, before.to(there, copy=see is not None))
+            output = forward(*args, **kwargs)
             if see is not None:
                 see(block, before, tensor(output).to(stream.device))
             return output
@@ -154,11 +153,8 @@ class PatchedForward:
         def changed(place: str, value: Tensor) -> Tensor | None:
             if (block, place) not in instead:
                 return None
-            patch = instead[block, place]
-            if patch is None:
-                return torch.zeros_like(value)
             # OPT's MLP works on [row·token, d].
-            found = patch(value.reshape(*self.ids.shape, -1).to(self.ids.device))
+            found = instead[block, place](value.reshape(*self.ids.shape, -1).to(self.ids.device))
             return found.reshape(value.shape).to(value.device)
 
         def wrote(writer: Writer, module: nn.Module, args: Any, output: Any) -> Any:
@@ -268,13 +264,15 @@ class PatchedForward:
 
         Raises InputError unless only sublayers write to the stream and the read-out is the model's own.
         """
+        dtype = self.streams[0].dtype
+        precision = 4 * torch.finfo(dtype).eps if dtype in HALF else TOLERANCE[dtype]
         for block, (stream, output) in enumerate(zip(self.streams, self.block_outputs, strict=False)):
             keys = [key for key in self.outputs if key[0] == block and key[1] != "heads"]
             if not keys or any(self.outputs[key].shape != stream.shape for key in keys):
                 raise self._not_additive(block)
             before, after, *written = self._at_tokens(stream, output, *(self.outputs[key] for key in keys))
             change, scales = after - before, [1.0] * len(keys)
-            limit = self._limit * float(before.abs().amax() + torch.stack(written).sum(0).abs().amax())
+            limit = precision * float(before.abs().amax() + torch.stack(written).sum(0).abs().amax())
             if not _error(change, written, scales) <= limit:
                 scales = self._fit_scales(written, change)
             if not _error(change, written, scales) <= limit:
@@ -286,12 +284,6 @@ class PatchedForward:
         ours, wanted = self.logits(self.streams[-1][torch.arange(len(last)), last]), upcast(logits)
         if not (ours - wanted.to(ours)).abs().max() <= TOLERANCE[self.path.dtype] * wanted.abs().max().clamp_min(1e-30):
             raise InputError(f"the final norm and unembedding of {self.model.name} do not give its logits.")
-
-    @property
-    def _limit(self) -> float:
-        """The largest error of a sum in the stream's precision, as a share of its size."""
-        dtype = self.streams[0].dtype
-        return 4 * torch.finfo(dtype).eps if dtype in HALF else TOLERANCE[dtype]
 
     def _fit_scales(self, written: list[Float[Tensor, "n d"]], change: Float[Tensor, "n d"]) -> list[float]:
         """Fit the factors of outputs of which a change of the stream is the sum, to the digits that it has."""
