@@ -22,6 +22,7 @@ from ..results import Plot, Result
 from .engine import (
     Rows,
     ablate,
+    layer_components,
     layer_count,
     loss_and_hits,
     read_logits,
@@ -177,21 +178,19 @@ def depth_score(model: Any, questions: Any, *, batch_tokens: int | None = None) 
     predicting = Rows(ids, list(map(range, begins - 1, ends - 1)))
     measured = Rows(ids, list(map(range, begins, ends)))
 
-    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Tensor]]:
-        where = tokens_between(clean, 1, begins[batch])
-        for block, stream in enumerate(clean.streams[:-1]):
-            yield clean.component("layer", block), clean.resume(block, stream, clean.zero_ablate("layer", block, where))
+    def skipped(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
+        layers = [[layer] for layer in layer_components(clean)]
+        return ablate(clean, layers, where=tokens_between(clean, 1, begins[batch]))
+
+    def unpatched(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
+        return ablate(clean, [()])
 
     count, change_of = layer_count(model), read_logits(measured, softmax_change)
-    components, (change, _) = run_patches(model, measured, patches, change_of, count, batch_tokens)
-
-    def unpatched(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Tensor]]:
-        return ablate(clean, [])
-
+    names, (change, _) = run_patches(model, measured, skipped, change_of, count, batch_tokens)
     answered = read_logits(predicting, _answers)
     loss, right, rank = (x[:, 0] for x in run_patches(model, predicting, unpatched, answered, 1, batch_tokens)[1])
     return DepthScore(
-        components=components,
+        components=tuple(layer for (layer,) in names),
         effects=measured.reduce(np.maximum, change),
         questions={
             "group": groups,

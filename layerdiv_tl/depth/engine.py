@@ -28,7 +28,7 @@ from ..model.batches import batches
 from ..model.load import Model
 from ..model.prompts import Ids
 from .inputs import Part
-from .patched_forward import LOGITS, Instead, PatchedForward
+from .patched_forward import LOGITS, Instead, Key, PatchedForward
 
 # Entries of one block of logits: 2 MiB in float64.
 _BLOCK = 1 << 18
@@ -229,42 +229,52 @@ def layer_components(forward: PatchedForward) -> tuple[Component, ...]:
     return tuple(forward.component("layer", block) for block in range(len(forward.layers)))
 
 
-# What a sublayer writes, or its heads' values before the output projection: its kind or "heads", layer and repeat.
-Place = tuple[str, int | None, int | None]
-# The value that a place takes, at every token `[row, token, width]` or at all alike `[width]`, given the place.
-Values = Callable[[Place], Float[Tensor, "*token width"]]
+# The value that a key of `PatchedForward.outputs` takes, at every token `[row, token, width]` or at all alike `[width]`.
+Values = Callable[[Key], Float[Tensor, "*token width"]]
 
 
-def ablation_patch(forward: PatchedForward, members: Collection[Component], values: Values | None = None) -> Instead:
-    """Replace what sublayers, layers or heads hold by the `values` of their places, or by zero."""
-    found: dict[tuple[int, str], Any] = {}
-    for block, place in enumerate(forward.layers):
+def ablation_patch(
+    clean: PatchedForward,
+    members: Collection[Component],
+    values: Values | None = None,
+    where: Bool[Tensor, "row token"] | None = None,
+) -> Instead:
+    """Replace what sublayers, layers or heads hold by `values`, or by zero: at all tokens, or at some."""
+    found: dict[Key, Any] = {}
+    for block, place in enumerate(clean.layers):
         heads = [c.index for c in members if c.kind == "head" and (c.layer, c.repeat) == place]
         if heads:
-            left = None if values is None else values(("heads", *place))
-            found[block, "heads"] = partial(_replace_heads, heads, forward.head_count(block), left)
+            left = None if values is None else values((block, "heads"))
+            found[block, "heads"] = partial(_replace_heads, heads, clean.head_count(block), left)
         for part in get_args(Part):
-            if forward.component(part, block) in members:
-                for key in forward.sublayers(part, block):
+            if clean.component(part, block) in members:
+                for key in clean.sublayers(part, block):
                     # Whole outputs are stored as they are added to the stream.
-                    left = None if values is None else values((key[1], *place)) / forward.scales[key]
-                    found[key] = partial(_replace, left)
+                    left = None if values is None else values(key) / clean.scales[key]
+                    found[key] = partial(_replace, left, where)
     return found
 
 
 def ablate(
-    clean: PatchedForward, ablations: Iterable[Collection[Component]], values: Values | None = None
-) -> Iterator[tuple[int, Float[Tensor, "row token d"]]]:
-    """Yield the unpatched pass, then one for each ablation, with numbers from 0."""
-    yield 0, clean.streams[-1]
-    for number, members in enumerate(ablations, 1):
-        patch = ablation_patch(clean, members, values)
-        start = min(block for block, _ in patch)
-        yield number, clean.resume(start, clean.streams[start], patch)
+    clean: PatchedForward,
+    ablations: Iterable[Collection[Component]],
+    values: Values | None = None,
+    where: Bool[Tensor, "row token"] | None = None,
+) -> Iterator[tuple[Any, Float[Tensor, "row token d"]]]:
+    """Yield a patched pass for each ablation, named by what it ablates; the unpatched one where that is nothing."""
+    for members in ablations:
+        patch = ablation_patch(clean, members, values, where)
+        start = min((block for block, _ in patch), default=len(clean.layers))
+        yield tuple(members), clean.resume(start, clean.streams[start], patch)
 
 
-def _replace(left: Float[Tensor, "*token width"] | None, given: Float[Tensor, "row token width"]) -> Tensor:
-    return torch.zeros_like(given) if left is None else left.to(given).expand_as(given)
+def _replace(
+    left: Float[Tensor, "*token width"] | None,
+    where: Bool[Tensor, "row token"] | None,
+    given: Float[Tensor, "row token width"],
+) -> Float[Tensor, "row token width"]:
+    left = torch.zeros_like(given) if left is None else left.to(given).expand_as(given)
+    return left if where is None else torch.where(where[..., None], left, given)
 
 
 def _replace_heads(
@@ -275,54 +285,55 @@ def _replace_heads(
 ) -> Float[Tensor, "row token value"]:
     """Replace the values of some heads, of a number of them, before their output projection."""
     changed = given.unflatten(-1, (count, -1)).clone()
-    changed[:, :, list(heads)] = _replace(left, given).unflatten(-1, (count, -1))[:, :, list(heads)]
+    changed[:, :, list(heads)] = _replace(left, None, given).unflatten(-1, (count, -1))[:, :, list(heads)]
     return changed.flatten(-2)
-
-
-def held_values(done: PatchedForward) -> Iterator[tuple[Place, Float[Tensor, "row token _"]]]:
-    """Yield every place of a pass and its value: an output as added to the stream, or an attention's heads' values."""
-    for (block, kind), value in done.outputs.items():
-        yield (kind, *done.layers[block]), value
 
 
 def mean_values(
     model: Model,
     ids: Sequence[Ids],
-    weights: Sequence[Float[Tensor, "token kind"]],
+    kinds: Sequence[Int[np.ndarray, " token"]],
     batch_tokens: int | None,
+    held: Callable[[PatchedForward], Iterable[tuple[Any, Tensor]]],
     heads: bool = False,
-    held: Callable[[PatchedForward], Iterable[tuple[Any, Tensor]]] = held_values,
 ) -> dict[Any, Float[Tensor, "kind _"]]:
-    """Average what a pass holds over the tokens of each kind; `weights` are those of every row's tokens."""
+    """Average what passes hold over the tokens of each kind: numbers from 0 for every row's tokens, −1 for none."""
+    count = max(int(kind.max()) for kind in kinds) + 1
     sums: dict[Any, Tensor] = {}
 
     def add(batch: list[int], advance: Advance) -> None:
-        weight = torch.cat([weights[row] for row in batch]).double()
         done = PatchedForward(model, [ids[row] for row in batch], heads)
-        for place, value in held(done):
+        own = np.concatenate([kinds[row] for row in batch])
+        weight = torch.as_tensor(own[:, None] == np.arange(count)).double()
+        for key, value in held(done):
             total = weight.to(value.device).T @ value[done.tokens].double()
-            sums[place] = sums[place] + total if place in sums else total
+            sums[key] = sums[key] + total if key in sums else total
         advance(len(batch))
 
     map_batches(model, ids, batch_tokens, add)
-    counts = torch.cat(list(weights)).double().sum(0)[:, None]
-    counts[counts == 0] = 1
-    return {place: total / counts.to(total.device) for place, total in sums.items()}
+    tokens = np.bincount(np.concatenate(kinds) + 1, minlength=count + 1)[1:]
+    tokens = torch.as_tensor(np.maximum(tokens, 1.0))[:, None]
+    return {key: total / tokens.to(total.device) for key, total in sums.items()}
 
 
-def head_means(model: Model, rows: Rows, batch_tokens: int | None) -> dict[Place, Float[Tensor, " value"]]:
+def held_values(done: PatchedForward) -> Iterable[tuple[Key, Float[Tensor, "row token _"]]]:
+    """What sublayers add to the stream, and heads' values before their output projection."""
+    return done.outputs.items()
+
+
+def head_means(model: Model, rows: Rows, batch_tokens: int | None) -> dict[Key, Float[Tensor, " value"]]:
     """Average the values of all heads, before their output projection, over the positions where rows are read."""
-    weights = [torch.zeros(len(ids), 1) for ids in rows.ids]
-    for weight, at in zip(weights, rows.at, strict=True):
-        weight[list(at)] = 1
-    means = mean_values(model, rows.ids, weights, batch_tokens, True)
-    return {place: mean[0] for place, mean in means.items() if place[0] == "heads"}
+    kinds = [np.full(len(ids), -1) for ids in rows.ids]
+    for kind, at in zip(kinds, rows.at, strict=True):
+        kind[list(at)] = 0
+    means = mean_values(model, rows.ids, kinds, batch_tokens, held_values, heads=True)
+    return {key: mean[0] for key, mean in means.items() if key[1] == "heads"}
 
 
 def mean_streams(model: Model, ids: Sequence[Ids], batch_tokens: int | None) -> list[Float[Tensor, " d"]]:
     """Average the stream entering every block, over the tokens of all texts."""
-    weights = [torch.ones(len(row), 1) for row in ids]
-    means = mean_values(model, ids, weights, batch_tokens, held=lambda done: enumerate(done.streams[:-1]))
+    kinds = [np.zeros(len(row), dtype=int) for row in ids]
+    means = mean_values(model, ids, kinds, batch_tokens, lambda done: enumerate(done.streams[:-1]))
     return [means[block][0] for block in sorted(means)]
 
 

@@ -33,9 +33,11 @@ LOGITS = 1 << 23
 SMALLEST = 1e-6
 
 
-# Replacements of sublayers' outputs, by block and kind: a function of the output, in the stream's shape. "heads" is the
-# input of an attention's output projection, `[row, token, head·width]`.
-Instead = Mapping[tuple[int, str], Callable[[Float[Tensor, "row token _"]], Tensor]]
+# A block, and the kind of its sublayer, whose output is meant, in the stream's shape; or "heads", for the input of its
+# attention's output projection, `[row, token, head·width]`.
+Key = tuple[int, str]
+# Replacements of these, as functions of the values.
+Instead = Mapping[Key, Callable[[Float[Tensor, "row token _"]], Tensor]]
 Edit = Callable[[int, Float[Tensor, "row token d"]], Tensor] | None
 See = Callable[[int, Float[Tensor, "row token d"], Float[Tensor, "row token d"]], None] | None
 
@@ -58,10 +60,10 @@ class PatchedForward:
 
     def __init__(self, model: Model, rows: Sequence[Sequence[int]], keep_heads: bool = False) -> None:
         self.model, self.path = model, model.path
-        self.scales: dict[tuple[int, str], float] = {}
+        self.scales: dict[Key, float] = {}
         self.ids, self.mask = (x.to(self.path.device) for x in pad(rows))
         self.streams: list[Tensor] = []
-        self.outputs: dict[tuple[int, str], Tensor] = {}
+        self.outputs: dict[Key, Tensor] = {}
         self._blocks: dict[nn.Module, list[Writer]] = {}
         for writer in self.path.writers:
             if writer.block is not None:
@@ -84,13 +86,9 @@ class PatchedForward:
         """The sublayers of a block, in order."""
         return self._blocks[self._calls[block][0]]
 
-    def sublayers(self, part: str, block: int) -> list[tuple[int, str]]:
+    def sublayers(self, part: str, block: int) -> list[Key]:
         """The keys of a block's sublayer of this kind, or of all of them (`part="layer"`)."""
         return [(block, writer.kind) for writer in self.writers(block) if part in (writer.kind, "layer")]
-
-    def zero_ablate(self, part: str, block: int, where: Bool[Tensor, "row token"]) -> Instead:
-        """Zero-ablate a block's sublayer, or all of them, at some tokens."""
-        return dict.fromkeys(self.sublayers(part, block), lambda output: output.masked_fill(where[..., None], 0.0))
 
     def head_count(self, block: int) -> int:
         """The number of heads of a block's attention."""

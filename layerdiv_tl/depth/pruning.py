@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -131,6 +132,9 @@ def drop_plan(
     distinct = list(dict.fromkeys(sets))  # equal sets run once
     columns = [0, *(1 + distinct.index(members) for members in sets)]
     loss, correct = (x[:, columns] for x in score_ablations(model, measured, distinct, batch_tokens, values))
+    layers = [c for c in norms.components if c.kind == "layer"]
+    means_of = {replace(layers[block], kind="attn").label: mean for (block, _), mean in means.items()}
+    cut = {c.sublayer.label for c in plans[OWN]}
     about = {"where": source, "scored": len(choosing), "measured": len(measured), "seed": seed}
     return DropPlan(
         candidates=candidates,
@@ -147,11 +151,7 @@ def drop_plan(
         model=model.name,
         provenance=dict(model.provenance) | {"name": model.name, "weights": weights, "rows": about},
         measures=measures,
-        means={
-            Component("attn", layer, repeat=repeat).label: mean.cpu().numpy()
-            for (_, layer, repeat), mean in means.items()
-            if any(c.kind == "head" and (c.layer, c.repeat) == (layer, repeat) for c in plans[OWN])
-        },
+        means={attn: mean.cpu().numpy() for attn, mean in means_of.items() if attn in cut},
     )
 
 
@@ -178,8 +178,8 @@ def score_ablations(
     What is ablated is replaced by the `values` of its places, or by zero.
     """
 
-    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Tensor]]:
-        return ablate(clean, ablations, values)
+    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
+        return ablate(clean, [(), *ablations], values)
 
     _, tables = run_patches(model, rows, patches, read_logits(rows, loss_and_hits), 1 + len(ablations), batch_tokens)
     loss, correct = (rows.reduce(np.add, table) for table in tables)

@@ -17,7 +17,16 @@ from ..model.frozen import upcast
 from ..model.load import as_model
 from ..model.prompts import prompt_ends, token_texts
 from ..results import Plot
-from .engine import Rows, layer_components, layer_count, read_logits, run_patches, softmax_change, tokens_between
+from .engine import (
+    Rows,
+    ablation_patch,
+    layer_components,
+    layer_count,
+    read_logits,
+    run_patches,
+    softmax_change,
+    tokens_between,
+)
 from .inputs import FirstToken, Part, ablatable_blocks, check_choices, read_layers, read_texts
 from .patched_forward import SMALLEST, PatchedForward, See
 from .readings import SOFTMAX_CHANGE, Readings
@@ -173,7 +182,8 @@ def _skip(
     """Run a pass without a component at some tokens; `see` is called on the layers after it."""
     streams = clean.streams
     if not mode.endswith("local"):
-        return clean.resume(block, streams[block], clean.zero_ablate(part, block, where), see=see)
+        patch = ablation_patch(clean, [clean.component(part, block)], where=where)
+        return clean.resume(block, streams[block], patch, see=see)
     output = clean.block_outputs[block] - streams[block] if part == "layer" else clean.outputs[block, part]
     output = output.masked_fill(~where[..., None], 0.0)
 

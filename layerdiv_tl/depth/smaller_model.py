@@ -23,8 +23,8 @@ from ..model.frozen import answer_gap, tolerance
 from ..model.load import Loadable, Model, load_model
 from ..model.pretrained import is_adapted, without_progress_bars
 from ..model.writers import Writer
-from .engine import Place, ablate
-from .patched_forward import PatchedForward
+from .engine import ablate
+from .patched_forward import Key, PatchedForward
 
 # Settings that give an attention's projections biases; those that count all layers, and those before the first mixture.
 _BIASES = ("attention_bias", "attention_out_bias", "use_bias", "enable_bias", "bias")
@@ -258,10 +258,10 @@ def _check_logits(model: Model, smaller: Model, dropped: Sequence[Component], me
     with path.session(), torch.no_grad():
         clean = PatchedForward(model, [ids])
 
-        def mean(place: Place) -> Tensor:
-            return torch.as_tensor(means[Component("attn", place[1], repeat=place[2]).label])
+        def mean(key: Key) -> Tensor:
+            return torch.as_tensor(means[clean.component("attn", key[0]).label])
 
-        _, (_, final) = ablate(clean, [dropped], mean if means else None)
+        ((_, final),) = ablate(clean, [dropped], mean if means else None)
         wanted = clean.logits(final[0])
     with smaller.path.session(), torch.no_grad():
         logits = smaller.path.logits(*pad([ids]))[0]

@@ -29,7 +29,6 @@ from ..model.prompts import prompt_ends
 from ..model.units import cut_of
 from .effect_results import Effects
 from .engine import (
-    Place,
     Rows,
     Values,
     ablate,
@@ -42,7 +41,7 @@ from .engine import (
     run_patches,
 )
 from .inputs import check_choices, known_components
-from .patched_forward import PatchedForward
+from .patched_forward import Key, PatchedForward
 
 EffectUnit = Literal["sublayer", "head"]
 Ablation = Literal["mean", "zero", "resample"]
@@ -147,8 +146,8 @@ def effects(
             **about,
         )
 
-    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[int, Tensor]]:
-        return ablate(clean, members, fill(batch))
+    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
+        return ablate(clean, [(), *members], fill(batch))
 
     reading = read_logits(rows, _log_probabilities)
     _, (table,) = run_patches(model, rows, patches, reading, 1 + len(members), batch_tokens)
@@ -209,13 +208,12 @@ def mean_filling(
     batch_tokens: int | None,
 ) -> Callable[[list[int]], Values | None]:
     """Fill places with means over rows, apart for first tokens, prompts' last tokens, options' and all others."""
-    kinds = [torch.ones(len(row), dtype=torch.long) for row in ids]
+    kinds = [np.ones(len(row), dtype=int) for row in ids]
     for kind, end in zip(kinds, prompts, strict=True):
         kind[0] = 0
         kind[end - 1], kind[end:] = 2, 3
-    members = [torch.nn.functional.one_hot(kind, 4) for kind in kinds]
-    means = mean_values(model, [tuple(row) for row in ids], members, batch_tokens, unit == "head")
-    return lambda batch: partial(_gather, means, [kinds[row] for row in batch])
+    means = mean_values(model, [tuple(row) for row in ids], kinds, batch_tokens, held_values, unit == "head")
+    return lambda batch: partial(_gather, means, [torch.as_tensor(kinds[row]) for row in batch])
 
 
 def partner_filling(
@@ -232,15 +230,15 @@ def partner_filling(
             index.append(torch.as_tensor(begin + place))
             begin += len(other)
         others = PatchedForward(model, [partners[row][0] for row in batch], unit == "head")
-        held = {place: value[others.tokens] for place, value in held_values(others)}
+        held = {key: value[others.tokens] for key, value in held_values(others)}
         return partial(_gather, held, index)
 
     return fill
 
 
-def _gather(tables: dict[Place, Tensor], index: list[Int[Tensor, " token"]], place: Place) -> Tensor:
-    """Look up each token's value at a place, `[row, token, width]`."""
-    return tables[place][pad_sequence(index, batch_first=True).to(tables[place].device)]
+def _gather(tables: dict[Key, Tensor], index: list[Int[Tensor, " token"]], key: Key) -> Tensor:
+    """Look up each token's value of a key, `[row, token, width]`."""
+    return tables[key][pad_sequence(index, batch_first=True).to(tables[key].device)]
 
 
 def measure_contributions(
