@@ -229,7 +229,7 @@ def layer_components(forward: PatchedForward) -> tuple[Component, ...]:
     return tuple(forward.component("layer", block) for block in range(len(forward.layers)))
 
 
-# The value that a key of `PatchedForward.outputs` takes, at every token `[row, token, width]` or at all alike `[width]`.
+# The value that a key of `PatchedForward.outputs` takes: at every token `[row, token, width]`, or `[width]` at all.
 Values = Callable[[Key], Float[Tensor, "*token width"]]
 
 
@@ -312,8 +312,8 @@ def mean_values(
 
     map_batches(model, ids, batch_tokens, add)
     tokens = np.bincount(np.concatenate(kinds) + 1, minlength=count + 1)[1:]
-    tokens = torch.as_tensor(np.maximum(tokens, 1.0))[:, None]
-    return {key: total / tokens.to(total.device) for key, total in sums.items()}
+    divisor = torch.as_tensor(np.maximum(tokens, 1.0))[:, None]
+    return {key: total / divisor.to(total.device) for key, total in sums.items()}
 
 
 def held_values(done: PatchedForward) -> Iterable[tuple[Key, Float[Tensor, "row token _"]]]:

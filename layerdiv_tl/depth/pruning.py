@@ -11,9 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .._checks import choice, whole_number
-from .._progress import counted
 from ..attribution.contributions import contributions
-from ..attribution.profile import profile
 from ..attribution.question import read_question
 from ..components import Component, Unit
 from ..ensemble.decompose import decompose
@@ -55,9 +53,9 @@ def drop_plan(
         rows: A `Task`, whose right options are predicted, or texts, in which every next token is.
         n_drop: Number of components to drop.
         score: "loss": its growth when a component alone is ablated; or a direct measure, from clean passes:
-            "contribution" (its absolute mean), "diversity", "net", "relative_norm" or "block_influence" (see
-            `DropPlan.frame`). Earlier components work through later ones: rank these measures among later layers alone
-            (`components`). The least needed component is dropped first. Or {label: number} with a number for each
+            "relative_norm" or "block_influence", and of tasks "contribution" (its absolute mean), "diversity" or "net"
+            (see `DropPlan.frame`). Earlier components work through later ones: rank these measures among later layers
+            alone (`components`). The least needed component is dropped first. Or {label: number} with a number for each
             component that may be dropped, the smallest first.
         part: What is dropped: a "layer", an "attn", an "mlp", a "sublayer" (attention and MLPs from one list), or a
             "head" of an attention.
@@ -191,12 +189,12 @@ def direct_measures(
 ) -> dict[str, Sums]:
     """Compute the direct measures of components from clean passes, as (sums, counts) of every row.
 
-    `contribution`: to the right option's logit minus the mean of the others'; in texts, to the next token's logit minus
-    the vocabulary's mean. `diversity`: the component's share of the sum of centered diversities over all components; a
-    layer's is the sum over its sublayers. `net`: its additive part of the cross-entropy, E_p[u] − u(t), in nats,
-    negative where it helps; of tasks alone. `relative_norm`, `block_influence`: see `ResidualNorms`.
+    Of tasks alone, `contribution`: to the right option's logit minus the mean of the others'; `diversity`: the
+    component's share of the sum of centered diversities over all components, a layer's the sum over its sublayers; and
+    `net`: its additive part of the cross-entropy, E_p[u] − u(t), in nats, negative where it helps. `relative_norm`,
+    `block_influence`: see `ResidualNorms`.
     """
-    measures = (_of_texts if rows.options is None else _of_task)(model, rows, components, batch_tokens)
+    measures = {} if rows.options is None else _of_task(model, rows, components, batch_tokens)
     columns = [norms.components.index(component) for component in components]
     for name in ("relative_norm", "block_influence"):
         sums, counts = sums_per_text(norms.values[name][:, columns].astype(np.float64), norms.places["text"])
@@ -213,14 +211,11 @@ def needs(score: str, measures: Mapping[str, Sums]) -> Float[np.ndarray, " compo
     return -mean if score == "net" else mean  # a smaller net is needed more
 
 
-def _unit(components: Sequence[Component]) -> Unit:
-    return "head" if components[0].kind == "head" else "sublayer"
-
-
 def _of_task(model: Model, rows: Rows, components: Sequence[Component], batch_tokens: int | None) -> dict[str, Sums]:
     assert rows.options is not None
     labels = rows.targets
-    ids, unit = [list(ids) for ids in rows.ids], _unit(components)
+    ids: list[list[int]] = [list(row) for row in rows.ids]
+    unit: Unit = "head" if components[0].kind == "head" else "sublayer"
     c = contributions(model, ids, rows.options.tolist(), unit=unit, batch_tokens=batch_tokens)
     members, ones = _membership(c.components, components), np.ones(len(rows))
     diversities = decompose(c, labels).diversities
@@ -231,18 +226,6 @@ def _of_task(model: Model, rows: Rows, components: Sequence[Component], batch_to
         "diversity": (diversities @ members, diversities.sum(1)),
         "net": (decompose(c, labels, loss="cross_entropy").net_linear @ members, ones),
     }
-
-
-def _of_texts(model: Model, rows: Rows, components: Sequence[Component], batch_tokens: int | None) -> dict[str, Sums]:
-    sums, counts = np.zeros((2, len(rows), len(components))), np.zeros((2, len(rows)))
-    for row, ids in enumerate(counted(rows.ids, model.name, len(rows.ids), "text")):
-        p = profile(model, [list(ids)], _unit(components), batch_tokens=batch_tokens)
-        last = len(ids) - 1
-        contribution = p.centered_targets[:last].astype(np.float64).sum(0)
-        diversity = p.diversity[:, :last].sum(1)
-        sums[:, row] = np.stack([contribution, diversity]) @ _membership(p.components, components)
-        counts[:, row] = last, diversity.sum()
-    return {"contribution": (sums[0], counts[0]), "diversity": (sums[1], counts[1])}
 
 
 def _membership(members: Sequence[Component], components: Sequence[Component]) -> Float[np.ndarray, "member component"]:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.depth.engine import Rows, read_logits, run_patches, unpatched
+from layerdiv_tl.depth.engine import Rows, ablate, read_logits, run_patches
 from layerdiv_tl.depth.patched_forward import PatchedForward
 from layerdiv_tl.depth.residual_norms import _head_writes
 from tests.oracles.families import BY_STRUCTURE, FAMILIES
@@ -59,9 +59,13 @@ def test_the_pass_unpatched_changes_nothing():
     """Of no patch a change is 0; a mean, sum and maximum over rows are over each row's own positions."""
     rows = Rows(IDS, AT)
     names, (found,) = run_patches(
-        ld.load_model(FAMILIES["llama"]()), rows, unpatched, read_logits(rows, entropy_change), 1
+        ld.load_model(FAMILIES["llama"]()),
+        rows,
+        lambda clean, batch: ablate(clean, [()]),
+        read_logits(rows, entropy_change),
+        1,
     )
-    assert names == ("clean",)
+    assert names == ((),)
     assert not found.any()
     values = np.arange(7.0)[:, None]
     np.testing.assert_array_equal(rows.mean(values)[:, 0], [1.5, 4, 5.5])
