@@ -201,7 +201,7 @@ def test_skipping_a_layer_takes_out_what_it_wrote(name, shape):
     found = ld.depth.skip(p, list(p.task.prompts[:rows]))
     last = found.places["position"] == found.places["position"].max()
     z = p.over_vocabulary[:rows]
-    for layer in range(len(found.pairs.targets)):
+    for layer in range(len(found.components)):
         gone = [c.layer == layer for c in p.components]
         if name == "undo" and layer == 0:
             gone[1] = True
