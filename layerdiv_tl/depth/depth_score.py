@@ -80,7 +80,10 @@ class DepthScore(Result):
         lengths = self.questions["length"].astype(float)
         return slope(self.questions["group"], self.scores, lengths, weights=self.effects.sum(1))
 
-    lead: ClassVar = "score"
+    def __repr__(self) -> str:
+        score = self._score(np.ones(len(self.effects), dtype=bool)).value
+        what = f"{len(self.effects)} questions × {len(self.components)} layers"
+        return f"DepthScore({self.model}: {what}; depth score {score:.3g} layers)"
     figures: ClassVar = {
         "lines": Plot(
             "Each layer's share of the effects",

@@ -11,7 +11,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy.special import logsumexp
 
-from .._checks import choice
+from .._checks import choice, shown
 from ..components import Component, component_columns, own_label
 from ..ensemble.intervals import ENDS, Kind, estimate, estimates_frame
 from ..ensemble.losses import hits
@@ -218,7 +218,10 @@ class Effects(Result):
     def _number(self, component: str | Component) -> int:
         """The place of an ablation by its name, or by TransformerLens' label."""
         name = str(component)
-        return self.names.index(name if name in self.names else own_label(name))
+        name = name if name in self.names else own_label(name)
+        if name not in self.names:
+            raise InputError(f"{shown(name)} was not ablated here: the first of {len(self.names)} is {self.names[0]}.")
+        return self.names.index(name)
 
     def _reached(self, number: int) -> list[int]:
         """List the other members that an ablation can change: later sublayers', and its own behind a post-norm."""
