@@ -25,7 +25,6 @@ from .engine import (
     layer_components,
     layer_count,
     loss_and_hits,
-    read_logits,
     run_patches,
     softmax_change,
     tokens_between,
@@ -84,6 +83,7 @@ class DepthScore(Result):
         score = self._score(np.ones(len(self.effects), dtype=bool)).value
         what = f"{len(self.effects)} questions × {len(self.components)} layers"
         return f"DepthScore({self.model}: {what}; depth score {score:.3g} layers)"
+
     figures: ClassVar = {
         "lines": Plot(
             "Each layer's share of the effects",
@@ -188,10 +188,8 @@ def depth_score(model: Any, questions: Any, *, batch_tokens: int | None = None) 
     def unpatched(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
         return ablate(clean, [()])
 
-    count, change_of = layer_count(model), read_logits(measured, softmax_change)
-    names, (change, _) = run_patches(model, measured, skipped, change_of, count, batch_tokens)
-    answered = read_logits(predicting, _answers)
-    loss, right, rank = (x[:, 0] for x in run_patches(model, predicting, unpatched, answered, 1, batch_tokens)[1])
+    names, (change, _) = run_patches(model, measured, skipped, softmax_change, layer_count(model), batch_tokens)
+    loss, right, rank = (x[:, 0] for x in run_patches(model, predicting, unpatched, _answers, 1, batch_tokens)[1])
     return DepthScore(
         components=tuple(layer for (layer,) in names),
         effects=measured.reduce(np.maximum, change),

@@ -1,7 +1,7 @@
 """One engine for interventions: it runs rows under patches and reads predictions from the final stream.
 
 The engine runs every batch of rows once unpatched, lets an analysis resume that pass with one change after another, and
-hands the final streams at the rows' positions to a reader. It alone handles batches, progress and the size of logits.
+reads the logits of the final streams at the rows' positions. It alone handles batches, progress and the size of logits.
 
 Sums over a vocabulary are in float64: in float32, over tens of thousands of tokens, they are off by up to 1e-3 of a
 small divergence or change. Blocks of a few rows stay in the processor's cache, where float64 costs less than float32 on
@@ -95,62 +95,52 @@ class Rows:
 # Yields the name and the final stream of each patched pass of a batch (`PatchedForward.resume`), in the same order for
 # every batch, from its clean pass and its row numbers.
 Patches = Callable[[PatchedForward, list[int]], Iterator[tuple[Any, Float[Tensor, "row token d"]]]]
-# The values read of a batch, `[position, *rest]`, from its clean pass, its row numbers, and the final streams at their
-# positions, one patched pass after another.
-Reader = Callable[[PatchedForward, list[int], Iterator[Float[Tensor, "position d"]]], tuple[np.ndarray, ...]]
 # Given the clean pass's logits and the targets, returns a function that reads a patched pass's logits.
 Reading = Callable[[Tensor, Tensor], Callable[[Tensor], Float[Tensor, "quantity position"]]]
 
 
 def run_patches(
-    model: Model, rows: Rows, patches: Patches, read: Reader, count: int, batch_tokens: int | None = None
-) -> tuple[tuple[Any, ...], list[np.ndarray]]:
-    """Return (names of the `count` patches, values read of every patched pass at every position, in row order)."""
+    model: Model, rows: Rows, patches: Patches, reading: Reading, count: int, batch_tokens: int | None = None
+) -> tuple[tuple[Any, ...], list[Float[np.ndarray, "position patch"]]]:
+    """Return (names of the `count` patches, each quantity that is read of every patched pass), in row order."""
 
-    def measure(batch: list[int], advance: Advance) -> tuple[tuple[Any, ...], Any, tuple[np.ndarray, ...]]:
-        some, names = rows.take(batch), list[Any]()
+    def measure(batch: list[int], advance: Advance) -> tuple[tuple[Any, ...], Any, Float[np.ndarray, "quantity _ _"]]:
+        some, names, finals = rows.take(batch), list[Any](), list[Tensor]()
         clean = PatchedForward(model, some.ids)
         where = some.places(clean)
-
-        def finals() -> Iterator[Tensor]:
-            for name, final in patches(clean, batch):
-                names.append(name)
-                advance(len(batch))
-                yield final[where]
-
-        found = read(clean, batch, finals())
+        for name, final in patches(clean, batch):
+            names.append(name)
+            finals.append(final[where])
+            advance(len(batch))
+        found = _read_logits(clean, some, clean.streams[-1][where], finals, reading)
         return tuple(names), np.asarray(batch)[some.row], found
 
     return gather_rows(model, rows.ids, batch_tokens, measure, count)
 
 
-def read_logits(rows: Rows, reading: Reading) -> Reader:
-    """Build a reader of logits, `[position, patch]` of each quantity, which forms them for some positions at a time."""
+def _read_logits(
+    clean: PatchedForward, rows: Rows, own: Tensor, finals: Sequence[Float[Tensor, "position d"]], reading: Reading
+) -> Float[np.ndarray, "quantity position patch"]:
+    """Read the logits of several passes, which are formed for some positions at a time."""
+    targets = torch.as_tensor(rows.targets)
+    options = None if rows.options is None else torch.as_tensor(rows.options[rows.row])
+    step = max(1, LOGITS // clean.path.outputs)  # vectors whose logits may be formed at once
+    tables: list[Tensor] = []
+    for start in range(0, len(targets), step):
+        chunk = slice(start, start + step)
 
-    def read(clean: PatchedForward, batch: list[int], finals: Iterator[Tensor]) -> tuple[np.ndarray, ...]:
-        some = rows.take(batch)
-        targets = torch.as_tensor(some.targets)
-        options = None if some.options is None else torch.as_tensor(some.options[some.row])
-        own, streams = clean.streams[-1][some.places(clean)], list(finals)
-        step = max(1, LOGITS // clean.path.outputs)  # vectors whose logits may be formed at once
-        tables: list[Tensor] = []
-        for start in range(0, len(targets), step):
-            chunk = slice(start, start + step)
+        def answers(streams: Sequence[Tensor], chunk: slice = chunk) -> Iterator[Tensor]:
+            """Logits of several passes at some positions, read out as one batch."""
+            for logits in clean.logits(torch.cat([x[chunk] for x in streams])).chunk(len(streams)):
+                yield logits if options is None else logits.gather(1, options[chunk].to(logits.device))
 
-            def answers(streams: list[Tensor], chunk: slice = chunk) -> Iterator[Tensor]:
-                """Logits of several passes at some positions, read out as one batch."""
-                for logits in clean.logits(torch.cat([x[chunk] for x in streams])).chunk(len(streams)):
-                    yield logits if options is None else logits.gather(1, options[chunk].to(logits.device))
-
-            (plain,) = answers([own])
-            measure = reading(plain, targets[chunk])
-            together = max(1, step // len(plain))
-            groups = [streams[i : i + together] for i in range(0, len(streams), together)]
-            found = [measure(logits).cpu() for group in groups for logits in answers(group)]
-            tables.append(torch.stack(found, -1))
-        return tuple(torch.cat(tables, 1).numpy())
-
-    return read
+        (plain,) = answers([own])
+        measure = reading(plain, targets[chunk])
+        together = max(1, step // len(plain))
+        groups = [finals[i : i + together] for i in range(0, len(finals), together)]
+        found = [measure(logits).cpu() for group in groups for logits in answers(group)]
+        tables.append(torch.stack(found, -1))
+    return torch.cat(tables, 1).numpy()
 
 
 def softmax_change(clean: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> Callable[[Tensor], Tensor]:

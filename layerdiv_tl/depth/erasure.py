@@ -14,7 +14,7 @@ from ..components import Component
 from ..errors import InputError
 from ..model.load import as_model
 from ..results import Plot
-from .engine import Rows, mean_streams, read_logits, run_patches, softmax_change, tokens_between
+from .engine import Rows, mean_streams, run_patches, softmax_change, tokens_between
 from .inputs import check_choices, read_answers, read_texts
 from .patched_forward import PatchedForward
 from .readings import SOFTMAX_CHANGE, Readings, token_places
@@ -102,8 +102,7 @@ def erase(
             erased_stream = torch.where(where, mean.to(stream), stream)
             yield clean.component("layer", block), clean.resume(block, erased_stream)
 
-    reading = read_logits(rows, softmax_change)
-    components, (change, _) = run_patches(model, rows, patches, reading, len(means), batch_tokens)
+    components, (change, _) = run_patches(model, rows, patches, softmax_change, len(means), batch_tokens)
     mean, largest = np.full((2, len(places["text"]), len(means)), np.nan)
     mean[ran], largest[ran] = rows.mean(change), rows.reduce(np.maximum, change)
     return Erasure(

@@ -122,8 +122,8 @@ def map_layers(source: Any, target: Any, texts: Any, *, batch_tokens: int | None
         values={"error": torch.cat(errors, 1).numpy()},
         places={"text": text, "position": places["position"][held], "token": token},
         units={"error": "share of the target's norm"},
-        model=models[0].name,
-        settings={"target": models[1].name, "fitted": len(fitting)},
+        model=f"{models[0].name} → {models[1].name}",
+        settings={"fitted": len(fitting)},
     )
 
 

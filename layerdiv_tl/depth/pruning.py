@@ -19,7 +19,7 @@ from ..errors import InputError
 from ..model.fingerprint import identify
 from ..model.load import Model, as_model
 from ..model.options import is_task
-from .engine import Rows, Values, ablate, head_means, loss_and_hits, read_logits, run_patches
+from .engine import Rows, Values, ablate, head_means, loss_and_hits, run_patches
 from .inputs import known_components, read_texts
 from .patched_forward import PatchedForward
 from .pruning_results import INFLUENCE, OWN, UNITS, DropPlan, Sums
@@ -126,10 +126,8 @@ def drop_plan(
     drawn = [sorted(draw.permutation(len(candidates))[:n_drop].tolist()) for _ in range(random)]
     randoms = tuple(tuple(candidates[i] for i in some) for some in drawn)
     sizes = np.unique(np.linspace(0, n_drop, min(n_drop, MOST_SIZES) + 1).round().astype(int))[1:].tolist()
-    sets = [frozenset(some[:size]) for some in plans.values() for size in sizes] + list(map(frozenset, randoms))
-    distinct = list(dict.fromkeys(sets))  # equal sets run once
-    columns = [0, *(1 + distinct.index(members) for members in sets)]
-    loss, correct = (x[:, columns] for x in score_ablations(model, measured, distinct, batch_tokens, values))
+    sets = [*(some[:size] for some in plans.values() for size in sizes), *randoms]
+    loss, correct = score_ablations(model, measured, sets, batch_tokens, values)
     layers = [c for c in norms.components if c.kind == "layer"]
     means_of = {replace(layers[block], kind="attn").label: mean for (block, _), mean in means.items()}
     cut = {c.sublayer.label for c in plans[OWN]}
@@ -179,7 +177,7 @@ def score_ablations(
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
         return ablate(clean, [(), *ablations], values)
 
-    _, tables = run_patches(model, rows, patches, read_logits(rows, loss_and_hits), 1 + len(ablations), batch_tokens)
+    _, tables = run_patches(model, rows, patches, loss_and_hits, 1 + len(ablations), batch_tokens)
     loss, correct = (rows.reduce(np.add, table) for table in tables)
     return loss, correct
 

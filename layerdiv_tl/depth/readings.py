@@ -46,7 +46,7 @@ class Readings(Result):
     settings: dict[str, Any] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)
     prompt_ends: tuple[str, ...] = ()
-    targets: tuple[Component, ...] = ()
+    targets: tuple[Component, ...] | None = None
 
     # Whether all texts count alike in means, however many places they have.
     by_text: ClassVar[bool] = False
@@ -92,7 +92,7 @@ class Readings(Result):
     def _names(self, numbers: Int[np.ndarray, " row"]) -> dict[str, Any]:
         """The columns that name some components, or pairs."""
         columns = component_columns(self.components, numbers)
-        if self.targets:
+        if self.targets is not None:
             columns["target"] = [self.targets[number].label for number in numbers]
         return columns
 

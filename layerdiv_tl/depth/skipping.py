@@ -22,7 +22,6 @@ from .engine import (
     ablation_patch,
     layer_components,
     layer_count,
-    read_logits,
     run_patches,
     softmax_change,
     tokens_between,
@@ -92,7 +91,7 @@ def skip(
 
     Args:
         model, texts, batch_tokens: As in `residual_norms`; texts need at least two tokens. All layers' streams of a
-            batch are kept, twice.
+            batch are kept, twice, and 4 bytes for every token and pair of layers.
         part: What is zero-ablated: the "layer", its "attn" or its "mlp".
         mode: "current": skip at every token, and measure every token. "future": skip at the tokens before a cut, and
             measure the tokens from the cut on, for cuts at a quarter, half and three quarters of a text. "local" and
@@ -144,8 +143,8 @@ def skip(
         for row, own, read in zip(batch, table.unbind(2), measured.cpu(), strict=True):
             changes[row] = own[..., read].permute(2, 0, 1).numpy()
 
-    count, reading = len(read_layers(layers, layer_count(model))), read_logits(rows, softmax_change)
-    skipped, (change, loss) = run_patches(model, rows, patches, reading, count, batch_tokens)
+    count = len(read_layers(layers, layer_count(model)))
+    skipped, (change, loss) = run_patches(model, rows, patches, softmax_change, count, batch_tokens)
     tokens = [rows.ids[row][position] for row, position in zip(rows.row, rows.position, strict=True)]
     places = {"text": text[rows.row], "position": rows.position, "token": token_texts(model, tokens)}
     of_pairs = np.concatenate([changes[row] for row in range(len(rows))])

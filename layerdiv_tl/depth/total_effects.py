@@ -37,7 +37,6 @@ from .engine import (
     gather_rows,
     held_values,
     mean_values,
-    read_logits,
     run_patches,
 )
 from .inputs import check_choices, known_components
@@ -149,8 +148,7 @@ def effects(
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
         return ablate(clean, [(), *members], fill(batch))
 
-    reading = read_logits(rows, _log_probabilities)
-    _, (table,) = run_patches(model, rows, patches, reading, 1 + len(members), batch_tokens)
+    _, (table,) = run_patches(model, rows, patches, _log_probabilities, 1 + len(members), batch_tokens)
     # The log-likelihood of an option is the sum over its tokens.
     scores = rows.reduce(np.add, table).reshape(n, len(rows) // n, 1 + len(members)).swapaxes(1, 2)
     return Effects(
