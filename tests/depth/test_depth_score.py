@@ -8,7 +8,6 @@ import torch
 import layerdiv_tl as ld
 from layerdiv_tl.components import Component
 from layerdiv_tl.depth.depth_score import DepthScore
-from layerdiv_tl.ensemble.fits import slope
 from tests.conftest import llama
 
 ROWS = [
@@ -137,22 +136,15 @@ def test_slopes_that_do_not_exist_say_why():
 
 @pytest.mark.full
 def test_the_intervals_cover():
-    """Of 200 samples from a known law, about 95 % of the intervals of slope and score hold the truth, and p is even."""
+    """Of 200 samples from a known law, about 95 % of the intervals of scores hold the truth."""
     rng = np.random.default_rng(2)
     hops = np.repeat([1, 2, 3], 40)
-    slopes, scores, even = [], [], []
-    for seed in range(200):
-        places = 5 + 0.5 * hops + rng.uniform(-2, 2, size=120)
-        found = made(pointed(places), hops)
-        frame = found.frame()
-        slopes.append(found.slope.low <= 0.5 <= found.slope.high)
-        scores.append(
-            (frame["score_low"] <= 5 + 0.5 * frame["group"]) & (5.0 + 0.5 * frame["group"] <= frame["score_high"])
-        )
-        even.append(slope(hops.astype(float), rng.normal(size=120), n_resamples=200, seed=seed).p)
-    assert 0.90 <= np.mean(slopes) <= 0.99
-    assert 0.90 <= np.mean(scores) <= 0.98
-    assert 0.01 <= np.mean(np.array(even) <= 0.05) <= 0.10
+    covered = []
+    for _ in range(200):
+        frame = made(pointed(5 + 0.5 * hops + rng.uniform(-2, 2, size=120)), hops).frame()
+        truth = 5 + 0.5 * frame["group"]
+        covered.append((frame["score_low"] <= truth) & (truth <= frame["score_high"]))
+    assert 0.90 <= np.mean(covered) <= 0.98
 
 
 def test_right_is_what_the_model_writes(stories):
