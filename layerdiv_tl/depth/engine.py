@@ -222,6 +222,9 @@ def layer_components(forward: PatchedForward) -> tuple[Component, ...]:
 # The value that a key of `PatchedForward.outputs` takes: at every token `[row, token, width]`, or `[width]` at all.
 Values = Callable[[Key], Float[Tensor, "*token width"]]
 
+# These values for a batch of rows; None where all is replaced by zero.
+Fill = Callable[[list[int]], Values | None]
+
 
 def ablation_patch(
     clean: PatchedForward,
@@ -255,7 +258,28 @@ def ablate(
     for members in ablations:
         patch = ablation_patch(clean, members, values, where)
         start = min((block for block, _ in patch), default=len(clean.layers))
-        yield tuple(members), clean.resume(start, clean.streams[start], patch)
+        yield tuple(members), clean.resume(start, [clean.streams[start]], patch)
+
+
+def by_zero(batch: list[int]) -> None:
+    """A `Fill` that replaces everything by zero."""
+
+
+def score_ablations(
+    model: Model,
+    rows: Rows,
+    ablations: Sequence[Collection[Component]],
+    fill: Fill = by_zero,
+    batch_tokens: int | None = None,
+) -> tuple[Float[np.ndarray, "row ablation"], Float[np.ndarray, "row ablation"]]:
+    """Sum cross-entropy in nats, and correct predictions, over each row's predictions, first without any ablation."""
+
+    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
+        return ablate(clean, [(), *ablations], fill(batch))
+
+    _, tables = run_patches(model, rows, patches, loss_and_hits, 1 + len(ablations), batch_tokens)
+    loss, correct = (rows.reduce(np.add, table) for table in tables)
+    return loss, correct
 
 
 def _replace(

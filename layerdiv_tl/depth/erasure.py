@@ -100,7 +100,7 @@ def erase(
         for block, mean in enumerate(means):
             stream = clean.streams[block]
             erased_stream = torch.where(where, mean.to(stream), stream)
-            yield clean.component("layer", block), clean.resume(block, erased_stream)
+            yield clean.component("layer", block), clean.resume(block, [erased_stream])
 
     components, (change, _) = run_patches(model, rows, patches, softmax_change, len(means), batch_tokens)
     mean, largest = np.full((2, len(places["text"]), len(means)), np.nan)

@@ -98,7 +98,7 @@ def integrated_gradients(
         for block, stream in enumerate(forward.streams[1:]):
 
             def value(x: Tensor, block: int = block) -> Float[Tensor, " point"]:
-                return probability(forward.resume(block + 1, x))
+                return probability(forward.resume(block + 1, [x]))
 
             base = stream.mean(1, keepdim=True)
             change[block] -= float(value(base.expand_as(stream).clone())[0])

@@ -38,7 +38,6 @@ SMALLEST = 1e-6
 Key = tuple[int, str]
 # Replacements of these, as functions of the values.
 Instead = Mapping[Key, Callable[[Float[Tensor, "row token _"]], Tensor]]
-Edit = Callable[[int, Float[Tensor, "row token d"]], Tensor] | None
 See = Callable[[int, Float[Tensor, "row token d"], Float[Tensor, "row token d"]], None] | None
 
 
@@ -95,36 +94,34 @@ class PatchedForward:
         return next(writer.heads for writer in self.writers(block) if writer.kind == "attn")
 
     def resume(
-        self, start: int, stream: Tensor, instead: Instead | None = None, edit: Edit = None, see: See = None
+        self, start: int, given: Sequence[Tensor], instead: Instead | None = None, see: See = None
     ) -> Float[Tensor, "row token d"]:
-        """Run the blocks from `start` on the input `stream`, and return the final norm's input.
+        """Run the blocks from `start` on, and return the final norm's input.
 
         Args:
-            instead: The replacements for outputs of sublayers of the blocks from `start` on.
-            edit: (block, its input stream) → its new input stream, for every block after `start`, and for the final
-                norm under the number of blocks.
+            given: The input streams of block `start` and of those after it, as far as they do not follow from the
+                blocks before; the final norm's is the last.
+            instead: The replacements for outputs of sublayers of these blocks.
             see: Called with (block, input stream, output stream) of every block that runs.
         """
-        last, final = len(self._calls), stream
+        last, final = len(self._calls) - start, given[0]
 
         def end(module: nn.Module, args: Any) -> Any:
             nonlocal final
-            if running() + 1 < last:  # the end of a round, or an embedding that is normed
+            if running() + 1 - start < last:  # the end of a round, or an embedding that is normed
                 return None
-            final = stream.clone() if start == last else args[0].to(stream.device)
-            if edit is not None:
-                final = edit(last, final)
+            final = given[last].clone() if last < len(given) else args[0].to(self.ids.device)
             return (final.to(args[0].device), *args[1:])
 
         first = torch.zeros(len(self.ids), dtype=torch.long, device=self.ids.device)
-        with self.patched(start, stream, instead or {}, edit, see) as running, hooks() as add:
+        with self.patched(start, given, instead or {}, see) as running, hooks() as add:
             add(self._end.register_forward_pre_hook(end))
             self.path.logits(self.ids, self.mask, (first, first))
         return final
 
     @contextmanager
     def patched(
-        self, start: int, stream: Tensor, instead: Instead, edit: Edit = None, see: See = None
+        self, start: int, given: Sequence[Tensor], instead: Instead, see: See = None
     ) -> Iterator[Callable[[], int]]:
         """A scope in which the model's pass over these texts is the patched one (see `resume`).
 
@@ -139,13 +136,12 @@ class PatchedForward:
             there = before.device
             if block < start:
                 return _with_output(output, tensor(output).clone())
-            before = stream.clone() if block == start else before.to(stream.device)
-            if edit is not None and block > start:
-                before = edit(block, before)
+            number = block - start
+            before = given[number].clone() if number < len(given) else before.to(self.ids.device)
             args, kwargs = with_input(args, kwargs, before.to(there, copy=see is not None))
             output = forward(*args, **kwargs)
             if see is not None:
-                see(block, before, tensor(output).to(stream.device))
+                see(block, before, tensor(output).to(self.ids.device))
             return output
 
         def changed(place: str, value: Tensor) -> Tensor | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
-from torch import Tensor
 
 from .._checks import choice, whole_number
 from ..attribution.contributions import contributions
@@ -19,9 +18,8 @@ from ..errors import InputError
 from ..model.fingerprint import identify
 from ..model.load import Model, as_model
 from ..model.options import is_task
-from .engine import Rows, Values, ablate, head_means, loss_and_hits, run_patches
+from .engine import Fill, Rows, by_zero, head_means, score_ablations
 from .inputs import known_components, read_texts
-from .patched_forward import PatchedForward
 from .pruning_results import INFLUENCE, OWN, UNITS, DropPlan, Sums
 from .readings import sums_per_text
 from .residual_norms import ResidualNorms, measure_norms
@@ -108,7 +106,7 @@ def drop_plan(
         raise InputError(f"{candidates[0].label} is all that could go, and something must stay: choose another part.")
     whole_number("n_drop", n_drop, 1, len(candidates) - 1)
     means = head_means(model, choosing, batch_tokens) if ablation == "mean" else {}
-    values = means.__getitem__ if means else None
+    fill: Fill = (lambda batch: means.__getitem__) if means else by_zero
 
     def lowest(scores: Float[np.ndarray, " candidate"]) -> tuple[Component, ...]:
         return tuple(candidates[i] for i in np.argsort(scores, kind="stable")[:n_drop])
@@ -117,7 +115,7 @@ def drop_plan(
     if not isinstance(score, str):
         scores = np.array([float(score[c.label]) for c in candidates])
     elif score == "loss":
-        loss, _ = score_ablations(model, choosing, [[c] for c in candidates], batch_tokens, values)
+        loss, _ = score_ablations(model, choosing, [[c] for c in candidates], fill, batch_tokens)
         scores = (loss[:, 1:] - loss[:, :1]).sum(0) / len(choosing.row)
     else:
         scores = needs(score, measures)
@@ -127,7 +125,7 @@ def drop_plan(
     randoms = tuple(tuple(candidates[i] for i in some) for some in drawn)
     sizes = np.unique(np.linspace(0, n_drop, min(n_drop, MOST_SIZES) + 1).round().astype(int))[1:].tolist()
     sets = [*(some[:size] for some in plans.values() for size in sizes), *randoms]
-    loss, correct = score_ablations(model, measured, sets, batch_tokens, values)
+    loss, correct = score_ablations(model, measured, sets, fill, batch_tokens)
     layers = [c for c in norms.components if c.kind == "layer"]
     means_of = {replace(layers[block], kind="attn").label: mean for (block, _), mean in means.items()}
     cut = {c.sublayer.label for c in plans[OWN]}
@@ -160,26 +158,6 @@ def read_rows(model: Model, given: Any) -> tuple[Rows, str]:
     assert asked.labels is not None
     at = [[len(row) - 1] for row in asked.ids]
     return Rows(asked.ids, at, asked.option_ids[:, :, 0], list(asked.labels[:, None])), asked.task
-
-
-def score_ablations(
-    model: Model,
-    rows: Rows,
-    ablations: Sequence[Collection[Component]],
-    batch_tokens: int | None = None,
-    values: Values | None = None,
-) -> tuple[Float[np.ndarray, "row ablation"], Float[np.ndarray, "row ablation"]]:
-    """Sum cross-entropy in nats, and correct predictions, over each row's predictions, first without any ablation.
-
-    What is ablated is replaced by the `values` of its places, or by zero.
-    """
-
-    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
-        return ablate(clean, [(), *ablations], values)
-
-    _, tables = run_patches(model, rows, patches, loss_and_hits, 1 + len(ablations), batch_tokens)
-    loss, correct = (rows.reduce(np.add, table) for table in tables)
-    return loss, correct
 
 
 def direct_measures(

@@ -182,11 +182,9 @@ def _skip(
     streams = clean.streams
     if not mode.endswith("local"):
         patch = ablation_patch(clean, [clean.component(part, block)], where=where)
-        return clean.resume(block, streams[block], patch, see=see)
+        return clean.resume(block, [streams[block]], patch, see)
     output = clean.block_outputs[block] - streams[block] if part == "layer" else clean.outputs[block, part]
     output = output.masked_fill(~where[..., None], 0.0)
-
-    def without(layer: int, _: Tensor) -> Tensor:
-        return streams[layer] - clean.through_loop_norms(output, block, layer)
-
-    return clean.resume(block + 1, without(block + 1, output), edit=without, see=see)
+    later = range(block + 1, len(streams))
+    given = [streams[layer] - clean.through_loop_norms(output, block, layer) for layer in later]
+    return clean.resume(block + 1, given, see=see)

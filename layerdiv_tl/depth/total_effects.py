@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -25,28 +25,15 @@ from ..model.frozen import TOLERANCE
 from ..model.load import Model, as_model
 from ..model.passes import Pass
 from ..model.path import Path
-from ..model.prompts import prompt_ends
+from ..model.prompts import Ids, prompt_ends
 from ..model.units import cut_of
 from .effect_results import Effects
-from .engine import (
-    Rows,
-    Values,
-    ablate,
-    ablation_patch,
-    cross_entropy,
-    gather_rows,
-    held_values,
-    mean_values,
-    run_patches,
-)
+from .engine import Fill, Rows, Values, ablation_patch, by_zero, gather_rows, held_values, mean_values, score_ablations
 from .inputs import check_choices, known_components
 from .patched_forward import Key, PatchedForward
 
 EffectUnit = Literal["sublayer", "head"]
 Ablation = Literal["mean", "zero", "resample"]
-
-# Another row that one takes its values from: its tokens, and the number of them in its prompt.
-Partner = tuple[tuple[int, ...], int]
 
 
 def effects(
@@ -119,11 +106,11 @@ def effects(
     members = (*((c,) for c in alone), *together.values())
     rows, of_example = _rows(model, asked)
     lengths = [len(asked.ids[example]) for example in of_example]
-    fill: Callable[[list[int]], Values | None] = lambda batch: None  # noqa: E731
+    fill: Fill = by_zero
     if ablation == "mean":
         fill = mean_filling(model, unit, rows.ids, lengths, batch_tokens)
     elif ablation == "resample":
-        fill = partner_filling(model, unit, rows.ids, lengths, _partners(asked, rows, seed))
+        fill = partner_filling(model, unit, rows.ids, lengths, _partners(n, len(rows) // n, seed))
     about = {"components": alone, "groups": together, "labels": gold, "options": asked.options, "model": model.name}
     about |= {"unit": unit, "ablation": ablation, "source": asked.task or "prompts"}
     about |= {"prompt_ends": prompt_ends(model, asked.ids)}
@@ -145,12 +132,9 @@ def effects(
             **about,
         )
 
-    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
-        return ablate(clean, [(), *members], fill(batch))
-
-    _, (table,) = run_patches(model, rows, patches, _log_probabilities, 1 + len(members), batch_tokens)
     # The log-likelihood of an option is the sum over its tokens.
-    scores = rows.reduce(np.add, table).reshape(n, len(rows) // n, 1 + len(members)).swapaxes(1, 2)
+    loss, _ = score_ablations(model, rows, members, fill, batch_tokens)
+    scores = -loss.reshape(n, len(rows) // n, 1 + len(members)).swapaxes(1, 2)
     return Effects(
         members=(),
         values=None,
@@ -162,12 +146,6 @@ def effects(
         score="log_likelihood",
         **about,
     )
-
-
-def _log_probabilities(clean: Tensor, targets: Int[Tensor, " n"]) -> Callable[[Tensor], Tensor]:
-    """Read the log-probability of each target."""
-    del clean
-    return lambda logits: -cross_entropy(logits, targets)[None]
 
 
 def _rows(model: Model, asked: LogitQuestion) -> tuple[Rows, Int[np.ndarray, " row"]]:
@@ -185,49 +163,39 @@ def _rows(model: Model, asked: LogitQuestion) -> tuple[Rows, Int[np.ndarray, " r
     return Rows(reads.rows, [own.tolist() for own in at], answers=answers), np.repeat(np.arange(n), count)
 
 
-def _partners(asked: LogitQuestion, rows: Rows, seed: int) -> list[Partner]:
-    """Return another example's tokens and prompt length for each row, by a random cycle through all examples."""
-    n = len(asked.ids)
-    order = np.random.default_rng(seed).permutation(n)
-    partner = dict(zip(order, np.roll(order, 1), strict=True))
-    count = len(rows) // n
-    found = []
-    for row in range(len(rows)):
-        other = partner[row // count]
-        found.append((rows.ids[other * count + row % count], len(asked.ids[other])))
-    return found
+def _partners(examples: int, count: int, seed: int) -> Int[np.ndarray, " row"]:
+    """Return the row of another example for each row, of `count` an example, by a random cycle through all examples."""
+    order, partner = np.random.default_rng(seed).permutation(examples), np.empty(examples, dtype=np.int64)
+    partner[order] = np.roll(order, 1)
+    return (partner[:, None] * count + np.arange(count)).ravel()
 
 
 def mean_filling(
-    model: Model,
-    unit: EffectUnit,
-    ids: Sequence[Sequence[int]],
-    prompts: Sequence[int],
-    batch_tokens: int | None,
-) -> Callable[[list[int]], Values | None]:
+    model: Model, unit: EffectUnit, ids: Sequence[Ids], prompts: Sequence[int], batch_tokens: int | None
+) -> Fill:
     """Fill places with means over rows, apart for first tokens, prompts' last tokens, options' and all others."""
     kinds = [np.ones(len(row), dtype=int) for row in ids]
     for kind, end in zip(kinds, prompts, strict=True):
         kind[0] = 0
         kind[end - 1], kind[end:] = 2, 3
-    means = mean_values(model, [tuple(row) for row in ids], kinds, batch_tokens, held_values, unit == "head")
+    means = mean_values(model, ids, kinds, batch_tokens, held_values, unit == "head")
     return lambda batch: partial(_gather, means, [torch.as_tensor(kinds[row]) for row in batch])
 
 
 def partner_filling(
-    model: Model, unit: EffectUnit, ids: Sequence[Sequence[int]], prompts: Sequence[int], partners: Sequence[Partner]
-) -> Callable[[list[int]], Values | None]:
+    model: Model, unit: EffectUnit, ids: Sequence[Ids], prompts: Sequence[int], partners: Int[np.ndarray, " row"]
+) -> Fill:
     """Fill places with values of each row's partner, aligned from the prompt's end; first tokens take first ones."""
 
     def fill(batch: list[int]) -> Values:
         begin, index = 0, []
         for row in batch:
-            (other, end), prompt = partners[row], prompts[row]
+            other, prompt, end = ids[partners[row]], prompts[row], prompts[partners[row]]
             place = (np.arange(len(ids[row])) - prompt + end).clip(min(1, end - 1), len(other) - 1)
             place[0] = 0 if prompt > 1 else end - 1
             index.append(torch.as_tensor(begin + place))
             begin += len(other)
-        others = PatchedForward(model, [partners[row][0] for row in batch], unit == "head")
+        others = PatchedForward(model, [ids[partners[row]] for row in batch], unit == "head")
         held = {key: value[others.tokens] for key, value in held_values(others)}
         return partial(_gather, held, index)
 
@@ -245,13 +213,10 @@ def measure_contributions(
     gold: Int[np.ndarray, " row"],
     ablations: Sequence[Sequence[Component]],
     unit: EffectUnit,
-    fill: Callable[[list[int]], Values | None],
+    fill: Fill,
     batch_tokens: int | None,
 ) -> tuple[tuple[Component, ...], list[np.ndarray]]:
     """Measure contributions to each row's `answers` at its one position, and what every ablation leaves of them.
-
-    Args:
-        fill: Returns the values that a batch's ablated places take.
 
     Returns all components; their contributions in the clean pass, `[row, component, option]`; logits under each
     ablation in each of the `SCENARIOS` of `effect_results`, `[row, scenario, ablation, option]`; each component's
@@ -295,7 +260,7 @@ def measure_contributions(
         for number, members in enumerate(ablations):
             patch = ablation_patch(clean, members, values)
             start = min(block for block, _ in patch)
-            with clean.patched(start, clean.streams[start], patch):
+            with clean.patched(start, [clean.streams[start]], patch):
                 patched = _whole(record(), known)
             advance(len(batch))
             # On the clean pass's path, where changes add up: u − u' of every component.

@@ -34,7 +34,7 @@ def test_resuming_is_the_same_as_running_every_block(name):
                     for start in (0, block):
                         seen = []
                         final = clean.resume(
-                            start, clean.streams[start], instead, see=lambda n, a, b, seen=seen: seen.append((n, b))
+                            start, [clean.streams[start]], instead, see=lambda n, a, b, seen=seen: seen.append((n, b))
                         )
                         found.append([final, *(x for n, x in seen if n >= block)])
                     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

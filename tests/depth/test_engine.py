@@ -18,7 +18,7 @@ def halve_mlps(clean, batch):
     """An intervention: each layer's MLP writes half of what it wrote."""
     for block in range(len(clean.layers)):
         halved = {(block, "mlp"): lambda output: output / 2}
-        yield clean.component("mlp", block), clean.resume(block, clean.streams[block], halved)
+        yield clean.component("mlp", block), clean.resume(block, [clean.streams[block]], halved)
 
 
 def entropy_change(clean, targets):
