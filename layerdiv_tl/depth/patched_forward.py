@@ -265,6 +265,8 @@ class PatchedForward:
             if not keys or any(self.outputs[key].shape != stream.shape for key in keys):
                 raise self._not_additive(block)
             before, after, *written = self._at_tokens(stream, output, *(self.outputs[key] for key in keys))
+            if not bool(after.isfinite().all()):
+                raise self.path.not_finite(self.component("layer", block).label)
             change, scales = after - before, [1.0] * len(keys)
             limit = precision * float(before.abs().amax() + torch.stack(written).sum(0).abs().amax())
             if not _error(change, written, scales) <= limit:

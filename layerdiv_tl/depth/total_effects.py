@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,7 @@ from ..errors import InputError
 from ..model.attribute import attribute, gradients, present
 from ..model.frozen import TOLERANCE
 from ..model.load import Model, as_model
-from ..model.passes import Pass
+from ..model.passes import Edits, Pass
 from ..model.path import Path
 from ..model.prompts import Ids, prompt_ends
 from ..model.units import cut_of
@@ -287,10 +288,14 @@ def _answers(path: Path, seen: Pass, targets: Int[Tensor, "n K"]) -> Float[Tenso
 
 
 def _whole(patched: Pass, known: Pass) -> Pass:
-    """Complete the record of a pass that resumed at some block by the clean pass's writes before it."""
+    """Complete the record of a pass that resumed at some block by what the clean pass wrote before it."""
     ran = [i for i, (writer, _) in enumerate(patched.calls) if writer.block is not None]
     calls = [i for i, (writer, _) in enumerate(known.calls) if writer.block is not None]
     writes, inputs = list(known.writes), list(known.inputs)
     for i, mine in zip(calls[-len(ran) :], ran, strict=True):
         writes[i], inputs[i] = patched.writes[mine], patched.inputs[mine]
-    return replace(patched, calls=known.calls, writes=writes, inputs=inputs, hooked=known.hooked)
+    edits: Edits = defaultdict(list)
+    for key, found in known.edits.items():
+        again = patched.edits.get(key, [])
+        edits[key] = [*found[: len(found) - len(again)], *again]
+    return replace(patched, calls=known.calls, writes=writes, inputs=inputs, edits=edits, hooked=known.hooked)
