@@ -63,6 +63,7 @@ def test_texts_may_be_longer_than_the_vocabulary(options):
 
 
 ASKED = [([5, 1, 4, 1, 5, 9, 2, 6], [8, 30, 11], 3), ([3, 14, 15, 9], [26], 1), ([17, 11, 60, 7], [5, 35], 1)]
+HEADS = {"unit": "head", "components": ["L1.mlp", "L1.H2"]}
 # Every analysis of a model, and the numbers of its result that others are compared with.
 ANALYSES = {
     "residual_norms": (lambda m, **more: ld.depth.residual_norms(m, IDS, **more), "relative_norm"),
@@ -75,7 +76,7 @@ ANALYSES = {
     "map_layers": (lambda m, **more: ld.depth.map_layers(m, m, IDS, **more), "error"),
     "depth_score": (lambda m, **more: ld.depth.depth_score(m, ASKED, **more), "effects"),
     "drop_plan": (lambda m, **more: ld.depth.drop_plan(m, IDS, 1, "block_influence", "head", random=1, **more), "loss"),
-    "effects": (lambda m, **more: ld.effects(m, IDS, [7, 9], [0, 1, 1], components=["L1.mlp"], **more), "without"),
+    "effects": (lambda m, **more: ld.effects(m, IDS, [7, 9], [0, 1, 1], **HEADS, **more), "without"),
 }
 
 
