@@ -20,7 +20,7 @@ from ..model.load import Model, as_model
 from ..model.options import is_task
 from .engine import Fill, Rows, by_zero, head_means, score_ablations
 from .inputs import known_components, read_texts
-from .pruning_results import INFLUENCE, OWN, UNITS, DropPlan, Sums
+from .pruning_results import INFLUENCE, OWN, DropPlan, Sums
 from .readings import sums_per_text
 from .residual_norms import ResidualNorms, measure_norms
 
@@ -89,8 +89,6 @@ def drop_plan(
     ablation = ablation or ("mean" if part == "head" else "zero")
     if choice("ablation", ablation, ("zero", "mean")) == "mean" and part != "head":
         raise InputError(f"ablation='mean' replaces heads by their means, and this plan drops {part}s: use 'zero'.")
-    if isinstance(score, str):
-        choice("score", score, UNITS)
     order = np.random.default_rng([seed, 0]).permutation(len(predictions)).tolist()
     half = round(len(predictions) / 2)
     choosing, measured = (predictions.take(sorted(some)) for some in (order[:half], order[half:]))
@@ -114,7 +112,7 @@ def drop_plan(
     measures = direct_measures(model, choosing, candidates, norms, batch_tokens)
     if not isinstance(score, str):
         scores = np.array([float(score[c.label]) for c in candidates])
-    elif score == "loss":
+    elif choice("score", score, ("loss", *measures)) == "loss":
         loss, _ = score_ablations(model, choosing, [[c] for c in candidates], fill, batch_tokens)
         scores = (loss[:, 1:] - loss[:, :1]).sum(0) / len(choosing.row)
     else:
@@ -179,8 +177,8 @@ def direct_measures(
 
 
 def needs(score: str, measures: Mapping[str, Sums]) -> Float[np.ndarray, " component"]:
-    """Average how much each component is needed, by one of these measures. Raises InputError for another one."""
-    sums, counts = measures[choice("score", score, measures)]
+    """Average how much each component is needed, by one of these measures."""
+    sums, counts = measures[score]
     mean = sums.sum(0) / counts.sum()
     if score == "contribution":
         return np.abs(mean)

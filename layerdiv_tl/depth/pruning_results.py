@@ -170,8 +170,8 @@ class DropPlan(Result):
         """One row per candidate, in stream order: its score, its place in the plan, and its direct measures.
 
         `order` counts from 1; missing where a component stays. The direct measures (`pruning.direct_measures`) are of
-        the scoring rows, with 95 % intervals over rows: contribution, diversity, net, relative_norm,
-        block_influence. A plan by "loss" thus has the cost of ablation beside what clean passes say of it.
+        the scoring rows, with 95 % intervals over rows: relative_norm, block_influence, and for a task contribution,
+        diversity, net. A plan by "loss" thus has the cost of ablation beside what clean passes say of it.
         """
         place = {component: number for number, component in enumerate(self.dropped, 1)}
         columns: dict[str, Any] = component_columns(self.candidates) | {"score": self.scores}
