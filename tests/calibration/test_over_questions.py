@@ -43,7 +43,7 @@ def test_places_of_best_maps_over_texts():
     for _ in range(100):
         truth = rng.random((6, 6))
         error = truth + 0.1 * rng.normal(size=(16, 6, 6))
-        exact = maps(truth[None])[0]
+        exact = maps(truth[None]).iloc[0]
         _, low, high = maps(error)
         missed.append(not low - 1e-9 <= exact <= high + 1e-9)
     print(f"places: {np.mean(missed):.3f}")
