@@ -7,7 +7,7 @@
     ld.continuation(model, prompt)                         … to every token that the model writes
     ld.profile(model, text)                                … to the whole vocabulary, at every token of a text
     d = ld.decompose(c, labels)                            bias, diversity, and how often each is right alone
-    ld.effects(model, prompts, options)                    what is lost without a component; compensation, backups
+    ld.effects(model, prompts, options)                    what is lost without a component; compensation
     ld.compare(a, b)                                       the difference of two contributions
     ld.source_tokens, ld.promoted_tokens, ld.attention_patterns, ld.top_tokens, ld.head_scores, ld.information
     ld.depth.logit_lens, skip, residual_norms, drop_plan   does the model use its depth, and what could go?

@@ -133,3 +133,13 @@ def browser():
     opened = Browser()
     yield opened
     opened.close()
+
+
+def pair_table(skip):
+    """The changes of later layers at every place, `[place, skipped, layer]`; NaN where no layer follows."""
+    uses = [(c.layer, c.repeat) for c in skip.components]
+    table = np.full((len(skip.places["text"]), len(uses), len(uses)), np.nan)
+    for number, (c, later) in enumerate(zip(skip.pairs.components, skip.pairs.targets, strict=True)):
+        where = uses.index((c.layer, c.repeat)), uses.index((later.layer, later.repeat))
+        table[:, *where] = skip.pairs.values["change"][:, number]
+    return table

@@ -98,7 +98,7 @@ def test_every_frame_with_a_row_for_each_component_says_its_module():
     c = ld.contributions("zoo/d2", prompts, [7, 8])
     d = ld.decompose(c, [0, 1] * 4)
     e = ld.effects("zoo/d2", prompts, [7, 8], [0, 1] * 4)
-    frames = [c.frame(), d.by_component(), d.by_component(full=True), e.frame(), e.compensation("L0.mlp"), e.backups()]
+    frames = [c.frame(), d.by_component(), d.by_component(full=True), e.frame(), e.compensation("L0.mlp")]
     frames += [ld.depth.residual_norms("zoo/d2", prompts).frame(), ld.depth.skip("zoo/d2", prompts).frame()]
     frames += [ld.compare(c, c).frame(), ld.profile("zoo/d2", prompts[0]).by_component()]
     for frame in frames:

@@ -15,19 +15,19 @@ from torch import Tensor
 
 from ..components import Component, component_columns
 from ..ensemble.fits import slope
-from ..ensemble.intervals import Estimate, estimate, estimates_frame, jackknife, leave_one_out
+from ..ensemble.intervals import Estimate, estimate, estimate_function, estimates_frame
 from ..errors import InputError
 from ..model.load import as_model
 from ..results import Plot, Result
 from .engine import (
     Rows,
+    ablate,
+    layer_components,
     layer_count,
     loss_and_hits,
-    read_logits,
     run_patches,
     softmax_change,
     tokens_between,
-    unpatched,
 )
 from .inputs import read_answers
 from .patched_forward import PatchedForward
@@ -80,10 +80,9 @@ class DepthScore(Result):
         return slope(self.questions["group"], self.scores, lengths, weights=self.effects.sum(1))
 
     def __repr__(self) -> str:
+        score = self._score(np.ones(len(self.effects), dtype=bool)).value
         what = f"{len(self.effects)} questions × {len(self.components)} layers"
-        score = f"depth score {self._score(np.ones(len(self.effects), dtype=bool)).value:.3g} layers"
-        first = (self.questions["rank"] == 1).mean()
-        return f"DepthScore({self.model}: {what}; {score}; {first:.0%} of the answers come first)"
+        return f"DepthScore({self.model}: {what}; depth score {score:.3g} layers)"
 
     figures: ClassVar = {
         "lines": Plot(
@@ -99,16 +98,13 @@ class DepthScore(Result):
         """One row per group.
 
         `n`: questions that have a score. `score`: that of their mean effects in layers, with its 95 % interval over
-        questions; `relative`: it as a share of the depth, from 0 (first layer) to 1 (last). `accuracy`: the share
-        answered correctly, with Wilson's interval; `probability`, `length`, `answer_length`: means.
+        questions. `accuracy`: the share answered correctly, with Wilson's interval; `probability`, `length`,
+        `answer_length`: means.
         """
-        last = len(self.components) - 1
         rows = []
         for group, mask in self._groups():
-            score = self._score(mask)
-            value, low, high = (end / last if last else np.nan for end in score[:3])
-            row: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[mask]).sum()), "score": score}
-            row["relative"] = score._replace(value=value, low=low, high=high)
+            row: dict[str, Any] = {"group": group, "n": int(np.isfinite(self.scores[mask]).sum())}
+            row["score"] = self._score(mask)
             row["accuracy"] = estimate(self.questions["correct"][mask], "share")
             for name in ("probability", "length", "answer_length"):
                 row[name] = float(self.questions[name][mask].mean())
@@ -116,7 +112,6 @@ class DepthScore(Result):
         units = {
             "group": self.by,
             "score": "layers",
-            "relative": "share of the depth",
             "length": "tokens",
             "answer_length": "tokens",
         }
@@ -150,12 +145,8 @@ class DepthScore(Result):
 
 def _ratio(values: np.ndarray, effects: np.ndarray, largest: float) -> Estimate:
     """Compute Σ values / Σ effects and its interval over questions, 0 to `largest`; NaN where nothing has effects."""
-    if not effects.sum() > _SMALLEST:
-        unknown = np.full(values.shape[1:], np.nan)
-        return Estimate(unknown, unknown, unknown, len(values), "questions")
-    ratio = values.sum(0) / effects.sum()
-    low, high = jackknife(ratio, leave_one_out(values, effects), within=(0.0, largest))
-    return Estimate(ratio, low, high, len(values), "questions")
+    effects = effects if effects.sum() > _SMALLEST else np.full_like(effects, np.nan)
+    return estimate_function(np.divide, values, effects, within=(0.0, largest), over="questions")
 
 
 def depth_score(model: Any, questions: Any, *, batch_tokens: int | None = None) -> DepthScore:
@@ -190,17 +181,17 @@ def depth_score(model: Any, questions: Any, *, batch_tokens: int | None = None) 
     predicting = Rows(ids, list(map(range, begins - 1, ends - 1)))
     measured = Rows(ids, list(map(range, begins, ends)))
 
-    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Tensor]]:
-        where = tokens_between(clean, 1, begins[batch])
-        for block, stream in enumerate(clean.streams[:-1]):
-            yield clean.component("layer", block), clean.resume(block, stream, clean.zero_ablate("layer", block, where))
+    def skipped(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
+        layers = [[layer] for layer in layer_components(clean)]
+        return ablate(clean, layers, where=tokens_between(clean, 1, begins[batch]))
 
-    count, change_of = layer_count(model), read_logits(measured, softmax_change)
-    components, (change, _) = run_patches(model, measured, patches, change_of, count, batch_tokens)
-    answered = read_logits(predicting, _answers)
-    loss, right, rank = (x[:, 0] for x in run_patches(model, predicting, unpatched, answered, 1, batch_tokens)[1])
+    def unpatched(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
+        return ablate(clean, [()])
+
+    names, (change, _) = run_patches(model, measured, skipped, softmax_change, layer_count(model), batch_tokens)
+    loss, right, rank = (x[:, 0] for x in run_patches(model, predicting, unpatched, _answers, 1, batch_tokens)[1])
     return DepthScore(
-        components=components,
+        components=tuple(layer for (layer,) in names),
         effects=measured.reduce(np.maximum, change),
         questions={
             "group": groups,

@@ -1,4 +1,4 @@
-"""Results of `effects`: a table of all components, compensation for one, and backup components."""
+"""Results of `effects`: a table of all components, and what compensates for one of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from scipy.special import logsumexp
 
 from .._checks import choice, shown
 from ..components import Component, component_columns, own_label
-from ..ensemble.grouping import shares
 from ..ensemble.intervals import ENDS, Kind, estimate, estimates_frame
 from ..ensemble.losses import hits
 from ..errors import InputError
@@ -155,13 +154,6 @@ class Effects(Result):
             _compensation_frame,
             {"column": "effect", "rule": 1},
         ),
-        "map": Plot(
-            "Reactions to every ablation",
-            "A map ablated × later component of the later one's change.",
-            "shapes.heat",
-            "backups",
-            {"row": "ablated", "column": "component", "value": "compensation"},
-        ),
     }
 
     def _plots(self) -> Mapping[str, Plot]:
@@ -210,28 +202,6 @@ class Effects(Result):
         means = {name: float(self.effect(name)[:, number].mean()) for name in ("direct", "indirect", "total")}
         columns["compensation"] = estimate(change)
         return estimates_frame(columns, {"compensation": self.measured_in}, gap=self.gap, **means)
-
-    def backups(self) -> pd.DataFrame:
-        """List backup components, the strongest first: one row per ablated component and later component.
-
-        The rows of one ablated component, in stream order and with their sum, are those of `compensation`.
-
-        `compensation` is as in `compensation()`. `share` is the share of the ablated component's direct effect for
-        which the later one compensates, −Σ compensation · direct / Σ direct² over rows: negative where it adds to the
-        effect, NaN where the interval of the direct effect contains 0. First come the rows that compensate and whose
-        interval excludes 0, then the others, each by the size of the compensation. Raises InputError as `compensation`.
-        """
-        pairs = [(i, j) for i in range(len(self.components)) for j in self._reached(i)]
-        ablated, later = np.array(pairs, dtype=int).reshape(-1, 2).T
-        change, direct = self._changes[:, ablated, later], self.effect("direct")[:, ablated]
-        columns: dict[str, Any] = {"ablated": [self.components[i].label for i in ablated]}
-        columns |= component_columns(self.members, later)
-        compensation = estimate(change)
-        columns |= {"compensation": compensation, "share": shares(-change * direct, direct**2, signed=direct)}
-        frame = estimates_frame(columns, {"compensation": self.measured_in, "share": "share of the direct effect"})
-        is_clear = compensation.excludes_zero & (frame["share"] > 0)
-        strongest = np.lexsort((-frame["compensation"].abs(), ~is_clear))
-        return frame.iloc[strongest].reset_index(drop=True)
 
     def _measured(self, logits: Float[np.ndarray, "row *rest option"], on: str) -> Float[np.ndarray, "row *rest"]:
         """Measure answers, from logits before any soft-cap, so that more is better."""

@@ -1,7 +1,7 @@
 """One engine for interventions: it runs rows under patches and reads predictions from the final stream.
 
 The engine runs every batch of rows once unpatched, lets an analysis resume that pass with one change after another, and
-hands the final streams at the rows' positions to a reader. It alone handles batches, progress and the size of logits.
+reads the logits of the final streams at the rows' positions. It alone handles batches, progress and the size of logits.
 
 Sums over a vocabulary are in float64: in float32, over tens of thousands of tokens, they are off by up to 1e-3 of a
 small divergence or change. Blocks of a few rows stay in the processor's cache, where float64 costs less than float32 on
@@ -28,7 +28,7 @@ from ..model.batches import batches
 from ..model.load import Model
 from ..model.prompts import Ids
 from .inputs import Part
-from .patched_forward import LOGITS, Instead, PatchedForward
+from .patched_forward import LOGITS, Instead, Key, PatchedForward
 
 # Entries of one block of logits: 2 MiB in float64.
 _BLOCK = 1 << 18
@@ -95,71 +95,52 @@ class Rows:
 # Yields the name and the final stream of each patched pass of a batch (`PatchedForward.resume`), in the same order for
 # every batch, from its clean pass and its row numbers.
 Patches = Callable[[PatchedForward, list[int]], Iterator[tuple[Any, Float[Tensor, "row token d"]]]]
-# The values read of a batch, `[position, *rest]`, from its clean pass, its row numbers, and the final streams at their
-# positions, one patched pass after another.
-Reader = Callable[[PatchedForward, list[int], Iterator[Float[Tensor, "position d"]]], tuple[np.ndarray, ...]]
 # Given the clean pass's logits and the targets, returns a function that reads a patched pass's logits.
 Reading = Callable[[Tensor, Tensor], Callable[[Tensor], Float[Tensor, "quantity position"]]]
 
 
 def run_patches(
-    model: Model, rows: Rows, patches: Patches, read: Reader, count: int, batch_tokens: int | None = None
-) -> tuple[tuple[Any, ...], list[np.ndarray]]:
-    """Return (names of the `count` patches, values read of every patched pass at every position, in row order)."""
-    order: list[np.ndarray] = []
+    model: Model, rows: Rows, patches: Patches, reading: Reading, count: int, batch_tokens: int | None = None
+) -> tuple[tuple[Any, ...], list[Float[np.ndarray, "position patch"]]]:
+    """Return (names of the `count` patches, each quantity that is read of every patched pass), in row order."""
 
-    def measure(batch: list[int], advance: Advance) -> tuple[tuple[Any, ...], tuple[np.ndarray, ...]]:
-        some, names = rows.take(batch), list[Any]()
+    def measure(batch: list[int], advance: Advance) -> tuple[tuple[Any, ...], Any, Float[np.ndarray, "quantity _ _"]]:
+        some, names, finals = rows.take(batch), list[Any](), list[Tensor]()
         clean = PatchedForward(model, some.ids)
         where = some.places(clean)
+        for name, final in patches(clean, batch):
+            names.append(name)
+            finals.append(final[where])
+            advance(len(batch))
+        found = _read_logits(clean, some, clean.streams[-1][where], finals, reading)
+        return tuple(names), np.asarray(batch)[some.row], found
 
-        def finals() -> Iterator[Tensor]:
-            for name, final in patches(clean, batch):
-                names.append(name)
-                advance(len(batch))
-                yield final[where]
-
-        found = read(clean, batch, finals())
-        order.append(np.asarray(batch)[some.row])
-        return tuple(names), found
-
-    names, parts = zip(*map_batches(model, rows.ids, batch_tokens, measure, count), strict=True)
-    same = np.argsort(np.concatenate(order), kind="stable")
-    return same_components(model, names), [np.concatenate(tables)[same] for tables in zip(*parts, strict=True)]
+    return gather_rows(model, rows.ids, batch_tokens, measure, count)
 
 
-def unpatched(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
-    """Yield only the unpatched pass."""
-    yield "clean", clean.streams[-1]
+def _read_logits(
+    clean: PatchedForward, rows: Rows, own: Tensor, finals: Sequence[Float[Tensor, "position d"]], reading: Reading
+) -> Float[np.ndarray, "quantity position patch"]:
+    """Read the logits of several passes, which are formed for some positions at a time."""
+    targets = torch.as_tensor(rows.targets)
+    options = None if rows.options is None else torch.as_tensor(rows.options[rows.row])
+    step = max(1, LOGITS // clean.path.outputs)  # vectors whose logits may be formed at once
+    tables: list[Tensor] = []
+    for start in range(0, len(targets), step):
+        chunk = slice(start, start + step)
 
+        def answers(streams: Sequence[Tensor], chunk: slice = chunk) -> Iterator[Tensor]:
+            """Logits of several passes at some positions, read out as one batch."""
+            for logits in clean.logits(torch.cat([x[chunk] for x in streams])).chunk(len(streams)):
+                yield logits if options is None else logits.gather(1, options[chunk].to(logits.device))
 
-def read_logits(rows: Rows, reading: Reading) -> Reader:
-    """Build a reader of logits, `[position, patch]` of each quantity, which forms them for some positions at a time."""
-
-    def read(clean: PatchedForward, batch: list[int], finals: Iterator[Tensor]) -> tuple[np.ndarray, ...]:
-        some = rows.take(batch)
-        targets = torch.as_tensor(some.targets)
-        options = None if some.options is None else torch.as_tensor(some.options[some.row])
-        own, streams = clean.streams[-1][some.places(clean)], list(finals)
-        step = max(1, LOGITS // clean.path.outputs)  # vectors whose logits may be formed at once
-        tables: list[Tensor] = []
-        for start in range(0, len(targets), step):
-            chunk = slice(start, start + step)
-
-            def answers(streams: list[Tensor], chunk: slice = chunk) -> Iterator[Tensor]:
-                """Logits of several passes at some positions, read out as one batch."""
-                for logits in clean.logits(torch.cat([x[chunk] for x in streams])).chunk(len(streams)):
-                    yield logits if options is None else logits.gather(1, options[chunk].to(logits.device))
-
-            (plain,) = answers([own])
-            measure = reading(plain, targets[chunk])
-            together = max(1, step // len(plain))
-            groups = [streams[i : i + together] for i in range(0, len(streams), together)]
-            found = [measure(logits).cpu() for group in groups for logits in answers(group)]
-            tables.append(torch.stack(found, -1))
-        return tuple(torch.cat(tables, 1).numpy())
-
-    return read
+        (plain,) = answers([own])
+        measure = reading(plain, targets[chunk])
+        together = max(1, step // len(plain))
+        groups = [finals[i : i + together] for i in range(0, len(finals), together)]
+        found = [measure(logits).cpu() for group in groups for logits in answers(group)]
+        tables.append(torch.stack(found, -1))
+    return torch.cat(tables, 1).numpy()
 
 
 def softmax_change(clean: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> Callable[[Tensor], Tensor]:
@@ -201,19 +182,31 @@ def map_batches(
         return [measure(rows, advance) for rows in batches([len(row) for row in ids], limit, switch)]
 
 
+def gather_rows(
+    model: Model,
+    ids: Sequence[Sequence[int]],
+    batch_tokens: int | None,
+    measure: Callable[[list[int], Advance], tuple[tuple[T, ...], Any, Iterable[np.ndarray]]],
+    count: int = 1,
+) -> tuple[tuple[T, ...], list[np.ndarray]]:
+    """Return (what `measure` names, its tables) of all batches, in the order of the rows.
+
+    `measure` returns names, the row of each entry of its tables, and the tables; see `map_batches`. Raises InputError
+    where batches differ in names.
+    """
+    names, rows, parts = zip(*map_batches(model, ids, batch_tokens, measure, count), strict=True)
+    if any(own != names[0] for own in names):
+        raise InputError(f"{model.name} ran its layers a different number of times for different texts.")
+    order = np.argsort(np.concatenate(rows), kind="stable")
+    return names[0], [np.concatenate(tables)[order] for tables in zip(*parts, strict=True)]
+
+
 def tokens_between(forward: PatchedForward, first: Any, stop: Any) -> Bool[Tensor, "row token"]:
     """Mark the tokens at or after `first` and before `stop`; both are numbers, or `[row]`."""
     device = forward.ids.device
     first, stop = (torch.as_tensor(x, device=device).reshape(-1, 1) for x in (first, stop))
     here = torch.arange(forward.ids.shape[1], device=device)
     return ((here >= first) & (here < stop)).expand_as(forward.ids)
-
-
-def same_components(model: Model, of_batches: Sequence[tuple[T, ...]]) -> tuple[T, ...]:
-    """Return the components that all batches share. Raises InputError where they differ."""
-    if any(components != of_batches[0] for components in of_batches):
-        raise InputError(f"{model.name} ran its layers a different number of times for different texts.")
-    return of_batches[0]
 
 
 def layer_count(model: Model) -> int:
@@ -226,31 +219,76 @@ def layer_components(forward: PatchedForward) -> tuple[Component, ...]:
     return tuple(forward.component("layer", block) for block in range(len(forward.layers)))
 
 
-# What a sublayer writes, or its heads' values before the output projection: its kind or "heads", layer and repeat.
-Place = tuple[str, int | None, int | None]
-# The value that a place takes, at every token `[row, token, width]` or at all alike `[width]`, given the place.
-Values = Callable[[Place], Float[Tensor, "*token width"]]
+# The value that a key of `PatchedForward.outputs` takes: at every token `[row, token, width]`, or `[width]` at all.
+Values = Callable[[Key], Float[Tensor, "*token width"]]
+
+# These values for a batch of rows; None where all is replaced by zero.
+Fill = Callable[[list[int]], Values | None]
 
 
-def ablation(forward: PatchedForward, members: Collection[Component], values: Values | None = None) -> Instead:
-    """Replace what sublayers, layers or heads hold by the `values` of their places, or by zero."""
-    found: dict[tuple[int, str], Any] = {}
-    for block, place in enumerate(forward.layers):
+def ablation_patch(
+    clean: PatchedForward,
+    members: Collection[Component],
+    values: Values | None = None,
+    where: Bool[Tensor, "row token"] | None = None,
+) -> Instead:
+    """Replace what sublayers, layers or heads hold by `values`, or by zero: at all tokens, or at some."""
+    found: dict[Key, Any] = {}
+    for block, place in enumerate(clean.layers):
         heads = [c.index for c in members if c.kind == "head" and (c.layer, c.repeat) == place]
         if heads:
-            left = None if values is None else values(("heads", *place))
-            found[block, "heads"] = partial(_replace_heads, heads, forward.head_count(block), left)
+            left = None if values is None else values((block, "heads"))
+            found[block, "heads"] = partial(_replace_heads, heads, clean.head_count(block), left)
         for part in get_args(Part):
-            if forward.component(part, block) in members:
-                for key in forward.zero_ablate(part, block):
+            if clean.component(part, block) in members:
+                for key in clean.sublayers(part, block):
                     # Whole outputs are stored as they are added to the stream.
-                    left = None if values is None else values((key[1], *place)) / forward.scales[key]
-                    found[key] = partial(_replace, left)
+                    left = None if values is None else values(key) / clean.scales[key]
+                    found[key] = partial(_replace, left, where)
     return found
 
 
-def _replace(left: Float[Tensor, "*token width"] | None, given: Float[Tensor, "row token width"]) -> Tensor:
-    return torch.zeros_like(given) if left is None else left.to(given).expand_as(given)
+def ablate(
+    clean: PatchedForward,
+    ablations: Iterable[Collection[Component]],
+    values: Values | None = None,
+    where: Bool[Tensor, "row token"] | None = None,
+) -> Iterator[tuple[Any, Float[Tensor, "row token d"]]]:
+    """Yield a patched pass for each ablation, named by what it ablates; the unpatched one where that is nothing."""
+    for members in ablations:
+        patch = ablation_patch(clean, members, values, where)
+        start = min((block for block, _ in patch), default=len(clean.layers))
+        yield tuple(members), clean.resume(start, [clean.streams[start]], patch)
+
+
+def by_zero(batch: list[int]) -> None:
+    """A `Fill` that replaces everything by zero."""
+
+
+def score_ablations(
+    model: Model,
+    rows: Rows,
+    ablations: Sequence[Collection[Component]],
+    fill: Fill = by_zero,
+    batch_tokens: int | None = None,
+) -> tuple[Float[np.ndarray, "row ablation"], Float[np.ndarray, "row ablation"]]:
+    """Sum cross-entropy in nats, and correct predictions, over each row's predictions, first without any ablation."""
+
+    def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Any, Tensor]]:
+        return ablate(clean, [(), *ablations], fill(batch))
+
+    _, tables = run_patches(model, rows, patches, loss_and_hits, 1 + len(ablations), batch_tokens)
+    loss, correct = (rows.reduce(np.add, table) for table in tables)
+    return loss, correct
+
+
+def _replace(
+    left: Float[Tensor, "*token width"] | None,
+    where: Bool[Tensor, "row token"] | None,
+    given: Float[Tensor, "row token width"],
+) -> Float[Tensor, "row token width"]:
+    left = torch.zeros_like(given) if left is None else left.to(given).expand_as(given)
+    return left if where is None else torch.where(where[..., None], left, given)
 
 
 def _replace_heads(
@@ -261,58 +299,55 @@ def _replace_heads(
 ) -> Float[Tensor, "row token value"]:
     """Replace the values of some heads, of a number of them, before their output projection."""
     changed = given.unflatten(-1, (count, -1)).clone()
-    changed[:, :, list(heads)] = _replace(left, given).unflatten(-1, (count, -1))[:, :, list(heads)]
+    changed[:, :, list(heads)] = _replace(left, None, given).unflatten(-1, (count, -1))[:, :, list(heads)]
     return changed.flatten(-2)
-
-
-def held_values(done: PatchedForward, heads: bool) -> Iterator[tuple[Place, Float[Tensor, "row token _"]]]:
-    """Yield every place of a pass and its value: an output as added to the stream, or an attention's heads' values."""
-    for (block, kind), value in done.outputs.items():
-        is_cut = (block, "heads") in done.outputs and kind == "attn"
-        if not (heads and is_cut):
-            yield (kind, *done.layers[block]), value
 
 
 def mean_values(
     model: Model,
     ids: Sequence[Ids],
-    weights: Sequence[Float[Tensor, "token kind"]],
+    kinds: Sequence[Int[np.ndarray, " token"]],
     batch_tokens: int | None,
+    held: Callable[[PatchedForward], Iterable[tuple[Any, Tensor]]],
     heads: bool = False,
-    held: Callable[[PatchedForward, bool], Iterable[tuple[Any, Tensor]]] = held_values,
 ) -> dict[Any, Float[Tensor, "kind _"]]:
-    """Average what a pass holds over the tokens of each kind; `weights` are those of every row's tokens."""
+    """Average what passes hold over the tokens of each kind: numbers from 0 for every row's tokens, −1 for none."""
+    count = max(int(kind.max()) for kind in kinds) + 1
     sums: dict[Any, Tensor] = {}
 
     def add(batch: list[int], advance: Advance) -> None:
-        weight = torch.cat([weights[row] for row in batch]).double()
         done = PatchedForward(model, [ids[row] for row in batch], heads)
-        for place, value in held(done, heads):
+        own = np.concatenate([kinds[row] for row in batch])
+        weight = torch.as_tensor(own[:, None] == np.arange(count)).double()
+        for key, value in held(done):
             total = weight.to(value.device).T @ value[done.tokens].double()
-            sums[place] = sums[place] + total if place in sums else total
+            sums[key] = sums[key] + total if key in sums else total
         advance(len(batch))
 
     map_batches(model, ids, batch_tokens, add)
-    counts = torch.cat(list(weights)).double().sum(0)[:, None]
-    counts[counts == 0] = 1
-    return {place: total / counts.to(total.device) for place, total in sums.items()}
+    tokens = np.bincount(np.concatenate(kinds) + 1, minlength=count + 1)[1:]
+    divisor = torch.as_tensor(np.maximum(tokens, 1.0))[:, None]
+    return {key: total / divisor.to(total.device) for key, total in sums.items()}
 
 
-def head_means(model: Model, rows: Rows, batch_tokens: int | None) -> dict[Place, Float[Tensor, " value"]]:
+def held_values(done: PatchedForward) -> Iterable[tuple[Key, Float[Tensor, "row token _"]]]:
+    """What sublayers add to the stream, and heads' values before their output projection."""
+    return done.outputs.items()
+
+
+def head_means(model: Model, rows: Rows, batch_tokens: int | None) -> dict[Key, Float[Tensor, " value"]]:
     """Average the values of all heads, before their output projection, over the positions where rows are read."""
-    weights = [torch.zeros(len(ids), 1) for ids in rows.ids]
-    for weight, at in zip(weights, rows.at, strict=True):
-        weight[list(at)] = 1
-    means = mean_values(model, rows.ids, weights, batch_tokens, True)
-    return {place: mean[0] for place, mean in means.items() if place[0] == "heads"}
+    kinds = [np.full(len(ids), -1) for ids in rows.ids]
+    for kind, at in zip(kinds, rows.at, strict=True):
+        kind[list(at)] = 0
+    means = mean_values(model, rows.ids, kinds, batch_tokens, held_values, heads=True)
+    return {key: mean[0] for key, mean in means.items() if key[1] == "heads"}
 
 
 def mean_streams(model: Model, ids: Sequence[Ids], batch_tokens: int | None) -> list[Float[Tensor, " d"]]:
     """Average the stream entering every block, over the tokens of all texts."""
-    weights = [torch.ones(len(row), 1) for row in ids]
-    means = mean_values(
-        model, ids, weights, batch_tokens, held=lambda done, heads: enumerate(done.streams[: len(done.layers)])
-    )
+    kinds = [np.zeros(len(row), dtype=int) for row in ids]
+    means = mean_values(model, ids, kinds, batch_tokens, lambda done: enumerate(done.streams[:-1]))
     return [means[block][0] for block in sorted(means)]
 
 

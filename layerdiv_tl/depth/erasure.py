@@ -14,7 +14,7 @@ from ..components import Component
 from ..errors import InputError
 from ..model.load import as_model
 from ..results import Plot
-from .engine import Rows, mean_streams, read_logits, run_patches, softmax_change, tokens_between
+from .engine import Rows, mean_streams, run_patches, softmax_change, tokens_between
 from .inputs import check_choices, read_answers, read_texts
 from .patched_forward import PatchedForward
 from .readings import SOFTMAX_CHANGE, Readings, token_places
@@ -38,13 +38,6 @@ class Erasure(Readings):
             "of_text",
             {"row": "component", "column": "position", "value": "output_change", "column_name": "token"},
         ),
-        "bars": Plot(
-            "Effect of erasing tokens by layer",
-            "Means over tokens.",
-            "shapes.bars",
-            "frame",
-            {"columns": ("output_change",)},
-        ),
     }
 
 
@@ -54,23 +47,22 @@ def erase(
     span: Span = "position",
     *,
     answers: Any = None,
-    reference: Any = None,
     batch_tokens: int | None = None,
 ) -> Erasure:
     """Erase the stream of every token but the last, at every layer in turn (residual erasure).
 
-    An erased token's stream becomes the mean stream over all tokens of `reference`: later layers can no longer read the
-    token, but what earlier ones read stays. Follows Csordás et al. (arXiv 2505.13898), by default with the rules of
-    their released code, which also erases the stream leaving the last layer; that affects only the erased token.
+    An erased token's stream becomes the mean stream over all tokens of `texts` (in the paper, of ten texts of GSM8K):
+    later layers can no longer read the token, but what earlier ones read stays. Follows Csordás et al. (arXiv
+    2505.13898), by default with the rules of their released code, which also erases the stream leaving the last layer;
+    that affects only the erased token.
 
     Args:
         model, texts, batch_tokens: As in `residual_norms`.
         span: "position": one token, including a text's first, and probabilities are compared where the answer's tokens
             are predicted; or "prefix": it and those before it except the first, and they are compared at every token
             after the one right after it. Both as published.
-        answers: Number of tokens at the end of each text that are its answer (default 1); or the answers themselves,
-            one text or list of ids per text; a task brings its gold options.
-        reference: Texts whose mean stream replaces erased ones; None is `texts`. (The paper uses ten of GSM8K.)
+        answers: The answers, one text or list of ids per text, which are appended; a task brings its gold options. None
+            is the last token of every text.
 
     Makes 1 + L/2 passes over a text for each of its tokens and L layers. Raises InputError for input that cannot be
     used, and for answers of prefixes.
@@ -88,7 +80,7 @@ def erase(
     else:
         ids = read_texts(model, texts, 4, "a token is erased and a later one measured")
         lengths = [0] * len(ids)
-    means = mean_streams(model, ids if reference is None else read_texts(model, reference), batch_tokens)
+    means = mean_streams(model, ids, batch_tokens)
     places = token_places(model, [row[:-1] for row in ids])
     # A row is a text with one of its tokens erased; those that erase or measure nothing are not run.
     ran: list[int] = []
@@ -108,10 +100,9 @@ def erase(
         for block, mean in enumerate(means):
             stream = clean.streams[block]
             erased_stream = torch.where(where, mean.to(stream), stream)
-            yield clean.component("layer", block), clean.resume(block, erased_stream)
+            yield clean.component("layer", block), clean.resume(block, [erased_stream])
 
-    reading = read_logits(rows, softmax_change)
-    components, (change, _) = run_patches(model, rows, patches, reading, len(means), batch_tokens)
+    components, (change, _) = run_patches(model, rows, patches, softmax_change, len(means), batch_tokens)
     mean, largest = np.full((2, len(places["text"]), len(means)), np.nan)
     mean[ran], largest[ran] = rows.mean(change), rows.reduce(np.maximum, change)
     return Erasure(

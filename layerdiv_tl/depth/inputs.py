@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Literal, get_args
 
-from .._checks import MOST_ITEMS, choice, listed, shown, whole_number
+from .._checks import choice, shown, whole_number
 from ..components import Component, instead_of, labels_of
 from ..errors import InputError
 from ..model.load import Model
@@ -37,23 +37,17 @@ def read_texts(model: Model, texts: Any, least: int = 1, why: str = "") -> Promp
 def read_answers(model: Model, texts: Any, answers: Any) -> tuple[Prompts, list[int]]:
     """Return (token ids of each text followed by its answer, number of tokens of the answer).
 
-    `answers` is the number of tokens that each text ends in, or one text or list of ids per text, which is appended.
-    None is the gold option of a task, or 1. Raises InputError where there is no answer, or nothing before it.
+    `answers` has one text or list of ids per text, which is appended. None is the gold option of a task, or the last
+    token of every text. Raises InputError where there is no answer, or nothing before it.
     """
     if answers is None and is_task(texts):
         answers = texts.answers
-    ids = read_texts(model, texts)
     if answers is None:
-        answers = 1
-    if isinstance(answers, Integral) and not isinstance(answers, bool):
-        answers = whole_number("answers", answers, 1, MOST_ITEMS)
-        for number, row in enumerate(ids):
-            if answers >= len(row):
-                raise InputError(f"text {number} needs more tokens than its answer, {answers}, but has {len(row)}.")
-        return ids, [answers] * len(ids)
-    items = [answers] if isinstance(answers, str) else to_python(answers)
+        ids = read_texts(model, texts, 2, "its last one is the answer")
+        return ids, [1] * len(ids)
+    ids, items = read_texts(model, texts), [answers] if isinstance(answers, str) else to_python(answers)
     if not isinstance(items, Sequence) or len(items) != len(ids):
-        raise InputError(f"answers={shown(answers)} does not fit {len(ids)} texts: give one per text, or their length.")
+        raise InputError(f"answers={shown(answers)} does not fit {len(ids)} texts: give one per text.")
     appended = []
     for number, (text, answer) in enumerate(zip(ids.texts, items, strict=True)):
         if isinstance(answer, str):
@@ -66,33 +60,26 @@ def read_answers(model: Model, texts: Any, answers: Any) -> tuple[Prompts, list[
 
 def ablatable_blocks(model: Model, forward: PatchedForward, part: str, layers: Any = None) -> list[int]:
     """Select the wanted blocks (None: all) that have this part. Raises InputError where none has."""
-    blocks = [block for block in read_layers(layers, len(forward.layers)) if forward.zero_ablate(part, block)]
+    blocks = [block for block in read_layers(layers, len(forward.layers)) if forward.sublayers(part, block)]
     if not blocks:
         raise InputError(f"these layers of {model.name} have no {part} that writes to the stream.")
     return blocks
 
 
-def read_layers(layers: Any, count: int, name: str = "layers") -> list[int]:
-    """Return the wanted blocks, None for all. Raises InputError, naming the argument, for one that does not exist."""
+def read_layers(layers: Any, count: int) -> list[int]:
+    """Return the wanted blocks, None for all. Raises InputError for one that does not exist."""
     if layers is None:
         return list(range(count))
-    items = list(layers) if isinstance(layers, Set) else layers  # each is measured alone
-    what = f"a layer from 0 to {count - 1}, or a list of them"
-    wanted = [layers] if isinstance(layers, Integral) else listed(name, items, what)
+    wanted = [layers] if isinstance(layers, Integral) else list(layers)
     if not wanted:
-        raise InputError(f"{name} is empty: give at least one layer, or None for all.")
-    return list(dict.fromkeys(whole_number(name, layer, 0, count - 1) for layer in wanted))
+        raise InputError("layers is empty: give at least one layer, or None for all.")
+    return list(dict.fromkeys(whole_number("layers", layer, 0, count - 1) for layer in wanted))
 
 
-def known_components(name: str, given: Any, known: Sequence[Component], least: bool = True) -> list[Component]:
-    """Look up components by label, each once; none only with `least` False. Raises InputError for unknown ones."""
-    if not least and isinstance(given, Sequence) and not len(given):
-        return []
-    labels = labels_of(name, given)
-    if len(set(labels)) < len(labels):
-        twice = next(label for label in labels if labels.count(label) > 1)
-        raise InputError(f"{name} names {twice} twice: each can be ablated once.")
+def known_components(name: str, given: Any, known: Sequence[Component]) -> list[Component]:
+    """Look up components by label, each once. Raises InputError for unknown ones."""
     by_label = {c.label: c for c in known}
+    labels = list(dict.fromkeys(labels_of(name, given)))
     if unknown := [label for label in labels if label not in by_label]:
         instead = instead_of(unknown[0], known, list(by_label)) if known else "there is nothing at this unit"
         raise InputError(f"{name} asks for {unknown[0]}, which cannot be ablated here: {instead}.")

@@ -15,10 +15,10 @@ from .._progress import Advance
 from ..components import Component
 from ..model.load import as_model
 from ..results import Plot
-from .engine import layer_components, layer_count, map_batches, same_components
+from .engine import gather_rows, layer_components, layer_count
 from .inputs import read_answers
 from .patched_forward import PatchedForward
-from .readings import Readings, token_places
+from .readings import Readings, sums_per_text, token_places
 
 # The answer's probability at each point, as a function of streams.
 Value = Callable[[Float[Tensor, "point token d"]], Float[Tensor, " point"]]
@@ -29,13 +29,12 @@ class IntegratedGradients(Readings):
 
     With F the sum of the probabilities of the answer's tokens, x the stream after a layer and x' its baseline, `values`
     has at each token but a text's last `attribution`: Σ_d (x − x') · ∫₀¹ ∂F/∂x (x' + α (x − x')) dα, in probability;
-    and `size`, its absolute value. `frame()` averages their sums over each text, and has the completeness error of all
-    texts, `gap`: Σ |Σ attribution − (F(x) − F(x'))| / Σ |F(x) − F(x')|.
+    and `size`, its absolute value. `frame()` has their means over tokens, and the completeness error of all texts,
+    `gap`: Σ |Σ attribution − (F(x) − F(x'))| / Σ |F(x) − F(x')|.
 
     Sundararajan et al. (2017); for layers as in *Do Language Models Use Their Depth Efficiently?*.
     """
 
-    over = "sums"
     lead: ClassVar = "attribution"
     figures: ClassVar = {
         "map": Plot(
@@ -44,13 +43,6 @@ class IntegratedGradients(Readings):
             "shapes.heat",
             "of_text",
             {"row": "component", "column": "position", "value": "attribution", "column_name": "token"},
-        ),
-        "bars": Plot(
-            "Integrated gradients of tokens by layer",
-            "Means over texts.",
-            "shapes.bars",
-            "frame",
-            {"columns": ("attribution", "size")},
         ),
     }
 
@@ -88,9 +80,8 @@ def integrated_gradients(
     model.path.check_gradients()
     ids, lengths = read_answers(model, texts, answers)
     size = batch_tokens or model.batch_tokens
-    found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
-    def integrate(rows: list[int], advance: Advance) -> tuple[Component, ...]:
+    def integrate(rows: list[int], advance: Advance) -> tuple[tuple[Component, ...], Any, tuple[np.ndarray, ...]]:
         (number,) = rows
         row, length = ids[number], lengths[number]
 
@@ -107,28 +98,25 @@ def integrated_gradients(
         for block, stream in enumerate(forward.streams[1:]):
 
             def value(x: Tensor, block: int = block) -> Float[Tensor, " point"]:
-                return probability(forward.resume(block + 1, x))
+                return probability(forward.resume(block + 1, [x]))
 
             base = stream.mean(1, keepdim=True)
             change[block] -= float(value(base.expand_as(stream).clone())[0])
             attribution[:, block] = _path_integral(value, base, stream, steps, advance)[:-1].cpu()
-        found[number] = attribution, change
-        return layers
+        shares = np.broadcast_to(change / len(attribution), attribution.shape)  # so that both sum over tokens
+        return layers, np.repeat(number, len(attribution)), (attribution, shares)
 
-    count = steps * layer_count(model)
-    components = same_components(model, map_batches(model, ids, 1, integrate, count))
-    attributions, changes = zip(*(found[number] for number in range(len(ids))), strict=True)
-    change = np.stack(changes)
-    residual = np.stack([of_text.sum(0) for of_text in attributions]) - change
-    attribution = np.concatenate(attributions)
+    places = token_places(model, [row[:-1] for row in ids])
+    components, (attribution, change) = gather_rows(model, ids, 1, integrate, steps * layer_count(model))
+    (total, _), (change, _) = (sums_per_text(x, places["text"]) for x in (attribution, change))
     return IntegratedGradients(
         components=components,
         values={"attribution": attribution, "size": np.abs(attribution)},
-        places=token_places(model, [row[:-1] for row in ids]),
+        places=places,
         units={"attribution": "probability", "size": "probability", "gap": "share of the change"},
         model=model.name,
         settings={"steps": steps},
-        columns={"gap": np.abs(residual).sum(0) / np.maximum(np.abs(change).sum(0), 1e-30)},
+        columns={"gap": np.abs(total - change).sum(0) / np.maximum(np.abs(change).sum(0), 1e-30)},
     )
 
 

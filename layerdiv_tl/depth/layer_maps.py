@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,10 +12,9 @@ from jaxtyping import Float
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from .._checks import number, whole_number
+from ..components import Component
 from ..ensemble.intervals import Estimate, percentile_interval
 from ..errors import InputError
-from ..model.batches import batches
 from ..model.frozen import upcast
 from ..model.load import Model, as_model
 from ..model.prompts import Ids
@@ -24,30 +22,22 @@ from ..results import Plot
 from .engine import layer_components
 from .inputs import read_texts
 from .patched_forward import PatchedForward
-from .readings import Pairs, resampled_ratio
+from .readings import Readings, read_tokens, resampled_ratio, sums_per_text, token_places
 
-# Entries of the right-hand sides that are accumulated at once: 512 MiB in float64.
-ENTRIES = 1 << 26
+# The penalty of a map, as a share of the mean square of the source's dimensions.
+RIDGE = 1e-3
 # The share of the texts that maps are evaluated on.
 HELD_OUT = 0.25
 
 
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class LayerMaps(Pairs):
+class LayerMaps(Readings):
     """Relative errors of linear maps from every layer's stream in one model to every layer's stream in another.
 
-    `mean` and `largest` are of ‖y − ŷ‖ / ‖y‖ over the tokens of each held-out text, `[text, source, target]`.
-
-    Attributes:
-        models: The names of source and target.
-        fitted: Number of tokens, of other texts, that maps were fitted on.
+    `values` of each pair of a source (`components`) and a target layer, at every token of the held-out texts but their
+    first: `error`, ‖y − ŷ‖ / ‖y‖. `settings` has the number of tokens, of other texts, that maps were fitted on.
 
     After *Do Language Models Use Their Depth Efficiently?*, "linear maps".
     """
-
-    models: tuple[str, str]
-    fitted: int
-    ridge: float
 
     lead: ClassVar = "error"
     figures: ClassVar = {
@@ -68,50 +58,42 @@ class LayerMaps(Pairs):
         narrow where several targets are nearly as good. `chance`: the same for a random target. `rank_correlation`:
         Spearman's, between a layer's number and its best target's.
         """
-        counts = self.counts[:, None].astype(float)
-        mean, drawn = resampled_ratio(self.mean.reshape(len(counts), -1) * counts, counts)
-        mean, drawn = mean.reshape(self.mean.shape[1:]), drawn.reshape(-1, *self.mean.shape[1:])
-        source, target = (np.linspace(0, 1, len(layers)) for layers in (self.components, self.targets))
+        sums, counts = sums_per_text(self.values["error"], self.places["text"])
+        mean, drawn = resampled_ratio(sums, counts)
+        count = self.components.count(self.components[0])  # of target layers
+        mean, drawn = mean.reshape(-1, count), drawn.reshape(len(drawn), -1, count)
+        source, target = (np.linspace(0, 1, layers) for layers in mean.shape)
         best = mean.argmin(1)
         spread = np.full(len(drawn), np.nan)
         if np.isfinite(drawn).all():
             spread = np.abs(target[drawn.argmin(2)] - source).mean(1)
         distance = float(np.abs(target[best] - source).mean())
-        row = Estimate(distance, *percentile_interval(spread), len(self.counts), "texts").columns("distance")
+        row = Estimate(distance, *percentile_interval(spread), len(counts), "texts").columns("distance")
         row["chance"] = float(np.abs(target[None] - source[:, None]).mean())
         row["rank_correlation"] = float(spearmanr(np.arange(len(best)), best).statistic) if np.ptp(best) else np.nan
         return pd.DataFrame([row])
 
 
-def map_layers(
-    source: Any,
-    target: Any,
-    texts: Any,
-    *,
-    ridge: float = 1e-3,
-    seed: int = 0,
-    batch_tokens: int | None = None,
-) -> LayerMaps:
+def map_layers(source: Any, target: Any, texts: Any, *, batch_tokens: int | None = None) -> LayerMaps:
     """Fit ridge regressions from the stream after every layer of one model to that after every layer of another.
 
     The error is that of Csordás et al. (arXiv 2505.13898), whose maps were trained by AdamW. Least squares finds the
-    best map directly, and needs the `ridge` where texts are few, so the numbers are not comparable.
+    best map directly, and needs a ridge where texts are few, so the numbers are not comparable. Its penalty is a
+    thousandth of the mean square of the source's dimensions.
 
     Args:
         source, target: Models of one tokenizer, or anything `load_model` takes.
-        texts: As in `residual_norms`; at least two, because maps are fitted on some texts and evaluated on others.
-        ridge: The penalty, as a share of the mean square of the source's dimensions.
-        seed: Seed of the split: maps are fitted on three quarters of the texts and evaluated on the others.
+        texts: As in `residual_norms`; at least two, because maps are fitted on a random three quarters of the texts and
+            evaluated on the others.
 
-    Source layers are fitted in groups, as many at once as memory allows; each group runs both models over all texts.
-    Raises InputError for input that cannot be used.
+    Keeps the streams of both models after every layer, for all tokens: 4 bytes for each number. Raises InputError for
+    input that cannot be used.
 
     >>> import layerdiv_tl as ld
     >>> maps = ld.depth.map_layers("zoo/d2", "zoo/d2", [[5, i, (3 * i) % 16, i // 2, 7] for i in range(16)])
     >>> float(maps.depth_alignment().distance.iloc[0])
     0.0
     """
-    ridge, seed = number("ridge", ridge, least=0), whole_number("seed", seed, 0)
     models = as_model(source), as_model(target)
     ids, others = (read_texts(model, texts, 2, "its first token is left out") for model in models)
     is_known = None not in ids.texts  # ids without texts may be of any tokenizer
@@ -120,71 +102,52 @@ def map_layers(
         raise InputError(f"the tokens of {names} are not the same: maps are between models of one tokenizer.")
     if len(ids) < 2:
         raise InputError("maps are fitted on some texts and evaluated on others: give at least two texts.")
-    order = np.random.default_rng(seed).permutation(len(ids)).tolist()
+    order = np.random.default_rng(0).permutation(len(ids))
     count = max(1, min(len(ids) - 1, round(len(ids) * HELD_OUT)))
-    held, fitting = ([ids[i] for i in sorted(some)] for some in (order[:count], order[count:]))
-    limit = batch_tokens or min(model.batch_tokens for model in models)
-    with models[0].path.session(), models[1].path.session(), torch.no_grad():
-        components, targets = (layer_components(PatchedForward(model, [ids[0]])) for model in models)
-        source_width, target_width = (model.path.width for model in models)
-        group = max(1, ENTRIES // ((source_width + 1) * (source_width + 1 + target_width * len(targets))))
-        error, largest = np.empty((2, len(held), len(components), len(targets)))
-        for start in range(0, len(components), group):
-            layers = range(start, min(start + group, len(components)))
-            maps = _fit(_streams(models, fitting, limit), layers, ridge)
-            for row, x, y in _streams(models, held, limit):
-                for layer, weights in zip(layers, maps, strict=True):
-                    residual = (_with_constant(x[layer]) @ weights.to(x)).view(y.shape[1], len(y), -1).transpose(
-                        0, 1
-                    ) - y
-                    relative = residual.norm(dim=-1) / y.norm(dim=-1).clamp_min(1e-30)
-                    error[row, layer], largest[row, layer] = relative.mean(1).cpu(), relative.amax(1).cpu()
+    (components, x), (targets, y) = (_streams(model, ids, batch_tokens) for model in models)
+    places = token_places(models[0], ids)
+    is_read, is_held = places["position"] > 0, np.isin(places["text"], order[:count])
+    held, fitting = np.flatnonzero(is_read & is_held), np.flatnonzero(is_read & ~is_held)
+    wanted, size = y[fitting].double().flatten(1), y[held].norm(dim=-1).clamp_min(1e-30)
+    errors = []
+    for layer in range(len(components)):
+        maps = _fit(x[fitting, layer].double(), wanted)
+        predicted = _with_constant(x[held, layer].double()) @ maps
+        errors.append((predicted.view(y[held].shape) - y[held]).norm(dim=-1) / size)
+    _, text = np.unique(places["text"][held], return_inverse=True)
+    token = tuple(places["token"][place] for place in held)
     return LayerMaps(
-        components=components,
-        targets=targets,
-        mean=error,
-        largest=largest,
-        counts=np.array([len(row) - 1 for row in held]),
-        quantity="error",
-        unit="share of the target's norm",
-        models=(models[0].name, models[1].name),
-        fitted=sum(len(row) - 1 for row in fitting),
-        ridge=ridge,
+        components=tuple(component for component in components for _ in targets),
+        targets=targets * len(components),
+        values={"error": torch.cat(errors, 1).numpy()},
+        places={"text": text, "position": places["position"][held], "token": token},
+        units={"error": "share of the target's norm"},
+        model=f"{models[0].name} → {models[1].name}",
+        settings={"fitted": len(fitting)},
     )
 
 
 def _streams(
-    models: tuple[Model, Model], texts: list[Ids], limit: int
-) -> Iterator[tuple[int, Float[Tensor, "layer token d"], Float[Tensor, "layer token e"]]]:
-    """Yield (number, both models' streams after every layer), text by text.
+    model: Model, ids: Sequence[Ids], batch_tokens: int | None
+) -> tuple[tuple[Component, ...], Float[Tensor, "token layer d"]]:
+    """Return (layers, the stream after each at every token of the texts)."""
 
-    At its tokens but the first, which would dominate a fit.
-    """
-    for rows in batches([len(ids) for ids in texts], limit, models[0].path.length_switch):
-        source, target = (PatchedForward(model, [texts[row] for row in rows]) for model in models)
-        for i, row in enumerate(rows):
-            here = slice(1, len(texts[row]))
-            x, y = (torch.stack([upcast(s[i, here]) for s in forward.block_outputs]) for forward in (source, target))
-            yield row, x, y.to(x.device)
+    def measure(rows: list[Ids]) -> tuple[tuple[Component, ...], list[np.ndarray]]:
+        clean = PatchedForward(model, rows)
+        streams = torch.stack([upcast(stream[clean.tokens]) for stream in clean.block_outputs], 1)
+        return layer_components(clean), [streams.cpu().numpy()]
+
+    components, (streams,) = read_tokens(model, ids, batch_tokens, measure)
+    return components, torch.as_tensor(streams)
 
 
-def _fit(streams: Iterator[tuple[int, Tensor, Tensor]], layers: range, ridge: float) -> list[Tensor]:
-    """Fit maps `[d + 1, target layer · e]` of some source layers: (XᵀX + λ) W = XᵀY, with the constant unpenalized."""
-    gram, cross = ([torch.zeros(())] * len(layers) for _ in range(2))
-    for _, x, y in streams:
-        for i, layer in enumerate(layers):
-            design = _with_constant(x[layer])
-            gram[i] = gram[i].to(x.device) + (design.T @ design).double()
-            cross[i] = cross[i].to(x.device) + (design.T @ y.transpose(0, 1).flatten(1)).double()
-    maps = []
-    for square, product in zip(gram, cross, strict=True):
-        count = float(square[-1, -1])
-        mean_square = (square.diagonal()[:-1].mean() / count).clamp_min(1e-30)
-        # Never quite 0: with fewer tokens than dimensions many maps fit, and this selects the smallest.
-        penalty = torch.full_like(square.diagonal(), max(ridge, 1e-9) * float(mean_square) * count)
-        penalty[-1] = 0.0
-        maps.append(torch.linalg.solve(square + penalty.diag(), product))
-    return maps
+def _fit(x: Float[Tensor, "token d"], y: Float[Tensor, "token e"]) -> Float[Tensor, "d+1 e"]:
+    """Fit the maps of one source layer to all targets: (XᵀX + λ) W = XᵀY, with the constant unpenalized."""
+    design = _with_constant(x)
+    gram = design.T @ design
+    penalty = RIDGE * gram.diagonal()[:-1].mean().clamp_min(1e-30) * torch.ones_like(gram.diagonal())
+    penalty[-1] = 0.0
+    return torch.linalg.solve(gram + penalty.diag(), design.T @ y)
 
 
 def _with_constant(x: Float[Tensor, "n d"]) -> Float[Tensor, "n _"]:

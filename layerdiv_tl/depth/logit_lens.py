@@ -17,11 +17,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .._checks import whole_number
 from ..attribution.carried import carried
 from ..components import Component
 from ..errors import InputError
-from ..model.batches import batches, pad
+from ..model.batches import pad
 from ..model.frozen import upcast
 from ..model.load import Model, as_model
 from ..model.probe import transformed
@@ -32,6 +31,8 @@ from .inputs import check_choices, read_texts
 from .patched_forward import LOGITS, PatchedForward
 from .readings import Readings, read_tokens, token_places
 
+# The number of likeliest tokens that are compared, as published.
+TOP = 5
 NormAt = Literal["frozen", "recomputed"]
 # A component, and the stream after it.
 Junction = tuple[Component, Float[Tensor, "token d"]]
@@ -43,12 +44,12 @@ class LogitLens(Readings):
     """Distance of every junction's prediction from the final one, at every token.
 
     `components` name the junctions, each by the component added last. `values`: `kl`, KL(junction ‖ final) in nats; and
-    `topk_overlap`, the share of its k likeliest tokens that are among the final prediction's. `frame()` averages each
-    text's mean over tokens, as the released code does; of one text it has the likeliest next token at its end, too
+    `topk_overlap`, the share of its five likeliest tokens that are among the final prediction's. `frame()` averages
+    each text's mean over tokens, as the released code does; of one text it has the likeliest next token at its end, too
     (`top_token`).
     """
 
-    over = "means"
+    by_text = True
     shares = ("topk_overlap",)
     lead: ClassVar = "kl"
     figures: ClassVar = {
@@ -68,7 +69,6 @@ def logit_lens(
     norm: NormAt = "recomputed",
     *,
     lens: Any = None,
-    k: int = 5,
     batch_tokens: int | None = None,
 ) -> LogitLens:
     """Apply the final norm and unembedding at every junction, and compare with the model's prediction.
@@ -87,7 +87,6 @@ def logit_lens(
             the ends of sublayers but of layers, those that it has one for, and the final stream. It is the folder of a
             tuned lens (config.json and params.pt, Belrose et al., arXiv 2303.08112), TransformerLens' `JacobianLens` or
             its .pt file, or a function `(stream [token, d], layers done) → [token, d]`, None for no translator.
-        k: Number of likeliest tokens that are compared.
 
     Makes one pass over every text, and one unembedding of every token for each junction. Raises InputError for input
     that cannot be used.
@@ -100,7 +99,6 @@ def logit_lens(
     check_choices(norm=(norm, NormAt))
     model = as_model(model)
     path = model.path
-    k = whole_number("k", k, 1, path.outputs)
     name, translate = "logit lens", None
     if lens is not None:
         if norm == "frozen" or any(number for _, number in path.calls):
@@ -109,19 +107,15 @@ def logit_lens(
             )
         name, translate = read_translators(lens, layer_count(model), path.width)
 
+    read = _recomputed_pass if norm == "recomputed" else _frozen_pass
+    if norm == "frozen":  # it gives the logits of all its tokens at once
+        batch_tokens = min(batch_tokens or model.batch_tokens, max(1, LOGITS // path.outputs))
+
     def measure(rows: list[Ids]) -> tuple[tuple[Component, ...], np.ndarray]:
-        tables: list[np.ndarray] = []
-        read, groups = _recomputed_pass, [list(range(len(rows)))]
-        if norm == "frozen":
-            # It gives the logits of all its tokens at once. Rows come longest first, and stay in this order.
-            size = max(1, LOGITS // path.outputs)
-            read, groups = _frozen_pass, batches([len(row) for row in rows], size, path.length_switch)
-        for group in groups:
-            one = read(model, [rows[number] for number in group])
-            if translate is not None:
-                one.junctions = list(_translated(name, translate, layer_ends(one.junctions)))
-            tables.append(_compare(one, k, path.outputs))
-        return tuple(component for component, _ in one.junctions), np.concatenate(tables, 1)
+        one = read(model, rows)
+        if translate is not None:
+            one.junctions = list(_translated(name, translate, layer_ends(one.junctions)))
+        return tuple(component for component, _ in one.junctions), _compare(one, path.outputs)
 
     ids = read_texts(model, texts)
     components, (kl, overlap, tops, _) = read_tokens(model, ids, batch_tokens, measure)
@@ -130,9 +124,9 @@ def logit_lens(
         components=components,
         values={"kl": kl, "topk_overlap": overlap},
         places=token_places(model, ids),
-        units={"kl": "nats", "topk_overlap": f"share of the top {k}"},
+        units={"kl": "nats", "topk_overlap": f"share of the top {TOP}"},
         model=model.name,
-        settings={"norm": norm, "lens": name, "k": k},
+        settings={"norm": norm, "lens": name},
         columns=columns,
         prompt_ends=prompt_ends(model, ids),
     )
@@ -189,9 +183,9 @@ def _frozen_pass(model: Model, rows: Sequence[Ids]) -> _Pass:
     return _Pass(junctions, read, lambda some: upcast(logits[some]))
 
 
-def _compare(one: _Pass, k: int, outputs: int) -> Float[np.ndarray, "4 token junction"]:
+def _compare(one: _Pass, outputs: int) -> Float[np.ndarray, "4 token junction"]:
     """KL, overlap of the top k, likeliest token and its probability; the last junction is the model's own answer."""
-    tokens, count = len(one.junctions[0][1]), len(one.junctions)
+    tokens, count, k = len(one.junctions[0][1]), len(one.junctions), min(TOP, outputs)
     table = torch.empty(4, tokens, count, dtype=torch.float64)
     for start in range(0, tokens, step := max(1, LOGITS // outputs)):
         final = one.final(slice(start, start + step))
@@ -223,7 +217,7 @@ def lens_answers(
         one = _frozen_pass(model, [ids])
         ends = layer_ends(one.junctions)[-1:]
     one.junctions = [ends[number] for number in sorted({0, *range(len(ends) - 1, 0, -every)})]
-    table = _compare(one, 1, model.path.outputs)
+    table = _compare(one, model.path.outputs)
     return tuple(component for component, _ in one.junctions), table[2].T.astype(np.int64), table[3].T
 
 

@@ -9,7 +9,6 @@ stream  : [row, token, d], right-padded, in the model's own precision; all on on
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -24,8 +23,9 @@ from ..errors import InputError
 from ..model.batches import pad
 from ..model.frozen import HALF, TOLERANCE, Frozen, upcast
 from ..model.load import Model
-from ..model.patching import by_token, frozen, hooks, silent, swapped, tensor
-from ..model.writers import Writer, unwrapped
+from ..model.patching import frozen, hooks, silent, swapped, tensor
+from ..model.units import cut_of
+from ..model.writers import Writer
 
 # The most logits formed at once: 32 MiB, and 64 MiB of clean probabilities in float64.
 LOGITS = 1 << 23
@@ -33,11 +33,11 @@ LOGITS = 1 << 23
 SMALLEST = 1e-6
 
 
-# Replacements of sublayers' outputs, by block and kind: a function of the output, in the stream's shape; None is 0. A
-# function that returns None changes nothing. "heads" is the input of an attention's output projection, `[row, token,
-# head·width]`.
-Instead = Mapping[tuple[int, str], Callable[[Float[Tensor, "row token _"]], Tensor | None] | None]
-Edit = Callable[[int, Float[Tensor, "row token d"]], Tensor] | None
+# A block, and the kind of its sublayer, whose output is meant, in the stream's shape; or "heads", for the input of its
+# attention's output projection, `[row, token, head·width]`.
+Key = tuple[int, str]
+# Replacements of these, as functions of the values.
+Instead = Mapping[Key, Callable[[Float[Tensor, "row token _"]], Tensor]]
 See = Callable[[int, Float[Tensor, "row token d"], Float[Tensor, "row token d"]], None] | None
 
 
@@ -59,15 +59,15 @@ class PatchedForward:
 
     def __init__(self, model: Model, rows: Sequence[Sequence[int]], keep_heads: bool = False) -> None:
         self.model, self.path = model, model.path
-        self.scales: dict[tuple[int, str], float] = {}
+        self.scales: dict[Key, float] = {}
         self.ids, self.mask = (x.to(self.path.device) for x in pad(rows))
         self.streams: list[Tensor] = []
-        self.outputs: dict[tuple[int, str], Tensor] = {}
+        self.outputs: dict[Key, Tensor] = {}
         self._blocks: dict[nn.Module, list[Writer]] = {}
         for writer in self.path.writers:
             if writer.block is not None:
                 self._blocks.setdefault(writer.block, []).append(writer)
-        # The module of each block, and what it returned.
+        # The module of each block in the order in which they ran, and what it returned.
         self._calls: list[tuple[nn.Module, Any]] = []
         self._run_clean(keep_heads)
 
@@ -85,30 +85,49 @@ class PatchedForward:
         """The sublayers of a block, in order."""
         return self._blocks[self._calls[block][0]]
 
-    def zero_ablate(self, kind: str, block: int, where: Bool[Tensor, "row token"] | None = None) -> Instead:
-        """Zero-ablate a block's sublayer, or all of them (`kind="layer"`), at all tokens or at some."""
-        kinds = [writer.kind for writer in self.writers(block)]
-        patch = None if where is None else lambda output: output.masked_fill(where[..., None], 0.0)
-        return {(block, k): patch for k in kinds if kind in (k, "layer")}
+    def sublayers(self, part: str, block: int) -> list[Key]:
+        """The keys of a block's sublayer of this kind, or of all of them (`part="layer"`)."""
+        return [(block, writer.kind) for writer in self.writers(block) if part in (writer.kind, "layer")]
 
     def head_count(self, block: int) -> int:
         """The number of heads of a block's attention."""
         return next(writer.heads for writer in self.writers(block) if writer.kind == "attn")
 
     def resume(
-        self, start: int, stream: Tensor, instead: Instead | None = None, edit: Edit = None, see: See = None
+        self, start: int, given: Sequence[Tensor], instead: Instead | None = None, see: See = None
     ) -> Float[Tensor, "row token d"]:
-        """Run the blocks from `start` on the input `stream`, and return the final norm's input.
+        """Run the blocks from `start` on, and return the final norm's input.
 
         Args:
-            instead: The replacements for outputs of sublayers of the blocks from `start` on.
-            edit: (block, its input stream) → its new input stream, for every block after `start`, and for the final
-                norm under the number of blocks.
+            given: The input streams of block `start` and of those after it, as far as they do not follow from the
+                blocks before; the final norm's is the last.
+            instead: The replacements for outputs of sublayers of these blocks.
             see: Called with (block, input stream, output stream) of every block that runs.
         """
-        instead = instead or {}
-        block, last = -1, len(self._calls)  # the block that runs, and their number
-        final = stream
+        last, final = len(self._calls) - start, given[0]
+
+        def end(module: nn.Module, args: Any) -> Any:
+            nonlocal final
+            if running() + 1 - start < last:  # the end of a round, or an embedding that is normed
+                return None
+            final = given[last].clone() if last < len(given) else args[0].to(self.ids.device)
+            return (final.to(args[0].device), *args[1:])
+
+        first = torch.zeros(len(self.ids), dtype=torch.long, device=self.ids.device)
+        with self.patched(start, given, instead or {}, see) as running, hooks() as add:
+            add(self._end.register_forward_pre_hook(end))
+            self.path.logits(self.ids, self.mask, (first, first))
+        return final
+
+    @contextmanager
+    def patched(
+        self, start: int, given: Sequence[Tensor], instead: Instead, see: See = None
+    ) -> Iterator[Callable[[], int]]:
+        """A scope in which the model's pass over these texts is the patched one (see `resume`).
+
+        Yields a function that gives the number of the block that runs.
+        """
+        block = -1
 
         def run(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             nonlocal block
@@ -117,42 +136,56 @@ class PatchedForward:
             there = before.device
             if block < start:
                 return _with_output(output, tensor(output).clone())
-            before = stream.clone() if block == start else before.to(stream.device)
-            if edit is not None and block > start:
-                before = edit(block, before)
-            if any(instead.get((block, writer.kind), ...) is not None for writer in self.writers(block)):
-                args, kwargs = with_input(args, kwargs, before.to(there, copy=see is not None))
-                output = forward(*args, **kwargs)
-            else:  # it would only pass on its input
-                output = _with_output(output, before.to(there, copy=True))
+            number = block - start
+            before = given[number].clone() if number < len(given) else before.to(self.ids.device)
+            args, kwargs = with_input(args, kwargs, before.to(there, copy=see is not None))
+            output = forward(*args, **kwargs)
             if see is not None:
-                see(block, before, tensor(output).to(stream.device))
+                see(block, before, tensor(output).to(self.ids.device))
             return output
 
-        def end(module: nn.Module, args: Any) -> Any:
-            nonlocal final
-            if block + 1 < last:  # the end of a round, or an embedding that is normed
+        def changed(place: str, value: Tensor) -> Tensor | None:
+            if (block, place) not in instead:
                 return None
-            final = stream.clone() if start == last else args[0].to(stream.device)
-            if edit is not None:
-                final = edit(last, final)
-            return (final.to(args[0].device), *args[1:])
+            # OPT's MLP works on [row·token, d].
+            found = instead[block, place](value.reshape(*self.ids.shape, -1).to(self.ids.device))
+            return found.reshape(value.shape).to(value.device)
 
-        first = torch.zeros(len(self.ids), dtype=torch.long, device=self.ids.device)
+        def wrote(writer: Writer, module: nn.Module, args: Any, output: Any) -> Any:
+            x = changed(writer.kind, tensor(output))
+            return None if x is None else _with_output(output, x)
+
+        def read(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            x = changed("heads", _given(args, kwargs))
+            return None if x is None else with_input(args, kwargs, x)
+
+        wanted = {(self._calls[block][0], place) for block, place in instead}
         with ExitStack() as stack:
             for module in self._blocks:
                 stack.enter_context(swapped(module, "forward", partial(run, module, module.forward)))
-            add = stack.enter_context(self._patched(lambda: block, instead))
-            add(self._end.register_forward_pre_hook(end))
-            self.path.logits(self.ids, self.mask, (first, first))
-        return final
+            add = stack.enter_context(hooks())
+            for writer in self.path.writers:
+                if (writer.block, writer.kind) in wanted:
+                    add(writer.place.register_forward_hook(partial(wrote, writer)))
+                if writer.kind == "attn" and (writer.block, "heads") in wanted:
+                    add(writer.projection.register_forward_pre_hook(read, with_kwargs=True))
+            yield lambda: block
 
     def through_loop_norms(self, output: Tensor, start: int, stop: int) -> Tensor:
-        """Map an output of block `start` to the input stream of block `stop`: through the norms between them."""
+        """Map an output of block `start` to the input stream of block `stop`: through the norms between them.
+
+        These keep their statistics of the clean pass, so that what they do to an output is their derivative.
+        """
+
+        def norm(x: Tensor) -> Tensor:
+            with Frozen(self.path.wide):
+                return tensor(self._end(x))
+
         for block in range(start, stop):
             if block in self.normed:
-                (passed,) = carried_through([self._end], self.block_outputs[block], [output], self.path.wide)
-                output = passed.to(output)
+                at, vector = (x.to(self.path.wide) for x in (self.block_outputs[block], output))
+                with silent(self._end), frozen(self._end):
+                    output = torch.autograd.functional.jvp(norm, at, vector)[1].to(output)
         return output
 
     def logits(self, stream: Float[Tensor, "n d"]) -> Float[Tensor, "n v"]:
@@ -167,58 +200,50 @@ class PatchedForward:
         return tensor(self._end(stream)).to(stream.device)
 
     def _run_clean(self, keep_heads: bool) -> None:
-        rows, tokens = self.ids.shape
-        device, order = self.path.device, list[nn.Module]()
-        left: list[Any] = []  # what blocks return
-        finals: list[tuple[int, Tensor]] = []  # the block before the final norm, and the norm's input
+        device, ends = self.path.device, list[int]()
 
-        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-            order.append(module)
+        def run(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             self.streams.append(_given(args, kwargs).to(device, copy=True))
+            output = forward(*args, **kwargs)
+            self._calls.append((module, output))
+            return output
 
-        def wrote(writer: Writer, module: nn.Module, args: Any, output: Any) -> None:
-            key = len(order) - 1, writer.kind
-            self.outputs[key] = by_token(tensor(output), rows, tokens).to(device, copy=True)
+        def end(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            ends.append(len(self._calls) - 1)
+            return forward(*args, **kwargs)
 
-        def read(module: nn.Module, args: Any, kwargs: Any) -> None:
-            value = by_token(_given(args, kwargs), rows, tokens).flatten(2)
-            self.outputs[len(order) - 1, "heads"] = value.to(device)
-
-        def final(module: nn.Module, args: Any) -> None:
-            finals.append((len(order) - 1, args[0].to(device, copy=True)))
-
-        with hooks() as add:
-            for block, writers in self._blocks.items():
-                add(block.register_forward_pre_hook(enter, with_kwargs=True))
-                add(block.register_forward_hook(lambda m, a, output: left.append(output)))
-                for writer in writers:
-                    add(writer.place.register_forward_hook(partial(wrote, writer)))
-                    if keep_heads and writer.kind == "attn" and writer.heads:
-                        add(writer.projection.register_forward_pre_hook(read, with_kwargs=True))
-            add(self._end.register_forward_pre_hook(final))
-            last = self.mask.sum(1) - 1
-            logits = self.path.logits(self.ids, self.mask, (torch.arange(rows, device=device), last))[:, 0]
-        if not order or not finals:
+        with ExitStack() as stack:
+            for module in self._blocks:
+                stack.enter_context(swapped(module, "forward", partial(run, module, module.forward)))
+            if self.path.norm is not None:
+                stack.enter_context(swapped(self._end, "forward", partial(end, self._end.forward)))
+            last = torch.arange(len(self.ids)), self.mask.sum(1) - 1
+            seen = self.path.record(
+                self.ids, self.mask, *last, partial(cut_of, "head" if keep_heads else "sublayer"), whole=True
+            )
+        if not self._calls:
             raise InputError(f"{self.model.name} did not run the modules that it was loaded with: load it again.")
-        self.streams.append(finals[-1][1])
+        finals = [x.to(device) for x in seen.finals] or [tensor(self._calls[-1][1]).to(device)]
+        self.streams.append(finals[-1])
         # Blocks after which the stream went on normed. The norm may also only read it, or an embedding before block 0.
-        self.normed = {block for block, x in finals[:-1] if block >= 0 and self._is_normed(block, x)}
-        normed = {block: x for block, x in finals[:-1] if block in self.normed}
+        normed = {
+            block: x for block, x in zip(ends[:-1], finals, strict=False) if block >= 0 and self._is_normed(block, x)
+        }
+        self.normed = set(normed)
         self.block_outputs = [normed.get(block, stream) for block, stream in enumerate(self.streams[1:])]
-        self._calls = list(zip(order, left, strict=True))
-        self.layers = self._number(order)
-        self._check_sums(logits)
-
-    def _number(self, order: list[nn.Module]) -> list[tuple[int, int | None]]:
-        """The layer and repeat of each block."""
-        layers: list[tuple[int, int | None]] = []
-        runs, seen = Counter(order), Counter[nn.Module]()
-        for module in order:
-            seen[module] += 1
-            layer = self._blocks[module][0].component.layer
-            assert layer is not None
-            layers.append((layer, seen[module] if runs[module] > 1 else None))
-        return layers
+        written = [
+            (c, *of_call)
+            for (writer, _), c, *of_call in zip(seen.calls, seen.components(), seen.writes, seen.inputs, strict=True)
+            if writer.block is not None
+        ]
+        self.layers = list(dict.fromkeys((c.layer, c.repeat) for c, _, _ in written))
+        for c, write, heads in written:
+            block = self.layers.index((c.layer, c.repeat))
+            self.outputs[block, c.kind] = write.to(device)
+            if heads is not None:
+                self.outputs[block, "heads"] = heads.to(device)
+        assert seen.logits is not None
+        self._check_sums(seen.logits)
 
     def _is_normed(self, block: int, read: Tensor) -> bool:
         before, after, normed = self._at_tokens(read, self.streams[block + 1], self._norm(read))
@@ -233,6 +258,8 @@ class PatchedForward:
 
         Raises InputError unless only sublayers write to the stream and the read-out is the model's own.
         """
+        dtype = self.streams[0].dtype
+        precision = 4 * torch.finfo(dtype).eps if dtype in HALF else TOLERANCE[dtype]
         for block, (stream, output) in enumerate(zip(self.streams, self.block_outputs, strict=False)):
             keys = [key for key in self.outputs if key[0] == block and key[1] != "heads"]
             if not keys or any(self.outputs[key].shape != stream.shape for key in keys):
@@ -240,26 +267,19 @@ class PatchedForward:
             before, after, *written = self._at_tokens(stream, output, *(self.outputs[key] for key in keys))
             if not bool(after.isfinite().all()):
                 raise self.path.not_finite(self.component("layer", block).label)
-            change, added = after - before, torch.stack(written).sum(0)
-            limit = self._limit * float(before.abs().amax() + added.abs().amax())
-            scales = [1.0] * len(keys)
+            change, scales = after - before, [1.0] * len(keys)
+            limit = precision * float(before.abs().amax() + torch.stack(written).sum(0).abs().amax())
             if not _error(change, written, scales) <= limit:
                 scales = self._fit_scales(written, change)
             if not _error(change, written, scales) <= limit:
                 raise self._not_additive(block)
             for key, scale in zip(keys, scales, strict=True):
                 self.scales[key] = scale
-                self.outputs[key] *= scale
+                self.outputs[key] = self.outputs[key] * scale
         last = self.mask.sum(1) - 1
         ours, wanted = self.logits(self.streams[-1][torch.arange(len(last)), last]), upcast(logits)
         if not (ours - wanted.to(ours)).abs().max() <= TOLERANCE[self.path.dtype] * wanted.abs().max().clamp_min(1e-30):
             raise InputError(f"the final norm and unembedding of {self.model.name} do not give its logits.")
-
-    @property
-    def _limit(self) -> float:
-        """The largest error of a sum in the stream's precision, as a share of its size."""
-        dtype = self.streams[0].dtype
-        return 4 * torch.finfo(dtype).eps if dtype in HALF else TOLERANCE[dtype]
 
     def _fit_scales(self, written: list[Float[Tensor, "n d"]], change: Float[Tensor, "n d"]) -> list[float]:
         """Fit the factors of outputs of which a change of the stream is the sum, to the digits that it has."""
@@ -275,66 +295,12 @@ class PatchedForward:
             "no pass can resume from there (logit_lens(…, norm='frozen') reads any stream)."
         )
 
-    @contextmanager
-    def _patched(self, running: Callable[[], int], instead: Instead) -> Iterator[Callable[[Any], None]]:
-        """Replace sublayers' outputs within a scope for hooks; `running` gives the block that runs."""
-
-        def changed(place: str, value: Tensor) -> Tensor | None:
-            if (running(), place) not in instead:
-                return None
-            patch = instead[running(), place]
-            if patch is None:
-                return torch.zeros_like(value)
-            # OPT's MLP works on [row·token, d].
-            found = patch(value.reshape(*self.ids.shape, -1).to(self.ids.device))
-            return None if found is None else found.reshape(value.shape).to(value.device)
-
-        def wrote(writer: Writer, module: nn.Module, args: Any, output: Any) -> Any:
-            x = changed(writer.kind, tensor(output))
-            return None if x is None else _with_output(output, x)
-
-        def read(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            x = changed("heads", _given(args, kwargs))
-            return None if x is None else with_input(args, kwargs, x)
-
-        wanted = {(self._calls[block][0], place) for block, place in instead}
-        with hooks() as add:
-            for writer in self.path.writers:
-                if (writer.block, writer.kind) in wanted:
-                    add(writer.place.register_forward_hook(partial(wrote, writer)))
-                if writer.kind == "attn" and (writer.block, "heads") in wanted:
-                    add(writer.projection.register_forward_pre_hook(read, with_kwargs=True))
-            yield add
-
 
 def with_input(args: tuple[Any, ...], kwargs: dict[str, Any], x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A call's arguments with another first one."""
     if args:
         return (x, *args[1:]), kwargs
     return args, {**kwargs, next(iter(kwargs)): x}
-
-
-def carried_through(
-    maps: Sequence[nn.Module], at: Float[Tensor, "*n width"], vectors: Sequence[Tensor], dtype: torch.dtype
-) -> list[Tensor]:
-    """Carry vectors through maps whose norms keep their statistics of the input `at`; biases are left out."""
-    with torch.enable_grad(), ExitStack() as stack:
-        for one in maps:
-            stack.enter_context(silent(one))
-            stack.enter_context(frozen(one))
-        leaf = at.detach().to(dtype).clone().requires_grad_()
-        with Frozen(dtype):
-            y = leaf
-            for one in maps:
-                y = tensor(unwrapped(one).forward(y))
-        # J z of the affine map is the derivative of Jᵀv · z in v.
-        v = torch.zeros_like(y, requires_grad=True)
-        (pulled,) = torch.autograd.grad(y, leaf, v, create_graph=True)
-        found = []
-        for z in vectors:
-            (moved,) = torch.autograd.grad((pulled * z.detach().to(pulled)).sum(), v, retain_graph=True)
-            found.append(moved.detach())
-        return found
 
 
 def _error(change: Float[Tensor, "n d"], written: list[Float[Tensor, "n d"]], scales: list[float]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -12,14 +13,25 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from .._checks import whole_number
+from .._checks import file_path, whole_number
 from ..components import Component, component_columns
 from ..ensemble.intervals import Estimate, Kind, estimate, estimates_frame, percentile_interval
+from ..errors import InputError
 from ..model.load import Model, as_model
 from ..results import Plot, Result
-from .quantities import UNITS
-from .smaller_model import free_folder, load_again, smaller_model, write_model
+from .smaller_model import smaller_model, write_model
 
+# Scores, and their units.
+UNITS: Mapping[str, str] = {
+    "contribution": "logits",
+    "diversity": "share of the sum",
+    "net": "nats",
+    "relative_norm": "times the stream's norm",
+    "block_influence": "1 − cosine",
+    "loss": "nats",
+}
+# `[row, component]` sums over each row, and the `[row]` counts that they are divided by.
+Sums = tuple[Float[np.ndarray, "row component"], Float[np.ndarray, " row"]]
 # The plans of a frame: the chosen one, by block influence, random.
 OWN, INFLUENCE, RANDOM = "plan", "block_influence", "random"
 
@@ -50,8 +62,8 @@ class DropPlan(Result):
         count: Number of predictions in each row.
         score, provenance: The score asked for ("given" for one's own scores); the model, and the rows: their source,
             and how many scored and measured.
-        ablation, means: "zero", or "mean" for heads replaced by their mean values; these, of each of `dropped`, before
-            the output projection.
+        ablation, means: "zero", or "mean" for heads replaced by their mean values; these, before the output projection,
+            of all heads of each attention that loses some, by its label.
         measures: Direct measures of the scoring rows, by name: sums `[row, candidate]`, and the counts `[row]` that
             these are divided by.
 
@@ -71,8 +83,8 @@ class DropPlan(Result):
     ablation: str
     model: str
     provenance: dict[str, Any]
-    measures: dict[str, tuple[np.ndarray, np.ndarray]]
-    means: tuple[np.ndarray, ...] = ()
+    measures: dict[str, Sums]
+    means: dict[str, Float[np.ndarray, " value"]]
 
     @property
     def dropped(self) -> tuple[Component, ...]:
@@ -170,9 +182,9 @@ class DropPlan(Result):
     def frame(self) -> pd.DataFrame:
         """One row per candidate, in stream order: its score, its place in the plan, and its direct measures.
 
-        `order` counts from 1; missing where a component stays. The direct measures (`quantities.direct_measures`) are
-        of the scoring rows, with 95 % intervals over rows: contribution, diversity, net, relative_norm,
-        block_influence. A plan by "loss" thus has the cost of ablation beside what clean passes say of it.
+        `order` counts from 1; missing where a component stays. The direct measures (`pruning.direct_measures`) are of
+        the scoring rows, with 95 % intervals over rows: relative_norm, block_influence, and for a task contribution,
+        diversity, net. A plan by "loss" thus has the cost of ablation beside what clean passes say of it.
         """
         place = {component: number for number, component in enumerate(self.dropped, 1)}
         columns: dict[str, Any] = component_columns(self.candidates) | {"score": self.scores}
@@ -201,22 +213,20 @@ class DropPlan(Result):
         3
         """
         count = len(self.dropped) if n is None else whole_number("n", n, 1, len(self.dropped))
-        return smaller_model(as_model(model), self.provenance["weights"], self.dropped[:count], self.means[:count])
+        return smaller_model(as_model(model), self.provenance["weights"], self.dropped[:count], self.means)
 
-    def save_model(self, folder: str | os.PathLike[str], model: Any = None, n: int | None = None) -> Path:
-        """Write the model without the first `n` components (None: all) as a Hugging Face checkpoint.
+    def save_model(self, folder: str | os.PathLike[str], model: Any, n: int | None = None) -> Path:
+        """Write the plan's model without the first `n` components (None: all) as a Hugging Face checkpoint.
 
         `AutoModelForCausalLM.from_pretrained(folder)` loads it without code of this package: config, safetensors and
         tokenizer. Means of heads need biases, which the checkpoint's config switches on where its class has them. What
-        was written is loaded again and compared, before it takes its place.
+        was written is loaded again and compared, before it takes its place. The folder must be new or empty. Of mixed
+        models, Transformers generates only from those that still have a layer with attention.
 
-        Args:
-            folder: A new or empty folder.
-            model: The plan's model; None loads it again from where it came from.
-
-        Raises InputError as `apply`; for a folder that is not empty, a model that was given in memory and is not given
-        again, one whose checkpoint would not be the same model, as without biases for means (use `ablation="zero"`),
-        and one that Transformers cannot generate from, as mixed models without a layer with attention.
+        Raises InputError as `apply`; for a folder that is not empty, and for a model whose checkpoint would not be the
+        same model, as without biases for means (use `ablation="zero"`).
         """
-        path = free_folder("folder", folder)
-        return write_model(self.apply(load_again(self.provenance) if model is None else model, n), path)
+        path = file_path("folder", folder)
+        if path.is_file() or (path.is_dir() and any(path.iterdir())):
+            raise InputError(f"folder={str(path)!r} is not empty: give a new folder, as nothing is overwritten.")
+        return write_model(self.apply(model, n), path)

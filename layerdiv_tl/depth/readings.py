@@ -1,11 +1,11 @@
-"""`Readings`: what an analysis read at places of texts, by component. `Pairs`: what it read of pairs of layers."""
+"""`Readings`: what an analysis read at places of texts, by component or by pair of components."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -14,11 +14,11 @@ from jaxtyping import Float, Int
 from .._checks import whole_number
 from .._progress import Advance
 from ..components import Component, component_columns
-from ..ensemble.intervals import LEAST, Estimate, Kind, estimate, estimates_frame, interval_note
+from ..ensemble.intervals import LEAST, Kind, estimate, estimates_frame, interval_note
 from ..model.load import Model
 from ..model.prompts import Ids, token_texts
 from ..results import Result
-from .engine import map_batches, same_components
+from .engine import gather_rows
 
 SOFTMAX_CHANGE = "‖p − p′‖₂"
 
@@ -35,6 +35,7 @@ class Readings(Result):
         settings: The arguments that the numbers depend on, and other facts about the whole; in the `attrs` of frames.
         columns: More columns of `frame()`, one value per component.
         prompt_ends: As in `Contributions`.
+        targets: Of numbers of pairs of components, the second of each pair.
     """
 
     components: tuple[Component, ...]
@@ -45,29 +46,25 @@ class Readings(Result):
     settings: dict[str, Any] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)
     prompt_ends: tuple[str, ...] = ()
+    targets: tuple[Component, ...] | None = None
 
-    # What `frame()` averages: places, or the mean or the sum over each text's places.
-    over: ClassVar[Literal["places", "means", "sums"]] = "places"
+    # Whether all texts count alike in means, however many places they have.
+    by_text: ClassVar[bool] = False
     # Quantities between 0 and 1, whose intervals are too.
     shares: ClassVar[Collection[str]] = ()
 
     def frame(self) -> pd.DataFrame:
-        """One row per component: means over places, or over texts, with 95 % intervals over texts; medians and maxima.
+        """One row per component, or pair: means over places with 95 % intervals over texts; medians and maxima.
 
-        These are over places, and of sums over texts. Of fewer than eight texts there are no intervals: `_low` and
-        `_high` are NaN, and `attrs["intervals"]` says so.
+        Of fewer than eight texts there are no intervals: `_low` and `_high` are NaN, and `attrs["intervals"]` says so.
         """
         text: Int[np.ndarray, " place"] = self.places["text"]
-        columns = component_columns(self.components)
+        weights = 1 / np.bincount(text)[text, None] if self.by_text else np.ones((len(text), 1))
+        columns = self._names(np.arange(len(self.components)))
         for name, values in self.values.items():
-            if self.over == "places":
-                columns[name] = estimate(values, clusters=text, over="texts")
-            else:
-                sums, counts = sums_per_text(values, text)
-                of_texts = sums if self.over == "sums" else sums / counts
-                kind: Kind = "share" if name in self.shares else "mean"
-                columns[name] = estimate(of_texts, kind, counts=np.ones_like(counts), over="texts")
-                values = sums if self.over == "sums" else values
+            kind: Kind = "share" if name in self.shares else "mean"
+            counts = np.isfinite(values) * weights
+            columns[name] = estimate(values * weights, kind, counts=counts, clusters=text, over="texts")
             columns[f"{name}_median"] = reduce_known(np.median, values)
             columns[f"{name}_max"] = reduce_known(np.max, values)
         note = interval_note(int(text.max()) + 1, "texts")
@@ -79,7 +76,7 @@ class Readings(Result):
         columns: dict[str, Any] = {}
         for name, of_places in self.places.items():
             columns[name] = np.repeat(np.asarray(of_places), count)
-        columns |= component_columns(self.components, np.tile(np.arange(count), places))
+        columns |= self._names(np.tile(np.arange(count), places))
         for name, values in self.values.items():
             columns[name] = values.ravel()
         return estimates_frame(columns, {name: self.units[name] for name in self.values})
@@ -92,44 +89,12 @@ class Readings(Result):
         some.attrs = frame.attrs | {"about": f"text {text}"}
         return some
 
-
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Pairs(Result):
-    """A quantity of pairs of layers: what one does to another, or how well it predicts it.
-
-    Attributes:
-        components, targets: The first and second of each pair.
-        mean, largest: The mean and maximum over the measured tokens of each text; NaN where there is no such pair.
-        counts: Number of measured tokens in each text.
-        quantity, unit: The name of what was measured, which is a column of `frame()`, and its unit.
-    """
-
-    components: tuple[Component, ...]
-    targets: tuple[Component, ...]
-    mean: Float[np.ndarray, "text component target"]
-    largest: Float[np.ndarray, "text component target"]
-    counts: Int[np.ndarray, " text"]
-    quantity: str
-    unit: str
-
-    def frame(self) -> pd.DataFrame:
-        """One row per pair.
-
-        The mean over tokens with its 95 % interval over texts; `_median`, over texts' means; `_max`, over tokens.
-        """
-        component, target = np.argwhere(np.isfinite(self.mean).all(0)).T
-        values, name = self.mean[:, component, target], self.quantity
-        columns: dict[str, Any] = component_columns(self.components, component)
-        columns["target"] = [self.targets[number].label for number in target]
-        columns[name] = self.over_texts(values)
-        columns[f"{name}_median"] = reduce_known(np.median, values)
-        columns[f"{name}_max"] = reduce_known(np.max, self.largest[:, component, target])
-        return estimates_frame(columns, {name: self.unit}, intervals=interval_note(len(self.counts), "texts"))
-
-    def over_texts(self, means: Float[np.ndarray, "text row"]) -> Estimate:
-        """Average texts' means, weighted by their measured tokens, with intervals."""
-        counts = self.counts[:, None].astype(float)
-        return estimate(means * counts, counts=counts, over="texts")
+    def _names(self, numbers: Int[np.ndarray, " row"]) -> dict[str, Any]:
+        """The columns that name some components, or pairs."""
+        columns = component_columns(self.components, numbers)
+        if self.targets is not None:
+            columns["target"] = [self.targets[number].label for number in numbers]
+        return columns
 
 
 def reduce_known(
@@ -151,21 +116,19 @@ def read_tokens(
     model: Model,
     ids: Sequence[Ids],
     batch_tokens: int | None,
-    measure: Callable[[list[Ids]], tuple[tuple[Component, ...], np.ndarray]],
-) -> tuple[tuple[Component, ...], Float[np.ndarray, "quantity token component"]]:
-    """Return (components, what `measure` reads at every token of every text, in their order).
+    measure: Callable[[list[Ids]], tuple[tuple[Component, ...], Iterable[np.ndarray]]],
+) -> tuple[tuple[Component, ...], list[Float[np.ndarray, "token component"]]]:
+    """Return (components, each quantity that `measure` reads at every token of every text, in their order).
 
-    `measure` returns the components of some rows, and `[quantity, token, component]`.
+    `measure` returns the components of some rows, and each quantity, `[token, component]`.
     """
 
-    def measure_batch(rows: list[int], advance: Advance) -> tuple[tuple[Component, ...], np.ndarray, np.ndarray]:
-        found = measure([ids[row] for row in rows])
+    def measure_batch(rows: list[int], advance: Advance) -> tuple[tuple[Component, ...], Any, Iterable[np.ndarray]]:
+        components, tables = measure([ids[row] for row in rows])
         advance(len(rows))
-        return *found, np.repeat(rows, [len(ids[row]) for row in rows])
+        return components, np.repeat(rows, [len(ids[row]) for row in rows]), tables
 
-    components, tables, texts = zip(*map_batches(model, ids, batch_tokens, measure_batch), strict=True)
-    order = np.argsort(np.concatenate(texts), kind="stable")
-    return same_components(model, components), np.concatenate(tables, 1)[:, order]
+    return gather_rows(model, ids, batch_tokens, measure_batch)
 
 
 @lru_cache(maxsize=4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -17,12 +17,12 @@ from ..errors import InputError
 from ..model.frozen import upcast
 from ..model.load import Model, as_model
 from ..model.prompts import Ids, prompt_ends
+from ..model.units import part_vectors
 from ..results import Plot
 from .inputs import Part, check_choices, read_texts
-from .patched_forward import SMALLEST, PatchedForward, carried_through
+from .patched_forward import SMALLEST, PatchedForward
 from .readings import Readings, read_tokens, resampled_ratio, sums_per_text, token_places
 
-Quantity = Literal["relative_norm", "cosine", "norm", "block_influence"]
 UNITS = {
     "relative_norm": "times the stream's norm",
     "cosine": "cosine",
@@ -56,18 +56,19 @@ class ResidualNorms(Readings):
         )
     }
 
-    def change_point(self, part: Part = "layer", quantity: Quantity = "relative_norm") -> pd.Series:
-        """Find the layer from which on the mean over tokens is smaller than before, by Pettitt's rank statistic (1979).
+    def change_point(self, part: Part = "layer") -> pd.Series:
+        """Find the layer from which on the mean relative norm is smaller, by Pettitt's rank statistic (1979).
 
         `layer`, `low`, `high`: the first layer of the later part, counted from 0 in order of use, and its 95 % interval
         over texts. `before`, `after`: the medians of the layers' means on either side. `p`: Pettitt's approximate
         p-value; layers are not independent, so it only separates clear falls from others.
 
-        Raises InputError for an unknown part or quantity, and for fewer than three layers.
+        Raises InputError for an unknown part, and for fewer than three layers.
         """
-        check_choices(part=(part, Part), quantity=(quantity, Quantity))
+        check_choices(part=(part, Part))
         of_part = [i for i, component in enumerate(self.components) if component.kind == part]
-        return change_point(*resampled_ratio(*sums_per_text(self.values[quantity][:, of_part], self.places["text"])))
+        values = self.values["relative_norm"][:, of_part]
+        return change_point(*resampled_ratio(*sums_per_text(values, self.places["text"])))
 
 
 def residual_norms(model: Any, texts: Any, *, batch_tokens: int | None = None) -> ResidualNorms:
@@ -142,18 +143,12 @@ def _measure(clean: PatchedForward, heads: bool) -> tuple[tuple[Component, ...],
     return tuple(components), torch.stack(columns, -1).float().cpu().numpy()
 
 
-def _head_writes(clean: PatchedForward, block: int) -> list[Float[Tensor, "token d"]]:
+def _head_writes(clean: PatchedForward, block: int) -> Float[Tensor, "head token d"]:
     """What each head of a block's attention adds to the stream: its values behind the projection, without biases."""
     writer = next(writer for writer in clean.writers(block) if writer.kind == "attn")
-    values = clean.outputs[block, "heads"][clean.tokens][None]
-    by_head = values.unflatten(-1, (writer.heads, -1))
-    parts = []
-    for head in range(writer.heads):
-        alone = torch.zeros_like(by_head)
-        alone[..., head, :] = by_head[..., head, :]
-        parts.append(alone.flatten(-2))
-    scale = clean.scales[block, "attn"]
-    return [write[0] * scale for write in carried_through(writer.maps, values, parts, clean.path.wide)]
+    write, values = (clean.outputs[block, kind][clean.tokens][None] for kind in ("attn", "heads"))
+    _, writes = next(part_vectors(writer, clean.component("attn", block), write, values, "head", writer.heads))
+    return writes[:, 0] * clean.scales[block, "attn"]
 
 
 def _relative_to(stream: Float[Tensor, "token d"], output: Float[Tensor, "token d"]) -> Float[Tensor, "3 token"]:

@@ -17,10 +17,18 @@ from ..model.frozen import upcast
 from ..model.load import as_model
 from ..model.prompts import prompt_ends, token_texts
 from ..results import Plot
-from .engine import Rows, layer_components, layer_count, read_logits, run_patches, softmax_change, tokens_between
+from .engine import (
+    Rows,
+    ablation_patch,
+    layer_components,
+    layer_count,
+    run_patches,
+    softmax_change,
+    tokens_between,
+)
 from .inputs import FirstToken, Part, ablatable_blocks, check_choices, read_layers, read_texts
 from .patched_forward import SMALLEST, PatchedForward, See
-from .readings import SOFTMAX_CHANGE, Pairs, Readings, reduce_known
+from .readings import SOFTMAX_CHANGE, Readings
 
 Mode = Literal["current", "future", "local", "future_local"]
 # The cuts of the future modes, as shares of a text's length.
@@ -33,17 +41,16 @@ class Skip(Readings):
 
     Attributes:
         values: At every measured token, `output_change`: ‖softmax − softmax'‖₂ over the vocabulary, between 0 and √2;
-            and `loss`: the growth of the next token's cross-entropy in nats, NaN at the last token. With cuts a token
-            comes once for every cut before it.
-        columns: Of `frame()`: `downstream_change`, the mean over later layers and their tokens of ‖Δ_l − Δ'_l‖ /
-            ‖Δ_l‖, with Δ_l the output that layer l adds to its stream, and its maximum; NaN for the last layer.
-        pairs: The same for each pair of a skipped component and a later layer.
+            `loss`: the growth of the next token's cross-entropy in nats, NaN at the last token; and
+            `downstream_change`: the mean over later layers of ‖Δ_l − Δ'_l‖ / ‖Δ_l‖, with Δ_l the output that layer l
+            adds to its stream, NaN for the last layer. With cuts a token comes once for every cut before it.
+        pairs: `change`: the same for each pair of a skipped component and a later layer.
 
     The released code of *Do Language Models Use Their Depth Efficiently?* plots the maxima over tokens, cuts and texts:
     `by_pair().change_max` and `frame().output_change_max`. Its map also has a diagonal, 1 for a whole layer.
     """
 
-    pairs: Pairs
+    pairs: Readings
 
     lead: ClassVar = "output_change"
     figures: ClassVar = {
@@ -64,7 +71,7 @@ class Skip(Readings):
     }
 
     def by_pair(self) -> pd.DataFrame:
-        """One row per skipped component and later layer (`target`): the `change` of its output, as in `columns`."""
+        """One row per skipped component and later layer (`target`): the `change` of its output."""
         return self.pairs.frame()
 
 
@@ -84,7 +91,7 @@ def skip(
 
     Args:
         model, texts, batch_tokens: As in `residual_norms`; texts need at least two tokens. All layers' streams of a
-            batch are kept, twice.
+            batch are kept, twice, and 4 bytes for every token and pair of layers.
         part: What is zero-ablated: the "layer", its "attn" or its "mlp".
         mode: "current": skip at every token, and measure every token. "future": skip at the tokens before a cut, and
             measure the tokens from the cut on, for cuts at a quarter, half and three quarters of a text. "local" and
@@ -114,7 +121,7 @@ def skip(
     # A row is a text with one of its cuts, which is the first token that is measured.
     text, cut = np.array([(text, start) for text, own in enumerate(starts) for start in own]).T
     rows = Rows([ids[i] for i in text], [range(start, len(ids[i])) for i, start in zip(text, cut, strict=True)])
-    changes: dict[int, Float[np.ndarray, "2 skipped layer"]] = {}
+    changes: dict[int, Float[np.ndarray, "position skipped layer"]] = {}
     targets: tuple[Component, ...] = ()
 
     def patches(clean: PatchedForward, batch: list[int]) -> Iterator[tuple[Component, Tensor]]:
@@ -124,55 +131,48 @@ def skip(
         measured, blocks = rows.take(batch).places(clean), ablatable_blocks(model, clean, part, layers)
         outputs = [upcast(y) - upcast(x) for x, y in zip(clean.streams[:-1], clean.block_outputs, strict=True)]
         sizes = [output.norm(dim=-1).clamp_min(SMALLEST) for output in outputs]
-        tables = np.full((len(batch), 2, len(blocks), len(outputs)), np.nan)
-        changes.update(zip(batch, tables, strict=True))
+        table = torch.full((len(blocks), len(outputs), *clean.ids.shape), torch.nan)
         for skipped, block in enumerate(blocks):
 
             def see(layer: int, before: Tensor, stream: Tensor, skipped: int = skipped, block: int = block) -> None:
-                if layer <= block:
-                    return
-                change = (upcast(stream) - upcast(before) - outputs[layer]).norm(dim=-1) / sizes[layer]
-                change = change.masked_fill(~measured, 0.0)
-                tables[:, 0, skipped, layer] = change.sum(1, dtype=torch.float64).cpu() / measured.sum(1).cpu()
-                tables[:, 1, skipped, layer] = change.amax(1).cpu()
+                if layer > block:
+                    change = upcast(stream) - upcast(before) - outputs[layer]
+                    table[skipped, layer] = change.norm(dim=-1) / sizes[layer]
 
             yield clean.component(part, block), _skip(clean, block, part, mode, where, see)
+        for row, own, read in zip(batch, table.unbind(2), measured.cpu(), strict=True):
+            changes[row] = own[..., read].permute(2, 0, 1).numpy()
 
-    count, reading = len(read_layers(layers, layer_count(model))), read_logits(rows, softmax_change)
-    skipped, (change, loss) = run_patches(model, rows, patches, reading, count, batch_tokens)
-    mean, largest = np.stack([changes[row] for row in range(len(rows))], 1)
-    counts, first = np.bincount(rows.row)[:, None, None], np.flatnonzero(np.diff(text, prepend=-1))
-    pairs = Pairs(
-        components=skipped,
-        targets=targets,
-        mean=np.add.reduceat(mean * counts, first) / np.add.reduceat(counts, first),
-        largest=np.maximum.reduceat(largest, first),
-        counts=np.bincount(text[rows.row]),
-        quantity="change",
-        unit="times the output's norm",
-    )
+    count = len(read_layers(layers, layer_count(model)))
+    skipped, (change, loss) = run_patches(model, rows, patches, softmax_change, count, batch_tokens)
     tokens = [rows.ids[row][position] for row, position in zip(rows.row, rows.position, strict=True)]
+    places = {"text": text[rows.row], "position": rows.position, "token": token_texts(model, tokens)}
+    of_pairs = np.concatenate([changes[row] for row in range(len(rows))])
+    before, after = np.argwhere(np.isfinite(of_pairs[0])).T
+    pairs = Readings(
+        components=tuple(skipped[i] for i in before),
+        targets=tuple(targets[i] for i in after),
+        values={"change": of_pairs[:, before, after]},
+        places=places,
+        units={"change": "times the output's norm"},
+        model=model.name,
+    )
+    later = np.isfinite(of_pairs[0]).sum(1)
+    downstream = np.where(later > 0, np.nansum(of_pairs, 2) / np.maximum(later, 1), np.nan)
     return Skip(
         components=skipped,
-        values={"output_change": change.astype(np.float32), "loss": loss.astype(np.float32)},
-        places={"text": text[rows.row], "position": rows.position, "token": token_texts(model, tokens)},
-        units={"output_change": SOFTMAX_CHANGE, "loss": "nats", "downstream_change": pairs.unit},
+        values={
+            "output_change": change.astype(np.float32),
+            "loss": loss.astype(np.float32),
+            "downstream_change": downstream,
+        },
+        places=places,
+        units={"output_change": SOFTMAX_CHANGE, "loss": "nats", "downstream_change": "times the output's norm"},
         model=model.name,
         settings={"part": part, "mode": mode, "first_token": first_token},
-        columns=_over_later_layers(pairs),
         prompt_ends=prompt_ends(model, ids),
         pairs=pairs,
     )
-
-
-def _over_later_layers(pairs: Pairs) -> dict[str, Float[np.ndarray, " skipped"]]:
-    """Make columns of each component's mean change of later layers, with its interval, and of the maximum."""
-    later = np.isfinite(pairs.mean)
-    with np.errstate(invalid="ignore"):
-        mean = np.where(later, pairs.mean, 0.0).sum(2) / later.sum(2)
-    largest = pairs.largest.swapaxes(1, 2).reshape(-1, len(pairs.components))
-    columns = pairs.over_texts(mean).columns("downstream_change")
-    return columns | {"downstream_change_max": reduce_known(np.max, largest)}
 
 
 def _skip(
@@ -181,11 +181,10 @@ def _skip(
     """Run a pass without a component at some tokens; `see` is called on the layers after it."""
     streams = clean.streams
     if not mode.endswith("local"):
-        return clean.resume(block, streams[block], clean.zero_ablate(part, block, where), see=see)
+        patch = ablation_patch(clean, [clean.component(part, block)], where=where)
+        return clean.resume(block, [streams[block]], patch, see)
     output = clean.block_outputs[block] - streams[block] if part == "layer" else clean.outputs[block, part]
     output = output.masked_fill(~where[..., None], 0.0)
-
-    def without(layer: int, _: Tensor) -> Tensor:
-        return streams[layer] - clean.through_loop_norms(output, block, layer)
-
-    return clean.resume(block + 1, without(block + 1, output), edit=without, see=see)
+    later = range(block + 1, len(streams))
+    given = [streams[layer] - clean.through_loop_norms(output, block, layer) for layer in later]
+    return clean.resume(block + 1, given, see=see)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy as copying
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._checks import file_path, shown
 from .._files import written_folder
 from ..components import Component
 from ..errors import InputError
@@ -22,10 +21,10 @@ from ..model.cache import is_transformer_lens
 from ..model.fingerprint import fingerprint, identify
 from ..model.frozen import answer_gap, tolerance
 from ..model.load import Loadable, Model, load_model
-from ..model.pretrained import SOURCE, is_adapted, without_progress_bars
+from ..model.pretrained import is_adapted, without_progress_bars
 from ..model.writers import Writer
-from .engine import ablation
-from .patched_forward import PatchedForward
+from .engine import ablate
+from .patched_forward import Key, PatchedForward
 
 # Settings that give an attention's projections biases; those that count all layers, and those before the first mixture.
 _BIASES = ("attention_bias", "attention_out_bias", "use_bias", "enable_bias", "bias")
@@ -36,7 +35,7 @@ _PROBE = 512
 _SAME = 1e-4
 
 
-def smaller_model(model: Model, weights: str, dropped: Sequence[Component], means: Sequence[np.ndarray]) -> Model:
+def smaller_model(model: Model, weights: str, dropped: Sequence[Component], means: Mapping[str, np.ndarray]) -> Model:
     """Copy a model of a fingerprint without some components; see `DropPlan.apply`."""
     root = _plain(model, weights, dropped)
     paths = {module: path for path, module in root.named_modules()}
@@ -49,7 +48,7 @@ def smaller_model(model: Model, weights: str, dropped: Sequence[Component], mean
         twin = copying.deepcopy(root)
     offsets: dict[str, Tensor] = {}  # what stays of heads, by their output projection
     with torch.no_grad():
-        for number, c in enumerate(dropped):
+        for c in dropped:
             if c.kind == "layer":
                 continue
             kind = "attn" if c.kind == "head" else c.kind
@@ -60,7 +59,8 @@ def smaller_model(model: Model, weights: str, dropped: Sequence[Component], mean
             path, rows = _head_rows(writer, twin, paths)
             own = rows[c.index].double()
             if means:
-                offset = torch.as_tensor(means[number]).to(own) @ own
+                mean = torch.as_tensor(means[writer.component.label]).view(writer.heads, -1)[c.index]
+                offset = mean.to(own) @ own
                 offsets[path] = offsets.get(path, torch.zeros_like(offset)) + offset
             rows[c.index] = 0
     if offsets:
@@ -77,19 +77,6 @@ def smaller_model(model: Model, weights: str, dropped: Sequence[Component], mean
 def write_model(model: Model, folder: Path) -> Path:
     """Write a smaller model as a checkpoint, load it again, and compare; see `DropPlan.save_model`."""
     root = model.hf_model
-    with torch.device("meta"):
-        known = {name for name, _ in type(root)(root.config).named_parameters()}
-    extra = [name for name, _ in root.named_parameters() if name not in known]
-    if extra and all(name.endswith(".bias") for name in extra):
-        raise InputError(
-            f"{type(root).__name__} has no bias that could hold the means of heads (its {extra[0]} would not be "
-            "loaded): make the plan with ablation='zero', or use what apply(model) returns in memory."
-        )
-    if reason := _generation_fault(root):
-        raise InputError(
-            f"Transformers cannot generate from a checkpoint of {model.name} ({reason}): let other layers stay, or use "
-            "what apply(model) returns in memory, without a cache."
-        )
     with written_folder(folder) as partial:
         with without_progress_bars():
             root.save_pretrained(partial)
@@ -98,22 +85,9 @@ def write_model(model: Model, folder: Path) -> Path:
         if reason := _difference(model, partial):
             raise InputError(
                 f"a checkpoint of {model.name} would load as another model{reason}: use what apply(model) returns in "
-                "memory, or drop heads or sublayers."
+                "memory, or a plan of heads or sublayers with ablation='zero', as its class may have no bias for means."
             )
     return folder
-
-
-def _generation_fault(root: Any) -> str:
-    """Explain why a model does not generate with its default cache; empty if it does."""
-    if not root.can_generate():
-        return ""
-    ids = torch.ones(1, 3, dtype=torch.long, device=root.device)
-    try:
-        with torch.no_grad():
-            root.generate(ids, attention_mask=ids, max_new_tokens=2, min_new_tokens=2, do_sample=False, pad_token_id=0)
-    except Exception as error:  # classes fail in many ways
-        return _short(error)
-    return ""
 
 
 def _short(error: Exception) -> str:
@@ -130,23 +104,6 @@ def _difference(model: Model, folder: Path) -> str:
         again.hf_model.to(model.path.dtype)  # casts rotary frequencies, too, as `to` may have cast the model's
     is_same = fingerprint(again) == mine
     return "" if is_same else ", with other weights or settings"
-
-
-def free_folder(name: str, value: Any) -> Path:
-    """Check a folder to write to. Raises InputError for one that holds something."""
-    path = file_path(name, value)
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        there = "there and not empty" if path.is_dir() else "a file"
-        raise InputError(f"{name}={shown(str(path))} is {there}: give a new folder, as nothing is overwritten.")
-    return path
-
-
-def load_again(provenance: dict[str, Any]) -> Model:
-    """Load a plan's model from where it came from. Raises InputError where that is not known."""
-    source = provenance["source"]
-    if source == "in memory":
-        raise InputError("the plan's model was given in memory, so it cannot be loaded again: give it as model=.")
-    return load_model("default" if source == SOURCE else source, dtype=provenance["dtype"])
 
 
 def _plain(model: Model, weights: str, dropped: Sequence[Component]) -> Any:
@@ -292,7 +249,7 @@ def _add_biases(twin: Any, offsets: dict[str, Tensor]) -> None:
         bias.data.copy_(bias.double() + offset)
 
 
-def _check_logits(model: Model, smaller: Model, dropped: Sequence[Component], means: Sequence[np.ndarray]) -> None:
+def _check_logits(model: Model, smaller: Model, dropped: Sequence[Component], means: Mapping[str, np.ndarray]) -> None:
     """Raise InputError unless the smaller model's logits are those of the model with the components ablated."""
     path = model.path
     length = 24 if path.window is None else min(path.window + 8, _PROBE)
@@ -300,14 +257,12 @@ def _check_logits(model: Model, smaller: Model, dropped: Sequence[Component], me
     ids = [int(i) for i in np.random.default_rng(0).integers(path.vocabulary, size=length)]
     with path.session(), torch.no_grad():
         clean = PatchedForward(model, [ids])
-        places: dict[Any, Tensor] = {}
-        block_of: dict[Any, int] = {place: block for block, place in enumerate(clean.layers)}
-        for c, mean in zip(dropped if means else (), means, strict=True):
-            table = torch.zeros(clean.head_count(block_of[c.layer, c.repeat]), len(mean), dtype=torch.float64)
-            places.setdefault((c.layer, c.repeat), table)[c.index] = torch.as_tensor(mean)
-        patch = ablation(clean, dropped, (lambda place: places[place[1:]].flatten()) if places else None)
-        start = min(block for block, _ in patch)
-        wanted = clean.logits(clean.resume(start, clean.streams[start], patch)[0])
+
+        def mean(key: Key) -> Tensor:
+            return torch.as_tensor(means[clean.component("attn", key[0]).label])
+
+        ((_, final),) = ablate(clean, [dropped], mean if means else None)
+        wanted = clean.logits(final[0])
     with smaller.path.session(), torch.no_grad():
         logits = smaller.path.logits(*pad([ids]))[0]
     off = answer_gap(logits.to(wanted), wanted)

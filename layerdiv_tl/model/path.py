@@ -121,11 +121,15 @@ class Path:
         row: Int[Tensor, " n"],
         position: Int[Tensor, " n"],
         cut_of: CutOf = lambda writer: None,
+        whole: bool = False,
     ) -> Pass:
-        """Run the model without a graph, and keep what is needed of the reads at `(row, position)`."""
-        keep = Keep(ids.shape, row.to(self.device), position.to(self.device), self.by_token)
+        """Run the model without a graph, and keep what is needed of the reads at `(row, position)`.
+
+        With `whole`, all tokens of their rows are kept, also where the path needs only the one that is read.
+        """
+        keep = Keep(ids.shape, row.to(self.device), position.to(self.device), self.by_token and not whole)
         kept_mask = None if mask is None else keep(mask.to(self.device))
-        seen = Pass(keep(ids.to(self.device)), keep.position * (not self.by_token), kept_mask)
+        seen = Pass(keep(ids.to(self.device)), keep.position * (not keep.by_token), kept_mask)
         # Logits of all tokens would be most of the memory; but a user's hook there may tell tokens apart.
         cuts = not (self.unembed._forward_hooks or self.unembed._forward_pre_hooks)
 

@@ -31,16 +31,19 @@ def test_places_of_best_maps_over_texts():
     names = tuple(Component("layer", i) for i in range(6))
 
     def maps(error):
-        about = {"quantity": "error", "unit": "", "models": ("a", "b"), "fitted": 1, "ridge": 0.0}
-        counts = np.full(len(error), 5)
-        found = LayerMaps(components=names, targets=names, mean=error, largest=error, counts=counts, **about)
+        pairs = [(source, target) for source in names for target in names]
+        sources, targets = zip(*pairs, strict=True)
+        values, places = {"error": error.reshape(len(error), -1)}, {"text": np.arange(len(error))}
+        found = LayerMaps(
+            components=sources, targets=targets, values=values, places=places, units={"error": ""}, model="a"
+        )
         return found.depth_alignment()[["distance", "distance_low", "distance_high"]].iloc[0]
 
     missed = []
     for _ in range(100):
         truth = rng.random((6, 6))
         error = truth + 0.1 * rng.normal(size=(16, 6, 6))
-        exact = maps(truth[None])[0]
+        exact = maps(truth[None]).iloc[0]
         _, low, high = maps(error)
         missed.append(not low - 1e-9 <= exact <= high + 1e-9)
     print(f"places: {np.mean(missed):.3f}")

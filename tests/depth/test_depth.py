@@ -6,10 +6,11 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
+from layerdiv_tl.depth.engine import ablation_patch
 from layerdiv_tl.depth.patched_forward import PatchedForward
 from layerdiv_tl.depth.readings import Readings
 from layerdiv_tl.depth.residual_norms import change_point
-from tests.conftest import close, gpt2, llama
+from tests.conftest import close, gpt2, llama, pair_table
 from tests.oracles.families import BY_STRUCTURE, FAMILIES
 from tests.oracles.tokenizers import word_tokenizer
 
@@ -29,11 +30,11 @@ def test_resuming_is_the_same_as_running_every_block(name):
         for part in ("layer", "attn", "mlp"):
             for block in range(len(clean.layers)):
                 for where in (None, clean.tokens & (torch.arange(11) % 2 == 1)):
-                    instead, found = clean.zero_ablate(part, block, where), []
+                    instead, found = ablation_patch(clean, [clean.component(part, block)], where=where), []
                     for start in (0, block):
                         seen = []
                         final = clean.resume(
-                            start, clean.streams[start], instead, see=lambda n, a, b, seen=seen: seen.append((n, b))
+                            start, [clean.streams[start]], instead, see=lambda n, a, b, seen=seen: seen.append((n, b))
                         )
                         found.append([final, *(x for n, x in seen if n >= block)])
                     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
@@ -49,7 +50,7 @@ def test_a_layer_that_writes_nothing_can_go():
         found = ld.depth.skip(root, IDS, mode=mode)
         assert np.abs(found.values["output_change"][:, 1]).max() < 1e-7
         assert np.nanmax(np.abs(found.values["loss"][:, 1])) < 1e-6
-        assert found.pairs.mean[:, 1, 2].max() < 1e-7
+        assert pair_table(found)[:, 1, 2].max() < 1e-7
         assert found.values["output_change"][:, 0].max() > 1e-3
 
 
@@ -62,6 +63,7 @@ def test_texts_may_be_longer_than_the_vocabulary(options):
 
 
 ASKED = [([5, 1, 4, 1, 5, 9, 2, 6], [8, 30, 11], 3), ([3, 14, 15, 9], [26], 1), ([17, 11, 60, 7], [5, 35], 1)]
+HEADS = {"unit": "head", "components": ["L1.mlp", "L1.H2"]}
 # Every analysis of a model, and the numbers of its result that others are compared with.
 ANALYSES = {
     "residual_norms": (lambda m, **more: ld.depth.residual_norms(m, IDS, **more), "relative_norm"),
@@ -71,10 +73,10 @@ ANALYSES = {
     "logit_lens": (lambda m, **more: ld.depth.logit_lens(m, IDS, **more), "kl"),
     "erase": (lambda m, **more: ld.depth.erase(m, IDS, **more), "output_change"),
     "gradients": (lambda m, **more: ld.depth.integrated_gradients(m, IDS[:1], steps=8, **more), "attribution"),
-    "map_layers": (lambda m, **more: ld.depth.map_layers(m, m, IDS, **more), "mean"),
+    "map_layers": (lambda m, **more: ld.depth.map_layers(m, m, IDS, **more), "error"),
     "depth_score": (lambda m, **more: ld.depth.depth_score(m, ASKED, **more), "effects"),
-    "drop_plan": (lambda m, **more: ld.depth.drop_plan(m, IDS, 1, "contribution", "head", random=1, **more), "loss"),
-    "effects": (lambda m, **more: ld.effects(m, IDS, [7, 9], [0, 1, 1], components=["L1.mlp"], **more), "without"),
+    "drop_plan": (lambda m, **more: ld.depth.drop_plan(m, IDS, 1, "block_influence", "head", random=1, **more), "loss"),
+    "effects": (lambda m, **more: ld.effects(m, IDS, [7, 9], [0, 1, 1], **HEADS, **more), "without"),
 }
 
 
@@ -151,26 +153,28 @@ def test_intervals_hold_the_mean_and_widen_with_fewer_texts():
     assert "no intervals: 7 texts" in few.plot(kind="bars").layout.title.subtitle.text.replace("<br>", "")
 
 
-def test_pairs_are_the_means_of_their_texts():
-    """by_pair weighs texts by their tokens, and has a row for every layer after a skipped one."""
+def test_pairs_are_of_a_layer_and_each_after_it():
+    """by_pair has a row for every layer after a skipped one; the change downstream is the mean over these."""
     found = ld.depth.skip(llama(), IDS)
-    pairs = found.by_pair()
+    pairs, table = found.by_pair(), pair_table(found)
     assert list(zip(pairs.component, pairs.target, strict=True)) == [
         ("L0.layer", "L1.layer"),
         ("L0.layer", "L2.layer"),
         ("L1.layer", "L2.layer"),
     ]
-    close(pairs.change.iloc[1], np.average(found.pairs.mean[:, 0, 2], weights=[len(row) for row in IDS]))
-    close(pairs.change_max.iloc[1], found.pairs.largest[:, 0, 2].max())
+    close(pairs.change.iloc[1], table[:, 0, 2].mean())
+    close(pairs.change_max.iloc[1], table[:, 0, 2].max())
+    close(found.values["downstream_change"][:, 0], table[:, 0, 1:].mean(1))
     close(found.frame().downstream_change.iloc[0], pairs.change.iloc[:2].mean())
+    assert np.isnan(found.values["downstream_change"][:, 2]).all()
 
 
 def test_a_model_maps_best_onto_itself(stories):
     """From a model to itself the error is nothing on the diagonal, and the best target is one's own layer."""
     rng = np.random.default_rng(0)
     texts = [rng.integers(3, 500, 60).tolist() for _ in range(32)]
-    found = ld.depth.map_layers(stories, stories, texts, ridge=1e-6)
-    error = found.mean.mean(0)
+    found = ld.depth.map_layers(stories, stories, texts)
+    error = found.values["error"].mean(0).reshape(5, 5)
     assert (error.argmin(1) == np.arange(5)).all()
     assert error.diagonal().max() < 0.01 < (error + np.eye(5)).min()
     row = found.depth_alignment().iloc[0]
@@ -210,11 +214,10 @@ def test_a_task_brings_its_prompts_and_answers(stories):
         (lambda m: ld.depth.skip(m, [[1, 2], [3]]), "text 1"),
         (lambda m: ld.depth.skip(m, [[1, 2]], mode="future"), "text 0"),
         (lambda m: ld.depth.skip(m, IDS, part="head"), "part='head'"),
-        (lambda m: ld.depth.erase(m, IDS, "prefix", answers=1), "answers=1"),
+        (lambda m: ld.depth.erase(m, IDS, "prefix", answers=[[1], [2], [3]]), "answers="),
         (lambda m: ld.depth.erase(m, [[1, 2, 3]], "prefix"), "text 0"),
-        (lambda m: ld.depth.integrated_gradients(m, [[1, 2]], answers=2), "text 0 .*answer"),
+        (lambda m: ld.depth.integrated_gradients(m, [[1]]), "text 0 .*answer"),
         (lambda m: ld.depth.integrated_gradients(m, IDS, answers=[[1]]), "answers="),
-        (lambda m: ld.depth.logit_lens(m, IDS, k=62), "k=62"),
         (lambda m: ld.depth.map_layers(m, llama(vocab_size=99), IDS), "one tokenizer"),
         (lambda m: ld.depth.map_layers(m, m, IDS[:1]), "two texts"),
         (lambda m: ld.depth.map_layers(m, m, [[1], [2, 3]]), "text 0"),

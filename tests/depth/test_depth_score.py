@@ -51,7 +51,6 @@ def test_the_score_is_the_mean_place_of_the_effects():
     frame = found.frame()
     assert frame["n"].tolist() == [2, 1]
     np.testing.assert_allclose(frame["score"], [1.25, 1])
-    np.testing.assert_allclose(frame["relative"], [1.25 / 4, 0.25])
     layers = found.by_layer()
     for group, score in zip(frame["group"], frame["score"], strict=True):
         mine = layers[layers["group"] == group]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import layerdiv_tl as ld
-from layerdiv_tl.depth.engine import Rows, read_logits, run_patches, unpatched
+from layerdiv_tl.depth.engine import Rows, ablate, run_patches
 from layerdiv_tl.depth.patched_forward import PatchedForward
 from layerdiv_tl.depth.residual_norms import _head_writes
 from tests.oracles.families import BY_STRUCTURE, FAMILIES
@@ -18,7 +18,7 @@ def halve_mlps(clean, batch):
     """An intervention: each layer's MLP writes half of what it wrote."""
     for block in range(len(clean.layers)):
         halved = {(block, "mlp"): lambda output: output / 2}
-        yield clean.component("mlp", block), clean.resume(block, clean.streams[block], halved)
+        yield clean.component("mlp", block), clean.resume(block, [clean.streams[block]], halved)
 
 
 def entropy_change(clean, targets):
@@ -35,8 +35,7 @@ def entropy_change(clean, targets):
 def test_a_new_intervention_and_a_new_reading_are_what_plain_hooks_give(name, batch_tokens):
     """Rows of different lengths, read at different positions, in the order of the rows whatever the batches."""
     model, rows = ld.load_model(FAMILIES[name]()), Rows(IDS, AT)
-    reader = read_logits(rows, entropy_change)
-    names, (found,) = run_patches(model, rows, halve_mlps, reader, 3, batch_tokens)
+    names, (found,) = run_patches(model, rows, halve_mlps, entropy_change, 3, batch_tokens)
     assert [c.label for c in names] == ["L0.mlp", "L1.mlp", "L2.mlp"]
     assert (rows.row.tolist(), rows.position.tolist()) == ([0, 0, 0, 0, 1, 2, 2], [2, 3, 4, 5, 1, 0, 4])
     root = model.hf_model
@@ -59,9 +58,13 @@ def test_the_pass_unpatched_changes_nothing():
     """Of no patch a change is 0; a mean, sum and maximum over rows are over each row's own positions."""
     rows = Rows(IDS, AT)
     names, (found,) = run_patches(
-        ld.load_model(FAMILIES["llama"]()), rows, unpatched, read_logits(rows, entropy_change), 1
+        ld.load_model(FAMILIES["llama"]()),
+        rows,
+        lambda clean, batch: ablate(clean, [()]),
+        entropy_change,
+        1,
     )
-    assert names == ("clean",)
+    assert names == ((),)
     assert not found.any()
     values = np.arange(7.0)[:, None]
     np.testing.assert_array_equal(rows.mean(values)[:, 0], [1.5, 4, 5.5])

@@ -12,8 +12,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 import layerdiv_tl as ld
-from layerdiv_tl.depth.smaller_model import load_again
-from layerdiv_tl.model.fingerprint import fingerprint, identify
+from layerdiv_tl.model.fingerprint import fingerprint
 from tests.conftest import close, llama
 from tests.depth.test_pruning import LENGTHS, asked, halves
 from tests.oracles.families import BY_STRUCTURE, FAMILIES
@@ -94,39 +93,18 @@ def test_heads_are_replaced_as_plain_hooks_replace_them(family, ablation):
         close(value, (without(root, [c], means) - clean)[scored].sum() / count)
 
 
-@pytest.mark.parametrize("of", ["texts", "task"])
-def test_the_contribution_score_is_the_mean_contribution_to_the_answer(of):
-    """By `contributions`: the right option minus the mean of the others; in texts the others are the vocabulary."""
+def test_the_contribution_score_is_the_mean_contribution_to_the_answer():
+    """By `contributions`: the right option minus the mean of the others."""
     model = ld.load_model(llama(), tokenizer=word_tokenizer())
-    rows = LENGTHS[:8]
-    task = asked(rows, [7, 11, 30], np.arange(8) % 3)
-    given = task if of == "task" else rows
-    plan = ld.depth.drop_plan(model, given, 1, "contribution", "head", scoring=0.99, random=1)
-    (left,) = [
-        i for i in range(8) if plan.provenance["rows"]["measured"] == 1 and _is_measured(plan, model, rows, task, of, i)
-    ]
-    used = [i for i in range(8) if i != left]
-    if of == "task":
-        c = ld.contributions(model, [rows[i] for i in used], [7, 11, 30], unit="head")
-        gold = task.labels[used]
-        right = c.values[np.arange(7), :, gold]
-        expected = (right - (c.values.sum(2) - right) / 2).mean(0)
-    else:
-        prompts = [rows[i][:k] for i in used for k in range(1, len(rows[i]))]
-        nexts = np.array([rows[i][k] for i in used for k in range(1, len(rows[i]))])
-        c = ld.contributions(model, prompts, list(range(61)), unit="head")
-        expected = (c.values[np.arange(len(nexts)), :, nexts] - c.values.mean(2)).mean(0)
+    rows, gold = LENGTHS[:8], np.arange(8) % 3
+    plan = ld.depth.drop_plan(model, asked(rows, [7, 11, 30], gold), 1, "contribution", "head", random=1)
+    used = sorted(np.random.default_rng([0, 0]).permutation(8)[:4])
+    c = ld.contributions(model, [rows[i] for i in used], [7, 11, 30], unit="head")
+    right = c.values[np.arange(4), :, gold[used]]
+    expected = (right - (c.values.sum(2) - right) / 2).mean(0)
     by_label = {component.label: abs(x) for component, x in zip(c.components, expected, strict=True)}
     close(plan.scores, [by_label[component.label] for component in plan.candidates])
     assert plan.dropped[0].label == min((c.label for c in plan.candidates), key=by_label.__getitem__)
-
-
-def _is_measured(plan, model, rows, task, of, i):
-    if of == "texts":
-        return len(rows[i]) - 1 == plan.count[0]
-    with torch.no_grad():
-        logits = model.hf_model(input_ids=torch.tensor([rows[i]])).logits[0, -1, [7, 11, 30]].double()
-    return abs(cross_entropy(logits[None], torch.tensor([int(task.labels[i])])).item() - plan.loss[0, 0]) < 1e-5
 
 
 def test_block_influence_of_a_head_is_one_minus_the_cosine_of_the_stream_with_it():
@@ -196,7 +174,7 @@ def test_many_heads_are_measured_at_twelve_sizes():
     """From the first steps to the last; a plan over chosen heads drops no other one."""
     model = ld.load_model(llama(2, num_hidden_layers=5))
     late = [c for c in model.components("head") if c.kind == "head" and c.layer > 0]
-    plan = ld.depth.drop_plan(model, LENGTHS, 14, "contribution", "head", components=late, random=3)
+    plan = ld.depth.drop_plan(model, LENGTHS, 14, "block_influence", "head", components=late, random=3)
     assert plan.candidates == tuple(late)
     assert len(plan.sizes) == 12
     assert plan.sizes[-1] == 14
@@ -206,7 +184,7 @@ def test_many_heads_are_measured_at_twelve_sizes():
     assert len(plan.random_plans()) == 3
     close(plan.compare().set_index("other").loss["random"], frame.loss.iloc[12] - frame.loss.iloc[-1], 1e-9)
     same = ld.depth.drop_plan(
-        model, LENGTHS, 14, "contribution", "head", components=[c.transformer_lens_label for c in late], random=3
+        model, LENGTHS, 14, "block_influence", "head", components=[c.transformer_lens_label for c in late], random=3
     )
     pd.testing.assert_frame_equal(same.by_size(), frame)
 
@@ -214,20 +192,19 @@ def test_many_heads_are_measured_at_twelve_sizes():
 def test_a_plan_of_heads_survives_the_disk(tmp_path):
     """The means come back with it: what a loaded plan makes is the same model."""
     model = ld.load_model(llama())
-    plan = ld.depth.drop_plan(model, LENGTHS, 3, "contribution", "head", random=1)
+    plan = ld.depth.drop_plan(model, LENGTHS, 3, "block_influence", "head", random=1)
     again = ld.load(plan.save(tmp_path / "plan.safetensors"))
     assert fingerprint(again.apply(model)) == fingerprint(plan.apply(model))
     assert again.frame().equals(plan.frame())
 
 
-def test_a_model_with_a_name_is_loaded_again(tmp_path):
-    """A plan of `zoo/d4` writes the model without being given it; nothing is written over."""
+def test_nothing_is_written_over(tmp_path):
     plan = ld.depth.drop_plan("zoo/d4", ld.task("synthetic/k_hop", limit=16), 1, "contribution", random=1)
-    folder = plan.save_model(tmp_path / "smaller")
+    folder = plan.save_model(tmp_path / "smaller", "zoo/d4")
     assert AutoModelForCausalLM.from_pretrained(folder).config.num_hidden_layers == 3
-    for place, what in ((folder, "not empty"), (folder / "config.json", "is a file")):
-        with pytest.raises(ld.InputError, match=what):
-            plan.save_model(place)
+    for place in (folder, folder / "config.json"):
+        with pytest.raises(ld.InputError, match="not empty"):
+            plan.save_model(place, "zoo/d4")
     assert [path.name for path in tmp_path.iterdir()] == ["smaller"]
 
 
@@ -238,8 +215,6 @@ def test_what_cannot_be_made_smaller_is_refused_with_the_reason(tmp_path):
     root = llama()
     plan = ld.depth.drop_plan(root, LENGTHS, 1, "block_influence", random=1)
     heads = ld.depth.drop_plan(root, LENGTHS, 1, "block_influence", "head", random=1)
-    with pytest.raises(ld.InputError, match="given in memory"):
-        plan.save_model(tmp_path / "none")
     for other in (llama(seed=1), root.double()):
         with pytest.raises(ld.InputError, match="not the plan's model"):
             plan.apply(other)
@@ -317,16 +292,6 @@ def test_layers_of_mixed_models_keep_their_kinds(family, tmp_path):
             assert torch.equal(found, longer)
 
 
-@pytest.mark.parametrize(("family", "layer"), [("granite_hybrid", 1), ("qwen3_next", 3), ("nemotron_h", 2)])
-def test_a_checkpoint_that_cannot_generate_is_not_written(family, layer, tmp_path):
-    """Transformers' cache needs an attention; in memory the model has the plan's loss."""
-    plan, model = without_layer(BY_STRUCTURE[family](), layer)
-    close([loss_of(plan.apply(model).hf_model, LENGTHS[i]) for i in halves(plan, LENGTHS[:4])[1]], plan.loss[:, 1])
-    with pytest.raises(ld.InputError, match="cannot generate"):
-        plan.save_model(tmp_path / "none", model)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("family", "layer", "match"),
     [
@@ -358,7 +323,7 @@ def test_quantized_weights_are_refused():
 def test_half_precision_stays(tmp_path):
     """A bfloat16 model stays one, and its checkpoint too."""
     root = llama().bfloat16()
-    plan = ld.depth.drop_plan(root, LENGTHS, 2, "contribution", "head", random=1)
+    plan = ld.depth.drop_plan(root, LENGTHS, 2, "block_influence", "head", random=1)
     again = AutoModelForCausalLM.from_pretrained(plan.save_model(tmp_path / "half", root))
     assert again.dtype is torch.bfloat16
 
@@ -369,13 +334,8 @@ def test_arguments_of_plans_of_heads():
         ({"part": "layer", "ablation": "mean"}, "ablation='mean'"),
         ({"part": "head", "ablation": "resample"}, "ablation="),
         ({"part": "head", "components": ["L0.attn", "L1.H0"]}, "L0.attn"),
-        ({"part": "head", "components": ["L0.H0", "L0.H0"]}, "twice"),
+        ({"part": "head", "components": ["L0.H0", "L0.H0"]}, "something must stay"),
         ({"part": "head", "components": ["L0.H1"]}, "something must stay"),
     ):
         with pytest.raises(ld.InputError, match=match):
             ld.depth.drop_plan(model, LENGTHS, 1, **more)
-
-
-@pytest.mark.full
-def test_the_default_model_is_loaded_again_from_where_it_came_from(smol):
-    assert identify(load_again(smol.provenance)).weights == identify(smol).weights

@@ -80,7 +80,7 @@ def depth(x: Inputs) -> Cases:
     """Effects by every ablation, every analysis of the second paper, and plans of what to drop."""
     for ablation in ("mean", "zero", "resample"):
         e = ld.effects(x.model, x.prompts, x.options, x.labels, ablation=ablation)
-        yield f"effects {ablation}", read(e, "effect logit_difference accuracy frame backups")
+        yield f"effects {ablation}", read(e, "effect logit_difference accuracy frame")
         yield f"compensation {ablation}", read(e, "compensation", e.components[0].label)
     yield "residual_norms", read(ld.depth.residual_norms(x.model, x.texts), "frame by_place")
     for mode, norm in (("current", "recomputed"), ("future", "frozen")):

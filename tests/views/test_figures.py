@@ -23,7 +23,7 @@ from tests.views.figure_results import LABELS, MAKERS, OPTIONS, PROMPTS, made
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 # Results without a figure.
-WITHOUT = {"Task", "Readings", "Pairs"}
+WITHOUT = {"Task", "Readings"}
 
 
 def classes():

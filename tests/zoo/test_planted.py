@@ -200,7 +200,7 @@ def test_skipping_a_layer_takes_out_what_it_wrote(name, shape):
     found = ld.depth.skip(p, list(p.task.prompts[:rows]))
     last = found.places["position"] == found.places["position"].max()
     z = p.over_vocabulary[:rows]
-    for layer in range(len(found.pairs.targets)):
+    for layer in range(len(found.components)):
         gone = [c.layer == layer for c in p.components]
         if name == "undo" and layer == 0:
             gone[1] = True
@@ -223,7 +223,7 @@ def test_a_shift_moves_no_probability_and_an_undone_write_none_with_its_undoing(
     assert shift.values["output_change"][:, 1].max() < 1e-15 < shift.values["output_change"][:, 0].max()
     assert undo.values["output_change"][:, 0].max() < 1e-15 < 1e-3 < undo.values["output_change"][:, 1].max()
     # The MLP's whole write is gone where the head is: it undoes and does nothing else.
-    assert undo.frame().set_index("component").loc["L0.layer", "downstream_change_max"] == pytest.approx(1, abs=1e-6)
+    assert undo.by_pair()["change_max"].iloc[0] == pytest.approx(1, abs=1e-6)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
