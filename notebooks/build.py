@@ -33,7 +33,7 @@ from pygments.formatters import HtmlFormatter
 from layerdiv_tl import teaching
 from layerdiv_tl.teaching import Exercise
 from layerdiv_tl.views import style
-from layerdiv_tl.views.html import Page, chart
+from layerdiv_tl.views.html import Block, Page, chart
 
 HERE = Path(__file__).parent
 NAMES = tuple(sorted(path.stem for path in HERE.glob("[0-9]*.ipynb")))
@@ -204,11 +204,11 @@ def photograph(outputs: list[nbformat.NotebookNode], folder: Path) -> None:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for output in outputs:
             block = shown(output)
-            explorer = re.match('<iframe src="([^"]+)"', block)
+            explorer = re.match('<iframe src="([^"]+)"', block.html)
             path = folder / (explorer[1] if explorer else "picture.html")
             if not explorer:
                 page = Page("")
-                page.blocks.append(f"<style>{CSS}{PICTURE_CSS}</style><div id=picture>{block}</div>")
+                page.block(Block(f"<style>{CSS}{PICTURE_CSS}</style><div id=picture>{block.html}</div>"))
                 page.write(path)
             opened = browser.new_page(viewport=EXPLORER if explorer else {"width": WIDTH, "height": 400})
             opened.goto(path.resolve().as_uri())
@@ -254,16 +254,16 @@ def text_page(name: str, folder: Path = HERE) -> Page:
     """A Markdown file as a page, its anchors as GitHub writes them."""
     title, _, body = (folder / f"{name}.md").read_text(encoding="utf-8").partition("\n")
     made = Page(title.removeprefix("# "))
-    made.blocks.append(f"<style>{CSS}</style>")
+    made.block(Block(f"<style>{CSS}</style>"))
     html = re.sub(r'(?<=<h2 id=")[^"]+', lambda match: match[0].lower(), prose(body))
-    made.blocks.append(f"<div class=cell>{html}</div>")
+    made.block(Block(f"<div class=cell>{html}</div>"))
     return made
 
 
-def shown(output: nbformat.NotebookNode) -> str:
+def shown(output: nbformat.NotebookNode) -> Block:
     """One output of a cell."""
     if output.output_type == "stream":
-        return f"<pre>{escape(output.text)}</pre>"
+        return Block(f"<pre>{escape(output.text)}</pre>")
     if output.output_type == "error":
         raise RuntimeError("\n".join(output.traceback))
     data = output.data
@@ -274,8 +274,8 @@ def shown(output: nbformat.NotebookNode) -> str:
         own.update(title_pad_t=own.title.pad.t or usual.title.pad.t, margin_t=own.margin.t or usual.margin.t)
         return chart(figure.update_layout(height=own.height or 450))
     if "image/png" in data:
-        return f'<img src="data:image/png;base64,{data["image/png"]}" alt="">'
-    return data["text/html"] if "text/html" in data else f"<pre>{escape(data['text/plain'])}</pre>"
+        return Block(f'<img src="data:image/png;base64,{data["image/png"]}" alt="">')
+    return Block(data["text/html"] if "text/html" in data else f"<pre>{escape(data['text/plain'])}</pre>")
 
 
 def folded(line: str, html: str) -> str:
@@ -295,24 +295,24 @@ def page(name: str, notebook: nbformat.NotebookNode) -> Page:
     """The read edition of one notebook that was run: hints and solutions folded, outputs below their cells."""
     title = re.search(r"^# (.+)$", notebook.cells[0].source, re.MULTILINE)
     made = Page(unescape(title[1] if title else name))
-    made.blocks.append(f"<style>{CSS}{code_colors()}</style>")
+    made.block(Block(f"<style>{CSS}{code_colors()}</style>"))
     stubs, checks = ({getattr(a, which): a for a in asked(read(name))} for which in ("stub", "check"))
     stub_sources = {index: read(name).cells[index].source for index in stubs}
     colored = highlight.Highlight2HTML()
     for index, cell in enumerate(notebook.cells):
         if cell.cell_type == "markdown":
             source = re.sub(r"^# .+\n", "", cell.source, count=1) if index == 0 else cell.source
-            made.blocks.append(f"<div class=cell>{prose(source)}</div>")
+            made.block(Block(f"<div class=cell>{prose(source)}</div>"))
             continue
-        made.blocks.append(f"<div class='cell in'>{colored(stub_sources.get(index, cell.source))}</div>")
+        made.block(Block(f"<div class='cell in'>{colored(stub_sources.get(index, cell.source))}</div>"))
         for output in cell.outputs if index not in stubs else []:
             block = shown(output)
-            made.blocks.append(f"<div class=out>{block}</div>")
+            made.block(Block(f"<div class=out>{block.html}</div>"))
         if index in checks:
             one = checks[index]
             for level, hint in enumerate(one.exercise.hints, start=1):
-                made.blocks.append(folded(f"Hint {level}", prose(hint)))
-            made.blocks.append(folded("Solution", colored(one.solved)))
+                made.block(Block(folded(f"Hint {level}", prose(hint))))
+            made.block(Block(folded("Solution", colored(one.solved))))
     return made
 
 

@@ -119,7 +119,7 @@ def write_page(path: Path, out: Path, extra: str = "") -> None:
     """Write a Markdown file of the repository as a page, its links leading to pages."""
     page = build.text_page(path.stem, path.parent)
     if extra:
-        page.blocks.insert(0, extra)
+        page.blocks.insert(0, build.Block(extra))
     target = page.write(out)
     source = target.read_text(encoding="utf-8")
     for place, address in PLACES:

@@ -1,4 +1,4 @@
-"""Pages of figures and tables, which work without a network.
+"""Pages of figures and tables, and blocks of HTML for pages and notebooks; all work without a network.
 
 The HTML is in page.jinja, which escapes every text.
 """
@@ -25,6 +25,16 @@ if TYPE_CHECKING:
 CONFIG = {"displaylogo": False, "responsive": True}
 
 
+@dataclass(frozen=True)
+class Block:
+    """A block of HTML for a notebook or a `Page`; all text in it is escaped."""
+
+    html: str = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+
 def script_json(value: Any) -> str:
     """Encode JSON for a script element, so that no text in it can end the element."""
     return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
@@ -45,18 +55,18 @@ def read(name: str) -> str:
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
-def chart(figure: go.Figure) -> str:
-    """Return the HTML of an interactive figure for a `Page`, which holds plotly.js and the colors once."""
+def chart(figure: go.Figure) -> Block:
+    """Make an interactive figure for a `Page`, which holds plotly.js and the colors once for all figures."""
     import plotly.graph_objects as go
 
     # "</" inside a script would end it, whatever a token or a model's name holds.
     data = go.Figure(figure).update_layout(template=None).to_json().replace("<", "\\u003c")
-    return str(templates().chart(data, figure.layout.height))
+    return Block(templates().chart(data, figure.layout.height))
 
 
 @dataclass
 class Page:
-    """A page built of `blocks` of HTML; all text is escaped.
+    """A page built block by block; all text is escaped.
 
     >>> page = Page("A <title>")
     >>> page.text("1 < 2")
@@ -65,7 +75,7 @@ class Page:
     """
 
     title: str
-    blocks: list[str] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
 
     def heading(self, text: str) -> None:
         """Begin a section."""
@@ -83,11 +93,15 @@ class Page:
 
     def figure(self, figure: go.Figure) -> None:
         """Add a `chart`."""
-        self.blocks.append(chart(figure))
+        self.block(chart(figure))
 
     def add(self, macro: str, *content: Any) -> None:
         """Add what a macro of page.jinja makes of some content: "code", "inner_page", …"""
-        self.blocks.append(getattr(templates(), macro)(*content))
+        self.block(Block(getattr(templates(), macro)(*content)))
+
+    def block(self, block: Block) -> None:
+        """Add any other block, e.g. colored tokens."""
+        self.blocks.append(block)
 
     def html(self) -> str:
         """Return the whole page."""
@@ -97,7 +111,7 @@ class Page:
         settings = {"light": style.template(style.LIGHT).to_plotly_json(), "config": CONFIG}
         settings["dark"] = style.template(style.DARK).to_plotly_json()
         script = f"const SETTINGS = {json.dumps(settings)};\n{read('page.js')}"
-        body = "\n".join(self.blocks)
+        body = "\n".join(block.html for block in self.blocks)
         scripts = [get_plotlyjs()] if "class=chart" in body else []
         body = templates().main(self.title, body, script)
         return page_html(self.title, css, scripts, body)

@@ -1,6 +1,7 @@
-"""Attention patterns and promoted tokens; hostile text is harmless."""
+"""Attention patterns, colored and promoted tokens: numbers under their tokens, hostile text harmless, no network."""
 
 import dataclasses
+import html
 import re
 
 import numpy as np
@@ -11,8 +12,8 @@ import layerdiv_tl as ld
 from layerdiv_tl.components import Component
 from layerdiv_tl.model.attention import attention_patterns
 from layerdiv_tl.views import style
-from layerdiv_tl.views.html import script_json
-from layerdiv_tl.views.tokens import promoted_tokens
+from layerdiv_tl.views.html import Page, script_json
+from layerdiv_tl.views.tokens import colored_tokens, promoted_tokens
 from tests.conftest import gpt2, llama
 from tests.model.test_bridge import boot
 from tests.oracles.families import FAMILIES
@@ -35,6 +36,12 @@ def configurations(model):
     ways = [c.__dict__.get("_attn_implementation_internal") for c in configs.values()]
     hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
     return ways, hooks, [m.training for m in model.modules()]
+
+
+def elements(block):
+    """The tokens of a block: [(text, value, opacity of its color)], in order."""
+    spans = re.findall(r"<span(?: style=\"background: ([^\"]*)\" title=\"([^\"]*)\")?>(.*?)</span>", block.html, re.S)
+    return [(html.unescape(text), value, color) for color, value, text in spans]
 
 
 @pytest.mark.full
@@ -129,6 +136,36 @@ def test_patterns_are_a_frame_and_a_file(tmp_path):
     np.testing.assert_array_equal(loaded.patterns, found.patterns)
 
 
+@pytest.mark.parametrize("gauge", ["raw", "centered"])
+def test_every_token_wears_the_number_of_its_own_prediction(gauge):
+    """Values are the frame's, one token later, blue above 0 and orange below; texts do not touch."""
+    p = ld.profile(llama(), [IDS, [3, 4, 5]], gauge=gauge)
+    frame = p.frame()
+    metrics = ("loss", "net", "bias", "diversity", "target_logit")
+    means = frame.groupby("position").mean(numeric_only=True)
+    sums = frame.groupby("position")["target_logit"].sum()
+    columns = [means["loss"], *(means[t] for t in ("net", "bias", "diversity")), sums]
+    one = frame[frame.component == "L1.mlp"]["net"]
+    drawn = [*(colored_tokens(p, metric) for metric in metrics), colored_tokens(p, "net", "L1.mlp")]
+    for block, column in zip(drawn, [*columns, one], strict=True):
+        found, values = elements(block), column.to_numpy()
+        assert [text for text, *_ in found] == list(p.tokens)
+        wanted = ["", *map(style.number, values[:11]), "", *map(style.number, values[12:14])]
+        assert [value for _, value, _ in found] == wanted
+        for (_, _, color), value in zip(found[1:12], values[:11], strict=True):
+            assert color.startswith(style.faint(style.PAIR[0 if value > 0 else 1], 0)[:-3])
+
+
+def test_unknown_words_are_refused():
+    p = ld.profile(llama(), IDS)
+    for arguments, sentence in (
+        ({"metric": "color"}, "metric='color'"),
+        ({"metric": "net", "component": "L9.mlp"}, "label 'L9.mlp'"),
+    ):
+        with pytest.raises(ld.InputError, match=sentence):
+            colored_tokens(p, **arguments)
+
+
 def test_promoted_tokens_are_the_profile_s():
     """Each row has a component's largest or smallest centered logits to two digits, in the order of top_tokens."""
     p = ld.profile(llama(), IDS)
@@ -144,8 +181,8 @@ def test_promoted_tokens_are_the_profile_s():
         assert shown == pytest.approx(lines.contribution_centered.tolist(), rel=0.06)
 
 
-def test_hostile_tokens_stay_text():
-    """No promoted token begins an element of a notebook's table."""
+def hostile_profile():
+    """A profile whose tokens are HTML, and whose model promotes HTML."""
     p = ld.profile(llama(), IDS)
     look = p.token_lookup
 
@@ -153,6 +190,37 @@ def test_hostile_tokens_stay_text():
         frame = look(*arguments)
         return frame.assign(token=[HOSTILE[i % len(HOSTILE)] for i in range(len(frame))])
 
-    table = promoted_tokens(dataclasses.replace(p, token_lookup=evil), ["embed", "L0.mlp"], 3)
-    assert not re.search("<img|<svg|<script|</script", table.to_html())
+    return dataclasses.replace(p, tokens=tuple(HOSTILE[i % len(HOSTILE)] for i in range(len(IDS))), token_lookup=evil)
+
+
+def test_hostile_tokens_stay_text_before_any_browser():
+    """No token ends a script or begins an element."""
+    p = hostile_profile()
+    for text in (colored_tokens(p).html, promoted_tokens(p, ["embed", "L0.mlp"], 3).to_html()):
+        assert not re.search("<img|<svg|<script|</script", text)
+    assert [text for text, *_ in elements(colored_tokens(p))][:3] == list(p.tokens[:3])
     assert "<" not in script_json({"</script>": "<!--"})
+
+
+@pytest.mark.full
+def test_hostile_tokens_stay_text_in_a_browser(browser, tmp_path):
+    """Seen and hovered, tokens that are HTML ask for nothing, run nothing and add no element."""
+    p, page = hostile_profile(), Page("hostile")
+    page.block(colored_tokens(p))
+    page.figure(p.plot(title=HOSTILE[0]))
+    with browser.open(page.write(tmp_path / "page.html")) as opened:
+        opened.scroll()
+        spans = opened.page.locator("main div > span[title]")
+        assert "<img src=x onerror=alert(1)>" in spans.all_inner_texts()
+        spans.first.hover()
+        assert opened.page.locator("img, main svg:not(.main-svg):not(.modebar svg)").count() == 0
+        assert opened.page.locator("[onerror], [onload]").count() == 0
+        assert opened.complaints == []
+        assert opened.requests == []
+
+
+def test_a_block_is_not_read_as_text():
+    """The words a notebook keeps next to a drawing are one short line, however much is drawn."""
+    block = colored_tokens(ld.profile(llama(), IDS))
+    assert len(repr(block)) < 80
+    assert block._repr_html_() == block.html
