@@ -25,6 +25,7 @@ from .studies.grid import Grid as Grid
 from .tasks.task import Task as Task
 from .tasks.task import task as task
 from .views.explorer import explore as explore
+from .views.tokens import attention_heads as attention_heads
 from .views.tokens import colored_tokens as colored_tokens
 from .views.tokens import promoted_tokens as promoted_tokens
 

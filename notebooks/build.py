@@ -208,7 +208,9 @@ def photograph(outputs: list[nbformat.NotebookNode], folder: Path) -> None:
             path = folder / (explorer[1] if explorer else "picture.html")
             if not explorer:
                 page = Page("")
-                page.block(Block(f"<style>{CSS}{PICTURE_CSS}</style><div id=picture>{block.html}</div>"))
+                page.block(
+                    Block(f"<style>{CSS}{PICTURE_CSS}</style><div id=picture>{block.html}</div>", block.circuits)
+                )
                 page.write(path)
             opened = browser.new_page(viewport=EXPLORER if explorer else {"width": WIDTH, "height": 400})
             opened.goto(path.resolve().as_uri())
@@ -307,7 +309,7 @@ def page(name: str, notebook: nbformat.NotebookNode) -> Page:
         made.block(Block(f"<div class='cell in'>{colored(stub_sources.get(index, cell.source))}</div>"))
         for output in cell.outputs if index not in stubs else []:
             block = shown(output)
-            made.block(Block(f"<div class=out>{block.html}</div>"))
+            made.block(Block(f"<div class=out>{block.html}</div>", block.circuits))
         if index in checks:
             one = checks[index]
             for level, hint in enumerate(one.exercise.hints, start=1):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -27,12 +28,50 @@ CONFIG = {"displaylogo": False, "responsive": True}
 
 @dataclass(frozen=True)
 class Block:
-    """A block of HTML for a notebook or a `Page`; all text in it is escaped."""
+    """A block of HTML; all text in it is escaped.
 
-    html: str = field(repr=False)
+    Attributes:
+        html: The HTML for a `Page`, which has the style sheet and scripts.
+        circuits: True if circuitsvis draws a part of it.
+    """
+
+    html: str
+    circuits: bool = False
+
+    def __repr__(self) -> str:
+        # Notebooks store it next to the HTML, for viewers without HTML.
+        return f"Block({len(self.html):,} characters of HTML{', drawn by circuitsvis' if self.circuits else ''})"
 
     def _repr_html_(self) -> str:
-        return self.html
+        """Return the HTML with its styles and scripts for a notebook: 1.3 MB with circuitsvis, else a few kB."""
+        # A function scope, because a notebook's outputs share one page.
+        bundle = (
+            f"window.CircuitsVis ??= (() => {{ {circuitsvis()}; return CircuitsVis; }})();" if self.circuits else ""
+        )
+        name = f"layerdiv-{uuid.uuid4().hex}"
+        script = f'{bundle}\n(() => {{ {read("blocks.js")}\nready(document.getElementById("{name}")); }})();'
+        return str(templates().in_notebook(name, self.html, read("blocks.css"), script))
+
+
+def circuits(element: str, props: Mapping[str, Any]) -> Block:
+    """Render an element of circuitsvis by name; `props` are JSON.
+
+    circuitsvis mixes its colors with white, so the background is light, and blocks.css inverts it on a dark page.
+    """
+    ground = f"background: {style.LIGHT.paper}; color: {style.LIGHT.ink}; color-scheme: light"
+    return Block(templates().circuits(ground, script_json({"element": element, "props": props})), circuits=True)
+
+
+def inert(token: str) -> str:
+    """Neutralize markup in a token for circuitsvis, which renders it as HTML in one place and as text in another.
+
+    Line breaks and the empty token become visible. An invisible word joiner after `<` and `&` prevents tags and
+    entities.
+
+    >>> inert("<b>&lt;\\n").replace("\\u2060", "|"), inert("")
+    ('<|b>&|lt;⏎\\n', '∅')
+    """
+    return (token.replace("\n", "⏎\n") or "∅").replace("<", "<\u2060").replace("&", "&\u2060")
 
 
 def script_json(value: Any) -> str:
@@ -47,6 +86,15 @@ def templates() -> Any:
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(read("page.jinja")).module
+
+
+@cache
+def circuitsvis() -> str:
+    """Read the script of the installed circuitsvis without importing it, which would load torch."""
+    from importlib.metadata import distribution
+
+    bundle = distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")
+    return Path(str(bundle)).read_text(encoding="utf-8").replace("</script", "<\\/script")
 
 
 @cache
@@ -100,19 +148,22 @@ class Page:
         self.block(Block(getattr(templates(), macro)(*content)))
 
     def block(self, block: Block) -> None:
-        """Add any other block, e.g. colored tokens."""
+        """Add any other block, e.g. colored tokens; circuitsvis is included once."""
         self.blocks.append(block)
 
     def html(self) -> str:
         """Return the whole page."""
         from plotly.offline import get_plotlyjs
 
-        css = style.css_variables() + read("page.css")
+        css = style.css_variables() + read("page.css") + read("blocks.css")
         settings = {"light": style.template(style.LIGHT).to_plotly_json(), "config": CONFIG}
         settings["dark"] = style.template(style.DARK).to_plotly_json()
-        script = f"const SETTINGS = {json.dumps(settings)};\n{read('page.js')}"
+        sources = (read(name) for name in ("page.js", "blocks.js"))
+        script = "\n".join((f"const SETTINGS = {json.dumps(settings)};", *sources, "ready(document);"))
         body = "\n".join(block.html for block in self.blocks)
         scripts = [get_plotlyjs()] if "class=chart" in body else []
+        if any(block.circuits for block in self.blocks):
+            scripts.append(circuitsvis())
         body = templates().main(self.title, body, script)
         return page_html(self.title, css, scripts, body)
 

@@ -1,9 +1,12 @@
-"""Views of a text's tokens: colors by a profile's numbers, and promoted tokens."""
+"""Views of a text's tokens: colors by a profile's numbers, attention patterns, promoted tokens.
+
+The first two are a `Block`, shown by the last line of a notebook's cell or by `page.block(block)`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -11,18 +14,25 @@ import pandas as pd
 from .._checks import choice
 from ..attribution.profile_results import Profile
 from ..components import Component, positions
+from ..errors import InputError
+from ..model.attention import AttentionPatterns
 from . import style
-from .html import Block, templates
+from .html import Block, circuits, inert, templates
 
 Metric = Literal["loss", "bias", "diversity", "net", "target_logit"]
+# Ends of the maps' color scales, for circuitsvis, which puts white between them.
+_HIGH, _LOW = style.PAIR
+_COLORS: dict[str, Any] = {"minValue": -1, "maxValue": 1, "negativeColor": _LOW, "positiveColor": _HIGH}
+# Maximal numbers of heads and tokens of attention patterns: circuitsvis draws a square for every pair.
+MOST_HEADS = 12
+MOST_TOKENS = 64
 
 
 def colored_tokens(profile: Profile, metric: Metric = "loss", component: str | Component | None = None) -> Block:
-    """Color the tokens of a text by a number of their own prediction: blue above 0, orange below.
+    """Color the tokens of a text by a number of their own prediction.
 
     A token is predicted one position earlier, so the first has no color. Colors end at the 98th percentile, so that one
-    token does not hide the others; the value is in the hover. A notebook shows it as the last line of a cell, a page by
-    `page.block(block)`.
+    token does not hide the others; the value is in the hover.
 
     Args:
         metric: "loss" (the model's, in nats), "bias", "diversity", "net" (in logits²), or "target_logit" (the
@@ -36,8 +46,9 @@ def colored_tokens(profile: Profile, metric: Metric = "loss", component: str | C
     >>> from transformers import LlamaConfig, LlamaForCausalLM
     >>> tiny = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32,
     ...     num_hidden_layers=2, num_attention_heads=2))
-    >>> colored_tokens(ld.profile(tiny, [1, 2, 3]), "net").html.count("background")  # shown by a notebook
-    2
+    >>> block = colored_tokens(ld.profile(tiny, [1, 2, 3]), "net")  # shown by a notebook
+    >>> "ColoredTokens" in block.html
+    True
     """
     values = np.asarray(getattr(profile, choice("metric", metric, get_args(Metric))), dtype=np.float64)
     if metric != "loss" and component is not None:
@@ -49,13 +60,36 @@ def colored_tokens(profile: Profile, metric: Metric = "loss", component: str | C
     own = np.where(begins, np.nan, np.roll(values, 1))
     finite = own[np.isfinite(own)]
     most = (float(np.quantile(np.abs(finite), 0.98)) if finite.size else 0.0) or 1.0
-    tokens: list[tuple[str, str, str]] = []
-    for token, value in zip(profile.tokens, own, strict=True):
-        known = bool(np.isfinite(value))
-        share = 0.6 * min(1.0, abs(value) / most) if known else 0.0  # text stays readable on it
-        color = style.faint(style.PAIR[0 if value > 0 else 1], round(share, 3)) if known else ""
-        tokens.append((token.replace("\n", "⏎\n") or "∅", color, style.number(value) if known else ""))
-    return Block(templates().colored_tokens(tokens))
+    props = {
+        "tokens": [inert(token) for token in profile.tokens],
+        "values": [float(f"{value:.4g}") if np.isfinite(value) else None for value in own],
+        **_COLORS,
+        "minValue": -most,
+        "maxValue": most,
+        "paddingBottom": 0,
+    }
+    return circuits("ColoredTokens", props)
+
+
+def attention_heads(patterns: AttentionPatterns) -> Block:
+    """Show attention patterns of heads with circuitsvis: small maps to choose from, and a large one.
+
+    Raises InputError for more than 12 heads or 64 tokens, for which circuitsvis takes many seconds.
+    """
+    heads, tokens = len(patterns.components), len(patterns.tokens)
+    if heads > MOST_HEADS or tokens > MOST_TOKENS:
+        raise InputError(
+            f"{heads} heads over {tokens} tokens are too much to look at: choose at most {MOST_HEADS} heads, and a "
+            f"text of at most {MOST_TOKENS} tokens."
+        )
+    props = {
+        "attention": np.round(patterns.patterns, 3).tolist(),
+        "attentionHeadNames": [component.label for component in patterns.components],
+        "tokens": [inert(token if len(token) <= 16 else f"{token[:15]}…") for token in patterns.tokens],
+        **_COLORS,
+        "maskUpperTri": True,
+    }
+    return Block(templates().narrow(circuits("AttentionHeads", props).html), circuits=True)
 
 
 def promoted_tokens(

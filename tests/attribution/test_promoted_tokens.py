@@ -1,7 +1,7 @@
 """Attention patterns, colored and promoted tokens: numbers under their tokens, hostile text harmless, no network."""
 
 import dataclasses
-import html
+import json
 import re
 
 import numpy as np
@@ -12,8 +12,8 @@ import layerdiv_tl as ld
 from layerdiv_tl.components import Component
 from layerdiv_tl.model.attention import attention_patterns
 from layerdiv_tl.views import style
-from layerdiv_tl.views.html import Page, script_json
-from layerdiv_tl.views.tokens import colored_tokens, promoted_tokens
+from layerdiv_tl.views.html import Block, Page, circuitsvis, inert, script_json
+from layerdiv_tl.views.tokens import attention_heads, colored_tokens, promoted_tokens
 from tests.conftest import gpt2, llama
 from tests.model.test_bridge import boot
 from tests.oracles.families import FAMILIES
@@ -39,9 +39,10 @@ def configurations(model):
 
 
 def elements(block):
-    """The tokens of a block: [(text, value, opacity of its color)], in order."""
-    spans = re.findall(r"<span(?: style=\"background: ([^\"]*)\" title=\"([^\"]*)\")?>(.*?)</span>", block.html, re.S)
-    return [(html.unescape(text), value, color) for color, value, text in spans]
+    """The circuitsvis elements of a block: [{element, props}], in order."""
+    return [
+        json.loads(text) for text in re.findall(r"<script type='application/json'>(.*?)</script>", block.html, re.S)
+    ]
 
 
 @pytest.mark.full
@@ -138,22 +139,24 @@ def test_patterns_are_a_frame_and_a_file(tmp_path):
 
 @pytest.mark.parametrize("gauge", ["raw", "centered"])
 def test_every_token_wears_the_number_of_its_own_prediction(gauge):
-    """Values are the frame's, one token later, blue above 0 and orange below; texts do not touch."""
+    """Values are the frame's, one token later; texts do not touch; bounds are symmetric, so that zero is white."""
     p = ld.profile(llama(), [IDS, [3, 4, 5]], gauge=gauge)
     frame = p.frame()
     metrics = ("loss", "net", "bias", "diversity", "target_logit")
+    drawn = [found for metric in metrics for found in elements(colored_tokens(p, metric))]
     means = frame.groupby("position").mean(numeric_only=True)
     sums = frame.groupby("position")["target_logit"].sum()
     columns = [means["loss"], *(means[t] for t in ("net", "bias", "diversity")), sums]
-    one = frame[frame.component == "L1.mlp"]["net"]
-    drawn = [*(colored_tokens(p, metric) for metric in metrics), colored_tokens(p, "net", "L1.mlp")]
-    for block, column in zip(drawn, [*columns, one], strict=True):
-        found, values = elements(block), column.to_numpy()
-        assert [text for text, *_ in found] == list(p.tokens)
-        wanted = ["", *map(style.number, values[:11]), "", *map(style.number, values[12:14])]
-        assert [value for _, value, _ in found] == wanted
-        for (_, _, color), value in zip(found[1:12], values[:11], strict=True):
-            assert color.startswith(style.faint(style.PAIR[0 if value > 0 else 1], 0)[:-3])
+    for found, column in zip(drawn, columns, strict=True):
+        values = found["props"]["values"]
+        assert values[0] is None
+        assert values[12] is None
+        assert values[1:12] == pytest.approx(column.to_numpy()[:11], rel=1e-3)
+        assert values[13:] == pytest.approx(column.to_numpy()[12:14], rel=1e-3)
+        assert found["props"]["minValue"] == -found["props"]["maxValue"] < 0
+    named = colored_tokens(p, "net", "L1.mlp")
+    one = frame[frame.component == "L1.mlp"]["net"].to_numpy()
+    assert elements(named)[0]["props"]["values"][1:12] == pytest.approx(one[:11], rel=1e-3)
 
 
 def test_unknown_words_are_refused():
@@ -164,6 +167,21 @@ def test_unknown_words_are_refused():
     ):
         with pytest.raises(ld.InputError, match=sentence):
             colored_tokens(p, **arguments)
+    with pytest.raises(ld.InputError, match="13 heads"):
+        attention_heads(
+            attention_patterns(
+                llama(num_attention_heads=16, num_key_value_heads=16), [1, 2], [f"L0.H{i}" for i in range(13)]
+            )
+        )
+    with pytest.raises(ld.InputError, match="65 tokens"):
+        attention_heads(attention_patterns(llama(max_position_embeddings=128), [1] * 65, "L0.H0"))
+
+
+def test_attention_is_drawn_as_it_is():
+    patterns = attention_patterns(llama(), IDS, ["L0.H1", "L2.H3"])
+    (found,) = elements(attention_heads(patterns))
+    assert found["props"]["attentionHeadNames"] == ["L0.H1", "L2.H3"]
+    np.testing.assert_allclose(found["props"]["attention"], patterns.patterns, atol=5e-4)
 
 
 def test_promoted_tokens_are_the_profile_s():
@@ -193,34 +211,81 @@ def hostile_profile():
     return dataclasses.replace(p, tokens=tuple(HOSTILE[i % len(HOSTILE)] for i in range(len(IDS))), token_lookup=evil)
 
 
-def test_hostile_tokens_stay_text_before_any_browser():
-    """No token ends a script or begins an element."""
+def every_block():
     p = hostile_profile()
-    for text in (colored_tokens(p).html, promoted_tokens(p, ["embed", "L0.mlp"], 3).to_html()):
-        assert not re.search("<img|<svg|<script|</script", text)
-    assert [text for text, *_ in elements(colored_tokens(p))][:3] == list(p.tokens[:3])
+    patterns = dataclasses.replace(attention_patterns(llama(), IDS, ["L0.H1", "L2.H3"]), tokens=p.tokens)
+    return p, [colored_tokens(p), attention_heads(patterns)]
+
+
+def test_hostile_tokens_stay_text_before_any_browser():
+    """No token ends a script or begins an element, also where circuitsvis will write it as HTML."""
+    p, blocks = every_block()
+    for block in blocks:
+        assert "<img" not in block.html
+        assert "<svg" not in block.html
+        assert block.html.count("</script") == block.html.count("<script")
+        for found in elements(block):
+            assert not any(re.search(r"<[a-z/!]|&[a-z#]", token, re.I) for token in found["props"]["tokens"])
+    assert "<img" not in promoted_tokens(p, ["embed", "L0.mlp"], 3).to_html()
+    assert inert("a < b & c").replace("\u2060", "") == "a < b & c"
     assert "<" not in script_json({"</script>": "<!--"})
 
 
 @pytest.mark.full
 def test_hostile_tokens_stay_text_in_a_browser(browser, tmp_path):
-    """Seen and hovered, tokens that are HTML ask for nothing, run nothing and add no element."""
-    p, page = hostile_profile(), Page("hostile")
-    page.block(colored_tokens(p))
+    """Seen, hovered and clicked, tokens that are HTML ask for nothing, run nothing and add no element."""
+    p, blocks = every_block()
+    page = Page("hostile")
+    for block in blocks:
+        page.block(block)
     page.figure(p.plot(title=HOSTILE[0]))
-    with browser.open(page.write(tmp_path / "page.html")) as opened:
+    path = page.write(tmp_path / "page.html")
+    with browser.open(path) as opened:
         opened.scroll()
-        spans = opened.page.locator("main div > span[title]")
-        assert "<img src=x onerror=alert(1)>" in spans.all_inner_texts()
-        spans.first.hover()
+        opened.page.wait_for_selector(".colored-tokens")
+        opened.page.wait_for_selector(".ld-narrow canvas")
+        spans = opened.page.locator(".colored-tokens:visible > span")
+        for number in range(spans.count()):
+            spans.nth(number).hover()
+            opened.page.wait_for_timeout(20)
+        opened.page.locator(".ld-narrow canvas").last.hover()
+        opened.page.wait_for_timeout(200)
+        texts = opened.page.locator(".colored-tokens > span > span").all_inner_texts()
+        assert "<img src=x onerror=alert(1)>" in [t.replace("\u2060", "").replace("\xa0", " ") for t in texts]
         assert opened.page.locator("img, main svg:not(.main-svg):not(.modebar svg)").count() == 0
         assert opened.page.locator("[onerror], [onload]").count() == 0
         assert opened.complaints == []
         assert opened.requests == []
 
 
+@pytest.mark.full
+def test_a_notebook_s_output_needs_nothing(browser, tmp_path):
+    """Two outputs in one document, without a page of ours, are drawn offline."""
+    p = ld.profile(llama(), IDS)
+    outputs = [colored_tokens(p, metric)._repr_html_() for metric in ("loss", "bias")]
+    path = tmp_path / "notebook.html"
+    path.write_text("<!doctype html><meta charset=utf-8>" + "".join(outputs), encoding="utf-8")
+    with browser.open(path) as opened:
+        opened.page.wait_for_selector(".colored-tokens")
+        opened.page.wait_for_timeout(300)
+        assert opened.page.locator(".colored-tokens:visible").count() == 2
+        assert (opened.complaints, opened.requests) == ([], [])
+
+
 def test_a_block_is_not_read_as_text():
     """The words a notebook keeps next to a drawing are one short line, however much is drawn."""
-    block = colored_tokens(ld.profile(llama(), IDS))
-    assert len(repr(block)) < 80
-    assert block._repr_html_() == block.html
+    p = ld.profile(llama(), IDS)
+    assert len(repr(colored_tokens(p))) < 80
+
+
+def test_what_circuitsvis_does_not_draw_comes_without_it():
+    """The bundle is there once on a page that needs it, and nowhere else."""
+    p = ld.profile(llama(), IDS)
+    page = Page("tokens")
+    page.text("nothing")
+    assert circuitsvis() not in page.html()
+    page.block(colored_tokens(p))
+    page.block(colored_tokens(p))
+    assert page.html().count(circuitsvis()) == 1
+    assert isinstance(colored_tokens(p), Block)
+    assert "</script" not in circuitsvis()
