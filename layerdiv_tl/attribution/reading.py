@@ -203,9 +203,9 @@ def _answers(path: Path, vocabulary: Vocabulary | None, seen: Pass, targets: Int
     rows = torch.cat([rows.to(means), means[:, None], vocabulary.mean.to(means).expand_as(means)[:, None]], 1)
     own = torch.zeros_like(ids, dtype=means.dtype) if bias is None else bias.to(means)
     biases = torch.cat([own, of_p[:, None], of_all[:, None]], 1)
-    at_ids = [x.gather(1, ids).to(path.wide) for x in (seen.unembedded, seen.logits)]
+    unembedded, logits = (x.gather(1, ids).to(path.wide) for x in (seen.unembedded, seen.logits))
     mean = seen.unembedded.mean(1, dtype=torch.float32).to(path.wide)
-    return Answers(rows, biases, *at_ids, log_partition, mean)
+    return Answers(rows, biases, unembedded, logits, log_partition, mean)
 
 
 def _check(model: Model, gathered: Gathered) -> None:

@@ -196,8 +196,8 @@ def source_tokens(
     shape = (len(ids), len(kept), max(lengths))
     needed = f"{shape[0]} prompts × {shape[1]} heads × {shape[2]} tokens × {k} options"
     batch_tokens = batch_tokens or model.batch_tokens
-    patterns = patterns_size(model, shape[2], max(batch_tokens, shape[2]))
-    check_memory(8 * math.prod(shape) * (2 * k + 1) + patterns, needed, _INSTEAD)
+    pattern = patterns_size(model, shape[2], max(batch_tokens, shape[2]))
+    check_memory(8 * math.prod(shape) * (2 * k + 1) + pattern, needed, _INSTEAD)
     values, weights, own = np.zeros((*shape, k)), np.zeros(shape), np.zeros((shape[0], shape[1], k))
     logit_gap, logit_size = 0.0, 1e-300
     wanted = set(kept)

@@ -146,7 +146,7 @@ class DepthScore(Result):
 def _ratio(values: np.ndarray, effects: np.ndarray, largest: float) -> Estimate:
     """Compute Σ values / Σ effects and its interval over questions, 0 to `largest`; NaN where nothing has effects."""
     effects = effects if effects.sum() > _SMALLEST else np.full_like(effects, np.nan)
-    return estimate_function(np.divide, values, effects, within=(0.0, largest), over="questions")
+    return estimate_function(np.divide, values, effects, within=(0.0, largest))._replace(over="questions")
 
 
 def depth_score(model: Any, questions: Any, *, batch_tokens: int | None = None) -> DepthScore:

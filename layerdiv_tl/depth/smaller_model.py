@@ -77,6 +77,11 @@ def smaller_model(model: Model, weights: str, dropped: Sequence[Component], mean
 def write_model(model: Model, folder: Path) -> Path:
     """Write a smaller model as a checkpoint, load it again, and compare; see `DropPlan.save_model`."""
     root = model.hf_model
+    if reason := _generation_fault(root):
+        raise InputError(
+            f"Transformers cannot generate from a checkpoint of {model.name} ({reason}): let other layers stay, or use "
+            "what apply(model) returns in memory, without a cache."
+        )
     with written_folder(folder) as partial:
         with without_progress_bars():
             root.save_pretrained(partial)
@@ -88,6 +93,19 @@ def write_model(model: Model, folder: Path) -> Path:
                 "memory, or a plan of heads or sublayers with ablation='zero', as its class may have no bias for means."
             )
     return folder
+
+
+def _generation_fault(root: Any) -> str:
+    """Explain why a model does not generate with its default cache; empty if it does."""
+    if not root.can_generate():
+        return ""
+    ids = torch.ones(1, 3, dtype=torch.long, device=root.device)
+    try:
+        with torch.no_grad():
+            root.generate(ids, attention_mask=ids, max_new_tokens=2, min_new_tokens=2, do_sample=False, pad_token_id=0)
+    except Exception as error:  # classes fail in many ways
+        return _short(error)
+    return ""
 
 
 def _short(error: Exception) -> str:

@@ -209,8 +209,8 @@ def part_vectors(
         weight, bias = plain
         columns, inputs = weight.unflatten(1, (count, -1)), received.to(weight).unflatten(-1, (count, -1))
         for start in range(0, count, step):
-            part = slice(start, start + step)
-            yield names[part], torch.einsum("ntpw,dpw->pntd", inputs[:, :, part], columns[:, part])
+            here = slice(start, start + step)
+            yield names[here], torch.einsum("ntpw,dpw->pntd", inputs[:, :, here], columns[:, here])
         if bias is not None:
             yield (replace(whole, kind=_BIAS[writer.kind]),), bias.detach().to(weight).expand(1, *write.shape)
         return

@@ -98,7 +98,7 @@ def marks(
     for axis, column in ((figure.layout.xaxis, x), (figure.layout.yaxis, y)):
         axis.update(title_text=heading(frame, column))
         if log:
-            axis.update(log_axis(frame[[x, y]].stack()))
+            axis.update(log_axis(frame[[x, y]]))
     return figure.update_layout(height=TOP + WORDS + 460, margin_t=TOP + WORDS, hovermode="closest")
 
 
@@ -179,7 +179,11 @@ def heat(
     ticks = {"tickvals": np.arange(len(columns))[::step], "ticktext": columns.to_list()[::step]}
     figure.update_xaxes(**ticks, title_text=words(column_name or column), showgrid=False, zeroline=False)
     step = -(-len(rows) // 60)
-    ticks = {"tickvals": np.arange(len(rows))[::step], "ticktext": rows.to_list()[::step], "range": [len(rows) - 0.5, -0.5]}
+    ticks = {
+        "tickvals": np.arange(len(rows))[::step],
+        "ticktext": rows.to_list()[::step],
+        "range": [len(rows) - 0.5, -0.5],
+    }
     figure.update_yaxes(**ticks, showgrid=False, zeroline=False)
     tall = max(170, cell * len(rows)) * len(groups)
     return color_bar(figure, scale, tall)
@@ -260,9 +264,9 @@ def root_scale(values: np.ndarray, unit: str, name: str) -> tuple[Any, dict[str,
     return place, {"colorscale": colors, "cmin": -1 if signed else 0, "cmax": 1, "colorbar": bar}
 
 
-def log_axis(values: pd.Series) -> dict[str, Any]:
+def log_axis(values: pd.Series | pd.DataFrame) -> dict[str, Any]:
     """A logarithmic axis, with ticks at powers of ten, or at 1, 2 and 5 where there are few of these."""
-    known = np.log10(values[values > 0])
+    known = np.log10(values.to_numpy(dtype=float)[values > 0])
     return {"type": "log", "tickformat": "~g", "dtick": 1 if len(known) and np.ptp(known) > 1.5 else "D2"}
 
 

@@ -309,6 +309,16 @@ def test_kinds_that_a_config_cannot_give_are_refused(family, layer, match):
         plan.apply(model)
 
 
+@pytest.mark.parametrize(("family", "layer"), [("granite_hybrid", 1), ("qwen3_next", 3), ("nemotron_h", 2)])
+def test_a_checkpoint_that_cannot_generate_is_not_written(family, layer, tmp_path):
+    """Transformers' cache needs an attention; in memory the model has the plan's loss."""
+    plan, model = without_layer(BY_STRUCTURE[family](), layer)
+    close([loss_of(plan.apply(model).hf_model, LENGTHS[i]) for i in halves(plan, LENGTHS[:4])[1]], plan.loss[:, 1])
+    with pytest.raises(ld.InputError, match="cannot generate"):
+        plan.save_model(tmp_path / "none", model)
+    assert not list(tmp_path.iterdir())
+
+
 def test_quantized_weights_are_refused():
     """Their numbers are codes: the plan is made of the model in full precision."""
     root = llama()
