@@ -27,33 +27,23 @@ REST = (Component("constant"), Component("added"), Component("rounding"))
 class Attribution:
     """Contributions `values [n, component, K]` of all components to K directions at each read, float64.
 
-    `sums` `[n, K]` are the replayed path's own dot products with the directions, to which the values sum; `slopes` the
-    gradients by which they were computed.
+    `sums` `[n, K]` are the replayed path's own dot products with the directions, to which the values sum.
     """
 
     components: tuple[Component, ...]
     values: Float[Tensor, "n component K"]
     sums: Float[Tensor, "n K"]
     replay: Replay
-    slopes: list[list[Tensor]]
 
 
-def attribute(
-    path: Path,
-    seen: Pass,
-    directions: Float[Tensor, "n K d"],
-    unit: UnitLike = "sublayer",
-    slopes: list[list[Tensor]] | None = None,
-) -> Attribution:
+def attribute(path: Path, seen: Pass, directions: Float[Tensor, "n K d"], unit: UnitLike = "sublayer") -> Attribution:
     """Contributions to the dot product of the unembedding's input with some directions, from a recorded pass.
 
     With everything nonlinear frozen the path is affine, normed = Σ_i J_i z_i + constant, so that the contribution of
-    write z_i to w · normed is its gradient Jᵢᵀ w times itself. With the `slopes` of another pass over the same rows it
-    is what the write would be worth on that pass's path, and the sum is not `sums`.
+    write z_i to w · normed is its gradient Jᵢᵀ w times itself.
     """
     replay = path.replay(seen)
-    slopes = gradients(replay, directions) if slopes is None else slopes
-    at_writes, at_constants, at_edits, at_rounding = slopes
+    at_writes, at_constants, at_edits, at_rounding = gradients(replay, directions)
     names: list[Component] = []
     columns: list[Tensor] = []
     device = replay.normed.device
@@ -87,7 +77,7 @@ def attribute(
             columns[-2] = columns[-2] + changed[..., None]
     values = torch.cat(columns, -1).permute(1, 2, 0)
     sums = torch.einsum("nd,nkd->nk", replay.normed.detach(), directions.to(replay.normed))
-    return Attribution((*names, *REST), values, sums, replay, slopes)
+    return Attribution((*names, *REST), values, sums, replay)
 
 
 def gradients(replay: Replay, directions: Float[Tensor, "n K d"]) -> list[list[Tensor]]:
