@@ -242,7 +242,7 @@ def test_a_drawing_by_hand_is_seen_in_a_window_of_any_width(browser: Any, tmp_pa
     drawn = go.Figure(go.Scatter(y=[1, 2]), {"title": "A title of more words than a narrow window holds in one line"})
     output = book.nbformat.v4.new_output("display_data", {book.PLOTLY: json.loads(drawn.to_json())})
     page = book.Page("One figure")
-    page.block(book.shown(output))
+    page.blocks.append(book.shown(output))
     with browser.open(page.write(tmp_path / "page.html"), width) as opened:
         assert not opened.complaints
         assert opened.page.locator(".scatterlayer .trace").count() == 1
