@@ -101,6 +101,8 @@ class Result:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the numbers to one file (npz), or nothing. Raises InputError for a file that cannot be written."""
         path, arrays = file_path("path", path), dict[str, np.ndarray]()
+        if path.suffix.lower() in (".html", ".htm"):
+            raise InputError(f"{path.name!r} would hold numbers: save a page with plot().write_html({path.name!r}).")
         about = json.dumps({"format": FORMAT, "result": self}, default=functools.partial(_encode, arrays))
         with written(path) as partial, partial.open("wb") as file:
             np.savez(file, about=np.frombuffer(about.encode(), dtype=np.uint8), **arrays)  # type: ignore[arg-type]

@@ -131,3 +131,9 @@ def test_what_is_printed_survives_any_console(encoding):
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     assert b"Decomposition" in done.stdout
+
+
+def test_numbers_are_not_saved_as_a_page(found, tmp_path):
+    with pytest.raises(ld.InputError, match=r"write_html\('numbers.html'\)"):
+        found.save(tmp_path / "numbers.html")
+    assert list(tmp_path.iterdir()) == []

@@ -134,6 +134,35 @@ def test_the_widget_is_the_explorer(explorer):
     assert state["_css"].endswith(pack.CSS)
 
 
+def test_a_page_changes_nothing_else(explorer):
+    w = explorer.widget
+    before = w.get_state()
+    fake = {"text": {}, "model": "x", "progress": "x", "live": False, "_esm": "alert(1)", "layout": None}
+    tell(w, "update", state=fake)
+    w.set_state(fake)
+    assert w.get_state() == before
+
+
+def test_a_malformed_message_gets_one_sentence(explorer, sent):
+    """Missing keys, wrong types, what does not exist: nothing is raised, sent or changed."""
+    typed = {"ask": "text", "text": "a", "target": "", "minus": ""}
+    token = {"ask": "token", "field": "minus", "token": "a"}
+    look = {"ask": "effects", "version": 0, "position": 3, "component": "L1.H2", "answers": [1, 4]}
+    contents = [None, 7, [], "text", {}, {"ask": "nothing"}, {"ask": ["text"]}, {"ask": "text"}]
+    contents += [typed | {"text": 5}, typed | {"generate": 1}, token | {"field": "position"}, token | {"field": []}]
+    contents += [look | {"position": at} for at in (-1, 12, "3", None, True)] + [look | {"component": "<b>"}]
+    contents += [look | {"answers": x} for x in (None, [1], [1, [4]], [1, 60])] + [look | {"version": {}}]
+    messages = [{"content": {"data": {"method": "custom", "content": x}}} for x in contents]
+    messages += [{}, None, {"content": {"data": {}}}, {"content": {"data": {"method": "update", "state": 3}}}]
+    before = explorer.text, explorer.selection
+    for message in messages:
+        explorer.widget.progress = ""
+        explorer.widget._handle_msg(message)
+        explorer.widget._worker.submit(lambda: None).result()
+        assert (explorer.widget.progress, sent) == (FAILED, []), message
+    assert (explorer.text, explorer.selection) == before
+
+
 def test_a_text_or_a_token_typed_in_the_widget_is_measured(tmp_path):
     """It opens at its end; a sentence of the package is shown as it is and changes nothing."""
     e = ld.explore(ld.load_model(save_hostile_model(tmp_path)), "w5 w1 w4 w1 w2")
@@ -147,8 +176,10 @@ def test_a_text_or_a_token_typed_in_the_widget_is_measured(tmp_path):
     before = e.selection
     for content in (
         {"ask": "text", "text": "", "target": "", "minus": ""},
+        {"ask": "text", "text": "w1 " * 5_000_000, "target": "", "minus": ""},
         {"ask": "text", "text": "w1 w2", "target": " w1 w2", "minus": ""},
         {"ask": "token", "field": "target", "token": " w1 w2"},
+        {"ask": "token", "field": "target", "token": "w" * 10_000_000},
     ):
         asks(e.widget, **content)
         assert 10 < len(e.widget.progress) < 300

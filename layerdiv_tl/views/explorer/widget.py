@@ -20,13 +20,16 @@ from .pack import CSS, SCRIPT, pack_attention, pack_effects, pack_promotions, pa
 
 # What the page shows of any error but InputError: its words may hold anything.
 FAILED = "The explorer could not answer this request."
+# The types of a request's fields.
+FIELDS: dict[str, type] = {"version": int, "position": int, "answers": list}
+FIELDS |= dict.fromkeys(("text", "target", "minus", "field", "token", "component"), str)
 
 
 class ExplorerWidget(anywidget.AnyWidget):
     """An `Explorer` in Jupyter, JupyterLab and VS Code. Returned by `Explorer.widget`.
 
     Requests are computed in order in one background thread, so that cells can run and the widget stays responsive.
-    Cells should not use the model until the text appears.
+    Cells should not use the model until the text appears. The page can change nothing but `chosen`.
     """
 
     _esm = SCRIPT
@@ -47,7 +50,6 @@ class ExplorerWidget(anywidget.AnyWidget):
         widget._explorer, widget._traced = explorer, None
         widget._worker = ThreadPoolExecutor(1, thread_name_prefix="layerdiv-explorer")
         widget.observe(widget._select, "chosen")
-        widget.on_msg(lambda _, content, buffers: widget._worker.submit(widget._answer, **content))
         return widget
 
     def __repr__(self) -> str:
@@ -56,6 +58,24 @@ class ExplorerWidget(anywidget.AnyWidget):
     def put(self, text: TextNumbers) -> None:
         """Send a text that replaces the one shown."""
         self.text = _packed(self._explorer.model, text, self.text["version"] + 1)
+
+    def set_state(self, sync_data: Any) -> None:
+        """Take in what the page changed: `chosen` alone; every other trait is the kernel's."""
+        if isinstance(chosen := sync_data.get("chosen"), dict):
+            super().set_state({"chosen": chosen})
+
+    def _handle_msg(self, msg: Any) -> None:
+        """Take in a message of the front end, which may hold anything."""
+        try:
+            data = msg["content"]["data"]
+            if data["method"] == "request_state":
+                self.send_state()
+            elif data["method"] == "update":
+                self.set_state(data["state"])
+            else:
+                self._worker.submit(self._answer, data["content"])
+        except Exception as error:
+            self._say(error)
 
     def _say(self, error: Exception) -> None:
         self.progress = str(error) if isinstance(error, InputError) else FAILED
@@ -69,11 +89,16 @@ class ExplorerWidget(anywidget.AnyWidget):
             self._say(error)
             self.chosen = asdict(explorer.selection)
 
-    def _answer(self, ask: str, **asked: Any) -> None:
+    def _answer(self, content: Any) -> None:
         """Answer a request in the background thread; an error becomes a message."""
         try:
             kinds: dict[str, Any] = {"text": self._text, "token": self._token, "page": self._page}
-            kinds.get(ask, partial(self._look_up, ask))(**asked)
+            kinds |= {kind: partial(self._look_up, kind) for kind in ("promoted", "effects", "sources")}
+            asked = dict(content)
+            answer = kinds[asked.pop("ask")]
+            if any(type(value) is not FIELDS[name] for name, value in asked.items()):  # True is not 1
+                raise TypeError("no page of ours sends this")
+            answer(**asked)
             self.progress = ""
         except Exception as error:
             self._say(error)
@@ -86,7 +111,7 @@ class ExplorerWidget(anywidget.AnyWidget):
 
     def _token(self, field: str, token: str) -> None:
         """Select a typed token as `target` or `minus`."""
-        self._explorer.selection = {field: token}
+        self._explorer.selection = {{"target": "target", "minus": "minus"}[field]: token}
 
     def _page(self) -> None:
         """Send the page."""
@@ -98,12 +123,13 @@ class ExplorerWidget(anywidget.AnyWidget):
         model, text = self._explorer.model, self._explorer.text
         if self.text["version"] != version:
             return
-        pair = (position, text.labels.index(component))
+        pair = (range(text.length).index(position), text.labels.index(component))
         if kind == "promoted":
             blob = pack_promotions(model, text, [pair])
         elif kind == "effects":
             a, b = answers
-            blob = pack_effects(model, text, position, (a, b), [component])
+            known = text.candidates[:, position].tolist()
+            blob = pack_effects(model, text, position, (known[known.index(a)], known[known.index(b)]), [component])
         else:
             if self._traced is None or self._traced[0] is not text:  # one text only: attention is large
                 self._traced = (text, TextSources(model, text.token_ids.tolist(), text.candidates))
