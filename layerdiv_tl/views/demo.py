@@ -42,7 +42,6 @@ def write_demo(model: Model, folder: Path, say: Callable[[str], None]) -> tuple[
     costs = [effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
     say("Writing the explorer …")
     explorer = explore(model, others.prompts[0], target=others.options[:2])
-    explorer.selection = {"component": labels[0]}
     explorer.save(folder / "explorer.html")
     line = leading(components, "logit_difference")
     page = Page(f"{model.name} on {FIRST_TASK}")
