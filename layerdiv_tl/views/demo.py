@@ -22,7 +22,7 @@ FIRST_TASK, ROWS = "sample/sentiment", 44
 # Components whose ablation is measured: those with the largest contributions, and those that are most often right.
 ABLATED = 3
 _COLUMNS = ("component", "bias", "diversity", "accuracy", "auc", "logit_difference", "constant_share")
-_COSTS = ("ablation", "cost", "cost_low", "cost_high")
+_COSTS = ["component", "cost", "cost_low", "cost_high"]
 _TOTALS = ("accuracy", "accuracy_low", "accuracy_high", "chance", "bias", "diversity", "loss")
 
 
@@ -39,7 +39,7 @@ def write_demo(model: Model, folder: Path, say: Callable[[str], None]) -> tuple[
     readers = components.nlargest(ABLATED, "accuracy")["component"]
     labels = list(dict.fromkeys([*largest, *readers]))
     say(f"Ablating {', '.join(labels)} …")
-    costs = [effects(model, others, components=labels, ablation=how) for how in ("mean", "zero")]
+    costs = effects(model, others, components=labels).frame()
     say("Writing the explorer …")
     explorer = explore(model, others.prompts[0], target=others.options[:2])
     explorer.save(folder / "explorer.html")
@@ -50,8 +50,7 @@ def write_demo(model: Model, folder: Path, say: Callable[[str], None]) -> tuple[
     page.heading("Every component")
     page.figure(d.plot("bars"))
     page.figure(d.plot("depth"))
-    ablated = pd.concat([cost.frame().assign(ablation=cost.ablation) for cost in costs])
-    page.table(ablated[["component", *_COSTS]], "Costs of ablation in nats, on other rows")
+    page.table(costs[_COSTS], "Costs of mean ablation in nats, on other rows")
     page.table(components.loc[size.nlargest(len(size)).index, [name for name in _COLUMNS if name in components]])
     page.heading("Tasks")
     page.table(pd.concat([d.frame().assign(task=name) for name, d in found.items()])[["task", *_TOTALS]])
