@@ -131,7 +131,7 @@ def name_marks(
     shares = (places - places.min()) / list(spans)
     for number in places.index:
         away = [(shares.loc[number] - shares.loc[other]).abs().to_numpy() for other in kept]
-        if len(kept) < most and all(x > 0.3 or y > tall for x, y in away):
+        if len(kept) < most and all(x > 0.22 or y > tall for x, y in away):
             kept.append(number)
             x, y = map(float, places.loc[number])
             anchor = {"xanchor": "right" if shares.loc[number].iloc[0] > 0.9 else "center", "yanchor": "bottom"}
@@ -216,6 +216,8 @@ def lines(
     figure.update_xaxes(title_text=words(x), row=len(columns), col=1)
     if not x:
         figure.update_xaxes(row_axis(frame))
+    elif pd.api.types.is_integer_dtype(frame[x]) and np.ptp(frame[x]) < 12:  # else plotly adds halves
+        figure.update_xaxes(dtick=1)
     return legend_above(figure, 200 * len(columns))
 
 
