@@ -22,12 +22,13 @@ NAMES: dict[str, tuple[str, ...]] = {
         "norm_attn_norm.attn",
     ),
     # In a block, sublayers of single tokens; a second one next to an MLP is a mixture of experts.
-    "mlp": ("mlp", "feed_forward", "ffn", "mlp_block", "fc2", "shared_mlp", "block_sparse_moe"),
+    "mlp": ("mlp", "feed_forward", "ffn", "mlp_block", "fc2", "shared_mlp", "block_sparse_moe", "experts"),
     "ple": ("per_layer_projection", "ple"),
     "laurel": ("laurel.linear_right",),
     # In a sublayer, the matrix at its end, whose inputs are its heads or neurons.
     "projection": (
-        *("o_proj", "out_proj", "dense", "linear_out", "down_proj", "w2", "dense_4h_to_h", "proj_down", "fc_out"),
+        *("o_proj.linear", "o_proj", "out_proj", "dense", "linear_out", "down_proj", "w2", "dense_4h_to_h"),
+        *("proj_down", "fc_out"),
         *("Wo", "output_linear", "fc2", "c_proj", "wo", "layer_2", "linear_2", "o"),
     ),
     # In a mixture, the module that adds its routed experts' outputs.

@@ -17,10 +17,6 @@ PROMPTS = [[5, 1, 4, 1, 5], [3, 9], [7, 60, 2, 12, 40, 33]]
 OPTIONS = [7, 30]
 # Families whose configurations in `families` have no mixture, or not all that one may have.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "gemma4_moe": (
-        "gemma4_text",
-        families._PATHS["gemma4"][1] | {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2},
-    ),
     "cohere2_moe_shared": ("cohere2_moe", {"logit_scale": 0.4, "num_shared_experts": 1}),
     "laguna_scaled": ("laguna", {"moe_routed_scaling_factor": 2.5}),
     "nemotron_latent": ("nemotron_h", {"moe_latent_size": 16, "mlp_bias": True}),
@@ -31,8 +27,18 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 MIXTURES = (
     *("afmoe", "aria", "axk2", "cohere2_moe", "deepseek_v2", "deepseek_v3", "deepseek_v4", "dots1", "ernie4_5_moe"),
-    *("exaone_moe", "flex_olmo", "flint", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granite_hybrid", "granite_moe"),
-    *("granite_moe_swa", "granite_shared", "hunyuan_moe", "hy_v3", "hy_v4", "jamba", "jetmoe", "kimi_linear"),
+    *(
+        "exaone_moe",
+        "flex_olmo",
+        "flint",
+        "gemma4_moe",
+        "glm4_moe",
+        "glm4_moe_lite",
+        "gpt_oss",
+        "granite_hybrid",
+        "granite_moe",
+    ),
+    *("granite_moe_swa", "granite_shared", "hunyuan_moe", "hy_v3", "hy_v4", "jamba", "kimi_linear"),
     *("kolibri1", "laguna", "lfm2_moe", "llama4", "mellum", "mimo_v2_flash", "minimax", "minimax_m2", "minimax_m3"),
     *("mixtral", "nemotron_h", "olmoe", "phimoe", "qwen2_moe", "qwen3_5_moe", "qwen3_moe", "qwen3_next", "qwen4_exp"),
     *("solar_open", "zaya", *VARIANTS),

@@ -225,14 +225,12 @@ QWEN4 |= {"heads_per_ngram": 2, "ngram_vocab_size_base": 40, "hc_count": 3, "hc_
 QWEN4 |= {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 8}
 QWEN4 |= {"indexer_compress_ratio": 2}
 BART = {"is_encoder_decoder": False, "decoder_layers": 3, "decoder_attention_heads": 4, "decoder_ffn_dim": 56}
+GEMMA4 = ALTERNATE | SCALED
+GEMMA4 |= {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB, "num_kv_shared_layers": 2}
 # Streams that pass more than additions: gates, norms, mixing.
 _PATHS: dict[str, tuple[str, dict[str, Any]]] = {
-    "gemma4": (
-        "gemma4_text",
-        ALTERNATE
-        | SCALED
-        | {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB, "num_kv_shared_layers": 2},
-    ),
+    "gemma4": ("gemma4_text", GEMMA4),
+    "gemma4_moe": ("gemma4_text", GEMMA4 | {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2}),
     "doge": ("doge", {}),
     "zaya": ("zaya", {"num_experts_per_tok": 1}),
     "beam": ("beam", {}),
