@@ -176,6 +176,21 @@ def profile() -> Case:
     yield "an explorer's page", {"49 152 ids": lambda: page(small), "262 144 ids": lambda: page(large)}
 
 
+def long_texts() -> Case:
+    """Source tokens, and opening and saving an explorer."""
+    model = ld.load_model()
+    for tokens in (512, 1024, 2048):
+        prompts = texts(1, tokens)
+        ways = {"plain pass": lambda p=prompts: plain(model, p, logits_to_keep=1)}
+        ways["source_tokens"] = lambda p=prompts: ld.source_tokens(model, p, OPTIONS)
+        yield f"1 × {tokens} tokens", ways
+    for tokens in (14, 128, 512):
+        (ids,) = texts(1, tokens)
+        explorer = ld.explore(model, ids)
+        ways = {"plain pass with logits": lambda i=ids: plain(model, [i])}
+        yield f"{tokens} tokens", ways | {"explore": lambda i=ids: ld.explore(model, i), "its page": explorer.html}
+
+
 def fingerprint() -> Case:
     """A model told by all its weights, next to SHA-256 of the same bytes."""
     from layerdiv_tl.model.fingerprint import fingerprint, identify
@@ -264,7 +279,7 @@ def information() -> Case:
     yield "129 members", ways
 
 
-CASES = (contributions, cache, continuation, profile, fingerprint, experts, depth, information)
+CASES = (contributions, cache, continuation, profile, long_texts, fingerprint, experts, depth, information)
 
 
 def main() -> None:
