@@ -160,14 +160,16 @@ def silent(module: nn.Module) -> Iterator[None]:
 def frozen(module: nn.Module, matrices: bool = False) -> Iterator[None]:
     """No parameter requires a gradient, or only matrices do."""
     wanted = [(p, matrices and p.dim() > 1) for p in parameters_of(module) if p.is_floating_point()]
-    changed = [(p, needed) for p, needed in wanted if p.requires_grad != needed and not p.is_inference()]
+    # Offloaded ones are made anew by each pass, also in inference mode, where none can be set to require a gradient.
+    changed = [(p, needed) for p, needed in wanted if p.requires_grad != needed and not (needed and p.is_inference())]
     try:
         for p, needed in changed:
             p.requires_grad_(needed)
         yield
     finally:
         for p, needed in changed:
-            p.requires_grad_(not needed)
+            with torch.inference_mode(p.is_inference()):
+                p.requires_grad_(not needed)
 
 
 def watch_edits(

@@ -162,8 +162,8 @@ def test_results_are_printed_in_any_encoding(encoding, tmp_path):
 
 
 @pytest.mark.nightly
-def test_the_demo_writes_its_page_the_and_the_explorer(tmp_path, smol, capsys):
-    """README's component leads; under 60 words stand before the figure; the explorer opens on the component."""
+def test_the_demo_writes_its_page_and_the_explorer(tmp_path, smol, capsys):
+    """README's component leads; under 60 words stand before the figure; the explorer opens on a head."""
     assert main(["demo", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
@@ -173,5 +173,5 @@ def test_the_demo_writes_its_page_the_and_the_explorer(tmp_path, smol, capsys):
     assert "logit difference, logits: L29.mlp " in printed
     explorer = (tmp_path / "explorer.html").read_text(encoding="utf-8")
     chosen, model = json.loads(re.search(r'id="data">(.*?)</script>', explorer)[1])["chosen"], ld.load_model()
-    assert chosen["component"] == "L29.mlp"
+    assert chosen["component"] == "L21.H1"
     assert [model.tokenizer.decode([chosen[name]]) for name in ("target", "minus")] == [" negative", " positive"]

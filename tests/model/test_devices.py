@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +62,8 @@ def assert_same(whole: Any, offloaded: Any, unit: Any, texts: Any = PROMPTS[:1])
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-6, err_msg=name)
     labels = [0, 1, 2]
     np.testing.assert_allclose(ld.decompose(found, labels).bias, ld.decompose(expected, labels).bias, atol=1e-6)
+    if unit == "expert":  # a gate's part is no vector in the stream
+        return
     expected, found = (ld.profile(m, texts, unit=unit) for m in (whole, offloaded))
     for name in ("bias", "diversity", "losses"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-6, err_msg=name)
@@ -118,12 +118,3 @@ def test_a_model_that_does_not_run_offloaded_is_refused() -> None:
     """JetMoE's own pass fails where accelerate has put its weights away."""
     with pytest.raises(ld.InputError, match="cannot be replayed"):
         ld.contributions(in_memory(FAMILIES["jetmoe"](), Path()), PROMPTS, OPTIONS)
-
-
-@pytest.mark.nightly
-def test_two_devices() -> None:
-    """On a double of one and of two devices: see there for what it is and is not."""
-    command = [sys.executable, "-m", "tests.oracles.two_devices", "llama_biased"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert sum(line.startswith("llama_biased ") for line in done.stdout.splitlines()) == 36  # none was refused
