@@ -19,7 +19,7 @@ from ..model.frozen import TOLERANCE
 from ..model.passes import Pass, Replay
 from ..model.path import Path
 from ..model.probe import transformed
-from ..model.units import UnitLike, part_vectors
+from ..model.units import UnitLike, part_vectors, unit_name
 
 # The most numbers of carried vectors that are held at a time.
 NUMBERS = 16_000_000
@@ -39,7 +39,9 @@ def carried(path: Path, seen: Pass, unit: UnitLike, replay: Replay | None = None
     and at the end where the vectors do not sum to the logits of the pass.
     """
     if unit not in ("sublayer", "head", "neuron"):
-        raise InputError(f"unit={unit!r} has no vectors in the stream here: use 'sublayer', 'head' or 'neuron'.")
+        raise InputError(
+            f"unit={unit_name(unit)!r} has no vectors in the stream here: use 'sublayer', 'head' or 'neuron'."
+        )
     replay = path.replay(seen) if replay is None else replay
     total = replay.normed.new_zeros(*replay.normed.shape[:-1], path.read_width + 1)
     with torch.inference_mode(False), torch.enable_grad():

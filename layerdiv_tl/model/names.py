@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .._checks import choice
+
 # Each entry is the name of a child of its parent, or a path below it; the first that exists is taken.
 NAMES: dict[str, tuple[str, ...]] = {
     # The list of blocks, in any module.
@@ -44,8 +46,9 @@ NAMES: dict[str, tuple[str, ...]] = {
 
 
 def with_names(more: Mapping[str, Any] | None) -> dict[str, tuple[str, ...]]:
-    """The names, with a user's own in front."""
+    """The names, with a user's own in front. Raises InputError for a role that does not exist."""
     names = dict(NAMES)
     for role, given in (more or {}).items():
+        choice("the role in names", role, NAMES)
         names[role] = (*([given] if isinstance(given, str) else given), *names[role])
     return names

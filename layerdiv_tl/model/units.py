@@ -43,7 +43,13 @@ class CustomUnit:
         raise NotImplementedError
 
     def split(self, writer: Writer, whole: Component, write: Tensor, received: Any, g: Tensor) -> list[Parts] | None:
-        """Contributions of the parts of a write, given the gradient `[K, n, t, d]` at it; None if it stays whole."""
+        """Contributions `[K, n, part]` of the parts of a write to K numbers at n reads; None if it stays whole.
+
+        Args:
+            whole: Its name; a part may be `replace(whole, name="first half")`.
+            write, received: `[n, t, d]`, and what `cut_of` asked to keep.
+            g: The gradients `[K, n, t, d]` at the write. Parts must sum to gradient · write.
+        """
         raise NotImplementedError
 
     def merged(

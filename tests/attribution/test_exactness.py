@@ -263,3 +263,8 @@ def test_positions_that_are_computed_are_constant() -> None:
     model = BY_STRUCTURE["ctrl"]()
     one, other = (ld.contributions(model, [prompt], OPTIONS)["constant"] for prompt in ([5, 6, 7], [5, 6, 7, 8, 9]))
     assert np.abs(one - other).max() > 1e-3
+
+
+def test_a_role_that_does_not_exist_is_named():
+    with pytest.raises(ld.InputError, match="role in names='mpl' is unknown: use .*'mlp'"):
+        ld.load_model(llama(), names={"mpl": "thinking"})

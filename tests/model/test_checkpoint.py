@@ -165,7 +165,7 @@ def test_a_gguf_file_is_whole_or_refused(tmp_path, monkeypatch, change, named):
 
 @pytest.mark.nightly
 def test_the_logging_level_of_transformers_stays_the_users():
-    """TransformerLens silences Transformers when it is imported, and with it every later warning."""
+    """TransformerLens silences Transformers when it is imported: a model is loaded without it."""
     script = """
 import logging
 import transformers
@@ -173,8 +173,6 @@ from tests.conftest import llama
 import layerdiv_tl as ld
 before = logging.getLogger("transformers").level
 ld.load_model(llama())
-import sys
-assert "transformer_lens.model_bridge.sources.transformers.source" in sys.modules
 assert logging.getLogger("transformers").level == before == logging.WARNING, before
 """
     subprocess.run([sys.executable, "-c", script], check=True)
