@@ -86,6 +86,11 @@ class Decomposition(Result):
         "diversity_logit",
         "|L|² × diversity in logits²: comparable between decompositions with different numbers of members.",
     )
+    coherence = _number(
+        "coherence",
+        "|Σu|² / Σ|u|², mean over examples with a nonzero member: 1 if orthogonal, |L| if members are identical.",
+    )
+    mismatch = _number("mismatch", "loss − (bias − diversity) of Eq. 14, in mixed units: what the equation fails by.")
     entropy = _number("entropy", "H(p) in nats: the cross-entropy if p were the target's distribution.")
 
     @property

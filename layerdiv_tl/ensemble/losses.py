@@ -121,14 +121,15 @@ class SquaredError(Loss):
     tables = ("nested", "tradeoff", "bounds")
 
     def extras(self, u: Members, t: Target, terms: Terms) -> Terms:
-        """diversity_logit = |L|² × diversity: it does not change when members are cut into equal parts."""
-        return {"diversity_logit": u.shape[1] ** 2 * terms["diversity"]}
+        """diversity_logit = |L|² × diversity; coherence = |Σu|² / Σ|u|², NaN where all members are zero."""
+        coherence = ratio(mean_square(u.sum(1, keepdims=True))[:, 0], mean_square(u).sum(1))
+        return {"diversity_logit": u.shape[1] ** 2 * terms["diversity"], "coherence": coherence}
 
 
 class PaperForm(Loss):
     """Eq. 14: loss and bias between probabilities, softmax(ū) and softmax(u_i), diversity between logits.
 
-    The units differ, so loss = bias − diversity does not hold. softmax(ū) is nearly
+    The units differ, so loss = bias − diversity does not hold; `mismatch` is the difference. softmax(ū) is nearly
     uniform, so compare loss and bias with `zero_bias`, the uniform predictor's loss (0.25, 0.2222, 0.1875 for 2, 3, 4
     options). The paper's tables show loss and bias × 100.
     """
@@ -144,6 +145,12 @@ class PaperForm(Loss):
     def terms(self, u: Members, t: Target) -> Terms:
         """Compute loss and biases in probability², diversities in logits² as in Theorem 1."""
         return super().terms(u, t) | {"diversity": mean_square(u.mean(1, keepdims=True) - u)}
+
+    def extras(self, u: Members, t: Target, terms: Terms) -> Terms:
+        """Compute |L|² × diversity, and mismatch = loss − (bias − diversity)."""
+        diversity = terms["diversity"].mean(1)
+        mismatch = terms["loss"] - (terms["bias"].mean(1) - diversity)
+        return {"diversity_logit": u.shape[1] ** 2 * diversity, "mismatch": mismatch}
 
 
 class CrossEntropy(Loss):

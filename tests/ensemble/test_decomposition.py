@@ -346,3 +346,20 @@ def test_parts_of_log_likelihoods_are_in_nats_everywhere():
     units = {unit for frame in frames for unit in frame.attrs["units"].values()}
     assert "nats²" in units
     assert not [unit for unit in units if "logit" in unit]
+
+
+def test_coherence_is_known_at_its_corners():
+    """1 for orthogonal members, their number for identical ones, 0 where they cancel, none where all are zero."""
+    orthogonal, identical = np.array([[[3.0, 0, 0], [0, 4.0, 0]]]), np.ones((1, 3, 2)) * [1, 2]
+    cancelling = np.array([[[1.0, 2.0], [-1.0, -2.0]]])
+    for u, coherence in ((orthogonal, 1), (identical, 3), (cancelling, 0), (np.zeros((1, 2, 2)), np.nan)):
+        assert ld.decompose(u, [0], gauge="raw").coherence == pytest.approx(coherence, nan_ok=True)
+
+
+def test_the_papers_equation_fails_by_its_mismatch():
+    """Eq. 14 mixes probabilities and logits: loss − (bias − diversity) is not zero."""
+    u = np.random.default_rng(0).normal(size=(6, 5, 3))
+    d = ld.decompose(u, np.arange(6) % 3, loss="paper")
+    assert d.gap is None
+    assert d.mismatch == pytest.approx(d.loss - (d.bias - d.diversity))
+    assert d.diversity_logit == pytest.approx(25 * d.diversity)
