@@ -109,6 +109,7 @@ class Loss:
         if "_share" in column or column.startswith(("accuracy", "auc", "chance")):
             return "share"
         units = {"cosine": "cosine", "distance": "logits²", "logit_difference": "logits"}
+        units["mismatch"] = "probability² and logits²"
         units |= dict.fromkeys(_MEASURED, self.unit) | {"diversity": self.diversity_unit or self.unit}
         return next((unit for start, unit in units.items() if column.startswith(start)), None)
 
