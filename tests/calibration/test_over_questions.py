@@ -19,7 +19,7 @@ def test_slopes_over_questions(by_length):
         hops = rng.integers(1, 5, 20)
         scores = 0.3 * hops + hops * 0.3 * rng.normal(size=20)
         lengths = hops * 5 + rng.integers(0, 8, 20)
-        found = slope(hops, scores, lengths if by_length else None, n_resamples=1)
+        found = slope(hops, scores, lengths if by_length else None)
         missed.append(not found.low <= 0.3 <= found.high)
     print(f"slopes, {by_length}: {np.mean(missed):.3f}")
     assert np.mean(missed) <= 0.05 + 2.5 * np.sqrt(0.05 * 0.95 / 150)
