@@ -6,19 +6,15 @@ is reinterpreted: True is not 1, a text is not a list of its letters, and a fram
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 import reprlib
 import sys
-from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence, Set
+from collections.abc import Iterable, KeysView, Mapping, Set
 from itertools import islice
 from numbers import Integral, Real
 from pathlib import Path
-from types import NoneType, SimpleNamespace, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
-
-import numpy as np
+from typing import Any, TypeVar
 
 from .errors import InputError
 
@@ -81,11 +77,6 @@ def one_of(values: Iterable[Any], last: str = "or") -> str:
     return f"{', '.join(first)} {last} {end}" if first else end
 
 
-def with_article(name: str) -> str:
-    """Put the article in front of a class's name: a Shard, an Agreement."""
-    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
-
-
 def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     """Check one of several words.
 
@@ -115,47 +106,18 @@ def whole_number(name: str, value: Any, least: int | None = None, most: int | No
     return int(value)
 
 
-def number(
-    name: str,
-    value: Any,
-    *,
-    least: float | None = None,
-    above: float | None = None,
-    most: float | None = None,
-    below: float | None = None,
-) -> float:
-    """Check a finite number in a range; `least` and `most` are inclusive, `above` and `below` exclusive.
+def number(name: str, value: Any, least: float) -> float:
+    """Check a finite number of at least `least`; bools are not accepted.
 
-    >>> number("confidence_level", 95, above=0, below=1)
+    >>> number("temperature", -1, 0)
     Traceback (most recent call last):
     ...
-    layerdiv_tl.errors.InputError: confidence_level=95 must be a number above 0 and below 1.
+    layerdiv_tl.errors.InputError: temperature=-1 must be a number of at least 0.
     """
-    try:
-        x = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    except (OverflowError, ValueError):
-        x = math.nan
-    is_inside = (least is None or x >= least) and (above is None or x > above)
-    is_inside = is_inside and (most is None or x <= most) and (below is None or x < below)
-    if not math.isfinite(x) or not is_inside:
-        limits = {"of at least": least, "above": above, "of at most": most, "below": below}
-        allowed = " and ".join(f"{words} {float(limit):g}" for words, limit in limits.items() if limit is not None)
-        raise InputError(f"{name}={shown(value)} must be a number {allowed or 'that is finite'}.")
-    return x
-
-
-def flag(name: str, value: Any) -> bool:
-    """Check a bool; truthy values are not accepted."""
-    if not isinstance(value, bool | np.bool_):
-        raise InputError(f"{name}={shown(value)} must be True or False.")
-    return bool(value)
-
-
-def text(name: str, value: Any, *, empty: bool = False) -> str:
-    """Check a text; `empty` allows the empty one."""
-    if not isinstance(value, str) or not (value or empty):
-        raise InputError(f"{name}={shown(value)} must be a text{'' if empty else ' that is not empty'}.")
-    return str(value)
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value < least:
+        raise InputError(f"{name}={shown(value)} must be a number of at least {least:g}.")
+    return float(value)
 
 
 def refuse_tables(name: str, given: Any) -> None:
@@ -168,20 +130,7 @@ def refuse_tables(name: str, given: Any) -> None:
     wanted = {"label", "answer", "gold", "right"} if name == "labels" else {"text", "prompt", "sentence", "question"}
     texts = [column for column in columns if str(column) in wanted]
     way = f"give one as a list, list(table[{(texts or columns or ['text'])[0]!r}])"
-    # A list of one column would be options of all prompts.
-    if name in ("options", "contrast") and len(columns) > 1 and hasattr(given, "to_numpy"):
-        way = f"give every prompt its own, table[{shown(columns)}].to_numpy(), or all prompts one list"
     raise InputError(f"{name} is a table with the columns {names}: {way}.")
-
-
-def ordered(name: str, value: Any, what: str = "a list") -> Iterable[Any]:
-    """Check the type that `listed` accepts without reading the items, for input that may be longer than memory."""
-    refuse_tables(name, value)
-    flat = isinstance(value, Iterable) and getattr(value, "ndim", 1) == 1
-    unordered = isinstance(value, Set) and not isinstance(value, KeysView)
-    if not flat or unordered or isinstance(value, str | bytes | bytearray | Mapping):
-        raise InputError(f"{name}={shown(value)} must be {what}.")
-    return value
 
 
 def listed(name: str, value: Any, what: str = "a list") -> list[Any]:
@@ -189,14 +138,18 @@ def listed(name: str, value: Any, what: str = "a list") -> list[Any]:
 
     Not accepted: a text or a mapping, whose items are letters or keys; a set, which has no order; a frame or a matrix.
 
-    >>> listed("labels", np.array([0, 1]))
+    >>> listed("labels", range(2))
     [0, 1]
     >>> listed("labels", {"a": 1}, "a list with one label per example")
     Traceback (most recent call last):
     ...
     layerdiv_tl.errors.InputError: labels={'a': 1} must be a list with one label per example.
     """
-    ordered(name, value, what)
+    refuse_tables(name, value)
+    flat = isinstance(value, Iterable) and getattr(value, "ndim", 1) == 1
+    unordered = isinstance(value, Set) and not isinstance(value, KeysView)
+    if not flat or unordered or isinstance(value, str | bytes | bytearray | Mapping):
+        raise InputError(f"{name}={shown(value)} must be {what}.")
     try:
         items = value.tolist() if hasattr(value, "tolist") else list(islice(value, MOST_ITEMS + 1))
     except Exception as error:
@@ -204,30 +157,6 @@ def listed(name: str, value: Any, what: str = "a list") -> list[Any]:
     if len(items) > MOST_ITEMS:
         raise InputError(f"{name} has more than {MOST_ITEMS} items, and may have no end: it must be {what}.")
     return items
-
-
-def some_of(name: str, value: Any, allowed: Sequence[str]) -> list[str]:
-    """Check one name or a list of names among those allowed, in the order given.
-
-    >>> some_of("models", ["gpt2", "opt"], ["gpt2", "pythia"])
-    Traceback (most recent call last):
-    ...
-    layerdiv_tl.errors.InputError: models=['gpt2', 'opt'] holds 'opt': use 'gpt2' or 'pythia'.
-    """
-    names = [value] if isinstance(value, str) else listed(name, value, f"a list of names of {one_of(allowed)}")
-    unknown = [item for item in names if not isinstance(item, str) or item not in allowed]
-    if unknown or not names:
-        fault = "is empty" if not names else "is unknown" if isinstance(value, str) else f"holds {shown(unknown[0])}"
-        raise InputError(f"{name}={shown(value)} {fault}: use {one_of(allowed)}.")
-    return [str(item) for item in names]
-
-
-def instance(name: str, value: Any, kind: type[T] | tuple[type[T], ...], how: str) -> T:
-    """Check the class of an object; `how` says how to make one, as in "make one with profile(model, text)"."""
-    if not isinstance(value, kind):
-        first = kind[0] if isinstance(kind, tuple) else kind
-        raise InputError(f"{name}={shown(value)} is not {with_article(first.__name__)}: {how}.")
-    return value
 
 
 def file_path(name: str, value: Any) -> Path:
@@ -241,52 +170,6 @@ def file_path(name: str, value: Any) -> Path:
     except Exception:  # an unknown home, characters no file system allows, bytes, a custom PathLike
         pass
     raise InputError(f"{name}={shown(value)} is not a path: give the name of a file or folder.")
-
-
-def resampling(n_resamples: Any, seed: Any, confidence_level: Any = 0.5) -> None:
-    """Check the number of resamples, their seed, and the confidence level of their interval."""
-    whole_number("n_resamples", n_resamples, 1, MOST_REPEATS)
-    whole_number("seed", seed, 0)
-    number("confidence_level", confidence_level, above=0, below=1)
-
-
-def keywords(function: Callable[..., Any], given: Mapping[str, Any], also: Iterable[str] = ()) -> None:
-    """Check keyword arguments against a function's annotations: Literals, bools, whole numbers, numbers, texts, None.
-
-    The function itself checks arguments with other annotations. `also` names arguments that other functions take.
-
-    >>> def draw(result: object, part: Literal["raw", "shift"] = "raw", most: int = 3, title: str | None = None): ...
-    >>> keywords(draw, {"most": True})
-    Traceback (most recent call last):
-    ...
-    layerdiv_tl.errors.InputError: most=True must be a whole number.
-    """
-    plain = inspect.unwrap(function)
-    known = {p.name: p.kind for p in list(inspect.signature(function).parameters.values())[1:]}
-    unknown = [name for name in given if name not in known]
-    if unknown and inspect.Parameter.VAR_KEYWORD not in known.values():
-        raise InputError(f"there is no option {unknown[0]}= here: use {', '.join([*known, *also]) or 'none'}.")
-    # Only for the given arguments: others may have annotations that are imported for type checkers alone.
-    annotations = {name: hint for name, hint in plain.__annotations__.items() if name in given}
-    hints = get_type_hints(SimpleNamespace(__annotations__=annotations), plain.__globals__)
-    for name, value in given.items():
-        if name in unknown:
-            continue
-        hint = hints[name]
-        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        if value is None and NoneType in kinds:
-            continue
-        words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
-        if words:
-            choice(name, value, words)
-        elif bool in kinds:
-            flag(name, value)
-        elif float in kinds:
-            number(name, value)
-        elif int in kinds and len({*kinds} - {NoneType}) == 1:
-            whole_number(name, value)
-        elif str in kinds:
-            text(name, value, empty=True)
 
 
 def check_memory(needed: int, what: str, instead: str) -> None:

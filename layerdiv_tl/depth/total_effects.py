@@ -21,7 +21,7 @@ from ..attribution.sequences import teacher_forced
 from ..components import Component
 from ..ensemble.validation import gold_options
 from ..errors import InputError
-from ..model.attribute import attribute, gradients, present
+from ..model.attribute import attribute, present
 from ..model.frozen import TOLERANCE
 from ..model.load import Model, as_model
 from ..model.passes import Edits, Pass
@@ -246,7 +246,6 @@ def measure_contributions(
         directions = weight.to(path.device, path.wide) * path.factor
         offset = 0 if bias is None else bias.to(directions) * path.factor
         own = attribute(path, known, directions, unit)
-        slopes = gradients(own.replay, directions)
         u, answers = own.values, _answers(path, known, targets)
         constant = own.components.index(Component("constant"))
         u[:, constant] += offset
@@ -265,7 +264,7 @@ def measure_contributions(
                 patched = _whole(record(), known)
             advance(len(batch))
             # On the clean pass's path, where changes add up: u − u' of every component.
-            ablated = attribute(path, patched, directions, unit, slopes)
+            ablated = attribute(path, patched, directions, unit, own.slopes)
             change, total = u - ablated.values, ablated.sums + offset
             change[:, constant] -= offset
             mine = [own.components.index(member) for member in members]

@@ -34,7 +34,6 @@ class Attribution:
     components: tuple[Component, ...]
     values: Float[Tensor, "n component K"]
     sums: Float[Tensor, "n K"]
-    replay: Replay
     slopes: list[list[Tensor]]
 
 
@@ -87,7 +86,7 @@ def attribute(
             columns[-2] = columns[-2] + changed[..., None]
     values = torch.cat(columns, -1).permute(1, 2, 0)
     sums = torch.einsum("nd,nkd->nk", replay.normed.detach(), directions.to(replay.normed))
-    return Attribution((*names, *REST), values, sums, replay, slopes)
+    return Attribution((*names, *REST), values, sums, slopes)
 
 
 def gradients(replay: Replay, directions: Float[Tensor, "n K d"]) -> list[list[Tensor]]:

@@ -77,10 +77,6 @@ class Pass:
         repeated = {writer for writer, number in self.calls if number}
         return [replace(w.component, repeat=n + 1 if w in repeated else None) for w, n in self.calls]
 
-    def uncut(self) -> Pass:
-        """The same pass with whole writes."""
-        return replace(self, inputs=[None] * len(self.inputs))
-
     def take(self, some: slice) -> Pass:
         """Select some reads."""
         return replace(

@@ -13,6 +13,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from ..errors import InputError
 from ..results import Plot, Result
 from . import shapes, style
 
@@ -28,6 +29,8 @@ def figure(result: Result, plot: Plot, options: Mapping[str, Any], *, title: str
         method: Callable[..., Any] = plot.frame if callable(plot.frame) else getattr(type(result), plot.frame)
         taken = set(inspect.signature(method).parameters)
         frame = method(result, **{name: value for name, value in options.items() if name in taken})
+        if frame.empty:
+            raise InputError("there is nothing to draw: these numbers have no rows for this kind of figure.")
         others = {name: value for name, value in options.items() if name not in taken}
         drawn, notes = draw(frame, **(dict(plot.how) | others)), frame.attrs
     texts = {"text": shapes.escape(title or plot.title), "subtitle": {"text": _about(result, notes)}}

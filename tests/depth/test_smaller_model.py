@@ -181,7 +181,7 @@ def test_many_heads_are_measured_at_twelve_sizes():
     frame = plan.by_size()
     assert frame[frame["plan"] == "plan"].dropped.tolist() == list(plan.sizes)
     assert frame[frame["plan"] == "random"].dropped.tolist() == [14]
-    assert len(plan.random_plans()) == 3
+    assert len(plan.random_dropped) == 3
     close(plan.compare().set_index("other").loss["random"], frame.loss.iloc[12] - frame.loss.iloc[-1], 1e-9)
     same = ld.depth.drop_plan(
         model, LENGTHS, 14, "block_influence", "head", components=[c.transformer_lens_label for c in late], random=3

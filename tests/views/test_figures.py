@@ -349,3 +349,9 @@ def test_a_figure_of_a_difference_names_the_answers():
         named = ld.logit_difference(model, ["w1 w2"], [" w5"], [" w7"], unit=unit)
         assert named.plot().layout.title.subtitle.text.endswith("' w5' − ' w7'")
     assert "−" not in ld.logit_difference(model, [[1, 2], [3]], [5, 6], 7).plot().layout.title.subtitle.text
+
+
+def test_numbers_without_rows_are_not_drawn():
+    """No layer follows the one of this model."""
+    with pytest.raises(ld.InputError, match="nothing to draw"):
+        ld.depth.skip("zoo/d1", [[1, 2, 3]]).plot("map")

@@ -22,7 +22,7 @@ from ...model.passes import Pass
 from ...model.prompts import Prompts, encode, to_python
 from ...model.units import cut_of
 
-# Maximal number of tokens of a text; ld.profile has no such limit.
+# Maximal number of tokens of a text, and of characters.
 LONGEST, LETTERS = 512, 100_000
 # Number of the model's likeliest next tokens available as targets at every position.
 LIKELIEST = 5
